@@ -1,1 +1,42 @@
+//! Throwaway PostgreSQL clusters for the demo, the tests and the benchmarks.
+//!
+//! A cluster is initialised, started, used and gone: it listens on a socket in a private directory and nowhere else, keeps its
+//! data under `target/clusters`, and stops with its owner whatever becomes of it. The machine's own PostgreSQL is only ever read:
+//! [`Install`] copies its programs into `target/pg/<major>`, and the extension is laid over the copy.
+//!
+//! ```no_run
+//! use idem_cluster::{Cluster, Install};
+//!
+//! # fn main() -> anyhow::Result<()> {
+//! let install = Install::from_env()?;
+//! let cluster = Cluster::builder(&install).setting("work_mem", "8MB").start()?;
+//! cluster.psql("postgres", "CREATE EXTENSION idem")?;
+//! let url = cluster.connection_string("postgres");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What an owner leaves behind when it is killed (`SIGKILL`, a power cut) is removed by the next cluster that starts.
 
+mod builder;
+mod cluster;
+mod home;
+mod install;
+mod postmaster;
+mod user;
+mod wait;
+
+pub use builder::Builder;
+pub use cluster::Cluster;
+pub use install::Install;
+pub use postmaster::Shutdown;
+pub use wait::wait_for;
+
+use std::path::{Path, PathBuf};
+
+/// The root of the workspace: everything that is built, copied or started lives in its `target`.
+#[must_use]
+pub fn workspace_root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap_or(here).to_path_buf()
+}

@@ -1,0 +1,228 @@
+//! A private copy of PostgreSQL's programs, so that the extension can be installed without touching the machine's.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// The major version that everything takes when none is named.
+const DEFAULT_VERSION: u16 = 15;
+
+/// A tree with PostgreSQL's programs, libraries and shared files, laid out as Debian does under one root.
+///
+/// PostgreSQL finds its libraries and shared files relative to the real path of its executable: a tree that is copied, not
+/// linked, is complete in itself.
+#[derive(Clone, Debug)]
+pub struct Install {
+    root: PathBuf,
+    version: u16,
+}
+
+impl Install {
+    /// The install that the environment names: `IDEM_PG_INSTALL` and `IDEM_PG_VERSION`, or else `target/pg/15`.
+    ///
+    /// # Errors
+    /// When there is none: `cargo xtask setup` makes it.
+    pub fn from_env() -> Result<Self> {
+        let version = match std::env::var("IDEM_PG_VERSION") {
+            Ok(text) => text
+                .parse()
+                .with_context(|| format!("IDEM_PG_VERSION={text} is not a major version"))?,
+            Err(_) => DEFAULT_VERSION,
+        };
+        let root = std::env::var_os("IDEM_PG_INSTALL")
+            .map_or_else(|| Self::default_root(version), PathBuf::from);
+        Self::open(&root, version)
+    }
+
+    /// Where the copy of a major version lives in this workspace.
+    #[must_use]
+    pub fn default_root(version: u16) -> PathBuf {
+        crate::workspace_root()
+            .join("target/pg")
+            .join(version.to_string())
+    }
+
+    /// The install that is at `root`.
+    ///
+    /// # Errors
+    /// When it is not there, or when its programs look for their files elsewhere.
+    pub fn open(root: &Path, version: u16) -> Result<Self> {
+        let install = Self {
+            root: root.to_path_buf(),
+            version,
+        };
+        let postgres = install.bin_dir().join("postgres");
+        ensure!(
+            postgres.is_file(),
+            "{} is not there: run `cargo xtask setup`",
+            postgres.display()
+        );
+        Ok(install)
+    }
+
+    /// Copies what is new or has changed in the machine's PostgreSQL (Debian's layout) to `root`.
+    ///
+    /// # Errors
+    /// When the machine has no such version, or the copy does not find its own files.
+    pub fn copy_from_system(root: &Path, version: u16) -> Result<Self> {
+        let lib = format!("usr/lib/postgresql/{version}");
+        let share = format!("usr/share/postgresql/{version}");
+        ensure!(
+            Path::new("/").join(&lib).join("bin/postgres").is_file(),
+            "PostgreSQL {version} is not installed on this machine: run `cargo xtask setup`"
+        );
+        for part in [&lib, &share] {
+            copy_tree(&Path::new("/").join(part), &root.join(part), &is_needed)?;
+        }
+        let install = Self::open(root, version)?;
+        install.check_relocated()?;
+        Ok(install)
+    }
+
+    /// Lays a package of the extension (a tree ready for `/`) over this copy; what an earlier package left is removed.
+    ///
+    /// # Errors
+    /// When files cannot be read or written.
+    pub fn overlay(&self, package: &Path) -> Result<()> {
+        copy_tree(package, &self.root, &|_| true)?;
+        let extension = self.share_dir().join("extension");
+        let packaged = package.join(extension.strip_prefix(&self.root)?);
+        for entry in fs::read_dir(&extension)? {
+            let name = entry?.file_name();
+            let is_ours = name.to_string_lossy().starts_with("idem--");
+            if is_ours && !packaged.join(&name).exists() {
+                fs::remove_file(extension.join(name))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The major version.
+    #[must_use]
+    pub fn version(&self) -> u16 {
+        self.version
+    }
+
+    /// The directory that stands for `/`.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Where `postgres`, `psql`, `pg_dump` and the others are.
+    #[must_use]
+    pub fn bin_dir(&self) -> PathBuf {
+        self.lib_root().join("bin")
+    }
+
+    /// Where control files, scripts and samples are.
+    #[must_use]
+    pub fn share_dir(&self) -> PathBuf {
+        self.root
+            .join("usr/share/postgresql")
+            .join(self.version.to_string())
+    }
+
+    /// A program by its name; `pg_regress`, `pg_isolation_regress` and `isolationtester` are found as well.
+    ///
+    /// # Errors
+    /// When there is no such program.
+    pub fn program(&self, name: &str) -> Result<PathBuf> {
+        let tests = self.lib_root().join("lib/pgxs/src/test");
+        [
+            self.bin_dir(),
+            tests.join("isolation"),
+            tests.join("regress"),
+        ]
+        .into_iter()
+        .map(|dir| dir.join(name))
+        .find(|path| path.is_file())
+        .with_context(|| {
+            format!(
+                "PostgreSQL {} in {} has no program {name}",
+                self.version,
+                self.root.display()
+            )
+        })
+    }
+
+    fn lib_root(&self) -> PathBuf {
+        self.root
+            .join("usr/lib/postgresql")
+            .join(self.version.to_string())
+    }
+
+    /// A copy that looks into the machine's own directories would load another extension than the one under test.
+    fn check_relocated(&self) -> Result<()> {
+        let output = Command::new(self.program("pg_config")?)
+            .arg("--sharedir")
+            .output()?;
+        let said = String::from_utf8(output.stdout)?;
+        let said = Path::new(said.trim()).canonicalize()?;
+        let expected = self.share_dir().canonicalize()?;
+        if said != expected {
+            bail!(
+                "the copied PostgreSQL looks for its files in {} and not in {}: it was built to be not relocatable",
+                said.display(),
+                expected.display()
+            );
+        }
+        Ok(())
+    }
+}
+
+/// What a server at work never opens stays where it is.
+fn is_needed(path: &Path) -> bool {
+    let name = path
+        .file_name()
+        .map(|name| name.to_string_lossy())
+        .unwrap_or_default();
+    !matches!(name.as_ref(), "bitcode" | "man" | "doc" | "locale" | "perl") && !name.ends_with(".a")
+}
+
+/// Copies the files below `from` that differ in size or age. Links are followed: the copy has to be complete in itself.
+fn copy_tree(from: &Path, to: &Path, wanted: &dyn Fn(&Path) -> bool) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
+    for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
+        let source = entry?.path();
+        if !wanted(&source) {
+            continue;
+        }
+        let Some(name) = source.file_name() else {
+            continue;
+        };
+        let target = to.join(name);
+        // Debian links some dictionaries to where they would be if they were installed.
+        let Ok(metadata) = fs::metadata(&source) else {
+            continue;
+        };
+        if metadata.is_dir() {
+            copy_tree(&source, &target, wanted)?;
+        } else if !is_same(&metadata, &target) {
+            copy_file(&source, &metadata, &target)
+                .with_context(|| format!("cannot copy {}", source.display()))?;
+        }
+    }
+    Ok(())
+}
+
+fn is_same(source: &fs::Metadata, target: &Path) -> bool {
+    fs::metadata(target).is_ok_and(|target| {
+        target.len() == source.len() && target.modified().ok() == source.modified().ok()
+    })
+}
+
+/// The new file takes the place of the old one in one step: a running server keeps the library that it has mapped.
+fn copy_file(source: &Path, metadata: &fs::Metadata, target: &Path) -> Result<()> {
+    let mut draft = target.as_os_str().to_owned();
+    draft.push(".new");
+    fs::copy(source, &draft)?;
+    File::options()
+        .write(true)
+        .open(&draft)?
+        .set_modified(metadata.modified()?)?;
+    fs::rename(draft, target)?;
+    Ok(())
+}
