@@ -1,1 +1,100 @@
-fn main() {}
+//! What a person types: set-up, demo, test, bench, psql, package.
+//!
+//! Every command first does what is missing before it, so that a fresh clone needs one command and a second run starts in
+//! seconds. Everything that is made is under `target`.
+
+mod bench;
+mod build;
+mod chroot;
+mod context;
+mod demo;
+mod package;
+mod psql;
+mod server;
+mod setup;
+mod snapshot;
+mod step;
+mod test;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::context::Context;
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    about = "Everything there is to do with idem",
+    version
+)]
+struct Arguments {
+    /// The major version of PostgreSQL; what this Debian does not have runs in a chroot of one that does (needs root)
+    #[arg(long, global = true, default_value_t = 15, value_parser = clap::value_parser!(u16).range(15..=18))]
+    pg: u16,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Install what is missing: Debian packages, cargo-pgrx, a private copy of PostgreSQL
+    Setup,
+    /// Build the extension into the private copy of PostgreSQL
+    Build,
+    /// The shooting range: the same traffic without idem, with half of it, and with all of it
+    Demo {
+        /// Passed on; `cargo xtask demo -- --help` lists them
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Every test there is
+    Test {
+        /// Only tests whose name contains this
+        filter: Option<String>,
+    },
+    /// The benchmarks
+    Bench {
+        /// Passed on; `cargo xtask bench -- --help` lists them
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// A shell in a throwaway cluster that has the extension
+    Psql {
+        /// The database, created with the extension in it
+        #[arg(default_value = "idem")]
+        database: String,
+    },
+    /// A directory tree ready for `/`, and a Debian package made from it
+    Package,
+    /// Write the install script as it is now to sql/install
+    Snapshot,
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<()> {
+    let context = Context::new(arguments.pg)?;
+    if chroot::is_needed(&context) {
+        return chroot::run(&context);
+    }
+    match arguments.command {
+        Command::Setup => setup::setup(&context),
+        Command::Build => build::build(&context).map(drop),
+        Command::Demo { arguments } => demo::demo(&context, &arguments),
+        Command::Test { filter } => test::test(&context, filter.as_deref()),
+        Command::Bench { arguments } => bench::bench(&context, &arguments),
+        Command::Psql { database } => psql::psql(&context, &database),
+        Command::Package => package::package(&context),
+        Command::Snapshot => snapshot::write(&context),
+    }
+}

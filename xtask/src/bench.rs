@@ -1,0 +1,21 @@
+//! The benchmarks start their own clusters; what is measured is built with the release profile.
+
+use anyhow::Result;
+
+use crate::context::Context;
+use crate::{build, step};
+
+pub fn bench(context: &Context, arguments: &[String]) -> Result<()> {
+    build::build(context)?;
+    let mut bench = context.cargo([
+        "run",
+        "--release",
+        "--package",
+        "idem-tests",
+        "--bin",
+        "bench",
+        "--",
+    ]);
+    bench.args(arguments);
+    step::show(bench)
+}

@@ -1,0 +1,62 @@
+//! Where everything is.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Result;
+use idem_cluster::{Install, workspace_root};
+use xshell::Shell;
+
+/// The workspace and the major version of PostgreSQL that a command is about.
+pub struct Context {
+    /// Runs programs from the root of the workspace.
+    pub sh: Shell,
+    pub root: PathBuf,
+    pub pg: u16,
+}
+
+impl Context {
+    pub fn new(pg: u16) -> Result<Self> {
+        let sh = Shell::new()?;
+        let root = workspace_root();
+        sh.change_dir(&root);
+        // Also for what cargo does not start: `cargo-pgrx` is called directly.
+        sh.set_var("PGRX_HOME", root.join("target/pgrx"));
+        Ok(Self { sh, root, pg })
+    }
+
+    pub fn target(&self) -> PathBuf {
+        self.root.join("target")
+    }
+
+    /// The extension as a tree ready for `/`.
+    pub fn package_dir(&self) -> PathBuf {
+        self.target().join("package").join(self.pg.to_string())
+    }
+
+    pub fn install_root(&self) -> PathBuf {
+        Install::default_root(self.pg)
+    }
+
+    /// Debian's own, and not the `pg_config` of the search path, which speaks for the newest version there is.
+    pub fn pg_config(&self) -> PathBuf {
+        PathBuf::from(format!("/usr/lib/postgresql/{}/bin/pg_config", self.pg))
+    }
+
+    /// The feature of the extension that stands for this version.
+    pub fn feature(&self) -> String {
+        format!("pg{}", self.pg)
+    }
+
+    /// Cargo in this workspace, with what the tests need to find the server.
+    pub fn cargo<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut command: Command = self.sh.cmd(cargo).into();
+        command
+            .args(arguments)
+            .env("IDEM_PG_INSTALL", self.install_root())
+            .env("IDEM_PG_VERSION", self.pg.to_string());
+        command
+    }
+}

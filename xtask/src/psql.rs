@@ -1,0 +1,21 @@
+//! A shell in a throwaway cluster.
+
+use anyhow::Result;
+use nix::sys::signal::{SigHandler, Signal, signal};
+
+use crate::context::Context;
+use crate::{build, server};
+
+pub fn psql(context: &Context, database: &str) -> Result<()> {
+    let install = build::build(context)?;
+    let cluster = server::start(&install, "psql", database)?;
+    // Ctrl-C in psql cancels a query; it must not end us, and the server with us.
+    // SAFETY: no handler is installed, the signal is ignored.
+    unsafe { signal(Signal::SIGINT, SigHandler::SigIgn)? };
+    // How psql ended is the person's affair.
+    cluster
+        .command("psql")?
+        .args(["--dbname", database])
+        .status()?;
+    Ok(())
+}

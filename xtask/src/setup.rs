@@ -1,0 +1,286 @@
+//! From a Debian with a Rust toolchain to one that can build and run the extension. What is there already is left alone, and
+//! costs nothing to find.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use idem_cluster::Install;
+use nix::unistd::geteuid;
+use xshell::cmd;
+
+use crate::context::Context;
+use crate::step;
+
+/// Has to be the version that the extension's Cargo.toml pins.
+const CARGO_PGRX: &str = "0.18.1";
+
+/// While it exists, PostgreSQL's package creates no cluster of its own on this machine.
+const NO_MAIN_CLUSTER: &str = "/etc/postgresql-common/createcluster.d/idem-setup.conf";
+
+pub fn setup(context: &Context) -> Result<()> {
+    install_packages(context)?;
+    let cargo_pgrx = install_cargo_pgrx(context)?;
+    init_pgrx(context, &cargo_pgrx)?;
+    Install::copy_from_system(&context.install_root(), context.pg)?;
+    Ok(())
+}
+
+/// Debian packages and what each is for.
+pub fn packages(pg: u16) -> Vec<(String, &'static str)> {
+    vec![
+        (
+            format!("postgresql-{pg}"),
+            "the server; a copy of its programs runs the demo and the tests",
+        ),
+        (
+            format!("postgresql-server-dev-{pg}"),
+            "its headers, to build the extension against, and its isolation tester",
+        ),
+        ("gcc".to_owned(), "the linker, for everything that is built"),
+        ("libc6-dev".to_owned(), "the C library to link with"),
+        (
+            "clang".to_owned(),
+            "compiles the glue between Rust and the server's headers",
+        ),
+        (
+            "libclang-dev".to_owned(),
+            "reads the server's headers to make Rust bindings (bindgen)",
+        ),
+        (
+            "pkg-config".to_owned(),
+            "finds libraries while cargo-pgrx is built",
+        ),
+        ("libssl-dev".to_owned(), "cargo-pgrx links with it"),
+        (
+            "ca-certificates".to_owned(),
+            "lets cargo check whom it downloads from",
+        ),
+    ]
+}
+
+fn install_packages(context: &Context) -> Result<()> {
+    let all = packages(context.pg);
+    if !is_debian() {
+        bail!(
+            "this machine is not a Debian, so nothing was installed. A Debian 12 (or a container of it) is set up by this \
+             command; it installs:\n{}\n  cargo-pgrx {CARGO_PGRX}: builds the extension",
+            describe(&all)
+        );
+    }
+    let missing: Vec<_> = all
+        .into_iter()
+        .filter(|(name, _)| !is_installed(context, name))
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    eprintln!(
+        "These Debian packages are missing and will be installed:\n{}",
+        describe(&missing)
+    );
+    let apt = Apt::new(&missing)?;
+
+    let creates_cluster = missing
+        .iter()
+        .any(|(name, _)| name.starts_with("postgresql-"));
+    if creates_cluster {
+        apt.as_root(context, "keeping the machine's PostgreSQL down", &["sh", "-c", &format!(
+            "mkdir -p \"$(dirname {NO_MAIN_CLUSTER})\" && echo 'create_main_cluster = false' >{NO_MAIN_CLUSTER}"
+        )])?;
+    }
+    let installed = apt
+        .as_root(context, "apt-get update", &["apt-get", "update"])
+        .and_then(|()| {
+            let mut install = vec![
+                "env",
+                "DEBIAN_FRONTEND=noninteractive",
+                "apt-get",
+                "install",
+                "-y",
+                "--no-install-recommends",
+            ];
+            install.extend(missing.iter().map(|(name, _)| name.as_str()));
+            apt.as_root(context, "apt-get install", &install)
+        });
+    if creates_cluster {
+        apt.as_root(
+            context,
+            "removing what kept it down",
+            &["rm", "-f", NO_MAIN_CLUSTER],
+        )?;
+    }
+    installed
+}
+
+/// Runs commands as root.
+struct Apt {
+    prefix: Option<&'static str>,
+    advice: String,
+}
+
+impl Apt {
+    fn new(missing: &[(String, &str)]) -> Result<Self> {
+        let names: Vec<_> = missing.iter().map(|(name, _)| name.as_str()).collect();
+        let advice = format!(
+            "see that this machine reaches its package mirror, then try again; or install by hand, as root: apt-get update && \
+             apt-get install {}",
+            names.join(" ")
+        );
+        if geteuid().is_root() {
+            return Ok(Self {
+                prefix: None,
+                advice,
+            });
+        }
+        // It may ask for a password, so it has the terminal to itself, once; the steps after that have none.
+        let allowed = Command::new("sudo")
+            .arg("-v")
+            .status()
+            .is_ok_and(|status| status.success());
+        ensure!(
+            allowed,
+            "that needs root, and sudo does not allow it. What to do: {advice}"
+        );
+        Ok(Self {
+            prefix: Some("sudo"),
+            advice,
+        })
+    }
+
+    fn as_root(&self, context: &Context, label: &str, arguments: &[&str]) -> Result<()> {
+        let mut words = self.prefix.iter().copied().chain(arguments.iter().copied());
+        let program = words.next().context("a command has a program")?;
+        step::run(
+            label,
+            context.sh.cmd(program).args(words).into(),
+            &self.advice,
+        )
+    }
+}
+
+fn is_debian() -> bool {
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let is_like = |line: &str| {
+        let (name, value) = line.split_once('=').unwrap_or_default();
+        matches!(name, "ID" | "ID_LIKE")
+            && value.trim_matches('"').split(' ').any(|id| id == "debian")
+    };
+    release.lines().any(is_like)
+}
+
+fn is_installed(context: &Context, package: &str) -> bool {
+    let sh = &context.sh;
+    let format = "--showformat=${Status}";
+    cmd!(sh, "dpkg-query --show {format} {package}")
+        .quiet()
+        .ignore_stderr()
+        .read()
+        .is_ok_and(|status| status == "install ok installed")
+}
+
+fn describe(packages: &[(String, &str)]) -> String {
+    let lines: Vec<_> = packages
+        .iter()
+        .map(|(name, reason)| format!("  {name}: {reason}"))
+        .collect();
+    lines.join("\n")
+}
+
+/// Finds or installs cargo-pgrx in the one version that fits the extension.
+fn install_cargo_pgrx(context: &Context) -> Result<PathBuf> {
+    let tools = context.target().join("tools");
+    let own = tools.join("bin/cargo-pgrx");
+    let common = PathBuf::from("cargo-pgrx");
+    for candidate in [&own, &common] {
+        if version_of(context, candidate).as_deref() == Some(CARGO_PGRX) {
+            return Ok(candidate.clone());
+        }
+    }
+
+    let mut arguments: Vec<OsString> = ["install", "--locked", "cargo-pgrx", "--version"]
+        .into_iter()
+        .map(OsString::from)
+        .collect();
+    arguments.push(format!("={CARGO_PGRX}").into());
+    let found = version_of(context, &common);
+    let installed = if let Some(other) = found {
+        // Other projects of this person may need theirs.
+        eprintln!(
+            "cargo-pgrx {other} is there; {CARGO_PGRX}, which builds the extension, goes to {}",
+            tools.display()
+        );
+        arguments.extend(["--root".into(), tools.into_os_string()]);
+        own
+    } else {
+        eprintln!(
+            "cargo-pgrx {CARGO_PGRX} is missing and will be installed: it builds the extension"
+        );
+        common
+    };
+    let mut install = context.cargo(arguments);
+    install.env_remove("CARGO_TARGET_DIR");
+    step::run(
+        "cargo install cargo-pgrx (some minutes)",
+        install,
+        "if a download failed, try again; if a library is missing, see that the Debian packages of the set-up are whole",
+    )?;
+    // ~/.cargo/bin need not be in the search path.
+    let installed = if version_of(context, &installed).is_none() {
+        cargo_bin().join(installed)
+    } else {
+        installed
+    };
+    let version = version_of(context, &installed);
+    ensure!(
+        version.as_deref() == Some(CARGO_PGRX),
+        "{} is version {version:?} after the installation of {CARGO_PGRX}: look for another one in your PATH",
+        installed.display()
+    );
+    Ok(installed)
+}
+
+fn cargo_bin() -> PathBuf {
+    let home = std::env::var_os("CARGO_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::home_dir().map(|home| home.join(".cargo")))
+        .unwrap_or_default();
+    home.join("bin")
+}
+
+fn version_of(context: &Context, cargo_pgrx: &Path) -> Option<String> {
+    let sh = &context.sh;
+    let said = cmd!(sh, "{cargo_pgrx} pgrx --version")
+        .quiet()
+        .ignore_stderr()
+        .read()
+        .ok()?;
+    said.strip_prefix("cargo-pgrx ").map(str::to_owned)
+}
+
+/// The cargo-pgrx that a set-up has found or made.
+pub fn cargo_pgrx(context: &Context) -> Result<PathBuf> {
+    install_cargo_pgrx(context)
+}
+
+/// Tells pgrx which PostgreSQL the bindings are made from.
+fn init_pgrx(context: &Context, cargo_pgrx: &Path) -> Result<()> {
+    let pg_config = context.pg_config();
+    let config = context.target().join("pgrx/config.toml");
+    let line = format!("{} = \"{}\"", context.feature(), pg_config.display());
+    let known = fs::read_to_string(&config).unwrap_or_default();
+    if known.lines().any(|known| known == line) {
+        return Ok(());
+    }
+    let feature = context.feature();
+    let mut init: Command = context.sh.cmd(cargo_pgrx).into();
+    init.args(["pgrx", "init"])
+        .arg(format!("--{feature}={}", pg_config.display()));
+    step::run(
+        "cargo pgrx init",
+        init,
+        "see that postgresql-server-dev is whole; its pg_config is asked for everything",
+    )
+}

@@ -1,0 +1,166 @@
+//! One step of the set-up: shows that it is at work, and when it fails, what it said and what to do.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, IsTerminal, PipeReader, pipe, stderr};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// What of a failed program's output is shown.
+const TAIL_LINES: usize = 40;
+
+/// Runs `command` quietly to its end. `label` says what is being done, `advice` what to do if it fails.
+pub fn run(label: &str, mut command: Command, advice: &str) -> Result<()> {
+    let (reader, writer) = pipe()?;
+    command
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer);
+    let program = command.get_program().to_owned();
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("{label}: cannot run {}", program.display()))?;
+    // It holds the ends of the pipe that are written to; reading would not end before it is dropped.
+    drop(command);
+
+    let tail = follow(label, reader);
+    let status = child.wait()?;
+    if !status.success() {
+        let tail = Vec::from(tail).join("\n");
+        bail!(
+            "{label}: {} failed ({status})\n{tail}\n\nWhat to do: {advice}",
+            program.display()
+        );
+    }
+    Ok(())
+}
+
+/// Runs `command` on our own terminal: its output is what the person asked for.
+pub fn show(mut command: Command) -> Result<()> {
+    let program = command.get_program().to_owned();
+    let status = command
+        .status()
+        .with_context(|| format!("cannot run {}", program.display()))?;
+    if !status.success() {
+        let arguments: Vec<_> = command
+            .get_args()
+            .map(|argument| argument.to_string_lossy())
+            .collect();
+        bail!(
+            "`{} {}` failed ({status})",
+            program.display(),
+            arguments.join(" ")
+        );
+    }
+    Ok(())
+}
+
+/// Reads to the end and returns the last lines.
+fn follow(label: &str, output: PipeReader) -> VecDeque<String> {
+    let (sender, lines) = channel();
+    thread::spawn(move || {
+        // Not all programs write UTF-8, and cargo separates its progress by carriage returns.
+        for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    if stderr().is_terminal() {
+        follow_on_terminal(label, &lines)
+    } else {
+        follow_in_lines(label, &lines)
+    }
+}
+
+fn follow_on_terminal(label: &str, lines: &Receiver<String>) -> VecDeque<String> {
+    let style = ProgressStyle::with_template("{spinner} {prefix} [{elapsed}] {wide_msg:.dim}");
+    let bar = ProgressBar::new_spinner().with_prefix(label.to_owned());
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+    let started = Instant::now();
+    let tail = collect(lines, Duration::from_millis(100), |last| {
+        bar.set_message(last.to_owned());
+        bar.tick();
+    });
+    bar.finish_and_clear();
+    if started.elapsed() > Duration::from_secs(1) {
+        eprintln!("{label}: {}", seconds(started));
+    }
+    tail
+}
+
+/// For logs: silent when it is short, and not silent for minutes.
+fn follow_in_lines(label: &str, lines: &Receiver<String>) -> VecDeque<String> {
+    let started = Instant::now();
+    let mut next = Duration::from_secs(1);
+    let tail = collect(lines, Duration::from_millis(500), |last| {
+        if started.elapsed() >= next {
+            eprintln!("{label}: {} ... {last}", seconds(started));
+            next = started.elapsed() + Duration::from_secs(30);
+        }
+    });
+    if started.elapsed() > Duration::from_secs(1) {
+        eprintln!("{label}: done in {}", seconds(started));
+    }
+    tail
+}
+
+/// Keeps the last lines, and calls `at_work` with the latest at every line and after every silence of `interval`.
+fn collect(
+    lines: &Receiver<String>,
+    interval: Duration,
+    mut at_work: impl FnMut(&str),
+) -> VecDeque<String> {
+    let mut tail = VecDeque::new();
+    loop {
+        match lines.recv_timeout(interval) {
+            Ok(line) => {
+                if tail.len() == TAIL_LINES {
+                    tail.pop_front();
+                }
+                tail.push_back(line);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return tail,
+        }
+        at_work(tail.back().map_or("", String::as_str));
+    }
+}
+
+fn seconds(since: Instant) -> String {
+    format!("{:.0} s", since.elapsed().as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_step_shows_the_end_of_its_output_and_the_advice() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "seq 1 100; echo to stderr >&2; exit 3"]);
+        let message = format!("{:#}", run("counting", command, "count again").unwrap_err());
+        assert!(
+            message.starts_with("counting: sh failed (exit status: 3)\n62\n"),
+            "{message}"
+        );
+        assert!(
+            message.ends_with("\n100\nto stderr\n\nWhat to do: count again"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named() {
+        let message = format!(
+            "{:#}",
+            run("x", Command::new("no-such-program"), "").unwrap_err()
+        );
+        assert!(message.contains("cannot run no-such-program"), "{message}");
+    }
+}
