@@ -1,0 +1,54 @@
+//! A pooled transaction is as good as any: deadpool's derefs to the driver's.
+//!
+//! `cargo run -p idem-client --example deadpool -- "host=/run/postgresql user=postgres"`, in a database with the extension.
+
+use std::env;
+
+use deadpool_postgres::{Config, Runtime};
+use idem_client::{Destination, Effect, Error, MessageId, begin_and_claim, effects, try_claim};
+use serde_json::json;
+use tokio_postgres::NoTls;
+use uuid::Uuid;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let url = env::args()
+        .nth(1)
+        .ok_or("give a connection string as the only argument")?;
+    let pool = Config {
+        url: Some(url),
+        ..Config::default()
+    }
+    .create_pool(Some(Runtime::Tokio1), NoTls)?;
+    let destination = Destination::try_from("example.deadpool")?;
+    let fact = Effect::json("example.facts", &json!({"seen": true}))?;
+
+    // The transaction is the pool's.
+    let id = MessageId::from(Uuid::new_v4());
+    let mut connection = pool.get().await?;
+    let tx = connection.transaction().await?;
+    let claim = try_claim(&tx, &id, &destination)
+        .await?
+        .ok_or("a new id is no duplicate")?;
+    let ids = claim.record_effects(std::slice::from_ref(&fact)).await?;
+    tx.commit().await.map_err(Error::of_commit)?;
+    println!("recorded {ids:?}");
+
+    // A duplicate finds them again.
+    let tx = connection.transaction().await?;
+    assert!(try_claim(&tx, &id, &destination).await?.is_none());
+    let recorded = effects(&*tx, &id, &destination).await?;
+    assert!(recorded.iter().map(|effect| effect.message_id).eq(ids));
+    tx.rollback().await?;
+
+    // And the same in two round trips.
+    let claimed = begin_and_claim(
+        &mut connection,
+        &MessageId::from(Uuid::new_v4()),
+        &destination,
+    )
+    .await?
+    .ok_or("a new id is no duplicate")?;
+    println!("recorded {:?}", claimed.record_and_commit(&[fact]).await?);
+    Ok(())
+}

@@ -1,0 +1,306 @@
+//! Winning the right to process a message.
+
+use time::OffsetDateTime;
+use tokio_postgres::{Client, GenericClient, Row, Transaction, types::Json, types::Type};
+use tracing::{Instrument, Span};
+use uuid::Uuid;
+
+use crate::{Destination, Effect, Error, MessageId, id::IdArray, span};
+
+/// Proof that this transaction won the right to process a message, and the only way to record its effects.
+///
+/// It borrows the transaction. So it cannot outlive a commit or a rollback, and a claim that was made in a savepoint
+/// is proof only as long as that savepoint is.
+///
+/// Nobody but a claim can make one, so recording without a claim does not compile:
+///
+/// ```compile_fail,E0451
+/// # fn forge(client: &tokio_postgres::Client, id: idem_client::MessageId, destination: idem_client::Destination) {
+/// let forged = idem_client::Claim { client, id, destination };
+/// # }
+/// ```
+///
+/// nor does recording after the end of the transaction:
+///
+/// ```compile_fail,E0505
+/// # async fn handler(tx: tokio_postgres::Transaction<'_>, id: idem_client::MessageId, destination: idem_client::Destination)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// let claim = idem_client::try_claim(&tx, &id, &destination).await?.ok_or("duplicate")?;
+/// tx.commit().await?;
+/// claim.record_effects(&[]).await?;
+/// # Ok(()) }
+/// ```
+///
+/// while this does:
+///
+/// ```
+/// # async fn handler(tx: tokio_postgres::Transaction<'_>, id: idem_client::MessageId, destination: idem_client::Destination)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// let claim = idem_client::try_claim(&tx, &id, &destination).await?.ok_or("duplicate")?;
+/// claim.record_effects(&[]).await?;
+/// idem_client::commit(tx).await?;
+/// # Ok(()) }
+/// ```
+#[must_use = "the message is claimed: process it in this transaction, or roll back"]
+pub struct Claim<'t> {
+    client: &'t Client,
+    id: MessageId,
+    destination: Destination,
+}
+
+impl<'t> Claim<'t> {
+    /// Callers have just read `true` from a claim on this connection.
+    pub(crate) fn won(client: &'t Client, id: &MessageId, destination: &Destination) -> Self {
+        Self {
+            client,
+            id: id.clone(),
+            destination: destination.clone(),
+        }
+    }
+
+    /// The id that was claimed.
+    pub fn id(&self) -> &MessageId {
+        &self.id
+    }
+
+    /// The destination that it was claimed for.
+    pub fn destination(&self) -> &Destination {
+        &self.destination
+    }
+
+    /// Records what results from this message, and answers the message ids in the same order. The effects become
+    /// visible to relays and duplicates at the commit of this transaction, or never.
+    pub async fn record_effects(&self, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
+        let row = self
+            .client
+            .query_typed_one(
+                "SELECT idem_record_effects($1, $2, $3)",
+                &[
+                    self.id.parameter(),
+                    self.destination.parameter(),
+                    (&Json(effects), Type::JSONB),
+                ],
+            )
+            .instrument(span::of_message(
+                "record_effects",
+                &self.id,
+                &self.destination,
+            ))
+            .await?;
+        Ok(row.try_get(0)?)
+    }
+}
+
+impl std::fmt::Debug for Claim<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Claim")
+            .field("id", &self.id)
+            .field("destination", &self.destination)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Claims a message; `None` is a duplicate. Waits for a transaction that is just claiming the same.
+///
+/// A duplicate is an outcome, not an error: the transaction goes on, and [`effects`](crate::effects) says what the
+/// first execution decided.
+pub async fn try_claim<'t>(
+    tx: &'t Transaction<'_>,
+    id: &MessageId,
+    destination: &Destination,
+) -> Result<Option<Claim<'t>>, Error> {
+    let client = tx.client();
+    let claimed = query_claim(client, id, destination).await?;
+    Ok(claimed.then(|| Claim::won(client, id, destination)))
+}
+
+pub(crate) async fn query_claim(
+    client: &Client,
+    id: &MessageId,
+    destination: &Destination,
+) -> Result<bool, Error> {
+    async {
+        let row = client
+            .query_typed_one(
+                "SELECT idem_try_claim($1, $2)",
+                &[id.parameter(), destination.parameter()],
+            )
+            .await?;
+        let claimed = row.try_get(0)?;
+        Span::current().record(
+            "idem.outcome",
+            if claimed { "claimed" } else { "duplicate" },
+        );
+        Ok(claimed)
+    }
+    .instrument(span::of_message("try_claim", id, destination))
+    .await
+}
+
+/// Claims many messages in one statement. The answer is positional: `None` is a duplicate, and so is the second of
+/// two equal ids.
+pub async fn try_claim_batch<'t>(
+    tx: &'t Transaction<'_>,
+    ids: &[MessageId],
+    destination: &Destination,
+) -> Result<Vec<Option<Claim<'t>>>, Error> {
+    let client = tx.client();
+    let row = client
+        .query_typed_one(
+            "SELECT idem_try_claim_batch($1, $2)",
+            &[IdArray::new(ids).parameter(), destination.parameter()],
+        )
+        .instrument(span::of_batch("try_claim_batch", destination, ids.len()))
+        .await?;
+    let claimed: Vec<bool> = row.try_get(0)?;
+    if claimed.len() != ids.len() {
+        return Err(Error::Unexpected(format!(
+            "{} answers to {} ids",
+            claimed.len(),
+            ids.len()
+        )));
+    }
+    Ok(claimed
+        .into_iter()
+        .zip(ids)
+        .map(|(claimed, id)| claimed.then(|| Claim::won(client, id, destination)))
+        .collect())
+}
+
+/// How [`claim`] goes about it.
+#[derive(Clone, Debug)]
+pub struct ClaimOptions {
+    wait: bool,
+    fingerprint: Option<Vec<u8>>,
+    sent_at: Option<OffsetDateTime>,
+}
+
+impl Default for ClaimOptions {
+    fn default() -> Self {
+        Self {
+            wait: true,
+            fingerprint: None,
+            sent_at: None,
+        }
+    }
+}
+
+impl ClaimOptions {
+    /// Answers [`Outcome::InProgress`] instead of waiting for a transaction that is just claiming the same.
+    pub fn no_wait(mut self) -> Self {
+        self.wait = false;
+        self
+    }
+
+    /// A digest of the content, kept with the claim: the same identity with another one is [`Outcome::Mismatch`].
+    pub fn fingerprint(mut self, fingerprint: impl Into<Vec<u8>>) -> Self {
+        self.fingerprint = Some(fingerprint.into());
+        self
+    }
+
+    /// When the message was sent: older than what is remembered is [`Outcome::Expired`].
+    pub fn sent_at(mut self, sent_at: OffsetDateTime) -> Self {
+        self.sent_at = Some(sent_at);
+        self
+    }
+}
+
+/// What became of a [`claim`].
+#[derive(Debug)]
+#[must_use = "only a claimed message may be processed"]
+pub enum Outcome<'t> {
+    /// This transaction processes the message.
+    Claimed(Claim<'t>),
+    /// It was processed before.
+    Duplicate {
+        /// When the first execution claimed it.
+        handled_at: Option<OffsetDateTime>,
+    },
+    /// Another transaction is processing it just now; only without waiting.
+    InProgress,
+    /// The identity is known with another fingerprint: two messages under one id.
+    Mismatch {
+        /// When the other one was claimed.
+        handled_at: Option<OffsetDateTime>,
+    },
+    /// Sent so long ago that it can no longer be told from a duplicate.
+    Expired,
+}
+
+/// Claims a message and says more about why not than [`try_claim`].
+pub async fn claim<'t>(
+    tx: &'t Transaction<'_>,
+    id: &MessageId,
+    destination: &Destination,
+    options: &ClaimOptions,
+) -> Result<Outcome<'t>, Error> {
+    async {
+        let client = tx.client();
+        let row = client
+            .query_typed_one(
+                "SELECT outcome::text, handled_at FROM idem_claim($1, $2, $3, $4, $5)",
+                &[
+                    id.parameter(),
+                    destination.parameter(),
+                    (&options.wait, Type::BOOL),
+                    (&options.fingerprint, Type::BYTEA),
+                    (&options.sent_at, Type::TIMESTAMPTZ),
+                ],
+            )
+            .await?;
+        let outcome: &str = row.try_get(0)?;
+        Span::current().record("idem.outcome", outcome);
+        match outcome {
+            "claimed" => Ok(Outcome::Claimed(Claim::won(client, id, destination))),
+            "duplicate" => Ok(Outcome::Duplicate {
+                handled_at: row.try_get(1)?,
+            }),
+            "in_progress" => Ok(Outcome::InProgress),
+            "mismatch" => Ok(Outcome::Mismatch {
+                handled_at: row.try_get(1)?,
+            }),
+            "expired" => Ok(Outcome::Expired),
+            other => Err(Error::Unexpected(format!("outcome {other:?}"))),
+        }
+    }
+    .instrument(span::of_message("claim", id, destination))
+    .await
+}
+
+/// Claims and records in one call, at the end of a transaction that has done its work already. `false` is a
+/// duplicate: **roll back**, for the work was done twice.
+pub async fn try_record(
+    tx: &Transaction<'_>,
+    id: &MessageId,
+    destination: &Destination,
+    effects: &[Effect],
+) -> Result<bool, Error> {
+    let row: Row = tx
+        .query_typed_one(
+            "SELECT idem_try_record($1, $2, $3)",
+            &[
+                id.parameter(),
+                destination.parameter(),
+                (&Json(effects), Type::JSONB),
+            ],
+        )
+        .instrument(span::of_message("try_record", id, destination))
+        .await?;
+    Ok(row.try_get(0)?)
+}
+
+/// Whether the message was claimed by a committed transaction or by this one. Reads only, so a standby answers too.
+pub async fn is_claimed(
+    client: &impl GenericClient,
+    id: &MessageId,
+    destination: &Destination,
+) -> Result<bool, Error> {
+    let row = client
+        .query_typed_one(
+            "SELECT idem_is_claimed($1, $2)",
+            &[id.parameter(), destination.parameter()],
+        )
+        .instrument(span::of_message("is_claimed", id, destination))
+        .await?;
+    Ok(row.try_get(0)?)
+}

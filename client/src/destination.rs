@@ -1,0 +1,75 @@
+//! The name of a consuming endpoint, checked before it travels.
+
+use std::fmt;
+
+use tokio_postgres::types::{ToSql, Type};
+
+use crate::Error;
+
+/// The longest name that the server takes, in bytes.
+const LONGEST_BYTES: usize = 255;
+
+/// The consuming endpoint or handler, such as `orders.reserve-inventory`. Two destinations process the same id
+/// independently.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Destination(String);
+
+impl Destination {
+    /// Takes a name of 1 to 255 bytes, and [`Error::Invalid`] otherwise.
+    pub fn new(name: impl Into<String>) -> Result<Self, Error> {
+        let name = name.into();
+        if name.is_empty() {
+            return Err(Error::Invalid("a destination must not be empty".into()));
+        }
+        if name.len() > LONGEST_BYTES {
+            return Err(Error::Invalid(format!(
+                "a destination has at most {LONGEST_BYTES} bytes, this one has {}",
+                name.len()
+            )));
+        }
+        Ok(Self(name))
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub(crate) fn parameter(&self) -> (&(dyn ToSql + Sync), Type) {
+        (&self.0, Type::TEXT)
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<&str> for Destination {
+    type Error = Error;
+
+    fn try_from(name: &str) -> Result<Self, Error> {
+        Self::new(name)
+    }
+}
+
+impl TryFrom<String> for Destination {
+    type Error = Error;
+
+    fn try_from(name: String) -> Result<Self, Error> {
+        Self::new(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_destination_has_1_to_255_bytes() {
+        assert!(Destination::new("").is_err());
+        assert!(Destination::new("x".repeat(255)).is_ok());
+        assert!(Destination::new("x".repeat(256)).is_err());
+    }
+}

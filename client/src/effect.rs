@@ -1,0 +1,206 @@
+//! An outgoing message, on its way to be recorded with a claim.
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use serde::{Serialize, ser::SerializeMap};
+use serde_json::{Map, Value};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::Error;
+
+/// An outgoing message that results from processing: recorded with the claim, published by a relay.
+///
+/// ```
+/// use idem_client::Effect;
+///
+/// #[derive(serde::Serialize)]
+/// struct TargetHit { attempt: u32 }
+///
+/// let effect = Effect::json("range.facts", &TargetHit { attempt: 7 })?
+///     .key("player-3")
+///     .message_type("TargetHit")
+///     .header("schema", 1);
+/// # let _ = effect;
+/// # Ok::<(), idem_client::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[must_use = "an effect does nothing until it is recorded or sent"]
+pub struct Effect {
+    pub(crate) topic: String,
+    pub(crate) payload: Payload,
+    pub(crate) key: Option<String>,
+    pub(crate) message_type: Option<String>,
+    pub(crate) headers: Map<String, Value>,
+    pub(crate) message_id: Option<Uuid>,
+    pub(crate) deliver_after: Option<OffsetDateTime>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Payload {
+    Json(Value),
+    Bytes {
+        bytes: Vec<u8>,
+        content_type: String,
+    },
+}
+
+impl Effect {
+    /// An effect with a JSON payload. [`Error::Encode`] when `payload` has no JSON form.
+    ///
+    /// The payload passes through `jsonb`: the order and the repetition of members do not survive it.
+    pub fn json(topic: impl Into<String>, payload: &impl Serialize) -> Result<Self, Error> {
+        let payload = serde_json::to_value(payload).map_err(Error::Encode)?;
+        Ok(Self::new(topic, Payload::Json(payload)))
+    }
+
+    /// An effect with any other payload; `content_type` tells its readers how to take it.
+    pub fn bytes(
+        topic: impl Into<String>,
+        bytes: impl Into<Vec<u8>>,
+        content_type: impl Into<String>,
+    ) -> Self {
+        Self::new(
+            topic,
+            Payload::Bytes {
+                bytes: bytes.into(),
+                content_type: content_type.into(),
+            },
+        )
+    }
+
+    fn new(topic: impl Into<String>, payload: Payload) -> Self {
+        Self {
+            topic: topic.into(),
+            payload,
+            key: None,
+            message_type: None,
+            headers: Map::new(),
+            message_id: None,
+            deliver_after: None,
+        }
+    }
+
+    /// Effects of one key keep their order through a partitioned relay.
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// What kind of message this is: the member `type`.
+    pub fn message_type(mut self, message_type: impl Into<String>) -> Self {
+        self.message_type = Some(message_type.into());
+        self
+    }
+
+    /// Adds one header; a later one of the same name takes its place.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.headers.insert(name.into(), value.into());
+        self
+    }
+
+    /// Chooses the id. Without it the server derives one from the claim, the same at every replay.
+    pub fn message_id(mut self, id: Uuid) -> Self {
+        self.message_id = Some(id);
+        self
+    }
+
+    /// No relay publishes it before this time.
+    pub fn deliver_after(mut self, time: OffsetDateTime) -> Self {
+        self.deliver_after = Some(time);
+        self
+    }
+}
+
+/// The object that `idem_record_effects` reads. The server refuses unknown members, so absent ones are left out.
+impl Serialize for Effect {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_map(None)?;
+        object.serialize_entry("topic", &self.topic)?;
+        match &self.payload {
+            Payload::Json(value) => object.serialize_entry("payload", value)?,
+            Payload::Bytes {
+                bytes,
+                content_type,
+            } => {
+                object.serialize_entry("payload_base64", &BASE64_STANDARD.encode(bytes))?;
+                object.serialize_entry("content_type", content_type)?;
+            }
+        }
+        if let Some(key) = &self.key {
+            object.serialize_entry("key", key)?;
+        }
+        if let Some(message_type) = &self.message_type {
+            object.serialize_entry("type", message_type)?;
+        }
+        if !self.headers.is_empty() {
+            object.serialize_entry("headers", &self.headers)?;
+        }
+        if let Some(id) = &self.message_id {
+            object.serialize_entry("message_id", id)?;
+        }
+        if let Some(time) = self.deliver_after {
+            object.serialize_entry("deliver_after", &Rfc3339(time))?;
+        }
+        object.end()
+    }
+}
+
+#[derive(Serialize)]
+struct Rfc3339(#[serde(with = "time::serde::rfc3339")] OffsetDateTime);
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_effect_has_only_the_members_that_were_given() {
+        let effect = Effect::json("facts", &json!({"n": 1})).unwrap();
+        assert_eq!(
+            serde_json::to_value(&effect).unwrap(),
+            json!({"topic": "facts", "payload": {"n": 1}})
+        );
+    }
+
+    #[test]
+    fn every_member_has_the_name_that_the_server_reads() {
+        let effect = Effect::bytes("facts", b"\x00\xff".to_vec(), "application/octet-stream")
+            .key("k")
+            .message_type("T")
+            .header("h", 1)
+            .message_id(Uuid::nil())
+            .deliver_after(OffsetDateTime::UNIX_EPOCH);
+        assert_eq!(
+            serde_json::to_value(&effect).unwrap(),
+            json!({
+                "topic": "facts",
+                "payload_base64": "AP8=",
+                "content_type": "application/octet-stream",
+                "key": "k",
+                "type": "T",
+                "headers": {"h": 1},
+                "message_id": "00000000-0000-0000-0000-000000000000",
+                "deliver_after": "1970-01-01T00:00:00Z",
+            })
+        );
+    }
+
+    #[test]
+    fn a_null_payload_is_a_payload() {
+        let effect = Effect::json("facts", &()).unwrap();
+        assert_eq!(
+            serde_json::to_value(&effect).unwrap(),
+            json!({"topic": "facts", "payload": null})
+        );
+    }
+
+    #[test]
+    fn a_payload_without_a_json_form_is_refused() {
+        let not_json = std::collections::BTreeMap::from([((1, 2), 3)]);
+        assert!(matches!(
+            Effect::json("facts", &not_json),
+            Err(Error::Encode(_))
+        ));
+    }
+}

@@ -1,0 +1,177 @@
+//! What can go wrong, and whether it makes sense to try again.
+
+use std::{error::Error as _, io};
+
+use tokio_postgres::error::{DbError, Severity, SqlState};
+
+/// Everything that a call can answer besides its result.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The argument breaks a rule that the server would refuse too (22023). Nothing was sent.
+    #[error("{0}")]
+    Invalid(String),
+    /// The payload has no JSON form. Nothing was sent.
+    #[error("the payload cannot be written as JSON")]
+    Encode(#[source] serde_json::Error),
+    /// The server or the connection said no; [`Error::sqlstate`] and [`Error::kind`] say how.
+    #[error("{}", describe(.0))]
+    Database(#[source] tokio_postgres::Error),
+    /// The connection was lost while COMMIT was under way: the transaction may or may not have committed.
+    ///
+    /// **Do not acknowledge the message.** Let it be delivered again: the claim then says which it was.
+    #[error("the connection was lost during COMMIT, which may have taken effect or not")]
+    AmbiguousCommit(#[source] tokio_postgres::Error),
+    /// The server answered something that this version does not know.
+    #[error("unexpected answer of the server: {0}")]
+    Unexpected(String),
+}
+
+/// The kind of an [`Error`]: what to do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A wrong argument or payload: the same message will fail again.
+    Invalid,
+    /// The transaction lost against another one (40001, 40P01, 55P03): run it again.
+    Conflict,
+    /// The connection or the server went away before COMMIT was sent: nothing took effect.
+    ConnectionLost,
+    /// It went away during COMMIT: do not acknowledge.
+    AmbiguousCommit,
+    /// A read-only transaction or a standby (25006): connect to the primary.
+    ReadOnly,
+    /// Effects without a claim in this transaction, or a stale token (55000).
+    NotClaimed,
+    /// The role lacks `idem_grant` (42501).
+    NotGranted,
+    /// The functions are not on the search_path, or the extension is not installed (42883, 3F000).
+    NotInstalled,
+    /// Anything else.
+    Other,
+}
+
+impl Error {
+    /// The kind of this error.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Invalid(_) | Self::Encode(_) => ErrorKind::Invalid,
+            Self::AmbiguousCommit(_) => ErrorKind::AmbiguousCommit,
+            Self::Unexpected(_) => ErrorKind::Other,
+            Self::Database(error) if is_connection_loss(error) => ErrorKind::ConnectionLost,
+            Self::Database(error) => error.code().map_or(ErrorKind::Other, kind_of),
+        }
+    }
+
+    /// Whether running the whole transaction again, from its claim on, can succeed.
+    ///
+    /// True also after an ambiguous commit: should it have taken effect, the claim answers "duplicate".
+    pub fn is_retryable(&self) -> bool {
+        matches!(
+            self.kind(),
+            ErrorKind::Conflict | ErrorKind::ConnectionLost | ErrorKind::AmbiguousCommit
+        )
+    }
+
+    /// The SQLSTATE, when the server gave one.
+    pub fn sqlstate(&self) -> Option<&SqlState> {
+        match self {
+            Self::Database(error) | Self::AmbiguousCommit(error) => error.code(),
+            _ => None,
+        }
+    }
+
+    /// What the failure of a COMMIT means: an ERROR is a certain rollback, anything less leaves it open.
+    ///
+    /// For transactions that commit themselves, such as a pool's: `tx.commit().await.map_err(Error::of_commit)`.
+    pub fn of_commit(error: tokio_postgres::Error) -> Self {
+        match error.as_db_error() {
+            Some(answer) if !is_last_word(answer) => Self::Database(error),
+            _ => Self::AmbiguousCommit(error),
+        }
+    }
+}
+
+impl From<tokio_postgres::Error> for Error {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+fn kind_of(state: &SqlState) -> ErrorKind {
+    match state.code() {
+        "40001" | "40P01" | "55P03" => ErrorKind::Conflict,
+        "22004" | "22023" => ErrorKind::Invalid,
+        "25006" => ErrorKind::ReadOnly,
+        "55000" => ErrorKind::NotClaimed,
+        "42501" => ErrorKind::NotGranted,
+        "42883" | "3F000" => ErrorKind::NotInstalled,
+        _ => ErrorKind::Other,
+    }
+}
+
+fn is_connection_loss(error: &tokio_postgres::Error) -> bool {
+    match error.as_db_error() {
+        Some(answer) => {
+            is_last_word(answer)
+                && matches!(
+                    answer.code().code(),
+                    // 25P03 and 57P05 are the server's own time limits for idle sessions.
+                    "57P01" | "57P02" | "57P03" | "57P05" | "25P03"
+                )
+                || answer.code().code().starts_with("08")
+        }
+        None => {
+            error.is_closed()
+                || error
+                    .source()
+                    .is_some_and(|source| source.is::<io::Error>())
+        }
+    }
+}
+
+/// A FATAL or PANIC ends the connection: after it the server says nothing about the transaction any more. One that
+/// arrives during COMMIT can follow a commit that has taken effect (a wait for a standby that was terminated).
+fn is_last_word(answer: &DbError) -> bool {
+    matches!(
+        answer.parsed_severity(),
+        Some(Severity::Fatal | Severity::Panic)
+    )
+}
+
+/// The driver's own text is "db error"; the server's message and hint are what helps.
+fn describe(error: &tokio_postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(answer) => {
+            let hint = answer
+                .hint()
+                .map(|hint| format!(" ({hint})"))
+                .unwrap_or_default();
+            format!("{}: {}{hint}", answer.code().code(), answer.message())
+        }
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_conflict_is_retryable_and_a_wrong_argument_is_not() {
+        for (state, kind) in [
+            ("40001", ErrorKind::Conflict),
+            ("40P01", ErrorKind::Conflict),
+            ("55P03", ErrorKind::Conflict),
+            ("22023", ErrorKind::Invalid),
+            ("25006", ErrorKind::ReadOnly),
+            ("55000", ErrorKind::NotClaimed),
+            ("42501", ErrorKind::NotGranted),
+            ("42883", ErrorKind::NotInstalled),
+            ("23505", ErrorKind::Other),
+        ] {
+            assert_eq!(kind_of(&SqlState::from_code(state)), kind, "{state}");
+        }
+        assert!(!Error::Invalid(String::new()).is_retryable());
+    }
+}

@@ -1,0 +1,91 @@
+//! What an earlier execution recorded, for whoever asks again.
+
+use serde_json::Value;
+use time::OffsetDateTime;
+use tokio_postgres::{GenericClient, Row};
+use tracing::Instrument;
+use uuid::Uuid;
+
+use crate::{Destination, Error, MessageId, span};
+
+/// An effect as it was recorded: the same bytes to everyone, as long as the claim is retained.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct RecordedEffect {
+    /// The id under which relays publish it; consumers of it dedup by this.
+    pub message_id: Uuid,
+    /// Its place among the effects of its message, from 0 or 1 on as the server counts.
+    pub ordinal: i32,
+    /// Where it goes.
+    pub topic: String,
+    /// Effects of one key keep their order.
+    pub key: Option<String>,
+    /// What kind of message it is.
+    pub message_type: Option<String>,
+    /// The payload; JSON is its UTF-8 text.
+    pub payload: Vec<u8>,
+    /// How to take the payload.
+    pub content_type: Option<String>,
+    /// The headers, an object.
+    pub headers: Option<Value>,
+    /// The W3C trace context of the recording transaction.
+    pub traceparent: Option<String>,
+    /// Not to be published before.
+    pub deliver_after: Option<OffsetDateTime>,
+    /// When it was recorded.
+    pub recorded_at: OffsetDateTime,
+}
+
+impl TryFrom<&Row> for RecordedEffect {
+    type Error = Error;
+
+    fn try_from(row: &Row) -> Result<Self, Error> {
+        Ok(Self {
+            message_id: row.try_get("message_id")?,
+            ordinal: row.try_get("ordinal")?,
+            topic: row.try_get("topic")?,
+            key: row.try_get("key")?,
+            message_type: row.try_get("type")?,
+            payload: row.try_get("payload")?,
+            content_type: row.try_get("content_type")?,
+            headers: row.try_get("headers")?,
+            traceparent: row.try_get("traceparent")?,
+            deliver_after: row.try_get("deliver_after")?,
+            recorded_at: row.try_get("recorded_at")?,
+        })
+    }
+}
+
+/// The effects that the first execution of this message recorded, in order. Empty when there is no claim.
+pub async fn effects(
+    client: &impl GenericClient,
+    id: &MessageId,
+    destination: &Destination,
+) -> Result<Vec<RecordedEffect>, Error> {
+    let rows = client
+        .query_typed(
+            // Columns by name: a later version may add some.
+            "SELECT message_id, ordinal, topic, key, type, payload, content_type, headers, \
+             traceparent, deliver_after, recorded_at FROM idem_effects($1, $2)",
+            &[id.parameter(), destination.parameter()],
+        )
+        .instrument(span::of_message("effects", id, destination))
+        .await?;
+    rows.iter().map(RecordedEffect::try_from).collect()
+}
+
+/// Puts the same effects into the outbox again, under the same message ids, and answers how many.
+pub async fn replay_effects(
+    client: &impl GenericClient,
+    id: &MessageId,
+    destination: &Destination,
+) -> Result<i32, Error> {
+    let row = client
+        .query_typed_one(
+            "SELECT idem_replay_effects($1, $2)",
+            &[id.parameter(), destination.parameter()],
+        )
+        .instrument(span::of_message("replay_effects", id, destination))
+        .await?;
+    Ok(row.try_get(0)?)
+}
