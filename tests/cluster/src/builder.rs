@@ -1,7 +1,8 @@
 //! From nothing, or from another cluster, to a server that answers.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -125,36 +126,27 @@ impl Builder {
         let home = Home::create(&self.name)?;
         let user = ServerUser::choose(&self.install.program("postgres")?, home.dir())?;
         user.own(home.socket_dir())?;
-        self.settings.insert(
-            "unix_socket_directories".to_owned(),
-            home.socket_dir().display().to_string(),
-        );
+        self.settings
+            .insert("unix_socket_directories".to_owned(), home.socket_dir().display().to_string());
 
-        let data_dir = self
-            .data_dir
-            .clone()
-            .unwrap_or_else(|| home.dir().join("data"));
+        let data_dir = self.data_dir.clone().unwrap_or_else(|| home.dir().join("data"));
         if !data_dir.join("PG_VERSION").exists() {
             self.fill(&data_dir, user)?;
         }
-        let mut cluster =
-            Cluster::new(self.install, self.name, home, user, data_dir, self.settings);
+        let mut cluster = Cluster::new(self.install, self.name, home, user, data_dir, self.settings);
         cluster.start()?;
         Ok(cluster)
     }
 
     fn fill(&self, data_dir: &Path, user: ServerUser) -> Result<()> {
-        fs::create_dir_all(data_dir)
-            .with_context(|| format!("cannot create {}", data_dir.display()))?;
+        fs::create_dir_all(data_dir).with_context(|| format!("cannot create {}", data_dir.display()))?;
+        // The server refuses a directory that others can look into, and pg_basebackup does not change one that is there.
+        fs::set_permissions(data_dir, Permissions::from_mode(0o700))?;
         user.own(data_dir)?;
         match &self.source {
             Source::Initdb => {
                 let mut initdb = user.command(&self.install.program("initdb")?);
-                initdb
-                    .arg("-D")
-                    .arg(data_dir)
-                    .arg("-L")
-                    .arg(self.install.share_dir());
+                initdb.arg("-D").arg(data_dir).arg("-L").arg(self.install.share_dir());
                 // Whoever can reach the socket directory is trusted.
                 initdb.args([
                     "--username=postgres",

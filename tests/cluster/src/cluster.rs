@@ -109,10 +109,7 @@ impl Cluster {
     /// How to connect as superuser `postgres`, for libpq and for `tokio-postgres`.
     #[must_use]
     pub fn connection_string(&self, database: &str) -> String {
-        format!(
-            "host={} user=postgres dbname={database}",
-            self.socket_dir().display()
-        )
+        format!("host={} user=postgres dbname={database}", self.socket_dir().display())
     }
 
     /// Everything the server has logged so far, over all its starts.
@@ -134,15 +131,9 @@ impl Cluster {
             bail!("cluster {} runs already", self.name);
         }
         self.write_settings()?;
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.home.log_file())?;
+        let log = File::options().create(true).append(true).open(self.home.log_file())?;
         let mut postgres = self.user.command(&self.install.program("postgres")?);
-        postgres
-            .arg("-D")
-            .arg(&self.data_dir)
-            .current_dir(&self.data_dir);
+        postgres.arg("-D").arg(&self.data_dir).current_dir(&self.data_dir);
         self.postmaster = Some(Postmaster::spawn(postgres, log)?);
         let answered = self.wait_until_ready(PATIENCE);
         if answered.is_err() {
@@ -187,13 +178,10 @@ impl Cluster {
     /// When there is no such process.
     pub fn crash_backend(&self, pid: i32) -> Result<()> {
         self.running()?;
-        kill(Pid::from_raw(pid), Signal::SIGKILL)
-            .with_context(|| format!("cannot kill backend {pid}"))?;
+        kill(Pid::from_raw(pid), Signal::SIGKILL).with_context(|| format!("cannot kill backend {pid}"))?;
         // The process disappears when the server reaps it, and the server lets nobody in between that and its recovery.
         let process = PathBuf::from(format!("/proc/{pid}"));
-        wait_for("the server notices a crash", PATIENCE, || {
-            Ok(!process.exists())
-        })
+        wait_for("the server notices a crash", PATIENCE, || Ok(!process.exists()))
     }
 
     /// Waits until the server lets sessions in.
@@ -213,13 +201,7 @@ impl Cluster {
                 .status()?;
             Ok(answer.success())
         });
-        answered.with_context(|| {
-            format!(
-                "cluster {}; its log ends with\n{}",
-                self.name,
-                self.log_tail()
-            )
-        })
+        answered.with_context(|| format!("cluster {}; its log ends with\n{}", self.name, self.log_tail()))
     }
 
     /// Makes a standby the primary; returns when it is.
@@ -254,17 +236,8 @@ impl Cluster {
     /// The message of the first statement that failed, with its SQLSTATE.
     pub fn psql(&self, database: &str, sql: &str) -> Result<String> {
         let mut psql = self.command("psql")?;
-        psql.args([
-            "-XAtq",
-            "-v",
-            "ON_ERROR_STOP=1",
-            "-v",
-            "VERBOSITY=verbose",
-            "-f",
-            "-",
-            "-d",
-        ])
-        .arg(database);
+        psql.args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-v", "VERBOSITY=verbose", "-f", "-", "-d"])
+            .arg(database);
         // Through standard input every statement is a transaction of its own, as procedures need it.
         finish(psql, Some(sql))
     }
@@ -273,12 +246,7 @@ impl Cluster {
     ///
     /// # Errors
     /// When it cannot be run or fails; with all it printed.
-    pub fn run<A>(
-        &self,
-        program: &str,
-        args: impl IntoIterator<Item = A>,
-        env: &[(&str, &str)],
-    ) -> Result<String>
+    pub fn run<A>(&self, program: &str, args: impl IntoIterator<Item = A>, env: &[(&str, &str)]) -> Result<String>
     where
         A: AsRef<OsStr>,
     {
@@ -318,9 +286,7 @@ impl Cluster {
     }
 
     fn log_tail(&self) -> String {
-        let log = self
-            .log()
-            .unwrap_or_else(|error| format!("(no log: {error})"));
+        let log = self.log().unwrap_or_else(|error| format!("(no log: {error})"));
         let lines: Vec<_> = log.lines().collect();
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
@@ -330,11 +296,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         if thread::panicking() {
             self.home.keep();
-            eprintln!(
-                "cluster {}: the log is in {}",
-                self.name,
-                self.home.log_file().display()
-            );
+            eprintln!("cluster {}: the log is in {}", self.name, self.home.log_file().display());
         }
     }
 }
@@ -342,15 +304,9 @@ impl Drop for Cluster {
 /// Feeds `input`, waits for the end, and makes a failure tell what the program said.
 fn finish(mut command: Command, input: Option<&str>) -> Result<String> {
     let name = command.get_program().to_owned();
-    command.stdin(if input.is_some() {
-        Stdio::piped()
-    } else {
-        Stdio::null()
-    });
+    command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command
-        .spawn()
-        .with_context(|| format!("cannot run {}", name.display()))?;
+    let mut child = command.spawn().with_context(|| format!("cannot run {}", name.display()))?;
     let stdin = child.stdin.take();
     let output = thread::scope(|scope| {
         // From another thread: a program that prints while it reads would otherwise wait for us, and we for it.
@@ -363,11 +319,7 @@ fn finish(mut command: Command, input: Option<&str>) -> Result<String> {
     let mut stdout = String::from_utf8(output.stdout).context("output that is not UTF-8")?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
-        bail!(
-            "{} failed ({}):\n{stderr}{stdout}",
-            name.display(),
-            output.status
-        );
+        bail!("{} failed ({}):\n{stderr}{stdout}", name.display(), output.status);
     }
     stdout.truncate(stdout.trim_end().len());
     Ok(stdout)

@@ -26,13 +26,10 @@ impl Home {
     /// Makes new directories for a cluster called `name`.
     pub(crate) fn create(name: &str) -> Result<Self> {
         let parent = crate::workspace_root().join("target/clusters");
-        fs::create_dir_all(&parent)
-            .with_context(|| format!("cannot create {}", parent.display()))?;
+        fs::create_dir_all(&parent).with_context(|| format!("cannot create {}", parent.display()))?;
         remove_orphans(&parent)?;
 
-        let dir = tempfile::Builder::new()
-            .prefix(&format!("{name}-"))
-            .tempdir_in(&parent)?;
+        let dir = tempfile::Builder::new().prefix(&format!("{name}-")).tempdir_in(&parent)?;
         let socket_dir = tempfile::Builder::new()
             .prefix("idem-")
             .permissions(Permissions::from_mode(0o700))

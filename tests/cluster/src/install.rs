@@ -31,17 +31,14 @@ impl Install {
                 .with_context(|| format!("IDEM_PG_VERSION={text} is not a major version"))?,
             Err(_) => DEFAULT_VERSION,
         };
-        let root = std::env::var_os("IDEM_PG_INSTALL")
-            .map_or_else(|| Self::default_root(version), PathBuf::from);
+        let root = std::env::var_os("IDEM_PG_INSTALL").map_or_else(|| Self::default_root(version), PathBuf::from);
         Self::open(&root, version)
     }
 
     /// Where the copy of a major version lives in this workspace.
     #[must_use]
     pub fn default_root(version: u16) -> PathBuf {
-        crate::workspace_root()
-            .join("target/pg")
-            .join(version.to_string())
+        crate::workspace_root().join("target/pg").join(version.to_string())
     }
 
     /// The install that is at `root`.
@@ -120,9 +117,7 @@ impl Install {
     /// Where control files, scripts and samples are.
     #[must_use]
     pub fn share_dir(&self) -> PathBuf {
-        self.root
-            .join("usr/share/postgresql")
-            .join(self.version.to_string())
+        self.root.join("usr/share/postgresql").join(self.version.to_string())
     }
 
     /// A program by its name; `pg_regress`, `pg_isolation_regress` and `isolationtester` are found as well.
@@ -131,34 +126,20 @@ impl Install {
     /// When there is no such program.
     pub fn program(&self, name: &str) -> Result<PathBuf> {
         let tests = self.lib_root().join("lib/pgxs/src/test");
-        [
-            self.bin_dir(),
-            tests.join("isolation"),
-            tests.join("regress"),
-        ]
-        .into_iter()
-        .map(|dir| dir.join(name))
-        .find(|path| path.is_file())
-        .with_context(|| {
-            format!(
-                "PostgreSQL {} in {} has no program {name}",
-                self.version,
-                self.root.display()
-            )
-        })
+        [self.bin_dir(), tests.join("isolation"), tests.join("regress")]
+            .into_iter()
+            .map(|dir| dir.join(name))
+            .find(|path| path.is_file())
+            .with_context(|| format!("PostgreSQL {} in {} has no program {name}", self.version, self.root.display()))
     }
 
     fn lib_root(&self) -> PathBuf {
-        self.root
-            .join("usr/lib/postgresql")
-            .join(self.version.to_string())
+        self.root.join("usr/lib/postgresql").join(self.version.to_string())
     }
 
     /// A copy that looks into the machine's own directories would load another extension than the one under test.
     fn check_relocated(&self) -> Result<()> {
-        let output = Command::new(self.program("pg_config")?)
-            .arg("--sharedir")
-            .output()?;
+        let output = Command::new(self.program("pg_config")?).arg("--sharedir").output()?;
         let said = String::from_utf8(output.stdout)?;
         let said = Path::new(said.trim()).canonicalize()?;
         let expected = self.share_dir().canonicalize()?;
@@ -175,10 +156,7 @@ impl Install {
 
 /// What a server at work never opens stays where it is.
 fn is_needed(path: &Path) -> bool {
-    let name = path
-        .file_name()
-        .map(|name| name.to_string_lossy())
-        .unwrap_or_default();
+    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     !matches!(name.as_ref(), "bitcode" | "man" | "doc" | "locale" | "perl") && !name.ends_with(".a")
 }
 
@@ -201,17 +179,14 @@ fn copy_tree(from: &Path, to: &Path, wanted: &dyn Fn(&Path) -> bool) -> Result<(
         if metadata.is_dir() {
             copy_tree(&source, &target, wanted)?;
         } else if !is_same(&metadata, &target) {
-            copy_file(&source, &metadata, &target)
-                .with_context(|| format!("cannot copy {}", source.display()))?;
+            copy_file(&source, &metadata, &target).with_context(|| format!("cannot copy {}", source.display()))?;
         }
     }
     Ok(())
 }
 
 fn is_same(source: &fs::Metadata, target: &Path) -> bool {
-    fs::metadata(target).is_ok_and(|target| {
-        target.len() == source.len() && target.modified().ok() == source.modified().ok()
-    })
+    fs::metadata(target).is_ok_and(|target| target.len() == source.len() && target.modified().ok() == source.modified().ok())
 }
 
 /// The new file takes the place of the old one in one step: a running server keeps the library that it has mapped.
@@ -219,10 +194,7 @@ fn copy_file(source: &Path, metadata: &fs::Metadata, target: &Path) -> Result<()
     let mut draft = target.as_os_str().to_owned();
     draft.push(".new");
     fs::copy(source, &draft)?;
-    File::options()
-        .write(true)
-        .open(&draft)?
-        .set_modified(metadata.modified()?)?;
+    File::options().write(true).open(&draft)?.set_modified(metadata.modified()?)?;
     fs::rename(draft, target)?;
     Ok(())
 }

@@ -61,10 +61,7 @@ impl Postmaster {
     /// Starts `command`, which is `postgres` with its arguments, writing to `log`.
     pub(crate) fn spawn(mut command: Command, log: File) -> Result<Self> {
         let owner = Pid::this();
-        command
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         // Ctrl-C on the terminal is for us or for psql, not for the server.
         command.process_group(0);
         // SAFETY: between fork and exec only system calls are made. std has changed the user before, which would have
@@ -107,8 +104,7 @@ impl Postmaster {
     /// Tells the server to stop and waits until it did.
     pub(crate) fn stop(&self, how: Shutdown, deadline: Duration) -> Result<()> {
         self.signal(how.signal())?;
-        self.wait(deadline)
-            .with_context(|| format!("{how:?} shutdown"))
+        self.wait(deadline).with_context(|| format!("{how:?} shutdown"))
     }
 
     /// Kills the server as a power cut would, and waits until its children have noticed: a new server could not start before.
@@ -126,8 +122,7 @@ impl Postmaster {
     fn signal(&self, signal: Signal) -> Result<()> {
         let status = self.exit.lock();
         if status.is_none() {
-            kill(self.pid, signal)
-                .with_context(|| format!("cannot send {signal} to the server"))?;
+            kill(self.pid, signal).with_context(|| format!("cannot send {signal} to the server"))?;
         }
         Ok(())
     }
@@ -170,9 +165,7 @@ fn die_with(owner: Pid) -> io::Result<()> {
 /// Waits for the end of the child, and only under the lock gives its pid back to the system.
 fn reap(mut child: Child, exit: &Exit) {
     let pid = Pid::from_raw(child.id().cast_signed());
-    while waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT)
-        == Err(nix::Error::EINTR)
-    {}
+    while waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) == Err(nix::Error::EINTR) {}
     let mut status = exit.lock();
     *status = child.wait().ok().or(Some(ExitStatus::default()));
     exit.known.notify_all();

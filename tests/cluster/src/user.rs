@@ -32,9 +32,8 @@ impl ServerUser {
         if !geteuid().is_root() {
             return Ok(Self::Myself);
         }
-        let user = User::from_name(NAME)?.with_context(|| {
-            format!("there is no system user `{NAME}`: install PostgreSQL (cargo xtask setup)")
-        })?;
+        let user = User::from_name(NAME)?
+            .with_context(|| format!("there is no system user `{NAME}`: install PostgreSQL (cargo xtask setup)"))?;
         let (uid, gid) = (user.uid.as_raw(), user.gid.as_raw());
 
         let mut refusals = Vec::new();
@@ -86,8 +85,7 @@ impl ServerUser {
             Self::Other { uid, gid } => (uid, gid),
             Self::Mapped { .. } => (0, 0),
         };
-        chown(path, Some(uid), Some(gid))
-            .with_context(|| format!("cannot give {} to the server's user", path.display()))
+        chown(path, Some(uid), Some(gid)).with_context(|| format!("cannot give {} to the server's user", path.display()))
     }
 
     /// A command that will run as this user, with an environment that does not leak into the server: with `RUST_BACKTRACE`

@@ -11,11 +11,7 @@ const INTERVAL: Duration = Duration::from_millis(10);
 ///
 /// # Errors
 /// The first error of `reached`, or "not within ..." after the deadline.
-pub fn wait_for(
-    what: &str,
-    deadline: Duration,
-    mut reached: impl FnMut() -> Result<bool>,
-) -> Result<()> {
+pub fn wait_for(what: &str, deadline: Duration, mut reached: impl FnMut() -> Result<bool>) -> Result<()> {
     let started = Instant::now();
     while !reached()? {
         if started.elapsed() >= deadline {
