@@ -1,0 +1,35 @@
+use std::borrow::Cow;
+
+/// An argument that cannot be meant: SQLSTATE 22023, with what would do instead.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Invalid {
+    pub message: String,
+    pub hint: Cow<'static, str>,
+}
+
+impl Invalid {
+    pub fn new(message: impl Into<String>, hint: impl Into<Cow<'static, str>>) -> Self {
+        Invalid {
+            message: message.into(),
+            hint: hint.into(),
+        }
+    }
+}
+
+/// `text` must have 1 to `max` bytes.
+pub(crate) fn check_len(what: &str, text: &str, max: usize) -> Result<(), Invalid> {
+    if text.is_empty() {
+        return Err(Invalid::new(
+            format!("{what} is empty"),
+            format!("It must have 1 to {max} bytes."),
+        ));
+    }
+    if text.len() > max {
+        return Err(Invalid::new(
+            format!("{what} has {} bytes", text.len()),
+            format!("It must have 1 to {max} bytes."),
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,151 @@
+//! From what the sender calls a message to the 16 bytes that are claimed.
+
+use crate::error::{Invalid, check_len};
+use crate::limits::{ID_BYTES, NAME_BYTES};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+/// The 16 bytes by which a message is known: its uuid, or the first half of the SHA-256 of its text id.
+///
+/// SHA-256, because SQL has it too: `substring(sha256(id::bytea) FROM 1 FOR 16)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key([u8; 16]);
+
+impl Key {
+    pub fn bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+/// A validated message id: its key and, unless it is a uuid, the text that people read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MessageId<'a> {
+    pub key: Key,
+    pub text: Option<&'a str>,
+}
+
+impl MessageId<'static> {
+    pub fn from_uuid(bytes: [u8; 16]) -> Self {
+        MessageId {
+            key: Key(bytes),
+            text: None,
+        }
+    }
+}
+
+impl<'a> MessageId<'a> {
+    /// A text of 1 to [`ID_BYTES`] bytes; 8-4-4-4-12 hexadecimal digits, of either case, are the uuid that they spell.
+    pub fn from_text(text: &'a str) -> Result<Self, Invalid> {
+        check_len("the message id", text, ID_BYTES)?;
+        // 36 bytes: the only one of the crate's spellings with that length is the hyphenated one.
+        if text.len() == 36
+            && let Ok(uuid) = Uuid::try_parse(text)
+        {
+            return Ok(MessageId {
+                key: Key(*uuid.as_bytes()),
+                text: None,
+            });
+        }
+        Ok(MessageId {
+            key: Key(first_half(Sha256::digest(text))),
+            text: Some(text),
+        })
+    }
+}
+
+/// A destination has 1 to [`NAME_BYTES`] bytes.
+pub fn check_destination(name: &str) -> Result<(), Invalid> {
+    check_len("the destination", name, NAME_BYTES)
+}
+
+/// The id of an effect that was not given one: the same for the same place in the same message, everywhere. UUIDv8.
+pub fn effect_message_id(destination: &str, key: &Key, ordinal: i32) -> Uuid {
+    let digest = Sha256::new()
+        .chain_update(b"idem effect\0")
+        .chain_update(destination)
+        .chain_update([0])
+        .chain_update(key.bytes())
+        .chain_update(ordinal.to_be_bytes())
+        .finalize();
+    uuid::Builder::from_custom_bytes(first_half(digest)).into_uuid()
+}
+
+/// What decides the partition of an effect: never negative, the same on every server, so that a key keeps its order.
+pub fn partition_hash(key: Option<&str>, message_id: &Uuid) -> i32 {
+    let digest = match key {
+        Some(key) => Sha256::digest(key),
+        None => Sha256::digest(message_id.as_bytes()),
+    };
+    i32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]) & i32::MAX
+}
+
+fn first_half(digest: impl AsRef<[u8]>) -> [u8; 16] {
+    let mut half = [0; 16];
+    half.copy_from_slice(&digest.as_ref()[..16]);
+    half
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_text_that_spells_a_uuid_is_that_uuid() {
+        let uuid = Uuid::from_u128(0x0192_f3a4_0000_7abc_8def_0123_4567_89ab);
+        let lower = uuid.to_string();
+        let upper = lower.to_uppercase();
+        for text in [lower.as_str(), upper.as_str()] {
+            assert_eq!(
+                MessageId::from_text(text),
+                Ok(MessageId::from_uuid(*uuid.as_bytes())),
+                "{text}"
+            );
+        }
+        let simple = uuid.simple().to_string();
+        assert_eq!(MessageId::from_text(&simple).map(|id| id.text), Ok(Some(simple.as_str())));
+    }
+
+    #[test]
+    fn a_key_is_the_first_half_of_the_sha_256_of_the_text() {
+        let id = MessageId::from_text("abc").unwrap();
+        assert_eq!(
+            id.key.bytes(),
+            &Uuid::from_u128(0xba7816bf_8f01cfea_414140de_5dae2223).into_bytes()
+        );
+        assert_eq!(id.text, Some("abc"));
+    }
+
+    #[test]
+    fn empty_and_long_ids_are_refused() {
+        assert!(MessageId::from_text("").is_err());
+        assert!(MessageId::from_text(&"x".repeat(1024)).is_ok());
+        assert!(MessageId::from_text(&"x".repeat(1025)).is_err());
+    }
+
+    #[test]
+    fn an_effect_id_tells_the_place_and_nothing_else() {
+        let key = MessageId::from_text("order-1").unwrap().key;
+        let id = effect_message_id("orders", &key, 0);
+        assert_eq!(id, effect_message_id("orders", &key, 0));
+        assert_ne!(id, effect_message_id("orders", &key, 1));
+        assert_ne!(id, effect_message_id("order", &key, 0));
+        assert_eq!(id.get_version_num(), 8);
+    }
+
+    proptest! {
+        #[test]
+        fn different_texts_have_different_identities(a in ".{1,80}", b in ".{1,80}") {
+            let (x, y) = (MessageId::from_text(&a).unwrap(), MessageId::from_text(&b).unwrap());
+            prop_assert_eq!(a == b, x == y);
+            if x.text.is_some() && y.text.is_some() {
+                prop_assert_eq!(a == b, x.key == y.key);
+            }
+        }
+
+        #[test]
+        fn a_partition_is_never_negative(key in proptest::option::of(".{0,40}"), id: u128) {
+            prop_assert!(partition_hash(key.as_deref(), &Uuid::from_u128(id)) >= 0);
+        }
+    }
+}

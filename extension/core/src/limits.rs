@@ -1,0 +1,16 @@
+//! A limit on everything, in bytes or counts.
+
+/// Bytes of a message id.
+pub const ID_BYTES: usize = 1024;
+/// Bytes of a destination, a topic, a type, a content type or the name of a relay.
+pub const NAME_BYTES: usize = 255;
+/// Bytes of the key of an effect.
+pub const KEY_BYTES: usize = 1024;
+/// Bytes of a fingerprint: a SHA-512 fits.
+pub const FINGERPRINT_BYTES: usize = 64;
+/// Ids in one batch.
+pub const BATCH_IDS: usize = 100_000;
+/// Effects in one call.
+pub const EFFECTS: usize = 10_000;
+/// Bytes of a W3C traceparent (version 00 has 55).
+pub const TRACEPARENT_BYTES: usize = 255;

@@ -1,0 +1,196 @@
+-- The rotation. Each call of idem.rotate does at most one step, its transaction commits it, and the state in idem.ring
+-- says what comes next: a crash between any two steps loses nothing.
+--
+--   steady   -> opening    claims go into current and next                                    (publish)
+--   opening  -> emptying   nobody writes current alone any longer (fence): the ring turns     (publish)
+--   emptying -> steady     nobody probes what fell off (fence): TRUNCATE
+--
+-- The self-conflicting lock serializes maintainers, and it is held until the invalidation of a step has been sent: a
+-- fence that began in between would miss a claimer with the old state.
+
+CREATE FUNCTION idem.publish() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM idem.invalidate(TG_RELID);
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION idem.publish() IS 'Every change of idem.ring and idem.destination makes the backends read them again at their next claim.';
+CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.ring FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
+CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.destination FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
+
+CREATE FUNCTION idem.slice_table(ring text, slice integer) RETURNS regclass
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN pg_catalog.format('idem.%s_%s', CASE WHEN ring OPERATOR(pg_catalog.=) 'outbox' THEN 'outbox' ELSE 'inbox_' OPERATOR(pg_catalog.||) ring END, slice)::pg_catalog.regclass;
+COMMENT ON FUNCTION idem.slice_table(text, integer) IS 'The table of a slice.';
+
+-- The relays that have not acknowledged everything in a slice of the outbox. Exact without reading the slice: a
+-- transaction is not behind a cursor when it began after the older snapshot, or when it was running then.
+CREATE FUNCTION idem.relays_holding(slice integer) RETURNS text[]
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+DECLARE
+    part    record;
+    p       idem.progress;
+    holds   boolean;
+    holders text[] := '{}';
+BEGIN
+    FOR part IN
+        SELECT r AS relay, rp.partition FROM idem.relay_partition rp JOIN idem.relay r ON r.id = rp.relay
+         WHERE r.dropped_at IS NULL ORDER BY r.id, rp.partition
+    LOOP
+        p := idem.progress_of(part.relay, part.partition);
+        EXECUTE format('SELECT EXISTS (SELECT 1 FROM %1$s o WHERE o.tx >= $1 AND o.partition_hash %% $3 = $4)
+                            OR EXISTS (SELECT 1 FROM unnest($2) x JOIN %1$s o ON o.tx = x WHERE o.partition_hash %% $3 = $4)',
+                       idem.slice_table('outbox', slice))
+          INTO holds
+         USING pg_snapshot_xmax(p.snapshot_from), ARRAY(SELECT pg_snapshot_xip(p.snapshot_from)), (part.relay).partitions, part.partition;
+        IF holds AND NOT (part.relay).name = ANY (holders) THEN
+            holders := holders || (part.relay).name;
+        END IF;
+    END LOOP;
+    RETURN holders;
+END
+$$;
+COMMENT ON FUNCTION idem.relays_holding(integer) IS 'The relays for which a slice of the outbox still holds effects.';
+
+-- Effects outlive the claims that they belong to: a duplicate finds its facts as long as it is a duplicate.
+CREATE FUNCTION idem.outbox_may_turn(outbox idem.ring) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    oldest    integer := (outbox.current + 2) % 4;
+    sealed_at timestamptz := outbox.started[(outbox.current + 3) % 4 + 1];
+BEGIN
+    RETURN now() >= outbox.turned_at + outbox.retention / 2
+       AND NOT EXISTS (SELECT 1 FROM idem.ring r WHERE r.name <> 'outbox' AND r.remembers_since < sealed_at)
+       AND cardinality(idem.relays_holding(oldest)) = 0;
+END
+$$;
+COMMENT ON FUNCTION idem.outbox_may_turn(idem.ring) IS 'Whether the oldest slice of the outbox is behind every relay and older than every claim.';
+
+CREATE FUNCTION idem.turn(ring idem.ring) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    UPDATE idem.ring r
+       SET current = (r.current + 1) % 4,
+           opening = false,
+           emptying = true,
+           started[(r.current + 1) % 4 + 1] = pg_catalog.now(),
+           -- the older of the two slices that are sealed from now on: current + 3
+           remembers_since = r.started[(r.current + 3) % 4 + 1],
+           turned_at = pg_catalog.now(),
+           turns = r.turns + 1
+     WHERE r.id = (turn.ring).id;
+END;
+COMMENT ON FUNCTION idem.turn(idem.ring) IS 'sealed <- current <- next.';
+
+CREATE FUNCTION idem.rotate(ring_name text, wait boolean) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
+AS $$
+DECLARE
+    r     idem.ring;
+    fallen regclass;
+BEGIN
+    LOCK TABLE idem.ring IN SHARE UPDATE EXCLUSIVE MODE;
+    SELECT * INTO r FROM idem.ring x WHERE x.name = ring_name;
+
+    IF r.emptying THEN
+        IF NOT idem.fence(r.name || ' emptying ' || r.turns, wait) THEN
+            RETURN 'waiting';
+        END IF;
+        fallen := idem.slice_table(r.name, (r.current + 1) % 4);
+        -- A lock that is not had at once is asked for again later: who waits for it holds up everybody behind.
+        EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', fallen);
+        IF r.name = 'outbox' AND cardinality(idem.relays_holding((r.current + 1) % 4)) > 0 THEN
+            RETURN 'blocked';
+        END IF;
+        EXECUTE format('TRUNCATE %s', fallen);
+        UPDATE idem.ring x SET emptying = false WHERE x.id = r.id;
+        RETURN 'emptied';
+    ELSIF r.opening THEN
+        IF NOT idem.fence(r.name || ' opening ' || r.turns, wait) THEN
+            RETURN 'waiting';
+        END IF;
+        PERFORM idem.turn(r);
+        RETURN 'turned';
+    ELSIF r.name = 'outbox' THEN
+        -- An effect is found by whoever looks, in any slice: nothing to open.
+        IF NOT idem.outbox_may_turn(r) THEN
+            RETURN 'idle';
+        END IF;
+        PERFORM idem.turn(r);
+        RETURN 'turned';
+    ELSIF now() >= r.turned_at + r.retention / 2 THEN
+        UPDATE idem.ring x SET opening = true WHERE x.id = r.id;
+        RETURN 'opened';
+    END IF;
+    RETURN 'idle';
+EXCEPTION
+    WHEN lock_not_available THEN
+        RETURN 'locked';
+END
+$$;
+COMMENT ON FUNCTION idem.rotate(text, boolean) IS 'One step of the rotation of a ring: opened, turned, emptied; or why not: idle, waiting (the fence), locked (somebody reads the slice, or another maintainer is at work), blocked (a relay).';
+
+CREATE FUNCTION idem.turn_progress() RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
+AS $$
+DECLARE
+    now_in  integer;
+    kept_in integer;
+    newest  idem.progress[];
+BEGIN
+    SELECT t.current INTO now_in FROM idem.progress_turn t;
+    -- A thousand pages: large enough to be rare, small enough to stay in memory.
+    IF pg_relation_size(format('idem.progress_%s', now_in)::regclass) < 8 * 1024 * 1024 THEN
+        RETURN false;
+    END IF;
+    LOCK TABLE idem.progress_turn, idem.progress_0, idem.progress_1 IN ACCESS EXCLUSIVE MODE;
+    SELECT t.current INTO now_in FROM idem.progress_turn t;
+    kept_in := 1 - now_in;
+    newest := ARRAY(
+        SELECT DISTINCT ON (p.relay, p.partition) p
+          FROM idem.progress p JOIN idem.relay_partition rp ON rp.relay = p.relay AND rp.partition = p.partition
+         ORDER BY p.relay, p.partition, p.pos DESC);
+    TRUNCATE idem.progress_0, idem.progress_1;
+    EXECUTE format('INSERT INTO idem.progress_%s SELECT * FROM unnest($1)', kept_in) USING newest;
+    UPDATE idem.progress_turn SET current = kept_in;
+    RETURN true;
+EXCEPTION
+    WHEN lock_not_available THEN
+        RETURN false;
+END
+$$;
+COMMENT ON FUNCTION idem.turn_progress() IS 'Keeps the newest progress of each partition and truncates the rest.';
+
+CREATE FUNCTION idem.maintain_step(wait boolean) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    ring text;
+BEGIN
+    FOR ring IN SELECT r.name FROM idem.ring r ORDER BY r.id LOOP
+        IF idem.rotate(ring, wait) IN ('opened', 'turned', 'emptied') THEN
+            RETURN true;
+        END IF;
+    END LOOP;
+    RETURN idem.turn_progress();
+END
+$$;
+COMMENT ON FUNCTION idem.maintain_step(boolean) IS 'The next step that can be done, of any ring; true when one was done: commit, and call again.';
+
+-- Not SECURITY DEFINER and without a SET clause: such a procedure cannot commit. It names everything in full instead.
+CREATE PROCEDURE idem_maintain()
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    FOR step IN 1 .. 64 LOOP
+        EXIT WHEN NOT idem.maintain_step(true);
+        COMMIT;
+    END LOOP;
+    COMMIT;
+END
+$$;
+COMMENT ON PROCEDURE idem_maintain() IS 'One pass of what the worker does, each step in a transaction of its own: not inside a transaction block (2D000).';

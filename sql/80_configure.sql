@@ -1,0 +1,91 @@
+-- Set-up: how long a destination remembers, how long a ring keeps.
+
+CREATE FUNCTION idem_configure(destination text, retention interval) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    target idem.ring;
+    longest interval;
+BEGIN
+    IF destination IS NULL OR retention IS NULL THEN
+        RAISE EXCEPTION 'destination and retention must not be null' USING ERRCODE = 'null_value_not_allowed';
+    ELSIF octet_length(destination) NOT BETWEEN 1 AND 255 THEN
+        RAISE EXCEPTION 'the destination has % bytes', octet_length(destination)
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'It must have 1 to 255 bytes.';
+    ELSIF retention <= '0' THEN
+        RAISE EXCEPTION 'retention is %', retention
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be positive.';
+    END IF;
+
+    -- Conflicts with the lock of every claim: the change lies between two claims, never inside one.
+    PERFORM idem.lock_out_claims();
+    SELECT r.* INTO target FROM idem.ring r
+     WHERE r.name <> 'outbox' AND r.retention >= idem_configure.retention ORDER BY r.retention, r.id LIMIT 1;
+    IF NOT FOUND THEN
+        SELECT max(r.retention) INTO longest FROM idem.ring r WHERE r.name <> 'outbox';
+        RAISE EXCEPTION 'no ring keeps claims for %', idem_configure.retention
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = format('The longest keeps %s: change it with idem_set_retention.', longest);
+    END IF;
+    INSERT INTO idem.destination AS d (name, ring, retention)
+    VALUES (idem_configure.destination, target.id, idem_configure.retention)
+    ON CONFLICT (name) DO UPDATE
+       SET ring = excluded.ring,
+           retention = excluded.retention,
+           left_short    = CASE WHEN excluded.ring = 0 THEN NULL WHEN d.ring = 0 THEN clock_timestamp() ELSE d.left_short    END,
+           left_standard = CASE WHEN excluded.ring = 1 THEN NULL WHEN d.ring = 1 THEN clock_timestamp() ELSE d.left_standard END,
+           left_long     = CASE WHEN excluded.ring = 2 THEN NULL WHEN d.ring = 2 THEN clock_timestamp() ELSE d.left_long     END;
+END
+$$;
+COMMENT ON FUNCTION idem_configure(text, interval) IS 'Claims of this destination are found for at least this long: it sits in the first ring that keeps so much. Claims made before a move are found as before. Waits at most 2 seconds for running claims (55P03). Errors: 22004, 22023, 25006.';
+
+CREATE FUNCTION idem.lock_out_claims() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'
+AS $$
+BEGIN
+    LOCK TABLE idem.ring IN SHARE MODE;
+EXCEPTION
+    WHEN lock_not_available THEN
+        RAISE EXCEPTION 'transactions with claims are running, and have been for 2 seconds'
+            USING ERRCODE = 'lock_not_available',
+                  HINT = 'New claims wait behind this call, so it does not wait longer: try again, or find the long transaction in pg_stat_activity.';
+END
+$$;
+COMMENT ON FUNCTION idem.lock_out_claims() IS 'Until the end of the transaction no other makes a claim. Error: 55P03.';
+
+CREATE FUNCTION idem_set_retention(ring text, retention interval) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    asks record;
+BEGIN
+    IF ring IS NULL OR retention IS NULL THEN
+        RAISE EXCEPTION 'ring and retention must not be null' USING ERRCODE = 'null_value_not_allowed';
+    ELSIF ring NOT IN ('short', 'standard', 'long') THEN
+        RAISE EXCEPTION 'there is no ring "%"', ring
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'The rings are short, standard and long.';
+    ELSIF retention NOT BETWEEN '100 milliseconds' AND '10 years' THEN
+        RAISE EXCEPTION 'retention is %', retention
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 100 milliseconds and 10 years.';
+    END IF;
+    LOCK TABLE idem.ring IN SHARE UPDATE EXCLUSIVE MODE;
+    UPDATE idem.ring r SET retention = idem_set_retention.retention WHERE r.name = idem_set_retention.ring;
+    IF (SELECT max(r.retention) FILTER (WHERE r.name = 'short') > min(r.retention) FILTER (WHERE r.name = 'standard')
+            OR max(r.retention) FILTER (WHERE r.name = 'standard') > min(r.retention) FILTER (WHERE r.name = 'long') FROM idem.ring r) THEN
+        RAISE EXCEPTION 'the rings would be out of order'
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'short must not keep longer than standard, nor standard longer than long: set them in the order that keeps this so.';
+    END IF;
+    SELECT d.name, d.retention INTO asks FROM idem.destination d JOIN idem.ring r ON r.id = d.ring
+     WHERE d.retention > r.retention ORDER BY d.retention DESC LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'destination "%" asks for %', asks.name, asks.retention
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Move it first with idem_configure.';
+    END IF;
+    -- A claim lives for up to one and a half retentions, and its effects must outlive it.
+    UPDATE idem.ring r SET retention = (SELECT max(i.retention) * 1.5 FROM idem.ring i WHERE i.name <> 'outbox') WHERE r.name = 'outbox';
+END
+$$;
+COMMENT ON FUNCTION idem_set_retention(text, interval) IS 'How long a ring finds its claims at least. Shorter takes effect at the next rotation, for the claims that are there too. Errors: 22004, 22023, 25006.';

@@ -1,0 +1,128 @@
+-- What an operator looks at.
+
+CREATE VIEW idem.inbox AS
+    SELECT DISTINCT c.ring, d.name AS destination, COALESCE(c.id, c.key::text) AS id, c.claimed_at, c.fingerprint
+      FROM (          SELECT 'short' AS ring, * FROM idem.inbox_short_0
+            UNION ALL SELECT 'short', * FROM idem.inbox_short_1
+            UNION ALL SELECT 'short', * FROM idem.inbox_short_2
+            UNION ALL SELECT 'short', * FROM idem.inbox_short_3
+            UNION ALL SELECT 'standard', * FROM idem.inbox_standard_0
+            UNION ALL SELECT 'standard', * FROM idem.inbox_standard_1
+            UNION ALL SELECT 'standard', * FROM idem.inbox_standard_2
+            UNION ALL SELECT 'standard', * FROM idem.inbox_standard_3
+            UNION ALL SELECT 'long', * FROM idem.inbox_long_0
+            UNION ALL SELECT 'long', * FROM idem.inbox_long_1
+            UNION ALL SELECT 'long', * FROM idem.inbox_long_2
+            UNION ALL SELECT 'long', * FROM idem.inbox_long_3) c
+      JOIN idem.destination d ON d.id = c.destination;
+COMMENT ON VIEW idem.inbox IS 'Who was handled, with readable ids. While a ring turns a claim stands in two slices; here it is one row.';
+
+CREATE FUNCTION idem.waiting() RETURNS TABLE (
+    relay              text,
+    partition          integer,
+    seq                bigint,
+    message_id         uuid,
+    topic              text,
+    key                text,
+    type               text,
+    recorded_at        timestamptz,
+    deliver_after      timestamptz,
+    source_destination text,
+    replay             boolean
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    part record;
+    p    idem.progress;
+BEGIN
+    FOR part IN
+        SELECT r AS relay, rp.partition FROM idem.relay_partition rp JOIN idem.relay r ON r.id = rp.relay
+         WHERE r.dropped_at IS NULL ORDER BY r.name, rp.partition
+    LOOP
+        p := idem.progress_of(part.relay, part.partition);
+        RETURN QUERY
+            SELECT (part.relay).name, part.partition, o.seq, o.message_id, o.topic, o.key, o.type, o.recorded_at, o.deliver_after, d.name, o.replay
+              FROM idem.outbox_row o LEFT JOIN idem.destination d ON d.id = o.source_destination
+             WHERE (o.tx >= pg_snapshot_xmax(p.snapshot_from) OR o.tx = ANY (ARRAY(SELECT pg_snapshot_xip(p.snapshot_from))))
+               AND o.partition_hash % (part.relay).partitions = part.partition
+               AND (p.snapshot_to IS NULL OR o.seq > p.seq_after OR NOT pg_visible_in_snapshot(o.tx, p.snapshot_to));
+        RETURN QUERY
+            SELECT (part.relay).name, part.partition, (w.effect).seq, (w.effect).message_id, (w.effect).topic, (w.effect).key, (w.effect).type,
+                   (w.effect).recorded_at, (w.effect).deliver_after, d.name, (w.effect).replay
+              FROM idem.delayed w LEFT JOIN idem.destination d ON d.id = (w.effect).source_destination
+             WHERE w.relay = (part.relay).id AND w.partition = part.partition;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION idem.waiting() IS 'The effects that each relay has not acknowledged, without what they carry.';
+
+CREATE VIEW idem.outbox AS
+    SELECT w.relay, w.partition, w.seq, w.message_id, w.topic, w.key, w.type, w.recorded_at, w.deliver_after, w.source_destination, w.replay
+      FROM idem.waiting() w;
+COMMENT ON VIEW idem.outbox IS 'What waits, per relay.';
+
+CREATE FUNCTION idem.relay_states() RETURNS TABLE (
+    relay        text,
+    partition    integer,
+    lag_messages bigint,
+    lag_seconds  double precision,
+    leased_until timestamptz,
+    last_step_at timestamptz,
+    delayed      bigint,
+    parked       bigint,
+    blocks       text[]
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH held AS MATERIALIZED (
+        SELECT 'outbox_' || s.slice AS slice, idem.relays_holding(s.slice) AS holders FROM generate_series(0, 3) AS s (slice)
+    )
+    SELECT r.name,
+           rp.partition,
+           coalesce(w.messages, 0),
+           coalesce(extract(epoch FROM clock_timestamp() - w.oldest), 0)::double precision,
+           p.leased_until,
+           p.written_at,
+           (SELECT count(*) FROM idem.delayed d WHERE d.relay = r.id AND d.partition = rp.partition),
+           (SELECT count(*) FROM idem.parked k WHERE k.relay = r.id AND k.partition = rp.partition),
+           ARRAY(SELECT h.slice FROM held h WHERE r.name = ANY (h.holders) ORDER BY h.slice)
+      FROM idem.relay_partition rp
+      JOIN idem.relay r ON r.id = rp.relay AND r.dropped_at IS NULL
+     CROSS JOIN LATERAL idem.progress_of(r, rp.partition) p
+      LEFT JOIN (SELECT o.relay, o.partition, count(*) AS messages, min(o.recorded_at) AS oldest
+                   FROM idem.waiting() o GROUP BY o.relay, o.partition) w
+        ON w.relay = r.name AND w.partition = rp.partition;
+END;
+COMMENT ON FUNCTION idem.relay_states() IS 'What the view idem.relays shows.';
+
+CREATE VIEW idem.relays AS
+    SELECT s.relay, s.partition, s.lag_messages, s.lag_seconds, s.leased_until, s.last_step_at, s.delayed, s.parked, s.blocks
+      FROM idem.relay_states() s;
+COMMENT ON VIEW idem.relays IS 'How far each relay is behind, and which slices of the outbox it keeps from being emptied.';
+
+CREATE VIEW idem.rings AS
+    SELECT r.name AS ring,
+           s.slice,
+           CASE (s.slice - r.current + 4) % 4
+               WHEN 0 THEN 'current'
+               WHEN 1 THEN CASE WHEN r.emptying THEN 'emptying' WHEN r.opening THEN 'opening' ELSE 'next' END
+               ELSE 'sealed'
+           END AS state,
+           pg_catalog.pg_stat_get_live_tuples(t.oid) AS rows_estimate,
+           pg_catalog.pg_total_relation_size(t.oid) AS bytes,
+           CASE WHEN (s.slice - r.current + 4) % 4 <> 1 AND r.started[s.slice + 1] > '-infinity'
+                THEN pg_catalog.now() - r.started[s.slice + 1] END AS age,
+           r.retention,
+           r.turns,
+           r.turned_at,
+           r.remembers_since
+      FROM idem.ring r
+     CROSS JOIN pg_catalog.generate_series(0, 3) AS s (slice)
+     CROSS JOIN LATERAL (SELECT idem.slice_table(r.name, s.slice)::oid AS oid) t;
+COMMENT ON VIEW idem.rings IS 'Each slice: rows (as the statistics have them), bytes, age, state.';
+
+CREATE VIEW idem.stats AS
+    SELECT s.name, s.value FROM idem.counters() AS s;
+COMMENT ON VIEW idem.stats IS 'Counters of this database since the server started. Empty when the library is not preloaded.';

@@ -1,0 +1,76 @@
+-- Who may call what. PUBLIC may nothing; a role gets EXECUTE on the calls of its kind, and no table.
+
+CREATE TABLE idem.kind_of_role (
+    kind      text NOT NULL,
+    may_call  text NOT NULL,
+    CONSTRAINT kind_of_role_pkey PRIMARY KEY (kind, may_call)
+);
+COMMENT ON TABLE idem.kind_of_role IS 'What idem_grant grants: the names of the calls of each kind, all overloads of each.';
+INSERT INTO idem.kind_of_role (kind, may_call) VALUES
+    ('consumer', 'idem_try_claim'), ('consumer', 'idem_try_claim_batch'), ('consumer', 'idem_claim'),
+    ('consumer', 'idem_is_claimed'), ('consumer', 'idem_record_effects'), ('consumer', 'idem_try_record'),
+    ('consumer', 'idem_effects'), ('consumer', 'idem_replay_effects'), ('consumer', 'idem_send'),
+    ('relay', 'idem_relay_next'), ('relay', 'idem_relay_ack'), ('relay', 'idem_relay_park'), ('relay', 'idem_relay_wait'),
+    ('monitor', 'idem_health'), ('monitor', 'idem_is_claimed'), ('monitor', 'idem_effects'),
+    ('admin', 'idem_forget'), ('admin', 'idem_configure'), ('admin', 'idem_set_retention'), ('admin', 'idem_grant'),
+    ('admin', 'idem_maintain'), ('admin', 'idem_create_relay'), ('admin', 'idem_drop_relay'),
+    ('admin', 'idem_relay_unpark'), ('admin', 'idem_repair_relays'), ('admin', 'idem_health');
+
+CREATE FUNCTION idem_grant(role regrole, kind text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    call record;
+BEGIN
+    IF role IS NULL OR kind IS NULL THEN
+        RAISE EXCEPTION 'role and kind must not be null' USING ERRCODE = 'null_value_not_allowed';
+    ELSIF NOT EXISTS (SELECT 1 FROM idem.kind_of_role k WHERE k.kind = idem_grant.kind) THEN
+        RAISE EXCEPTION 'there is no kind "%"', kind
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'The kinds are consumer, relay, monitor and admin.';
+    ELSIF NOT EXISTS (SELECT 1 FROM pg_roles a WHERE a.oid = role) THEN
+        RAISE EXCEPTION 'role % does not exist', role USING ERRCODE = 'undefined_object';
+    END IF;
+    EXECUTE format('GRANT USAGE ON SCHEMA @extschema@ TO %s', role);
+    FOR call IN
+        SELECT f.oid::regprocedure AS signature, CASE f.prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END AS what
+          FROM idem.kind_of_role k
+          JOIN pg_proc f ON f.proname = k.may_call
+          JOIN pg_depend e ON e.classid = 'pg_proc'::regclass AND e.objid = f.oid AND e.deptype = 'e'
+                          AND e.refclassid = 'pg_extension'::regclass
+          JOIN pg_extension x ON x.oid = e.refobjid AND x.extname = 'idem'
+         WHERE k.kind = idem_grant.kind
+    LOOP
+        EXECUTE format('GRANT EXECUTE ON %s %s TO %s', call.what, call.signature, role);
+    END LOOP;
+    IF kind = 'admin' THEN
+        -- idem_maintain runs with its caller's rights, because only such a procedure can commit.
+        EXECUTE format('GRANT USAGE ON SCHEMA idem TO %s', role);
+        EXECUTE format('GRANT EXECUTE ON FUNCTION idem.maintain_step(boolean) TO %s', role);
+    END IF;
+    IF kind IN ('monitor', 'admin') THEN
+        EXECUTE format('GRANT USAGE ON SCHEMA idem TO %s', role);
+        EXECUTE format('GRANT SELECT ON idem.inbox, idem.outbox, idem.rings, idem.relays, idem.stats TO %s', role);
+        EXECUTE format('GRANT EXECUTE ON FUNCTION idem.waiting(), idem.relay_states(), idem.counters(), idem.slice_table(text, integer) TO %s', role);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION idem_grant(regrole, text) IS 'Lets a role do the work of a consumer, relay, monitor or admin: EXECUTE on those calls, no table. Errors: 22004, 22023, 42704.';
+
+DO $$
+DECLARE
+    call record;
+BEGIN
+    FOR call IN
+        SELECT f.oid::pg_catalog.regprocedure AS signature, CASE f.prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END AS what
+          FROM pg_catalog.pg_proc f
+          JOIN pg_catalog.pg_depend e ON e.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+                                     AND e.objid OPERATOR(pg_catalog.=) f.oid AND e.deptype OPERATOR(pg_catalog.=) 'e'
+          JOIN pg_catalog.pg_extension x ON x.oid OPERATOR(pg_catalog.=) e.refobjid AND x.extname OPERATOR(pg_catalog.=) 'idem'
+    LOOP
+        EXECUTE pg_catalog.format('REVOKE ALL ON %s %s FROM PUBLIC', call.what, call.signature);
+    END LOOP;
+END
+$$;
+REVOKE ALL ON TYPE idem_outcome, idem_effect FROM PUBLIC;
+GRANT USAGE ON TYPE idem_outcome, idem_effect TO PUBLIC;
