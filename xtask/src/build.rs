@@ -10,8 +10,8 @@ use crate::{setup, step};
 
 /// Makes the package (release profile) and installs it in `target/pg`. Cargo knows when there is nothing to do.
 pub fn build(context: &Context) -> Result<Install> {
-    setup::setup(context)?;
-    let mut package: Command = context.sh.cmd(setup::cargo_pgrx(context)?).into();
+    let cargo_pgrx = setup::setup(context)?;
+    let mut package: Command = context.sh.cmd(cargo_pgrx).into();
     package
         .args([
             "pgrx",

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use idem_cluster::{Install, workspace_root};
 use xshell::Shell;
 
@@ -59,4 +59,12 @@ impl Context {
             .env("IDEM_PG_VERSION", self.pg.to_string());
         command
     }
+}
+
+/// Where cargo keeps its downloads and what it installs.
+pub fn cargo_home() -> Result<PathBuf> {
+    let named = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    named
+        .or_else(|| std::env::home_dir().map(|home| home.join(".cargo")))
+        .context("there is no home directory")
 }

@@ -8,28 +8,14 @@ use crate::{build, server, step};
 pub fn demo(context: &Context, arguments: &[String]) -> Result<()> {
     let install = build::build(context)?;
     // Built before the server starts: a failed build should not cost a start.
-    let build = context.cargo([
-        "build",
-        "--package",
-        "idem-tests",
-        "--bin",
-        "shooting-range",
-    ]);
+    let build = context.cargo(["build", "--package", "idem-tests", "--bin", "shooting-range"]);
     step::run(
         "building the demo",
         build,
         "`cargo build -p idem-tests` shows the errors of the compiler in full",
     )?;
     let cluster = server::start(&install, "demo", "idem")?;
-    let mut demo = context.cargo([
-        "run",
-        "--quiet",
-        "--package",
-        "idem-tests",
-        "--bin",
-        "shooting-range",
-        "--",
-    ]);
+    let mut demo = context.cargo(["run", "--quiet", "--package", "idem-tests", "--bin", "shooting-range", "--"]);
     demo.arg("--database-url")
         .arg(cluster.connection_string("idem"))
         .args(arguments);

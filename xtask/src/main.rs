@@ -24,14 +24,10 @@ use clap::{Parser, Subcommand};
 use crate::context::Context;
 
 #[derive(Parser)]
-#[command(
-    name = "cargo xtask",
-    about = "Everything there is to do with idem",
-    version
-)]
+#[command(name = "cargo xtask", about = "Everything there is to do with idem", version)]
 struct Arguments {
     /// The major version of PostgreSQL; what this Debian does not have runs in a chroot of one that does (needs root)
-    #[arg(long, global = true, default_value_t = 15, value_parser = clap::value_parser!(u16).range(15..=18))]
+    #[arg(long, global = true, default_value_t = 15)]
     pg: u16,
     #[command(subcommand)]
     command: Command,
@@ -84,11 +80,11 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> Result<()> {
     let context = Context::new(arguments.pg)?;
-    if chroot::is_needed(&context) {
+    if chroot::is_needed(&context)? {
         return chroot::run(&context);
     }
     match arguments.command {
-        Command::Setup => setup::setup(&context),
+        Command::Setup => setup::setup(&context).map(drop),
         Command::Build => build::build(&context).map(drop),
         Command::Demo { arguments } => demo::demo(&context, &arguments),
         Command::Test { filter } => test::test(&context, filter.as_deref()),

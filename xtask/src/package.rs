@@ -28,10 +28,7 @@ pub fn package(context: &Context) -> Result<()> {
     cmd!(sh, "strip --strip-unneeded {library}").quiet().run()?;
     let documents = stage.join("usr/share/doc").join(&name);
     sh.write_file(documents.join("copyright"), copyright(context)?)?;
-    sh.write_file(
-        stage.join("DEBIAN/control"),
-        control(context.pg, &name, &architecture),
-    )?;
+    sh.write_file(stage.join("DEBIAN/control"), control(context.pg, &name, &architecture))?;
     // The build may have run with any umask.
     cmd!(sh, "chmod -R u=rwX,go=rX {stage}").quiet().run()?;
     let make = cmd!(sh, "dpkg-deb --root-owner-group --build {stage} {deb}");

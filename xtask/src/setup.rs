@@ -11,8 +11,8 @@ use idem_cluster::Install;
 use nix::unistd::geteuid;
 use xshell::cmd;
 
-use crate::context::Context;
-use crate::step;
+use crate::context::{Context, cargo_home};
+use crate::{chroot, step};
 
 /// Has to be the version that the extension's Cargo.toml pins.
 const CARGO_PGRX: &str = "0.18.1";
@@ -20,12 +20,13 @@ const CARGO_PGRX: &str = "0.18.1";
 /// While it exists, PostgreSQL's package creates no cluster of its own on this machine.
 const NO_MAIN_CLUSTER: &str = "/etc/postgresql-common/createcluster.d/idem-setup.conf";
 
-pub fn setup(context: &Context) -> Result<()> {
+/// Does what is missing; returns the cargo-pgrx to build with.
+pub fn setup(context: &Context) -> Result<PathBuf> {
     install_packages(context)?;
     let cargo_pgrx = install_cargo_pgrx(context)?;
     init_pgrx(context, &cargo_pgrx)?;
     Install::copy_from_system(&context.install_root(), context.pg)?;
-    Ok(())
+    Ok(cargo_pgrx)
 }
 
 /// Debian packages and what each is for.
@@ -41,23 +42,14 @@ pub fn packages(pg: u16) -> Vec<(String, &'static str)> {
         ),
         ("gcc".to_owned(), "the linker, for everything that is built"),
         ("libc6-dev".to_owned(), "the C library to link with"),
-        (
-            "clang".to_owned(),
-            "compiles the glue between Rust and the server's headers",
-        ),
+        ("clang".to_owned(), "compiles the glue between Rust and the server's headers"),
         (
             "libclang-dev".to_owned(),
             "reads the server's headers to make Rust bindings (bindgen)",
         ),
-        (
-            "pkg-config".to_owned(),
-            "finds libraries while cargo-pgrx is built",
-        ),
+        ("pkg-config".to_owned(), "finds libraries while cargo-pgrx is built"),
         ("libssl-dev".to_owned(), "cargo-pgrx links with it"),
-        (
-            "ca-certificates".to_owned(),
-            "lets cargo check whom it downloads from",
-        ),
+        ("ca-certificates".to_owned(), "lets cargo check whom it downloads from"),
     ]
 }
 
@@ -70,10 +62,7 @@ fn install_packages(context: &Context) -> Result<()> {
             describe(&all)
         );
     }
-    let missing: Vec<_> = all
-        .into_iter()
-        .filter(|(name, _)| !is_installed(context, name))
-        .collect();
+    let missing: Vec<_> = all.into_iter().filter(|(name, _)| !is_installed(context, name)).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -83,34 +72,32 @@ fn install_packages(context: &Context) -> Result<()> {
     );
     let apt = Apt::new(&missing)?;
 
-    let creates_cluster = missing
-        .iter()
-        .any(|(name, _)| name.starts_with("postgresql-"));
-    if creates_cluster {
-        apt.as_root(context, "keeping the machine's PostgreSQL down", &["sh", "-c", &format!(
-            "mkdir -p \"$(dirname {NO_MAIN_CLUSTER})\" && echo 'create_main_cluster = false' >{NO_MAIN_CLUSTER}"
-        )])?;
-    }
-    let installed = apt
-        .as_root(context, "apt-get update", &["apt-get", "update"])
-        .and_then(|()| {
-            let mut install = vec![
-                "env",
-                "DEBIAN_FRONTEND=noninteractive",
-                "apt-get",
-                "install",
-                "-y",
-                "--no-install-recommends",
-            ];
-            install.extend(missing.iter().map(|(name, _)| name.as_str()));
-            apt.as_root(context, "apt-get install", &install)
-        });
+    let creates_cluster = missing.iter().any(|(name, _)| name.starts_with("postgresql-"));
     if creates_cluster {
         apt.as_root(
             context,
-            "removing what kept it down",
-            &["rm", "-f", NO_MAIN_CLUSTER],
+            "keeping the machine's PostgreSQL down",
+            &[
+                "sh",
+                "-c",
+                &format!("mkdir -p \"$(dirname {NO_MAIN_CLUSTER})\" && echo 'create_main_cluster = false' >{NO_MAIN_CLUSTER}"),
+            ],
         )?;
+    }
+    let installed = apt.as_root(context, "apt-get update", &["apt-get", "update"]).and_then(|()| {
+        let mut install = vec![
+            "env",
+            "DEBIAN_FRONTEND=noninteractive",
+            "apt-get",
+            "install",
+            "-y",
+            "--no-install-recommends",
+        ];
+        install.extend(missing.iter().map(|(name, _)| name.as_str()));
+        apt.as_root(context, "apt-get install", &install)
+    });
+    if creates_cluster {
+        apt.as_root(context, "removing what kept it down", &["rm", "-f", NO_MAIN_CLUSTER])?;
     }
     installed
 }
@@ -130,20 +117,11 @@ impl Apt {
             names.join(" ")
         );
         if geteuid().is_root() {
-            return Ok(Self {
-                prefix: None,
-                advice,
-            });
+            return Ok(Self { prefix: None, advice });
         }
         // It may ask for a password, so it has the terminal to itself, once; the steps after that have none.
-        let allowed = Command::new("sudo")
-            .arg("-v")
-            .status()
-            .is_ok_and(|status| status.success());
-        ensure!(
-            allowed,
-            "that needs root, and sudo does not allow it. What to do: {advice}"
-        );
+        let allowed = Command::new("sudo").arg("-v").status().is_ok_and(|status| status.success());
+        ensure!(allowed, "that needs root, and sudo does not allow it. What to do: {advice}");
         Ok(Self {
             prefix: Some("sudo"),
             advice,
@@ -153,11 +131,7 @@ impl Apt {
     fn as_root(&self, context: &Context, label: &str, arguments: &[&str]) -> Result<()> {
         let mut words = self.prefix.iter().copied().chain(arguments.iter().copied());
         let program = words.next().context("a command has a program")?;
-        step::run(
-            label,
-            context.sh.cmd(program).args(words).into(),
-            &self.advice,
-        )
+        step::run(label, context.sh.cmd(program).args(words).into(), &self.advice)
     }
 }
 
@@ -165,8 +139,7 @@ fn is_debian() -> bool {
     let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let is_like = |line: &str| {
         let (name, value) = line.split_once('=').unwrap_or_default();
-        matches!(name, "ID" | "ID_LIKE")
-            && value.trim_matches('"').split(' ').any(|id| id == "debian")
+        matches!(name, "ID" | "ID_LIKE") && value.trim_matches('"').split(' ').any(|id| id == "debian")
     };
     release.lines().any(is_like)
 }
@@ -182,10 +155,7 @@ fn is_installed(context: &Context, package: &str) -> bool {
 }
 
 fn describe(packages: &[(String, &str)]) -> String {
-    let lines: Vec<_> = packages
-        .iter()
-        .map(|(name, reason)| format!("  {name}: {reason}"))
-        .collect();
+    let lines: Vec<_> = packages.iter().map(|(name, reason)| format!("  {name}: {reason}")).collect();
     lines.join("\n")
 }
 
@@ -205,19 +175,15 @@ fn install_cargo_pgrx(context: &Context) -> Result<PathBuf> {
         .map(OsString::from)
         .collect();
     arguments.push(format!("={CARGO_PGRX}").into());
-    let found = version_of(context, &common);
-    let installed = if let Some(other) = found {
-        // Other projects of this person may need theirs.
+    let installed = if let Some(reason) = why_apart(context, &common) {
         eprintln!(
-            "cargo-pgrx {other} is there; {CARGO_PGRX}, which builds the extension, goes to {}",
+            "cargo-pgrx {CARGO_PGRX}, which builds the extension, goes to {}: {reason}",
             tools.display()
         );
         arguments.extend(["--root".into(), tools.into_os_string()]);
         own
     } else {
-        eprintln!(
-            "cargo-pgrx {CARGO_PGRX} is missing and will be installed: it builds the extension"
-        );
+        eprintln!("cargo-pgrx {CARGO_PGRX} is missing and will be installed: it builds the extension");
         common
     };
     let mut install = context.cargo(arguments);
@@ -229,7 +195,7 @@ fn install_cargo_pgrx(context: &Context) -> Result<PathBuf> {
     )?;
     // ~/.cargo/bin need not be in the search path.
     let installed = if version_of(context, &installed).is_none() {
-        cargo_bin().join(installed)
+        cargo_home()?.join("bin").join(installed)
     } else {
         installed
     };
@@ -242,27 +208,19 @@ fn install_cargo_pgrx(context: &Context) -> Result<PathBuf> {
     Ok(installed)
 }
 
-fn cargo_bin() -> PathBuf {
-    let home = std::env::var_os("CARGO_HOME")
-        .map(PathBuf::from)
-        .or_else(|| std::env::home_dir().map(|home| home.join(".cargo")))
-        .unwrap_or_default();
-    home.join("bin")
+/// Why the folder where cargo installs is not for us to change, if it is so.
+fn why_apart(context: &Context, common: &Path) -> Option<String> {
+    if chroot::is_inside() {
+        return Some("outside of this chroot it would not run".to_owned());
+    }
+    let other = version_of(context, common)?;
+    Some(format!("version {other} is installed, and other projects may need it"))
 }
 
 fn version_of(context: &Context, cargo_pgrx: &Path) -> Option<String> {
     let sh = &context.sh;
-    let said = cmd!(sh, "{cargo_pgrx} pgrx --version")
-        .quiet()
-        .ignore_stderr()
-        .read()
-        .ok()?;
+    let said = cmd!(sh, "{cargo_pgrx} pgrx --version").quiet().ignore_stderr().read().ok()?;
     said.strip_prefix("cargo-pgrx ").map(str::to_owned)
-}
-
-/// The cargo-pgrx that a set-up has found or made.
-pub fn cargo_pgrx(context: &Context) -> Result<PathBuf> {
-    install_cargo_pgrx(context)
 }
 
 /// Tells pgrx which PostgreSQL the bindings are made from.

@@ -16,10 +16,7 @@ const TAIL_LINES: usize = 40;
 /// Runs `command` quietly to its end. `label` says what is being done, `advice` what to do if it fails.
 pub fn run(label: &str, mut command: Command, advice: &str) -> Result<()> {
     let (reader, writer) = pipe()?;
-    command
-        .stdin(Stdio::null())
-        .stdout(writer.try_clone()?)
-        .stderr(writer);
+    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
     let program = command.get_program().to_owned();
     let mut child = command
         .spawn()
@@ -46,15 +43,8 @@ pub fn show(mut command: Command) -> Result<()> {
         .status()
         .with_context(|| format!("cannot run {}", program.display()))?;
     if !status.success() {
-        let arguments: Vec<_> = command
-            .get_args()
-            .map(|argument| argument.to_string_lossy())
-            .collect();
-        bail!(
-            "`{} {}` failed ({status})",
-            program.display(),
-            arguments.join(" ")
-        );
+        let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
+        bail!("`{} {}` failed ({status})", program.display(), arguments.join(" "));
     }
     Ok(())
 }
@@ -100,7 +90,7 @@ fn follow_in_lines(label: &str, lines: &Receiver<String>) -> VecDeque<String> {
     let mut next = Duration::from_secs(1);
     let tail = collect(lines, Duration::from_millis(500), |last| {
         if started.elapsed() >= next {
-            eprintln!("{label}: {} ... {last}", seconds(started));
+            eprintln!("{}", format!("{label}: {} {last}", seconds(started)).trim_end());
             next = started.elapsed() + Duration::from_secs(30);
         }
     });
@@ -111,11 +101,7 @@ fn follow_in_lines(label: &str, lines: &Receiver<String>) -> VecDeque<String> {
 }
 
 /// Keeps the last lines, and calls `at_work` with the latest at every line and after every silence of `interval`.
-fn collect(
-    lines: &Receiver<String>,
-    interval: Duration,
-    mut at_work: impl FnMut(&str),
-) -> VecDeque<String> {
+fn collect(lines: &Receiver<String>, interval: Duration, mut at_work: impl FnMut(&str)) -> VecDeque<String> {
     let mut tail = VecDeque::new();
     loop {
         match lines.recv_timeout(interval) {
@@ -145,22 +131,13 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "seq 1 100; echo to stderr >&2; exit 3"]);
         let message = format!("{:#}", run("counting", command, "count again").unwrap_err());
-        assert!(
-            message.starts_with("counting: sh failed (exit status: 3)\n62\n"),
-            "{message}"
-        );
-        assert!(
-            message.ends_with("\n100\nto stderr\n\nWhat to do: count again"),
-            "{message}"
-        );
+        assert!(message.starts_with("counting: sh failed (exit status: 3)\n62\n"), "{message}");
+        assert!(message.ends_with("\n100\nto stderr\n\nWhat to do: count again"), "{message}");
     }
 
     #[test]
     fn a_program_that_is_not_there_is_named() {
-        let message = format!(
-            "{:#}",
-            run("x", Command::new("no-such-program"), "").unwrap_err()
-        );
+        let message = format!("{:#}", run("x", Command::new("no-such-program"), "").unwrap_err());
         assert!(message.contains("cannot run no-such-program"), "{message}");
     }
 }
