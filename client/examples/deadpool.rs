@@ -12,9 +12,7 @@ use uuid::Uuid;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let url = env::args()
-        .nth(1)
-        .ok_or("give a connection string as the only argument")?;
+    let url = env::args().nth(1).ok_or("give a connection string as the only argument")?;
     let pool = Config {
         url: Some(url),
         ..Config::default()
@@ -27,9 +25,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let id = MessageId::from(Uuid::new_v4());
     let mut connection = pool.get().await?;
     let tx = connection.transaction().await?;
-    let claim = try_claim(&tx, &id, &destination)
-        .await?
-        .ok_or("a new id is no duplicate")?;
+    let claim = try_claim(&tx, &id, &destination).await?.ok_or("a new id is no duplicate")?;
     let ids = claim.record_effects(std::slice::from_ref(&fact)).await?;
     tx.commit().await.map_err(Error::of_commit)?;
     println!("recorded {ids:?}");
@@ -42,13 +38,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tx.rollback().await?;
 
     // And the same in two round trips.
-    let claimed = begin_and_claim(
-        &mut connection,
-        &MessageId::from(Uuid::new_v4()),
-        &destination,
-    )
-    .await?
-    .ok_or("a new id is no duplicate")?;
+    let claimed = begin_and_claim(&mut connection, &MessageId::from(Uuid::new_v4()), &destination)
+        .await?
+        .ok_or("a new id is no duplicate")?;
     println!("recorded {:?}", claimed.record_and_commit(&[fact]).await?);
     Ok(())
 }

@@ -19,10 +19,7 @@ pub async fn begin_and_claim<'c>(
     destination: &Destination,
 ) -> Result<Option<ClaimedTransaction<'c>>, Error> {
     // From here on whatever ends this function early also ends the transaction.
-    let open = Open {
-        client,
-        is_open: true,
-    };
+    let open = Open { client, is_open: true };
     let claimed = {
         let mut begin = pin!(open.client.batch_execute("BEGIN"));
         // BEGIN must leave first, or the claim would commit by itself.

@@ -81,11 +81,7 @@ impl<'t> Claim<'t> {
                     (&Json(effects), Type::JSONB),
                 ],
             )
-            .instrument(span::of_message(
-                "record_effects",
-                &self.id,
-                &self.destination,
-            ))
+            .instrument(span::of_message("record_effects", &self.id, &self.destination))
             .await?;
         Ok(row.try_get(0)?)
     }
@@ -114,23 +110,13 @@ pub async fn try_claim<'t>(
     Ok(claimed.then(|| Claim::won(client, id, destination)))
 }
 
-pub(crate) async fn query_claim(
-    client: &Client,
-    id: &MessageId,
-    destination: &Destination,
-) -> Result<bool, Error> {
+pub(crate) async fn query_claim(client: &Client, id: &MessageId, destination: &Destination) -> Result<bool, Error> {
     async {
         let row = client
-            .query_typed_one(
-                "SELECT idem_try_claim($1, $2)",
-                &[id.parameter(), destination.parameter()],
-            )
+            .query_typed_one("SELECT idem_try_claim($1, $2)", &[id.parameter(), destination.parameter()])
             .await?;
         let claimed = row.try_get(0)?;
-        Span::current().record(
-            "idem.outcome",
-            if claimed { "claimed" } else { "duplicate" },
-        );
+        Span::current().record("idem.outcome", if claimed { "claimed" } else { "duplicate" });
         Ok(claimed)
     }
     .instrument(span::of_message("try_claim", id, destination))
@@ -154,11 +140,7 @@ pub async fn try_claim_batch<'t>(
         .await?;
     let claimed: Vec<bool> = row.try_get(0)?;
     if claimed.len() != ids.len() {
-        return Err(Error::Unexpected(format!(
-            "{} answers to {} ids",
-            claimed.len(),
-            ids.len()
-        )));
+        return Err(Error::Unexpected(format!("{} answers to {} ids", claimed.len(), ids.len())));
     }
     Ok(claimed
         .into_iter()
@@ -278,11 +260,7 @@ pub async fn try_record(
     let row: Row = tx
         .query_typed_one(
             "SELECT idem_try_record($1, $2, $3)",
-            &[
-                id.parameter(),
-                destination.parameter(),
-                (&Json(effects), Type::JSONB),
-            ],
+            &[id.parameter(), destination.parameter(), (&Json(effects), Type::JSONB)],
         )
         .instrument(span::of_message("try_record", id, destination))
         .await?;
@@ -290,16 +268,9 @@ pub async fn try_record(
 }
 
 /// Whether the message was claimed by a committed transaction or by this one. Reads only, so a standby answers too.
-pub async fn is_claimed(
-    client: &impl GenericClient,
-    id: &MessageId,
-    destination: &Destination,
-) -> Result<bool, Error> {
+pub async fn is_claimed(client: &impl GenericClient, id: &MessageId, destination: &Destination) -> Result<bool, Error> {
     let row = client
-        .query_typed_one(
-            "SELECT idem_is_claimed($1, $2)",
-            &[id.parameter(), destination.parameter()],
-        )
+        .query_typed_one("SELECT idem_is_claimed($1, $2)", &[id.parameter(), destination.parameter()])
         .instrument(span::of_message("is_claimed", id, destination))
         .await?;
     Ok(row.try_get(0)?)

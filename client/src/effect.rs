@@ -38,10 +38,7 @@ pub struct Effect {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Payload {
     Json(Value),
-    Bytes {
-        bytes: Vec<u8>,
-        content_type: String,
-    },
+    Bytes { bytes: Vec<u8>, content_type: String },
 }
 
 impl Effect {
@@ -54,11 +51,7 @@ impl Effect {
     }
 
     /// An effect with any other payload; `content_type` tells its readers how to take it.
-    pub fn bytes(
-        topic: impl Into<String>,
-        bytes: impl Into<Vec<u8>>,
-        content_type: impl Into<String>,
-    ) -> Self {
+    pub fn bytes(topic: impl Into<String>, bytes: impl Into<Vec<u8>>, content_type: impl Into<String>) -> Self {
         Self::new(
             topic,
             Payload::Bytes {
@@ -118,10 +111,7 @@ impl Serialize for Effect {
         object.serialize_entry("topic", &self.topic)?;
         match &self.payload {
             Payload::Json(value) => object.serialize_entry("payload", value)?,
-            Payload::Bytes {
-                bytes,
-                content_type,
-            } => {
+            Payload::Bytes { bytes, content_type } => {
                 object.serialize_entry("payload_base64", &BASE64_STANDARD.encode(bytes))?;
                 object.serialize_entry("content_type", content_type)?;
             }
@@ -198,9 +188,6 @@ mod tests {
     #[test]
     fn a_payload_without_a_json_form_is_refused() {
         let not_json = std::collections::BTreeMap::from([((1, 2), 3)]);
-        assert!(matches!(
-            Effect::json("facts", &not_json),
-            Err(Error::Encode(_))
-        ));
+        assert!(matches!(Effect::json("facts", &not_json), Err(Error::Encode(_))));
     }
 }

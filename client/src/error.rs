@@ -58,8 +58,7 @@ impl Error {
             Self::Invalid(_) | Self::Encode(_) => ErrorKind::Invalid,
             Self::AmbiguousCommit(_) => ErrorKind::AmbiguousCommit,
             Self::Unexpected(_) => ErrorKind::Other,
-            Self::Database(error) if is_connection_loss(error) => ErrorKind::ConnectionLost,
-            Self::Database(error) => error.code().map_or(ErrorKind::Other, kind_of),
+            Self::Database(error) => ErrorKind::of(error),
         }
     }
 
@@ -67,10 +66,7 @@ impl Error {
     ///
     /// True also after an ambiguous commit: should it have taken effect, the claim answers "duplicate".
     pub fn is_retryable(&self) -> bool {
-        matches!(
-            self.kind(),
-            ErrorKind::Conflict | ErrorKind::ConnectionLost | ErrorKind::AmbiguousCommit
-        )
+        self.kind().is_retryable()
     }
 
     /// The SQLSTATE, when the server gave one.
@@ -89,6 +85,21 @@ impl Error {
             Some(answer) if !is_last_word(answer) => Self::Database(error),
             _ => Self::AmbiguousCommit(error),
         }
+    }
+}
+
+impl ErrorKind {
+    /// The kind of an error of the driver, such as a business statement of the same transaction gives.
+    pub fn of(error: &tokio_postgres::Error) -> Self {
+        if is_connection_loss(error) {
+            return Self::ConnectionLost;
+        }
+        error.code().map_or(Self::Other, kind_of)
+    }
+
+    /// Whether running the whole transaction again can succeed: see [`Error::is_retryable`].
+    pub fn is_retryable(self) -> bool {
+        matches!(self, Self::Conflict | Self::ConnectionLost | Self::AmbiguousCommit)
     }
 }
 
@@ -121,32 +132,21 @@ fn is_connection_loss(error: &tokio_postgres::Error) -> bool {
                 )
                 || answer.code().code().starts_with("08")
         }
-        None => {
-            error.is_closed()
-                || error
-                    .source()
-                    .is_some_and(|source| source.is::<io::Error>())
-        }
+        None => error.is_closed() || error.source().is_some_and(|source| source.is::<io::Error>()),
     }
 }
 
 /// A FATAL or PANIC ends the connection: after it the server says nothing about the transaction any more. One that
 /// arrives during COMMIT can follow a commit that has taken effect (a wait for a standby that was terminated).
 fn is_last_word(answer: &DbError) -> bool {
-    matches!(
-        answer.parsed_severity(),
-        Some(Severity::Fatal | Severity::Panic)
-    )
+    matches!(answer.parsed_severity(), Some(Severity::Fatal | Severity::Panic))
 }
 
 /// The driver's own text is "db error"; the server's message and hint are what helps.
 fn describe(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(answer) => {
-            let hint = answer
-                .hint()
-                .map(|hint| format!(" ({hint})"))
-                .unwrap_or_default();
+            let hint = answer.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
             format!("{}: {}{hint}", answer.code().code(), answer.message())
         }
         None => error.to_string(),

@@ -145,10 +145,7 @@ mod tests {
     fn a_mixed_batch_travels_as_text() {
         let uuid = MessageId::from(Uuid::nil());
         let text = MessageId::text("a").unwrap();
-        assert_eq!(
-            IdArray::new(std::slice::from_ref(&uuid)).parameter().1,
-            Type::UUID_ARRAY
-        );
+        assert_eq!(IdArray::new(std::slice::from_ref(&uuid)).parameter().1, Type::UUID_ARRAY);
         let IdArray::Text(mixed) = IdArray::new(&[uuid, text]) else {
             panic!("a text cannot travel in uuid[]");
         };

@@ -14,9 +14,7 @@ mod recorded;
 mod span;
 
 pub use begin::{ClaimedTransaction, begin_and_claim};
-pub use claim::{
-    Claim, ClaimOptions, Outcome, claim, is_claimed, try_claim, try_claim_batch, try_record,
-};
+pub use claim::{Claim, ClaimOptions, Outcome, claim, is_claimed, try_claim, try_claim_batch, try_record};
 pub use commit::commit;
 pub use destination::Destination;
 pub use effect::Effect;

@@ -19,13 +19,9 @@ pub async fn send(client: &impl GenericClient, effect: &Effect) -> Result<Uuid, 
             "deliver_after is for effects of a claim, a plain send has none".into(),
         ));
     }
-    let (payload, content_type): ((&(dyn ToSql + Sync), Type), Option<&str>) = match &effect.payload
-    {
+    let (payload, content_type): ((&(dyn ToSql + Sync), Type), Option<&str>) = match &effect.payload {
         Payload::Json(value) => ((value, Type::JSONB), None),
-        Payload::Bytes {
-            bytes,
-            content_type,
-        } => ((bytes, Type::BYTEA), Some(content_type)),
+        Payload::Bytes { bytes, content_type } => ((bytes, Type::BYTEA), Some(content_type)),
     };
     let headers = (!effect.headers.is_empty()).then(|| Value::Object(effect.headers.clone()));
     async {

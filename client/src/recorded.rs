@@ -75,11 +75,7 @@ pub async fn effects(
 }
 
 /// Puts the same effects into the outbox again, under the same message ids, and answers how many.
-pub async fn replay_effects(
-    client: &impl GenericClient,
-    id: &MessageId,
-    destination: &Destination,
-) -> Result<i32, Error> {
+pub async fn replay_effects(client: &impl GenericClient, id: &MessageId, destination: &Destination) -> Result<i32, Error> {
     let row = client
         .query_typed_one(
             "SELECT idem_replay_effects($1, $2)",

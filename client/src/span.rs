@@ -7,11 +7,7 @@ use tracing::{Span, debug_span, field};
 use crate::{Destination, MessageId};
 
 /// A call about one message. `operation` is the name of the call.
-pub(crate) fn of_message(
-    operation: &'static str,
-    id: &MessageId,
-    destination: &Destination,
-) -> Span {
+pub(crate) fn of_message(operation: &'static str, id: &MessageId, destination: &Destination) -> Span {
     debug_span!(
         "idem",
         otel.name = operation,

@@ -1,1 +1,3 @@
+//! What the proofs and demonstrations of idem share. The proofs themselves are in `tests/`.
 
+pub mod range;

@@ -1,0 +1,90 @@
+//! The tables of the range and what its handlers do with them, whichever system they run on.
+
+use anyhow::Result;
+use tokio_postgres::{Client, GenericClient, types::Type};
+
+use super::{
+    Config, System,
+    message::{Fact, FireAt, MoveTarget},
+    world::World,
+};
+
+/// Makes the tables anew and places the targets.
+pub async fn set_up(client: &Client, world: &World, config: &Config, positions: &[i32]) -> Result<()> {
+    let schema = &world.schema;
+    client
+        .batch_execute(&format!(
+            "SET client_min_messages = warning;
+             DROP SCHEMA IF EXISTS {schema} CASCADE;
+             CREATE SCHEMA {schema};
+             CREATE TABLE {schema}.target (id int PRIMARY KEY, position int NOT NULL);
+             CREATE TABLE {schema}.shot (attempt uuid NOT NULL, player int NOT NULL, hit boolean NOT NULL);
+             CREATE TABLE {schema}.board (player int PRIMARY KEY, hits int NOT NULL);
+             -- Which attempts the board has counted: for the verdict, nobody else reads it.
+             CREATE TABLE {schema}.counted (attempt uuid NOT NULL);"
+        ))
+        .await?;
+    if world.system == System::ById {
+        client
+            .batch_execute(&format!(
+                "ALTER TABLE {schema}.shot ADD PRIMARY KEY (attempt);
+                 CREATE TABLE {schema}.processed (id uuid PRIMARY KEY);"
+            ))
+            .await?;
+    }
+    client
+        .execute(
+            "INSERT INTO target SELECT n - 1, position FROM unnest($1::int[]) WITH ORDINALITY t (position, n)",
+            &[&positions],
+        )
+        .await?;
+    client
+        .execute(
+            "INSERT INTO board SELECT n, 0 FROM generate_series(0, $1::int - 1) n",
+            &[&i32::try_from(config.players)?],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Where is the target *now*? Did the shot hit it?
+pub async fn decide(client: &impl GenericClient, shot: FireAt) -> Result<Fact> {
+    let position: i32 = client
+        .query_typed_one("SELECT position FROM target WHERE id = $1", &[(&shot.target, Type::INT4)])
+        .await?
+        .try_get(0)?;
+    Ok(Fact {
+        attempt: shot.attempt,
+        player: shot.player,
+        target: shot.target,
+        aim: shot.aim,
+        position,
+        hit: shot.aim == position,
+    })
+}
+
+/// Keeps the shot.
+pub async fn keep_shot(client: &impl GenericClient, fact: &Fact) -> Result<()> {
+    client
+        .execute_typed(
+            "INSERT INTO shot (attempt, player, hit) VALUES ($1, $2, $3)",
+            &[
+                (&fact.attempt, Type::UUID),
+                (&fact.player, Type::INT4),
+                (&fact.hit, Type::BOOL),
+            ],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Moves a target.
+pub async fn move_target(client: &impl GenericClient, order: &MoveTarget) -> Result<()> {
+    client
+        .execute_typed(
+            "UPDATE target SET position = $2 WHERE id = $1",
+            &[(&order.target, Type::INT4), (&order.position, Type::INT4)],
+        )
+        .await?;
+    Ok(())
+}
