@@ -8,7 +8,7 @@ CREATE TABLE idem.destination (
     left_short    timestamptz,
     left_standard timestamptz,
     left_long     timestamptz,
-    name          text        NOT NULL,
+    name          text COLLATE pg_catalog."C" NOT NULL,
     retention     interval,
     CONSTRAINT destination_name_key UNIQUE (name),
     CONSTRAINT destination_pkey PRIMARY KEY (id)

@@ -1,1 +1,49 @@
+//! idem: exactly-once message consumers inside PostgreSQL. This file is the map.
+//!
+//! A claim (`claim`) goes into a slice of a ring (`ring`, `destination`); its effects (`effects`) go into the outbox
+//! (`outbox`), which wakes the relays (`wake`). The `worker` turns the rings. Tables, relays, rotation, views and grants
+//! are SQL, in `sql/`; what needs no server is in `core/`. All unsafe code that others use is in `pg`.
+
+use pgrx::prelude::*;
+
+mod claim;
+mod destination;
+mod effects;
+mod errors;
+mod outbox;
+mod pg;
+mod ring;
+mod settings;
+mod shared;
+mod sql_types;
+mod stats;
+mod wake;
+mod worker;
+
 ::pgrx::pg_module_magic!(name, version);
+
+pgrx::extension_sql_file!("../../sql/00_schema.sql", name = "schema", bootstrap);
+pgrx::extension_sql_file!("../../sql/10_inbox.sql", name = "inbox", requires = ["schema"]);
+pgrx::extension_sql_file!("../../sql/20_outbox.sql", name = "outbox", requires = ["inbox"]);
+pgrx::extension_sql_file!("../../sql/30_types.sql", name = "types", requires = ["outbox"]);
+pgrx::extension_sql_file!("../../sql/40_relay_tables.sql", name = "relay_tables", requires = ["types"]);
+pgrx::extension_sql_file!("../../sql/60_relay_calls.sql", name = "relay_calls", requires = ["relay_tables"]);
+pgrx::extension_sql_file!("../../sql/70_rotation.sql", name = "rotation", requires = ["relay_calls"]);
+pgrx::extension_sql_file!("../../sql/80_configure.sql", name = "configure", requires = ["rotation"]);
+pgrx::extension_sql_file!("../../sql/85_views.sql", name = "views", requires = ["configure", stats::counters]);
+pgrx::extension_sql_file!("../../sql/90_health.sql", name = "health", requires = ["views"]);
+pgrx::extension_sql_file!("../../sql/95_grants.sql", name = "grants", finalize);
+
+#[pg_guard]
+pub extern "C-unwind" fn _PG_init() {
+    settings::define();
+    // SAFETY: after the settings are defined; the flag is set by the postmaster while it preloads.
+    unsafe {
+        #[cfg(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18"))]
+        pgrx::pg_sys::MarkGUCPrefixReserved(c"idem".as_ptr());
+        if pgrx::pg_sys::process_shared_preload_libraries_in_progress {
+            shared::init();
+            worker::register();
+        }
+    }
+}

@@ -7,6 +7,8 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 use uuid::Uuid;
 
 /// What an effect carries.
@@ -38,8 +40,8 @@ pub struct EffectSpec<'a> {
     pub headers: Option<&'a str>,
     pub traceparent: Option<String>,
     pub message_id: Option<Uuid>,
-    /// A timestamp with a time zone, as PostgreSQL reads it.
-    pub deliver_after: Option<Cow<'a, str>>,
+    /// Microseconds since 1970.
+    pub deliver_after: Option<i64>,
 }
 
 pub const JSON: &str = "application/json";
@@ -138,7 +140,7 @@ fn parse_effect<'a>(what: &str, json: &'a str) -> Result<EffectSpec<'a>, Invalid
         traceparent: traceparent(what, headers)?,
         headers,
         message_id: wire.message_id,
-        deliver_after: wire.deliver_after,
+        deliver_after: wire.deliver_after.map(|text| moment(what, &text)).transpose()?,
     })
 }
 
@@ -166,6 +168,16 @@ pub fn traceparent(what: &str, headers: Option<&str>) -> Result<Option<String>, 
         ));
     }
     Ok(trace.traceparent)
+}
+
+fn moment(what: &str, text: &str) -> Result<i64, Invalid> {
+    match OffsetDateTime::parse(text, &Rfc3339) {
+        Ok(moment) => Ok((moment.unix_timestamp_nanos() / 1_000) as i64),
+        Err(e) => Err(Invalid::new(
+            format!("the deliver_after of {what} is not a moment: {e}"),
+            "Write it as in RFC 3339, with a time zone: 2030-01-31T12:00:00Z.",
+        )),
+    }
 }
 
 fn decode(what: &str, base64: &str) -> Result<Vec<u8>, Invalid> {
@@ -210,6 +222,7 @@ mod tests {
         assert_eq!(most[0].payload.bytes(), [0, 1]);
         assert_eq!(most[0].content_type, "image/png");
         assert_eq!(most[0].traceparent.as_deref(), Some("00-ab"));
+        assert_eq!(most[0].deliver_after, Some(1_893_456_000_000_000));
         assert_eq!(most[0].kind.as_deref(), Some("T"));
     }
 
@@ -226,6 +239,7 @@ mod tests {
         assert!(refused(r#"[{"topic": "t", "payload": 1, "tpoic": 1}]"#).contains("unknown field `tpoic`"));
         assert!(refused(r#"[{"topic": "t", "payload": 1, "headers": [1]}]"#).contains("headers"));
         assert!(refused(r#"[{"topic": "t", "payload": 1, "message_id": "x"}]"#).contains("effect 1 is malformed"));
+        assert!(refused(r#"[{"topic": "t", "payload": 1, "deliver_after": "tomorrow"}]"#).contains("deliver_after of effect 1"));
         assert!(refused(r#"[1]"#).contains("effect 1 is malformed"));
     }
 

@@ -18,7 +18,7 @@ impl Invalid {
 }
 
 /// `text` must have 1 to `max` bytes.
-pub(crate) fn check_len(what: &str, text: &str, max: usize) -> Result<(), Invalid> {
+pub fn check_len(what: &str, text: &str, max: usize) -> Result<(), Invalid> {
     if text.is_empty() {
         return Err(Invalid::new(
             format!("{what} is empty"),

@@ -9,5 +9,5 @@ pub mod limits;
 
 pub use effect::{EffectSpec, PayloadSpec, parse_effects};
 pub use effect::{JSON, OCTETS, traceparent};
-pub use error::Invalid;
+pub use error::{Invalid, check_len};
 pub use identity::{Key, MessageId, check_destination, effect_message_id, partition_hash};

@@ -1,0 +1,178 @@
+//! The calls of SQL that claim. Each comes for a text id and for a uuid.
+
+use super::inspect::{claim_of, forget};
+use super::{Outcome, Terms, claim, claim_each};
+use crate::errors::{Error, Result, given, invalid};
+use crate::pg::{ensure_writable, transaction_start};
+use crate::sql_types::CompositeDatum;
+use idem_core::{MessageId, check_destination, limits};
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::prelude::*;
+use pgrx::{Array, Uuid, pg_sys};
+
+type Report<T> = std::result::Result<T, ErrorReport>;
+
+pub fn text_id(id: Option<&str>) -> Result<MessageId<'_>> {
+    Ok(MessageId::from_text(given(id, "id")?)?)
+}
+
+pub fn uuid_id(id: Option<Uuid>) -> Result<MessageId<'static>> {
+    Ok(MessageId::from_uuid(*given(id, "id")?.as_bytes()))
+}
+
+#[pg_extern(requires = ["schema"])]
+fn idem_try_claim(id: Option<&str>, destination: Option<&str>) -> Report<bool> {
+    try_claim(text_id(id)?, destination)
+}
+
+#[pg_extern(name = "idem_try_claim", requires = ["schema"])]
+fn idem_try_claim_uuid(id: Option<Uuid>, destination: Option<&str>) -> Report<bool> {
+    try_claim(uuid_id(id)?, destination)
+}
+
+fn try_claim(id: MessageId, destination: Option<&str>) -> Report<bool> {
+    let destination = given(destination, "destination")?;
+    ensure_writable(c"idem_try_claim()");
+    Ok(claim(id, destination, Terms::PLAIN)? == Outcome::Claimed)
+}
+
+#[pg_extern(requires = ["schema"])]
+fn idem_try_claim_batch(ids: Option<Array<&str>>, destination: Option<&str>) -> Report<Vec<bool>> {
+    let ids = given(ids, "ids")?;
+    check_batch(ids.len())?;
+    let ids = ids.iter().map(|id| Ok(MessageId::from_text(given(id, "an id in ids")?)?)).collect::<Result<Vec<_>>>()?;
+    try_claim_batch(&ids, destination)
+}
+
+#[pg_extern(name = "idem_try_claim_batch", requires = ["schema"])]
+fn idem_try_claim_batch_uuid(ids: Option<Array<Uuid>>, destination: Option<&str>) -> Report<Vec<bool>> {
+    let ids = given(ids, "ids")?;
+    check_batch(ids.len())?;
+    let ids = ids
+        .iter()
+        .map(|id| Ok(MessageId::from_uuid(*given(id, "an id in ids")?.as_bytes())))
+        .collect::<Result<Vec<_>>>()?;
+    try_claim_batch(&ids, destination)
+}
+
+fn check_batch(ids: usize) -> Result<()> {
+    if ids > limits::BATCH_IDS {
+        return invalid(format!("{ids} ids in one batch"), format!("Claim at most {} in one call.", limits::BATCH_IDS));
+    }
+    Ok(())
+}
+
+/// Claims in the order of the keys and answers in the order of the ids.
+fn try_claim_batch(ids: &[MessageId], destination: Option<&str>) -> Report<Vec<bool>> {
+    let destination = given(destination, "destination")?;
+    check_destination(destination).map_err(Error::from)?;
+    ensure_writable(c"idem_try_claim_batch()");
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut order: Vec<usize> = (0..ids.len()).collect();
+    // Stable: of two equal ids the first one wins.
+    order.sort_by_key(|&n| ids[n].key);
+    let sorted: Vec<MessageId> = order.iter().map(|&n| ids[n]).collect();
+    let mut answer = vec![false; ids.len()];
+    for (n, outcome) in order.into_iter().zip(claim_each(&sorted, destination, Terms::PLAIN)?) {
+        answer[n] = outcome == Outcome::Claimed;
+    }
+    Ok(answer)
+}
+
+#[pg_extern(
+    requires = ["types"],
+    sql = r#"
+CREATE FUNCTION idem_claim(id text, destination text, wait boolean DEFAULT true, fingerprint bytea DEFAULT NULL, sent_at timestamptz DEFAULT NULL, OUT outcome idem_outcome, OUT handled_at timestamptz)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_claim_text_wrapper';
+"#
+)]
+fn idem_claim_text(
+    id: Option<&str>,
+    destination: Option<&str>,
+    wait: Option<bool>,
+    fingerprint: Option<&[u8]>,
+    sent_at: Option<TimestampWithTimeZone>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Report<CompositeDatum> {
+    full_claim(text_id(id)?, destination, wait, fingerprint, sent_at, fcinfo)
+}
+
+#[pg_extern(
+    requires = ["types"],
+    sql = r#"
+CREATE FUNCTION idem_claim(id uuid, destination text, wait boolean DEFAULT true, fingerprint bytea DEFAULT NULL, sent_at timestamptz DEFAULT NULL, OUT outcome idem_outcome, OUT handled_at timestamptz)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_claim_uuid_wrapper';
+"#
+)]
+fn idem_claim_uuid(
+    id: Option<Uuid>,
+    destination: Option<&str>,
+    wait: Option<bool>,
+    fingerprint: Option<&[u8]>,
+    sent_at: Option<TimestampWithTimeZone>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Report<CompositeDatum> {
+    full_claim(uuid_id(id)?, destination, wait, fingerprint, sent_at, fcinfo)
+}
+
+fn full_claim(
+    id: MessageId,
+    destination: Option<&str>,
+    wait: Option<bool>,
+    fingerprint: Option<&[u8]>,
+    sent_at: Option<TimestampWithTimeZone>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Report<CompositeDatum> {
+    let destination = given(destination, "destination")?;
+    let wait = given(wait, "wait")?;
+    if let Some(fingerprint) = fingerprint
+        && !(1..=limits::FINGERPRINT_BYTES).contains(&fingerprint.len())
+    {
+        invalid(
+            format!("the fingerprint has {} bytes", fingerprint.len()),
+            format!("It must have 1 to {} bytes: give a hash of the message.", limits::FINGERPRINT_BYTES),
+        )?;
+    }
+    ensure_writable(c"idem_claim()");
+    let terms = Terms { wait, fingerprint, sent_at: sent_at.map(pg_sys::TimestampTz::from) };
+    let (label, handled_at) = match claim(id, destination, terms)? {
+        Outcome::Claimed => (c"claimed", Some(transaction_start())),
+        Outcome::Duplicate { handled_at } => (c"duplicate", Some(handled_at)),
+        Outcome::InProgress => (c"in_progress", None),
+        Outcome::Mismatch { handled_at } => (c"mismatch", Some(handled_at)),
+        Outcome::Expired => (c"expired", None),
+    };
+    Ok(CompositeDatum::labelled(fcinfo, label, handled_at.and_then(IntoDatum::into_datum))?)
+}
+
+#[pg_extern(requires = ["schema"])]
+fn idem_is_claimed(id: Option<&str>, destination: Option<&str>) -> Report<bool> {
+    is_claimed(text_id(id)?, destination)
+}
+
+#[pg_extern(name = "idem_is_claimed", requires = ["schema"])]
+fn idem_is_claimed_uuid(id: Option<Uuid>, destination: Option<&str>) -> Report<bool> {
+    is_claimed(uuid_id(id)?, destination)
+}
+
+fn is_claimed(id: MessageId, destination: Option<&str>) -> Report<bool> {
+    Ok(claim_of(&id, given(destination, "destination")?)?.is_some())
+}
+
+#[pg_extern(requires = ["schema"])]
+fn idem_forget(id: Option<&str>, destination: Option<&str>) -> Report<bool> {
+    forget_claim(text_id(id)?, destination)
+}
+
+#[pg_extern(name = "idem_forget", requires = ["schema"])]
+fn idem_forget_uuid(id: Option<Uuid>, destination: Option<&str>) -> Report<bool> {
+    forget_claim(uuid_id(id)?, destination)
+}
+
+fn forget_claim(id: MessageId, destination: Option<&str>) -> Report<bool> {
+    let destination = given(destination, "destination")?;
+    ensure_writable(c"idem_forget()");
+    Ok(forget(&id, destination)?)
+}

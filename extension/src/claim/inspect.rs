@@ -1,0 +1,74 @@
+//! Looking at claims without making one. Everything here works on a standby, except `forget`.
+
+use super::identity_keys;
+use crate::destination::{Destination, find};
+use crate::errors::Result;
+use crate::pg::{Found, Lookup, Table, wait_for};
+use crate::ring::{self, Rings};
+use idem_core::MessageId;
+use pgrx::pg_sys;
+
+/// When the message was claimed, if it is: committed, or by this transaction.
+pub fn claim_of(id: &MessageId, destination: &str) -> Result<Option<(Destination, pg_sys::TimestampTz)>> {
+    let rings = ring::look()?;
+    let Some(destination) = find(destination)? else { return Ok(None) };
+    let mut keys = identity_keys(&id.key, destination.id);
+    for slice in slices_of(&destination, &rings) {
+        let table = Table::for_reading(slice);
+        let mut lookup = Lookup::new(&table, 2);
+        lookup.seek(&mut keys);
+        if lookup.next_settled() {
+            let claimed_at = lookup.column(2).map_or(0, |d| d.value() as i64);
+            return Ok(Some((destination, claimed_at)));
+        }
+    }
+    Ok(None)
+}
+
+/// The destination, when this transaction holds the claim of the message. The caller has entered the rings.
+pub fn is_my_claim(id: &MessageId, destination: &str, rings: &Rings) -> Result<Option<Destination>> {
+    let Some(destination) = find(destination)? else { return Ok(None) };
+    let mut keys = identity_keys(&id.key, destination.id);
+    let ring = destination.ring(rings);
+    // The newest first: that is where it was made, unless the ring turned since.
+    for slice in [ring.current()].into_iter().chain(ring.sealed().into_iter().rev()) {
+        let table = Table::for_reading(slice);
+        let mut lookup = Lookup::new(&table, 2);
+        if lookup.find(&mut keys) == Found::Row {
+            return Ok(lookup.is_mine().then_some(destination));
+        }
+    }
+    Ok(None)
+}
+
+/// Deletes the claim wherever it stands; whether there was one. Waits for a claim that is being made.
+pub fn forget(id: &MessageId, destination: &str) -> Result<bool> {
+    let rings = ring::enter()?;
+    let Some(destination) = find(destination)? else { return Ok(false) };
+    let mut keys = identity_keys(&id.key, destination.id);
+    let mut forgotten = false;
+    for slice in slices_of(&destination, &rings) {
+        let table = Table::for_writing(slice);
+        let mut lookup = Lookup::new(&table, 2);
+        loop {
+            match lookup.find(&mut keys) {
+                Found::Nothing => break,
+                Found::Row => {
+                    lookup.delete();
+                    forgotten = true;
+                    break;
+                }
+                Found::InProgress { xid, speculative_token } => {
+                    lookup.seek(&mut keys);
+                    wait_for(xid, speculative_token);
+                }
+            }
+            pgrx::check_for_interrupts!();
+        }
+    }
+    Ok(forgotten)
+}
+
+fn slices_of(destination: &Destination, rings: &Rings) -> Vec<pg_sys::Oid> {
+    destination.left_rings(rings).chain([destination.ring(rings)]).flat_map(|ring| ring.probed().collect::<Vec<_>>()).collect()
+}

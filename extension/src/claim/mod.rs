@@ -1,0 +1,221 @@
+//! The claim: the right to process a message, won by one transaction.
+//!
+//! Sealed slices are only probed. The current slice, and the next one while the ring is opening, are probed and then
+//! written, in that order; claimed is what every insert took.
+
+mod api;
+mod inspect;
+
+pub use api::{text_id, uuid_id};
+pub use inspect::{claim_of, is_my_claim};
+
+use crate::destination::{Destination, Interned, intern};
+use crate::errors::{Error, Result};
+use crate::pg::{Found, Inserter, Lookup, Table, wait_for};
+use crate::ring::{self, Ring, Rings};
+use crate::stats::{Counter, count};
+use idem_core::{Key, MessageId};
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+
+/// What became of a claim, with when the first one was made, where there is one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Claimed,
+    Duplicate { handled_at: pg_sys::TimestampTz },
+    InProgress,
+    Mismatch { handled_at: pg_sys::TimestampTz },
+    Expired,
+}
+
+/// How a claim is asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms<'a> {
+    /// Wait for a concurrent claimer, or answer `InProgress`.
+    pub wait: bool,
+    /// Kept with the claim; a duplicate with another one is a `Mismatch`.
+    pub fingerprint: Option<&'a [u8]>,
+    /// When the sender sent it: what the ring cannot remember any longer is `Expired`.
+    pub sent_at: Option<pg_sys::TimestampTz>,
+}
+
+impl Terms<'_> {
+    pub const PLAIN: Terms<'static> = Terms { wait: true, fingerprint: None, sent_at: None };
+}
+
+/// Claims one message.
+pub fn claim(id: MessageId, destination: &str, terms: Terms) -> Result<Outcome> {
+    let outcome = claim_each(&[id], destination, terms)?.first().copied().unwrap_or(Outcome::InProgress);
+    Ok(outcome)
+}
+
+/// Claims messages of one destination in the order given, which must be that of their keys: two batches that meet then
+/// wait for each other in one direction only. The second of two equal ids is a duplicate of the first.
+pub fn claim_each(ids: &[MessageId], destination: &str, terms: Terms) -> Result<Vec<Outcome>> {
+    let rings = ring::enter()?;
+    let Interned::Known(known) = intern(destination, terms.wait)? else {
+        return Ok(vec![Outcome::InProgress; ids.len()]);
+    };
+    let desk = Slices::open(&known, &rings);
+    let mut desk = Desk::new(&desk, known, destination, &rings, terms);
+    ids.iter()
+        .map(|id| {
+            let outcome = desk.claim(id)?;
+            count(match outcome {
+                Outcome::Claimed => Counter::Claimed,
+                Outcome::Duplicate { .. } => Counter::Duplicate,
+                Outcome::InProgress => Counter::InProgress,
+                Outcome::Mismatch { .. } => Counter::Mismatch,
+                Outcome::Expired => Counter::Expired,
+            });
+            Ok(outcome)
+        })
+        .collect()
+}
+
+/// The slices that a claim of one destination touches, open.
+struct Slices {
+    sealed: Vec<Table>,
+    written: Vec<Table>,
+}
+
+impl Slices {
+    fn open(destination: &Destination, rings: &Rings) -> Self {
+        let ring: Ring = destination.ring(rings);
+        Slices {
+            sealed: destination
+                .left_rings(rings)
+                .flat_map(|left| left.probed().collect::<Vec<_>>())
+                .chain(ring.sealed())
+                .map(Table::for_reading)
+                .collect(),
+            written: [Some(ring.current()), ring.next_if_opening()].into_iter().flatten().map(Table::for_writing).collect(),
+        }
+    }
+}
+
+/// Where the claims of one destination are made: look-ups and inserts set up once for a whole batch.
+struct Desk<'a> {
+    destination: Destination,
+    name: &'a str,
+    rings: &'a Rings,
+    terms: Terms<'a>,
+    sealed: Vec<Lookup<'a>>,
+    written: Vec<(Lookup<'a>, Inserter<'a>)>,
+}
+
+/// What a slice says about a key, when nobody is at it any longer.
+enum Settled {
+    Free,
+    Taken(Outcome),
+}
+
+impl<'a> Desk<'a> {
+    fn new(slices: &'a Slices, destination: Destination, name: &'a str, rings: &'a Rings, terms: Terms<'a>) -> Self {
+        Desk {
+            destination,
+            name,
+            rings,
+            terms,
+            sealed: slices.sealed.iter().map(|table| Lookup::new(table, 2)).collect(),
+            written: slices.written.iter().map(|table| (Lookup::new(table, 2), Inserter::new(table))).collect(),
+        }
+    }
+
+    fn claim(&mut self, id: &MessageId) -> Result<Outcome> {
+        let mut keys = identity_keys(&id.key, self.destination.id);
+        let looks = self.sealed.iter_mut().chain(self.written.iter_mut().map(|(lookup, _)| lookup));
+        for lookup in looks {
+            if let Settled::Taken(outcome) = settle(lookup, &mut keys, id, self.name, self.terms)? {
+                return Ok(outcome);
+            }
+        }
+        if self.terms.sent_at.is_some_and(|sent_at| self.destination.may_have_forgotten(self.rings, sent_at)) {
+            return Ok(Outcome::Expired);
+        }
+
+        let row = [
+            uuid_datum(&id.key),
+            crate::pg::transaction_start().into_datum(),
+            self.destination.id.into_datum(),
+            id.text.into_datum(),
+            self.terms.fingerprint.into_datum(),
+        ];
+        for n in 0..self.written.len() {
+            while !self.written[n].1.insert(&row) {
+                // Somebody came between the look and the insert.
+                let settled = settle(&mut self.written[n].0, &mut keys, id, self.name, self.terms)?;
+                if let Settled::Taken(outcome) = settled {
+                    self.retract(n, &mut keys);
+                    return Ok(outcome);
+                }
+            }
+        }
+        Ok(Outcome::Claimed)
+    }
+
+    /// Takes back what went into the first slices, because a later one was taken: a claim stands in all or in none.
+    fn retract(&mut self, slices: usize, keys: &mut [pg_sys::ScanKeyData]) {
+        for (lookup, _) in &mut self.written[..slices] {
+            if lookup.find(keys) == Found::Row {
+                lookup.delete();
+            }
+        }
+    }
+}
+
+/// Looks until the key is free, or taken for good; or until it is in progress, when the terms are not to wait.
+fn settle(lookup: &mut Lookup, keys: &mut [pg_sys::ScanKeyData], id: &MessageId, destination: &str, terms: Terms) -> Result<Settled> {
+    loop {
+        match lookup.find(keys) {
+            Found::Nothing => return Ok(Settled::Free),
+            Found::Row => return taken(lookup, id, destination, terms).map(Settled::Taken),
+            Found::InProgress { .. } if !terms.wait => return Ok(Settled::Taken(Outcome::InProgress)),
+            Found::InProgress { xid, speculative_token } => {
+                // Lets go of the pages before it sleeps.
+                lookup.seek(keys);
+                wait_for(xid, speculative_token);
+            }
+        }
+        pgrx::check_for_interrupts!();
+    }
+}
+
+/// A row stands under the key: the same message, unless it says otherwise.
+fn taken(row: &Lookup, id: &MessageId, destination: &str, terms: Terms) -> Result<Outcome> {
+    let handled_at = row.column(2).map_or(0, |d| d.value() as i64);
+    // SAFETY: columns 4 and 5 of a slice are text and bytea; the copies are made before the next look-up.
+    let (text, fingerprint) = unsafe {
+        (
+            row.column(4).and_then(|d| String::from_datum(d, false)),
+            row.column(5).and_then(|d| Vec::<u8>::from_datum(d, false)),
+        )
+    };
+    if text.as_deref() != id.text {
+        return Err(Error::KeyTaken {
+            destination: destination.to_owned(),
+            taken_by: text.map_or_else(|| "a uuid".to_owned(), |text| format!("\"{text}\"")),
+        });
+    }
+    Ok(match (terms.fingerprint, fingerprint) {
+        (Some(asked), Some(kept)) if asked != kept => Outcome::Mismatch { handled_at },
+        _ => Outcome::Duplicate { handled_at },
+    })
+}
+
+/// The scan keys of an identity: the first and second column of a slice's index.
+fn identity_keys(key: &Key, destination: i32) -> [pg_sys::ScanKeyData; 2] {
+    let eq = pg_sys::BTEqualStrategyNumber as u16;
+    // SAFETY: ScanKeyInit fills the zeroed keys; the uuid datum lives in the current memory context.
+    unsafe {
+        let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
+        let uuid = uuid_datum(key).unwrap_or(pg_sys::Datum::from(0));
+        pg_sys::ScanKeyInit(&mut keys[0], 1, eq, pg_sys::F_UUID_EQ.into(), uuid);
+        pg_sys::ScanKeyInit(&mut keys[1], 2, eq, pg_sys::F_INT4EQ.into(), pg_sys::Datum::from(destination));
+        keys
+    }
+}
+
+fn uuid_datum(key: &Key) -> Option<pg_sys::Datum> {
+    pgrx::Uuid::from_bytes(*key.bytes()).into_datum()
+}

@@ -1,0 +1,91 @@
+//! Recording: the effects go into the outbox in the transaction that holds the claim.
+
+use crate::claim::is_my_claim;
+use crate::destination::Destination;
+use crate::errors::{Error, Result};
+use crate::outbox::{self, Effect, Source, column, source_index};
+use crate::pg::{self, Lookup, Table};
+use crate::ring::{self, Rings, SLICES};
+use crate::stats::{Counter, count_many};
+use idem_core::{EffectSpec, Key, MessageId, effect_message_id};
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use uuid::Uuid;
+
+/// Records effects for a message that this transaction has claimed; answers their message ids, in order. Several calls
+/// add up.
+pub fn record(id: MessageId, destination: &str, effects: &[EffectSpec]) -> Result<Vec<Uuid>> {
+    idem_core::check_destination(destination)?;
+    let rings = ring::enter()?;
+    let Some(known) = is_my_claim(&id, destination, &rings)? else {
+        return Err(Error::NotClaimed { destination: destination.to_owned() });
+    };
+    if effects.is_empty() {
+        return Ok(Vec::new());
+    }
+    let first = next_ordinal(&known, &id.key, &rings)?;
+    let source = Some(Source { destination: known.id, key: &id.key });
+    let effects: Vec<Effect> = effects
+        .iter()
+        .zip(first..)
+        .map(|(effect, ordinal)| Effect {
+            source,
+            ordinal,
+            message_id: effect.message_id.unwrap_or_else(|| effect_message_id(destination, &id.key, ordinal)),
+            topic: &effect.topic,
+            key: effect.key.as_deref(),
+            kind: effect.kind.as_deref(),
+            payload: effect.payload.bytes(),
+            content_type: &effect.content_type,
+            headers: effect.headers,
+            traceparent: effect.traceparent.as_deref(),
+            deliver_after: effect.deliver_after.map(since_2000),
+        })
+        .collect();
+    outbox::append(&rings.outbox, &effects)?;
+    count_many(Counter::EffectRecorded, effects.len());
+    Ok(effects.iter().map(|effect| effect.message_id).collect())
+}
+
+/// PostgreSQL counts from 2000, in microseconds.
+pub fn since_2000(unix_microseconds: i64) -> pg_sys::TimestampTz {
+    const EPOCHS_APART: i64 = 946_684_800_000_000;
+    unix_microseconds.saturating_sub(EPOCHS_APART)
+}
+
+/// One more than the last ordinal that this execution of the message has recorded. While a transaction with a claim
+/// runs, the outbox turns at most once, so it is in the current slice or in the one before.
+fn next_ordinal(destination: &Destination, key: &Key, rings: &Rings) -> Result<i32> {
+    let now = pg::transaction_start();
+    let mut next = 0;
+    let slices = rings.outbox.all();
+    for slice in [rings.outbox.current(), rings.outbox.sealed()[1]] {
+        let Some(number) = slices.iter().position(|&s| s == slice).filter(|&n| n < SLICES) else { continue };
+        let table = Table::with_index(slice, source_index(number)?, false);
+        if table.is_empty() {
+            continue;
+        }
+        let mut lookup = Lookup::new(&table, 2);
+        lookup.seek(&mut source_keys(destination.id, key));
+        while lookup.next_settled() {
+            let recorded_at = lookup.column(column::RECORDED_AT).map(|d| d.value() as i64);
+            if recorded_at == Some(now) && lookup.is_mine() {
+                next = next.max(lookup.column(column::ORDINAL).map_or(0, |d| d.value() as i32 + 1));
+            }
+        }
+    }
+    Ok(next)
+}
+
+/// The scan keys of the index on the source.
+pub fn source_keys(destination: i32, key: &Key) -> [pg_sys::ScanKeyData; 2] {
+    let eq = pg_sys::BTEqualStrategyNumber as u16;
+    // SAFETY: ScanKeyInit fills the zeroed keys; the uuid datum lives in the current memory context.
+    unsafe {
+        let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
+        let uuid = pgrx::Uuid::from_bytes(*key.bytes()).into_datum().unwrap_or(pg_sys::Datum::from(0));
+        pg_sys::ScanKeyInit(&mut keys[0], 1, eq, pg_sys::F_UUID_EQ.into(), uuid);
+        pg_sys::ScanKeyInit(&mut keys[1], 2, eq, pg_sys::F_INT4EQ.into(), pg_sys::Datum::from(destination));
+        keys
+    }
+}

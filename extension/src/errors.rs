@@ -1,0 +1,68 @@
+//! Everything that the calls refuse, and the one place that gives it a SQLSTATE and a hint.
+
+use idem_core::Invalid;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::prelude::*;
+
+/// Errors of the API calls.
+#[derive(Debug)]
+pub enum Error {
+    /// 22004: an argument that must be given is NULL.
+    Null(&'static str),
+    /// 22023: an argument that cannot be meant.
+    Invalid(Invalid),
+    /// 55000: the tables of the extension are not there.
+    NotInstalled,
+    /// 55000: effects need the claim of their message, in this transaction.
+    NotClaimed { destination: String },
+    /// 23000: another id has this key already. No duplicate: never answered as one.
+    KeyTaken { destination: String, taken_by: String },
+    /// XX001: a row that the calls wrote themselves does not look so.
+    Corrupt(&'static str),
+}
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl From<Invalid> for Error {
+    fn from(invalid: Invalid) -> Self {
+        Error::Invalid(invalid)
+    }
+}
+
+impl From<Error> for ErrorReport {
+    fn from(error: Error) -> Self {
+        let report = |code, message: String| ErrorReport::new(code, message, "idem");
+        match error {
+            Error::Null(argument) => report(PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED, format!("{argument} must not be null")),
+            Error::Invalid(Invalid { message, hint }) => {
+                report(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, message).set_hint(hint)
+            }
+            Error::NotInstalled => report(
+                PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                "extension idem is not installed in this database".into(),
+            )
+            .set_hint("CREATE EXTENSION idem;"),
+            Error::NotClaimed { destination } => report(
+                PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!("this transaction has not claimed the message for destination \"{destination}\""),
+            )
+            .set_hint("Call idem_try_claim first, in the same transaction, and record effects only when it answers true."),
+            Error::KeyTaken { destination, taken_by } => report(
+                PgSqlErrorCode::ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION,
+                format!("the key of this message id belongs to another id of destination \"{destination}\""),
+            )
+            .set_hint(format!("The other id is {taken_by}. Send one of the two messages with another id.")),
+            Error::Corrupt(what) => report(PgSqlErrorCode::ERRCODE_DATA_CORRUPTED, what.into()),
+        }
+    }
+}
+
+/// The argument, or 22004.
+pub fn given<T>(argument: Option<T>, name: &'static str) -> Result<T> {
+    argument.ok_or(Error::Null(name))
+}
+
+/// An invalid argument, from its message and what would do instead.
+pub fn invalid<T>(message: impl Into<String>, hint: impl Into<std::borrow::Cow<'static, str>>) -> Result<T> {
+    Err(Error::Invalid(Invalid::new(message, hint)))
+}

@@ -1,0 +1,118 @@
+//! Writing the outbox.
+
+use crate::errors::{Error, Result};
+use crate::pg::{self, Appender};
+use crate::ring::{Ring, SLICES};
+use crate::settings;
+use crate::sql_types::jsonb_datum;
+use crate::wake;
+use idem_core::partition_hash;
+use pgrx::prelude::*;
+use pgrx::pg_sys;
+use uuid::Uuid;
+
+/// Where an effect comes from; a plain send comes from nowhere.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    pub destination: i32,
+    pub key: &'a idem_core::Key,
+}
+
+/// One row of the outbox, before it has its place in the order.
+pub struct Effect<'a> {
+    pub source: Option<Source<'a>>,
+    pub ordinal: i32,
+    pub message_id: Uuid,
+    pub topic: &'a str,
+    pub key: Option<&'a str>,
+    pub kind: Option<&'a str>,
+    pub payload: &'a [u8],
+    pub content_type: &'a str,
+    /// A JSON object, as text.
+    pub headers: Option<&'a str>,
+    pub traceparent: Option<&'a str>,
+    pub deliver_after: Option<pg_sys::TimestampTz>,
+}
+
+/// Appends effects to the current slice, in their order.
+pub fn append(outbox: &Ring, effects: &[Effect]) -> Result<()> {
+    let sequence = pg::relation_oid(c"outbox_seq").ok_or(Error::NotInstalled)?;
+    // Before the first sequence number is taken: relays rely on a transaction that began after a snapshot to have only
+    // numbers above the sequence's value at that snapshot.
+    // SAFETY: assigns the transaction's id if it has none.
+    let tx = unsafe { pg_sys::GetTopFullTransactionId() }.value;
+    let recorded_at = pg::transaction_start();
+    let inherited = settings::TRACEPARENT.get();
+    let inherited = inherited.as_ref().and_then(|t| t.to_str().ok()).filter(|t| !t.is_empty());
+    let mut slice = Appender::open(outbox.current());
+    for effect in effects {
+        slice.append(&[
+            pg::next_value(sequence).into_datum(),
+            Some(pg_sys::Datum::from(tx)),
+            recorded_at.into_datum(),
+            effect.deliver_after.and_then(IntoDatum::into_datum),
+            partition_hash(effect.key, &effect.message_id).into_datum(),
+            effect.ordinal.into_datum(),
+            effect.source.map(|s| s.destination).into_datum(),
+            false.into_datum(),
+            effect.source.and_then(|s| pgrx::Uuid::from_bytes(*s.key.bytes()).into_datum()),
+            pgrx::Uuid::from_bytes(effect.message_id.into_bytes()).into_datum(),
+            effect.topic.into_datum(),
+            effect.key.into_datum(),
+            effect.kind.into_datum(),
+            effect.payload.into_datum(),
+            effect.content_type.into_datum(),
+            match effect.headers {
+                Some(headers) => jsonb_datum(headers)?,
+                None => None,
+            },
+            effect.traceparent.or(inherited).into_datum(),
+        ]);
+    }
+    wake::effects_recorded(effects.len());
+    Ok(())
+}
+
+/// Appends recorded rows once more: the same messages, marked as a replay, at a new place in the order.
+pub fn append_again(outbox: &Ring, rows: &[Vec<Option<pg_sys::Datum>>]) -> Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let sequence = pg::relation_oid(c"outbox_seq").ok_or(Error::NotInstalled)?;
+    // SAFETY: assigns the transaction's id if it has none; before the sequence numbers, as in append.
+    let tx = unsafe { pg_sys::GetTopFullTransactionId() }.value;
+    let mut slice = Appender::open(outbox.current());
+    for row in rows {
+        let mut row = row.clone();
+        row[column::SEQ as usize - 1] = pg::next_value(sequence).into_datum();
+        row[column::TX as usize - 1] = Some(pg_sys::Datum::from(tx));
+        row[column::REPLAY as usize - 1] = true.into_datum();
+        slice.append(&row);
+    }
+    wake::effects_recorded(rows.len());
+    Ok(())
+}
+
+/// The columns of a slice, by number: see sql/20_outbox.sql.
+pub mod column {
+    pub const SEQ: i32 = 1;
+    pub const TX: i32 = 2;
+    pub const RECORDED_AT: i32 = 3;
+    pub const DELIVER_AFTER: i32 = 4;
+    pub const ORDINAL: i32 = 6;
+    pub const REPLAY: i32 = 8;
+    pub const MESSAGE_ID: i32 = 10;
+    pub const TOPIC: i32 = 11;
+    pub const KEY: i32 = 12;
+    pub const KIND: i32 = 13;
+    pub const PAYLOAD: i32 = 14;
+    pub const CONTENT_TYPE: i32 = 15;
+    pub const HEADERS: i32 = 16;
+    pub const TRACEPARENT: i32 = 17;
+}
+
+/// The name of the index that serves duplicates, by slice.
+pub fn source_index(slice: usize) -> Result<pg_sys::Oid> {
+    const NAMES: [&std::ffi::CStr; SLICES] = [c"outbox_0_source", c"outbox_1_source", c"outbox_2_source", c"outbox_3_source"];
+    pg::relation_oid(NAMES[slice]).ok_or(Error::NotInstalled)
+}

@@ -1,0 +1,128 @@
+//! Inserts without the executor: no plan, no search_path, no privileges of the caller.
+
+use super::Table;
+use pgrx::pg_sys;
+use pgrx::pg_sys::Datum;
+
+/// Inserts a row unless its unique key is taken, by the speculative protocol of ON CONFLICT: `false` when somebody came
+/// first (look again). The table's other indexes must have nothing to say about conflicts but errors.
+///
+/// `values` are all columns of the table in their order; `None` is NULL.
+pub fn insert_unique(table: &Table, values: &[Option<Datum>]) -> bool {
+    Inserter::new(table).insert(values)
+}
+
+/// Repeated unique inserts into one table.
+pub struct Inserter<'t> {
+    table: &'t Table,
+    slot: *mut pg_sys::TupleTableSlot,
+    info: *mut pg_sys::IndexInfo,
+}
+
+impl<'t> Inserter<'t> {
+    pub fn new(table: &'t Table) -> Self {
+        // SAFETY: table and index are open for as long as 't.
+        unsafe {
+            Inserter {
+                table,
+                slot: pg_sys::MakeSingleTupleTableSlot((*table.heap).rd_att, pg_sys::table_slot_callbacks(table.heap)),
+                info: pg_sys::BuildIndexInfo(table.index),
+            }
+        }
+    }
+
+    pub fn insert(&mut self, values: &[Option<Datum>]) -> bool {
+        let Inserter { table, slot, info } = *self;
+        let heap = table.heap;
+        // SAFETY: the slot has the table's columns, which the caller's values match. The calls and their order are those
+        // of ExecInsert with ON CONFLICT; an error in between leaves a dead tuple of an aborted transaction.
+        unsafe {
+            fill(slot, values);
+            (*slot).tts_tableOid = (*heap).rd_id;
+            let xid = pg_sys::GetCurrentTransactionId();
+            let command = pg_sys::GetCurrentCommandId(true);
+            let Some(am) = (*heap).rd_tableam.as_ref() else { return false };
+            let (Some(insert), Some(complete)) = (am.tuple_insert_speculative, am.tuple_complete_speculative) else {
+                return false;
+            };
+            let token = pg_sys::SpeculativeInsertionLockAcquire(xid);
+            insert(heap, slot, command, 0, std::ptr::null_mut(), token);
+            let unique = index_insert(table.index, slot, heap, info, pg_sys::IndexUniqueCheck::UNIQUE_CHECK_PARTIAL);
+            complete(heap, slot, token, unique);
+            pg_sys::SpeculativeInsertionLockRelease(xid);
+            if unique {
+                self.insert_other_indexes();
+            }
+            unique
+        }
+    }
+
+    /// The indexes beside the one that decides: a conflict there is an error (23505).
+    unsafe fn insert_other_indexes(&self) {
+        // SAFETY: heap is open; RelationGetIndexList answers a list of its indexes in the current memory context.
+        unsafe {
+            let list = pg_sys::RelationGetIndexList(self.table.heap);
+            if list.is_null() || (*list).length <= 1 {
+                return;
+            }
+            for n in 0..(*list).length {
+                let oid = (*(*list).elements.add(n as usize)).oid_value;
+                if oid == (*self.table.index).rd_id {
+                    continue;
+                }
+                let index = pg_sys::index_open(oid, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE);
+                let check = if (*(*index).rd_index).indisunique {
+                    pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES
+                } else {
+                    pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO
+                };
+                index_insert(index, self.slot, self.table.heap, pg_sys::BuildIndexInfo(index), check);
+                pg_sys::index_close(index, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE);
+            }
+        }
+    }
+}
+
+impl Drop for Inserter<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        // SAFETY: made in new, used by nobody else.
+        unsafe { pg_sys::ExecDropSingleTupleTableSlot(self.slot) };
+    }
+}
+
+/// Fills a slot with the columns of a row.
+///
+/// # Safety
+/// The slot has at least as many columns as there are values, of the types that the values have.
+pub(super) unsafe fn fill(slot: *mut pg_sys::TupleTableSlot, values: &[Option<Datum>]) {
+    // SAFETY: by the contract of this function.
+    unsafe {
+        pg_sys::ExecClearTuple(slot);
+        for (i, value) in values.iter().enumerate() {
+            *(*slot).tts_values.add(i) = value.unwrap_or(Datum::from(0));
+            *(*slot).tts_isnull.add(i) = value.is_none();
+        }
+        pg_sys::ExecStoreVirtualTuple(slot);
+    }
+}
+
+/// # Safety
+/// The slot holds a row of `heap` that has its place there, and `index` is a btree of plain columns of it.
+unsafe fn index_insert(
+    index: pg_sys::Relation,
+    slot: *mut pg_sys::TupleTableSlot,
+    heap: pg_sys::Relation,
+    info: *mut pg_sys::IndexInfo,
+    check: pg_sys::IndexUniqueCheck::Type,
+) -> bool {
+    let mut keys = [Datum::from(0); pg_sys::INDEX_MAX_KEYS as usize];
+    let mut nulls = [false; pg_sys::INDEX_MAX_KEYS as usize];
+    // SAFETY: by the contract of this function; plain columns need no executor state.
+    unsafe {
+        pg_sys::FormIndexDatum(info, slot, std::ptr::null_mut(), keys.as_mut_ptr(), nulls.as_mut_ptr());
+        pg_sys::index_insert(index, keys.as_mut_ptr(), nulls.as_mut_ptr(), &mut (*slot).tts_tid, heap, check, false, info)
+    }
+}

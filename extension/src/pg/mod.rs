@@ -1,0 +1,80 @@
+//! The few calls into PostgreSQL that need `unsafe`, each behind a type that keeps its promises.
+
+mod append;
+mod fence;
+mod insert;
+mod lookup;
+mod table;
+mod unbound;
+
+pub use append::Appender;
+pub use fence::{Lockers, wait_a_moment};
+pub use insert::{Inserter, insert_unique};
+pub use lookup::{Found, Lookup};
+pub use table::Table;
+pub use unbound::next_value;
+
+use pgrx::pg_sys;
+
+/// Waits until the transaction ends, or only until its speculative insertion is decided.
+pub fn wait_for(xid: pg_sys::TransactionId, speculative_token: u32) {
+    // SAFETY: both take any xid; they raise on cancel and lock_timeout. No relation is named: it serves error context only.
+    unsafe {
+        if speculative_token != 0 {
+            pg_sys::SpeculativeInsertionWait(xid, speculative_token);
+        } else {
+            pg_sys::XactLockTableWait(xid, std::ptr::null_mut(), std::ptr::null_mut(), pg_sys::XLTW_Oper::XLTW_InsertIndex);
+        }
+    }
+}
+
+/// 25006 on a standby and in a read-only transaction: nothing else on these paths refuses to write there.
+pub fn ensure_writable(call: &std::ffi::CStr) {
+    // SAFETY: they raise or return; the name outlives the call.
+    unsafe {
+        if pg_sys::RecoveryInProgress() {
+            pgrx::ereport!(
+                ERROR,
+                pgrx::PgSqlErrorCode::ERRCODE_READ_ONLY_SQL_TRANSACTION,
+                format!("cannot execute {} during recovery", call.to_string_lossy()),
+                "A standby answers idem_is_claimed and idem_effects; claims go to the primary."
+            );
+        }
+        pg_sys::PreventCommandIfReadOnly(call.as_ptr());
+        pg_sys::PreventCommandIfParallelMode(call.as_ptr());
+    }
+}
+
+/// The OID of a relation of schema idem; `None` when there is no such relation.
+pub fn relation_oid(name: &std::ffi::CStr) -> Option<pg_sys::Oid> {
+    // SAFETY: look-ups in the system caches by NUL-terminated names.
+    let oid = unsafe {
+        let schema = pg_sys::get_namespace_oid(c"idem".as_ptr(), true);
+        if schema == pg_sys::InvalidOid {
+            return None;
+        }
+        pg_sys::get_relname_relid(name.as_ptr(), schema)
+    };
+    (oid != pg_sys::InvalidOid).then_some(oid)
+}
+
+/// The start of the current transaction, microseconds since 2000: what `now()` answers.
+pub fn transaction_start() -> pg_sys::TimestampTz {
+    // SAFETY: reads a variable of the transaction.
+    unsafe { pg_sys::GetCurrentTransactionStartTimestamp() }
+}
+
+/// Answers a set-returning call with these rows, of the function's own result type.
+pub fn answer_rows<const N: usize>(fcinfo: pg_sys::FunctionCallInfo, rows: impl Iterator<Item = [Option<pg_sys::Datum>; N]>) {
+    // SAFETY: InitMaterializedSRF raises unless the caller takes a set; it leaves a tuplestore and a row type with as
+    // many columns as the SQL of the function declares, which is N.
+    unsafe {
+        pg_sys::InitMaterializedSRF(fcinfo, 0);
+        let result = (*fcinfo).resultinfo.cast::<pg_sys::ReturnSetInfo>();
+        for row in rows {
+            let mut values = row.map(|value| value.unwrap_or(pg_sys::Datum::from(0)));
+            let mut nulls = row.map(|value| value.is_none());
+            pg_sys::tuplestore_putvalues((*result).setResult, (*result).setDesc, values.as_mut_ptr(), nulls.as_mut_ptr());
+        }
+    }
+}

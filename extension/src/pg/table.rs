@@ -1,0 +1,60 @@
+//! An open table with one of its unique indexes.
+
+use pgrx::pg_sys;
+
+/// A table and an index of it, open. Dropping it closes both; the index lock always goes, the table lock goes unless the
+/// table was opened for writing. (An error leaves both to the resource owner, as in any C function.)
+pub struct Table {
+    pub(super) heap: pg_sys::Relation,
+    pub(super) index: pg_sys::Relation,
+    lock: pg_sys::LOCKMODE,
+}
+
+impl Table {
+    /// Opens the table and its primary key to look something up. The locks go when it is dropped: before PostgreSQL 18
+    /// a backend has 16 cheap lock slots, and the business transaction needs them.
+    pub fn for_reading(table: pg_sys::Oid) -> Self {
+        Self::open(table, None, pg_sys::AccessShareLock as pg_sys::LOCKMODE)
+    }
+
+    /// Opens the table and its primary key to insert. The table stays locked to the end of the transaction.
+    pub fn for_writing(table: pg_sys::Oid) -> Self {
+        Self::open(table, None, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE)
+    }
+
+    /// The same with an index of one's choice.
+    pub fn with_index(table: pg_sys::Oid, index: pg_sys::Oid, for_writing: bool) -> Self {
+        let lock = if for_writing { pg_sys::RowExclusiveLock } else { pg_sys::AccessShareLock };
+        Self::open(table, Some(index), lock as pg_sys::LOCKMODE)
+    }
+
+    fn open(table: pg_sys::Oid, index: Option<pg_sys::Oid>, lock: pg_sys::LOCKMODE) -> Self {
+        // SAFETY: table_open and index_open raise unless the OIDs name a table and an index. The primary key is asked
+        // for each time, because REINDEX CONCURRENTLY changes its OID; the relcache has it at hand.
+        unsafe {
+            let heap = pg_sys::table_open(table, lock);
+            let index = pg_sys::index_open(index.unwrap_or_else(|| pg_sys::RelationGetPrimaryKeyIndex(heap)), lock);
+            Table { heap, index, lock }
+        }
+    }
+
+    /// Whether the table has no page at all: nothing can be found in it.
+    pub fn is_empty(&self) -> bool {
+        // SAFETY: heap is open.
+        unsafe { pg_sys::RelationGetNumberOfBlocksInFork(self.heap, pg_sys::ForkNumber::MAIN_FORKNUM) == 0 }
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        let keep = self.lock != pg_sys::AccessShareLock as pg_sys::LOCKMODE;
+        // SAFETY: both are open and nothing borrows them any longer.
+        unsafe {
+            pg_sys::index_close(self.index, self.lock);
+            pg_sys::table_close(self.heap, if keep { pg_sys::NoLock as pg_sys::LOCKMODE } else { self.lock });
+        }
+    }
+}

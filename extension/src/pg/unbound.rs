@@ -1,0 +1,26 @@
+//! Functions of PostgreSQL for which pgrx has no binding, declared as its headers do.
+
+use pgrx::pg_sys;
+use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
+
+unsafe extern "C-unwind" {
+    // commands/sequence.h, since PostgreSQL 10
+    fn nextval_internal(relid: pg_sys::Oid, check_permissions: bool) -> i64;
+    // access/heaptoast.h, since PostgreSQL 13
+    fn toast_flatten_tuple(tuple: pg_sys::HeapTuple, desc: pg_sys::TupleDesc) -> pg_sys::HeapTuple;
+}
+
+/// The next value of a sequence, whoever asks.
+pub fn next_value(sequence: pg_sys::Oid) -> i64 {
+    // SAFETY: raises unless the OID is a sequence; the boundary turns its errors into unwinding.
+    unsafe { pg_guard_ffi_boundary(|| nextval_internal(sequence, false)) }
+}
+
+/// A copy of the tuple with everything fetched from TOAST.
+///
+/// # Safety
+/// The tuple has the columns of the descriptor, and its table is still locked.
+pub unsafe fn flatten(tuple: pg_sys::HeapTuple, desc: pg_sys::TupleDesc) -> pg_sys::HeapTuple {
+    // SAFETY: by the contract of this function; the boundary turns its errors into unwinding.
+    unsafe { pg_guard_ffi_boundary(|| toast_flatten_tuple(tuple, desc)) }
+}

@@ -1,0 +1,142 @@
+//! The state of the rings in a backend: read once, and again when `idem.ring` says that it has changed.
+//!
+//! A claim locks `idem.ring` ROW EXCLUSIVE. Taking that lock processes the invalidations of every rotation step that
+//! was committed before, so the state is at least as new as the lock; and a rotation waits for everybody who held the
+//! lock when it published its step. Between them no claim acts on a state that is two steps old.
+
+use super::{RINGS, Ring, Rings, SLICES};
+use crate::errors::{Error, Result};
+use crate::pg;
+use pgrx::pg_sys;
+use pgrx::pg_sys::Datum;
+use pgrx::prelude::*;
+use std::cell::Cell;
+
+thread_local! {
+    static GENERATION: Cell<u64> = const { Cell::new(1) };
+    static REGISTERED: Cell<bool> = const { Cell::new(false) };
+    static TABLES: Cell<Option<(u64, Tables)>> = const { Cell::new(None) };
+    static RINGS_AT: Cell<Option<(u64, Rings)>> = const { Cell::new(None) };
+}
+
+#[derive(Clone, Copy)]
+struct Tables {
+    ring: pg_sys::Oid,
+    destination: pg_sys::Oid,
+}
+
+/// A number that changes whenever the rings or the destinations may have changed: caches of either are good for one.
+pub fn generation() -> u64 {
+    GENERATION.get()
+}
+
+/// Only counts: a callback may come in the middle of anything.
+#[pg_guard]
+unsafe extern "C-unwind" fn on_relcache_invalidation(_arg: Datum, relation: pg_sys::Oid) {
+    let hit = match TABLES.get() {
+        Some((_, tables)) => relation == tables.ring || relation == tables.destination || relation == pg_sys::InvalidOid,
+        None => true,
+    };
+    if hit {
+        GENERATION.set(GENERATION.get() + 1);
+    }
+}
+
+/// `idem.ring`, or 55000.
+pub fn ring_table() -> Result<pg_sys::Oid> {
+    tables().map(|t| t.ring)
+}
+
+fn tables() -> Result<Tables> {
+    if !REGISTERED.get() {
+        // SAFETY: once a backend; the callback lives as long as the library, which is never unloaded.
+        unsafe { pg_sys::CacheRegisterRelcacheCallback(Some(on_relcache_invalidation), Datum::from(0)) };
+        REGISTERED.set(true);
+    }
+    if let Some((at, tables)) = TABLES.get()
+        && at == generation()
+    {
+        return Ok(tables);
+    }
+    let (Some(ring), Some(destination)) = (pg::relation_oid(c"ring"), pg::relation_oid(c"destination")) else {
+        return Err(Error::NotInstalled);
+    };
+    let tables = Tables { ring, destination };
+    TABLES.set(Some((generation(), tables)));
+    Ok(tables)
+}
+
+/// Enters the rings to claim: locks `idem.ring` to the end of the transaction and answers the state that holds as long.
+pub fn enter() -> Result<Rings> {
+    locked(pg_sys::RowExclusiveLock as pg_sys::LOCKMODE)
+}
+
+/// The state to read by. Works on a standby; nothing waits for this reader, and it needs no more: what is claimed while
+/// it looks is claimed after it looked.
+pub fn look() -> Result<Rings> {
+    locked(pg_sys::AccessShareLock as pg_sys::LOCKMODE)
+}
+
+fn locked(mode: pg_sys::LOCKMODE) -> Result<Rings> {
+    loop {
+        let tables = tables()?;
+        // SAFETY: any OID can be locked; if its table was dropped in between, the invalidation has been counted.
+        unsafe { pg_sys::LockRelationOid(tables.ring, mode) };
+        if let Some((at, rings)) = RINGS_AT.get()
+            && at == generation()
+        {
+            return Ok(rings);
+        }
+        if TABLES.get().is_none_or(|(at, _)| at != generation()) && self::tables()?.ring != tables.ring {
+            // Dropped and created anew while we waited: that lock protects nothing.
+            // SAFETY: it was taken above.
+            unsafe { pg_sys::UnlockRelationOid(tables.ring, mode) };
+            continue;
+        }
+        let before = generation();
+        let rings = load(tables.ring)?;
+        // What came in while loading belongs to the next look.
+        RINGS_AT.set(Some((before, rings)));
+        return Ok(rings);
+    }
+}
+
+/// Reads `idem.ring` as it is now. Not through SPI: in REPEATABLE READ and SERIALIZABLE that reads by the transaction's
+/// own, older snapshot, and claims would go into a slice that is no longer current.
+fn load(table: pg_sys::Oid) -> Result<Rings> {
+    let mut rings = [None; RINGS + 1];
+    // SAFETY: the table is locked; columns are read by their number and type in sql/10_inbox.sql.
+    unsafe {
+        let rel = pg_sys::table_open(table, pg_sys::NoLock as pg_sys::LOCKMODE);
+        let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
+        let scan = pg_sys::systable_beginscan(rel, pg_sys::InvalidOid, false, snapshot, 0, std::ptr::null_mut());
+        loop {
+            let tuple = pg_sys::systable_getnext(scan);
+            if tuple.is_null() {
+                break;
+            }
+            let column = |number: i32| {
+                let mut isnull = false;
+                pg_sys::heap_getattr(tuple, number, (*rel).rd_att, &mut isnull)
+            };
+            let id = column(1).value() as usize;
+            if id <= RINGS {
+                rings[id] = Some((column(2).value() & 3, column(3).value() & 1 == 1, column(5).value() as i64));
+            }
+        }
+        pg_sys::systable_endscan(scan);
+        pg_sys::UnregisterSnapshot(snapshot);
+        pg_sys::table_close(rel, pg_sys::NoLock as pg_sys::LOCKMODE);
+    }
+    const NAMES: [&str; RINGS + 1] = ["inbox_short", "inbox_standard", "inbox_long", "outbox"];
+    let ring = |id: usize| -> Result<Ring> {
+        let (current, opening, remembers_since) = rings[id].ok_or(Error::Corrupt("a ring is missing in idem.ring"))?;
+        let mut slices = [pg_sys::InvalidOid; SLICES];
+        for (n, slice) in slices.iter_mut().enumerate() {
+            let name = std::ffi::CString::new(format!("{}_{n}", NAMES[id])).map_err(|_| Error::NotInstalled)?;
+            *slice = pg::relation_oid(&name).ok_or(Error::NotInstalled)?;
+        }
+        Ok(Ring { current, opening, remembers_since, slices })
+    };
+    Ok(Rings { inbox: [ring(0)?, ring(1)?, ring(2)?], outbox: ring(3)? })
+}

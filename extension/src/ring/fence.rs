@@ -1,0 +1,65 @@
+//! The rotation's view of the claims: publish a step, then wait until nobody acts on what was before.
+
+use super::cache::ring_table;
+use crate::errors::given;
+use crate::pg::{Lockers, wait_a_moment};
+use crate::settings;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::prelude::*;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+thread_local! {
+    /// Who is waited for, by step. Kept between calls: a list that began anew each time would, with enough long
+    /// transactions, never become empty.
+    static FENCES: RefCell<HashMap<String, Lockers>> = RefCell::default();
+}
+
+/// True when every transaction that held a claim when this step was first asked for has ended.
+///
+/// `step` names what was published, differently each time. With `wait` it waits up to `idem.fence_wait` for that.
+#[pg_extern(schema = "idem", requires = ["schema"])]
+fn fence(step: Option<&str>, wait: Option<bool>) -> Result<bool, ErrorReport> {
+    let step = given(step, "step")?;
+    let wait = given(wait, "wait")?;
+    let mut lockers = match FENCES.with_borrow_mut(|fences| fences.remove(step)) {
+        Some(lockers) => lockers,
+        None => Lockers::of(ring_table()?),
+    };
+    let deadline = wait.then(|| Instant::now() + Duration::from_millis(settings::FENCE_WAIT_MS.get().max(0) as u64));
+    while !lockers.have_ended() {
+        if deadline.is_none_or(|deadline| Instant::now() >= deadline) {
+            FENCES.with_borrow_mut(|fences| {
+                // Steps that another maintainer took in the meantime are not asked for again.
+                fences.retain(|other, _| ring_of(other) != ring_of(step));
+                fences.insert(step.to_owned(), lockers)
+            });
+            return Ok(false);
+        }
+        wait_a_moment(5);
+    }
+    Ok(true)
+}
+
+fn ring_of(step: &str) -> Option<&str> {
+    step.split(' ').next()
+}
+
+/// Whether this backend has a rotation that waits at its fence.
+pub fn fences_pending() -> bool {
+    FENCES.with_borrow(|fences| !fences.is_empty())
+}
+
+/// Makes every backend read this table's state again at its next claim; sent when the transaction commits.
+#[pg_extern(schema = "idem", requires = ["schema"])]
+fn invalidate(relation: Option<pg_sys::Oid>) -> Result<(), ErrorReport> {
+    let relation = given(relation, "relation")?;
+    // SAFETY: relation_open raises unless it is a relation.
+    unsafe {
+        let rel = pg_sys::relation_open(relation, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
+        pg_sys::CacheInvalidateRelcache(rel);
+        pg_sys::relation_close(rel, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
+    }
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! The rings: which slices there are, which one takes claims, which ones are probed.
+
+mod cache;
+mod fence;
+
+pub use cache::{enter, generation, look};
+pub use fence::fences_pending;
+
+use pgrx::pg_sys;
+
+/// Slices of a ring: two sealed, current, next.
+pub const SLICES: usize = 4;
+/// Rings of the inbox: short, standard, long.
+pub const RINGS: usize = 3;
+
+/// One ring as `idem.ring` describes it.
+#[derive(Debug, Clone, Copy)]
+pub struct Ring {
+    current: usize,
+    /// The rotation has begun: claims go into current and next.
+    opening: bool,
+    /// Every claim made since then (microseconds since 2000) is found.
+    pub remembers_since: pg_sys::TimestampTz,
+    slices: [pg_sys::Oid; SLICES],
+}
+
+impl Ring {
+    /// The two slices that take no claims any longer, the older first.
+    pub fn sealed(&self) -> [pg_sys::Oid; 2] {
+        [self.at(2), self.at(3)]
+    }
+
+    pub fn current(&self) -> pg_sys::Oid {
+        self.at(0)
+    }
+
+    /// The next slice, while claims must stand there too.
+    pub fn next_if_opening(&self) -> Option<pg_sys::Oid> {
+        self.opening.then(|| self.at(1))
+    }
+
+    /// The slices in which a claim can stand, the oldest first.
+    pub fn probed(&self) -> impl Iterator<Item = pg_sys::Oid> {
+        self.sealed().into_iter().chain([self.current()]).chain(self.next_if_opening())
+    }
+
+    /// Every slice, whatever its state.
+    pub fn all(&self) -> [pg_sys::Oid; SLICES] {
+        self.slices
+    }
+
+    fn at(&self, distance: usize) -> pg_sys::Oid {
+        self.slices[(self.current + distance) % SLICES]
+    }
+}
+
+/// All rings, as of one moment.
+#[derive(Debug, Clone, Copy)]
+pub struct Rings {
+    pub inbox: [Ring; RINGS],
+    pub outbox: Ring,
+}

@@ -1,0 +1,68 @@
+//! Every setting, its unit and why it is there.
+
+use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
+use std::ffi::CString;
+
+/// Whether two destinations process the same id independently.
+#[derive(Clone, Copy, PartialEq, Eq, PostgresGucEnum)]
+pub enum MessageIdentity {
+    #[name = c"id_and_destination"]
+    IdAndDestination,
+    #[name = c"id"]
+    Id,
+}
+
+pub static MESSAGE_IDENTITY: GucSetting<MessageIdentity> = GucSetting::<MessageIdentity>::new(MessageIdentity::IdAndDestination);
+pub static TRACEPARENT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
+pub static FENCE_WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(10_000);
+pub static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
+pub static NAPTIME_MS: GucSetting<i32> = GucSetting::<i32>::new(10_000);
+
+/// Defines the settings. Once, from `_PG_init`, before the prefix is reserved.
+pub fn define() {
+    GucRegistry::define_enum_guc(
+        c"idem.message_identity",
+        c"What makes two messages the same: id_and_destination or id.",
+        c"With id, whoever claims an id first wins it for all destinations; retention is then that of the destination \"*\". Change it only while no consumer runs: claims made under the other value are not found.",
+        &MESSAGE_IDENTITY,
+        // For all sessions alike: two consumers that disagree would both process a message.
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_string_guc(
+        c"idem.traceparent",
+        c"W3C trace context that is recorded with effects which have no traceparent among their headers.",
+        c"Set it with SET LOCAL, so that a trace goes on at the consumer of an effect.",
+        &TRACEPARENT,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"idem.fence_wait",
+        c"How long CALL idem_maintain() waits for running transactions before a rotation step.",
+        c"In milliseconds. It waits for transactions that hold a claim; when they take longer, the next call goes on. The worker waits without this limit.",
+        &FENCE_WAIT_MS,
+        0,
+        3_600_000,
+        GucContext::Userset,
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_string_guc(
+        c"idem.databases",
+        c"Databases that get a worker, separated by commas; empty: all that have the extension.",
+        c"Names as in pg_database. Useful when a server has many databases and few with idem.",
+        &DATABASES,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"idem.naptime",
+        c"Pause between two passes of the worker over a database.",
+        c"In milliseconds. A rotation is late by at most this; each pass starts a process, so that no connection stands in the way of DROP DATABASE.",
+        &NAPTIME_MS,
+        100,
+        3_600_000,
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
+    );
+}

@@ -1,0 +1,87 @@
+//! What the backends share: counters, the worker's last pass, who waits for effects. It exists only when the library is
+//! preloaded; without it nothing is counted and waiters poll.
+
+use pgrx::prelude::*;
+use pgrx::{PGRXSharedMemory, PgAtomic, pg_shmem_init, pg_sys};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Databases that can have counters; those beyond go without.
+const DATABASES: usize = 64;
+/// Backends that can wait for effects at once; those beyond poll.
+pub const WAITERS: usize = 128;
+pub const COUNTERS: usize = 8;
+
+/// The part of one database.
+pub struct Database {
+    oid: AtomicU32,
+    pub counters: [AtomicU64; COUNTERS],
+    /// Transactions with effects that have committed.
+    pub recordings: AtomicU64,
+    /// Microseconds since 2000; 0: none yet.
+    pub last_pass: AtomicI64,
+}
+
+/// A backend that waits for effects of a database.
+pub struct Waiter {
+    pub database: AtomicU32,
+    /// The address of its latch, which is in shared memory; 0: the place is free.
+    pub latch: AtomicUsize,
+}
+
+pub struct Shared {
+    databases: [Database; DATABASES],
+    pub waiters: [Waiter; WAITERS],
+}
+
+// SAFETY: only atomics, no pointers that mean anything else in another process.
+unsafe impl PGRXSharedMemory for Shared {}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Shared {
+            databases: std::array::from_fn(|_| Database {
+                oid: AtomicU32::new(0),
+                counters: std::array::from_fn(|_| AtomicU64::new(0)),
+                recordings: AtomicU64::new(0),
+                last_pass: AtomicI64::new(0),
+            }),
+            waiters: std::array::from_fn(|_| Waiter { database: AtomicU32::new(0), latch: AtomicUsize::new(0) }),
+        }
+    }
+}
+
+// SAFETY: the name is used once.
+static SHARED: PgAtomic<Shared> = unsafe { PgAtomic::new(c"idem") };
+static PRELOADED: AtomicBool = AtomicBool::new(false);
+
+/// Asks for the shared memory; from `_PG_init` while preloading.
+pub fn init() {
+    pg_shmem_init!(SHARED);
+    PRELOADED.store(true, Ordering::Relaxed);
+}
+
+/// The shared memory, when there is one.
+pub fn shared() -> Option<&'static Shared> {
+    PRELOADED.load(Ordering::Relaxed).then(|| SHARED.get())
+}
+
+/// Whether the library was preloaded.
+pub fn preloaded() -> bool {
+    PRELOADED.load(Ordering::Relaxed)
+}
+
+/// The part of this database; makes it at the first use.
+pub fn this_database() -> Option<&'static Database> {
+    // SAFETY: set once when the backend connects.
+    let oid = unsafe { pg_sys::MyDatabaseId }.to_u32();
+    shared()?.databases.iter().find(|database| {
+        database.oid.load(Ordering::Relaxed) == oid
+            || database.oid.compare_exchange(0, oid, Ordering::Relaxed, Ordering::Relaxed).is_ok_and(|_| true)
+            || database.oid.load(Ordering::Relaxed) == oid
+    })
+}
+
+/// Whether a backend of that database has used idem since the server started.
+pub fn is_known(database: pg_sys::Oid) -> bool {
+    shared().is_some_and(|shared| shared.databases.iter().any(|d| d.oid.load(Ordering::Relaxed) == database.to_u32()))
+}

@@ -1,0 +1,105 @@
+//! Arguments and results that pgrx has no type for.
+
+use crate::errors::{Error, Result};
+use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
+use pgrx::pgrx_sql_entity_graph::metadata::{ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin};
+use pgrx::prelude::*;
+use pgrx::{FromDatum, pg_sys};
+use std::ffi::CStr;
+
+/// A `jsonb` argument as its text: what it carries is passed on and never interpreted, so numbers keep their digits.
+pub struct JsonText(String);
+
+impl JsonText {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromDatum for JsonText {
+    unsafe fn from_polymorphic_datum(datum: pg_sys::Datum, is_null: bool, _: pg_sys::Oid) -> Option<Self> {
+        if is_null {
+            return None;
+        }
+        // SAFETY: the datum is a jsonb; jsonb_out answers a NUL-terminated string.
+        let text: Option<&CStr> = unsafe { pgrx::direct_function_call(pg_sys::jsonb_out, &[Some(datum)]) };
+        // The database is UTF-8: the install script makes sure.
+        text.map(|text| JsonText(text.to_string_lossy().into_owned()))
+    }
+}
+
+// SAFETY: unboxes by FromDatum, which handles every jsonb.
+unsafe impl<'fcx> ArgAbi<'fcx> for JsonText {
+    unsafe fn unbox_arg_unchecked(arg: Arg<'_, 'fcx>) -> Self {
+        // SAFETY: the argument is a jsonb that is not NULL; NULL becomes None in Option's implementation.
+        unsafe { arg.unbox_arg_using_from_datum() }.unwrap_or(JsonText(String::new()))
+    }
+}
+
+// SAFETY: it is jsonb in SQL.
+unsafe impl SqlTranslatable for JsonText {
+    const TYPE_IDENT: &'static str = pgrx::pgrx_resolved_type!(JsonText);
+    const TYPE_ORIGIN: TypeOrigin = TypeOrigin::External;
+    const ARGUMENT_SQL: std::result::Result<SqlMappingRef, ArgumentError> = Ok(SqlMappingRef::literal("jsonb"));
+    const RETURN_SQL: std::result::Result<ReturnsRef, ReturnsError> = Ok(ReturnsRef::One(SqlMappingRef::literal("jsonb")));
+}
+
+/// A jsonb datum from its text.
+pub fn jsonb_datum(text: &str) -> Result<Option<pg_sys::Datum>> {
+    let text = std::ffi::CString::new(text).map_err(|_| Error::Corrupt("a NUL byte in JSON"))?;
+    // SAFETY: jsonb_in takes a NUL-terminated string.
+    Ok(unsafe { pgrx::direct_function_call_as_datum(pg_sys::jsonb_in, &[text.as_c_str().into_datum()]) })
+}
+
+/// A row of the function's own result type.
+pub struct CompositeDatum(pg_sys::Datum);
+
+impl CompositeDatum {
+    /// A row of an enum value and something else. The enum is the type of the first result column: nothing is looked up
+    /// by name, so search_path has no say.
+    pub fn labelled(fcinfo: pg_sys::FunctionCallInfo, label: &CStr, second: Option<pg_sys::Datum>) -> Result<Self> {
+        // SAFETY: fcinfo is that of a function with two result columns, an enum and another; the label is one of the
+        // enum's, as sql/30_types.sql declares it.
+        unsafe {
+            let mut desc: pg_sys::TupleDesc = std::ptr::null_mut();
+            let class = pg_sys::get_call_result_type(fcinfo, std::ptr::null_mut(), &mut desc);
+            if class != pg_sys::TypeFuncClass::TYPEFUNC_COMPOSITE || desc.is_null() || (*desc).natts != 2 {
+                return Err(Error::Corrupt("the result type of idem_claim is not a row of two columns"));
+            }
+            let desc = pg_sys::BlessTupleDesc(desc);
+            let enum_type = pg_sys::SPI_gettypeid(desc, 1);
+            let mut name: pg_sys::NameData = std::mem::zeroed();
+            pg_sys::namestrcpy(&mut name, label.as_ptr());
+            let row = pg_sys::SearchSysCache2(
+                pg_sys::SysCacheIdentifier::ENUMTYPOIDNAME as i32,
+                pg_sys::Datum::from(enum_type),
+                pg_sys::Datum::from(&raw mut name),
+            );
+            if row.is_null() {
+                return Err(Error::Corrupt("the type idem_outcome lacks a value"));
+            }
+            let value = (*pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_enum>()).oid;
+            pg_sys::ReleaseSysCache(row);
+            let mut values = [pg_sys::Datum::from(value), second.unwrap_or(pg_sys::Datum::from(0))];
+            let mut nulls = [false, second.is_none()];
+            let tuple = pg_sys::heap_form_tuple(desc, values.as_mut_ptr(), nulls.as_mut_ptr());
+            Ok(CompositeDatum(pg_sys::HeapTupleHeaderGetDatum((*tuple).t_data)))
+        }
+    }
+}
+
+// SAFETY: the datum is a row in the memory of the call.
+unsafe impl BoxRet for CompositeDatum {
+    unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> pgrx::datum::Datum<'fcx> {
+        // SAFETY: as above.
+        unsafe { fcinfo.return_raw_datum(self.0) }
+    }
+}
+
+// SAFETY: functions that answer it declare their SQL themselves.
+unsafe impl SqlTranslatable for CompositeDatum {
+    const TYPE_IDENT: &'static str = pgrx::pgrx_resolved_type!(CompositeDatum);
+    const TYPE_ORIGIN: TypeOrigin = TypeOrigin::External;
+    const ARGUMENT_SQL: std::result::Result<SqlMappingRef, ArgumentError> = Ok(SqlMappingRef::literal("record"));
+    const RETURN_SQL: std::result::Result<ReturnsRef, ReturnsError> = Ok(ReturnsRef::One(SqlMappingRef::literal("record")));
+}

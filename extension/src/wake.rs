@@ -1,0 +1,108 @@
+//! Waking relays when effects have been committed: through shared memory, because NOTIFY takes a global lock at commit.
+
+use crate::errors::{given, invalid};
+use crate::pg::wait_a_moment;
+use crate::shared::{Waiter, shared, this_database};
+use crate::stats::watch_transactions;
+use pgrx::pg_sys;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::prelude::*;
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// A relay that waits keeps a snapshot, and that keeps VACUUM from its work: not for longer than this.
+const LONGEST_WAIT_MS: i32 = 60_000;
+/// How long a waiter sleeps that nobody will wake, in turn after turn.
+const POLL_MS: (i64, i64) = (10, 1_000);
+
+thread_local! {
+    static RECORDED: Cell<bool> = const { Cell::new(false) };
+    /// What this backend knew of when it last waited.
+    static SEEN: Cell<u64> = const { Cell::new(0) };
+    static IDLE_MS: Cell<i64> = const { Cell::new(POLL_MS.0) };
+}
+
+/// This transaction has effects: waiters learn of it when it commits.
+pub fn effects_recorded(how_many: usize) {
+    if how_many > 0 {
+        watch_transactions();
+        RECORDED.set(true);
+    }
+}
+
+pub fn transaction_forgotten() {
+    RECORDED.set(false);
+}
+
+pub fn transaction_committed() {
+    if !RECORDED.replace(false) {
+        return;
+    }
+    let (Some(shared), Some(database)) = (shared(), this_database()) else { return };
+    database.recordings.fetch_add(1, Ordering::SeqCst);
+    // SAFETY: set once when the backend connects.
+    let this = unsafe { pg_sys::MyDatabaseId }.to_u32();
+    for waiter in &shared.waiters {
+        let latch = waiter.latch.load(Ordering::SeqCst);
+        if latch != 0 && waiter.database.load(Ordering::SeqCst) == this {
+            // SAFETY: the address of a process's latch in shared memory; setting it when its owner has gone does nothing.
+            unsafe { pg_sys::SetLatch(latch as *mut pg_sys::Latch) };
+        }
+    }
+}
+
+/// A place among the waiters, freed when dropped.
+struct Place(&'static Waiter);
+
+impl Place {
+    fn take() -> Option<Self> {
+        // SAFETY: MyLatch and MyDatabaseId are this process's own; MyLatch points into shared memory in a backend.
+        let (latch, database) = unsafe { (pg_sys::MyLatch as usize, pg_sys::MyDatabaseId.to_u32()) };
+        let place = shared()?.waiters.iter().find(|waiter| {
+            // A place that still carries our latch is left over from a wait that an error ended.
+            waiter.latch.load(Ordering::SeqCst) == latch
+                || waiter.latch.compare_exchange(0, latch, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        })?;
+        place.database.store(database, Ordering::SeqCst);
+        Some(Place(place))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.latch.store(0, Ordering::SeqCst);
+    }
+}
+
+/// Waits until effects are committed that this session has not waited for, at most `timeout_ms` milliseconds. True: look
+/// with `idem_relay_next`. False: nothing is known, look now and then all the same.
+///
+/// Without preloading it only sleeps, longer from call to call while it is not told of anything.
+#[pg_extern(requires = ["schema"])]
+fn idem_relay_wait(timeout_ms: default!(Option<i32>, "1000")) -> Result<bool, ErrorReport> {
+    let timeout_ms = given(timeout_ms, "timeout_ms")?;
+    if !(0..=LONGEST_WAIT_MS).contains(&timeout_ms) {
+        invalid(format!("timeout_ms is {timeout_ms}"), format!("It must be between 0 and {LONGEST_WAIT_MS}."))?;
+    }
+    let deadline = Instant::now() + Duration::from_millis(timeout_ms as u64);
+    let left = || deadline.saturating_duration_since(Instant::now()).as_millis() as i64;
+    let place = Place::take();
+    let Some(database) = this_database().filter(|_| place.is_some()) else {
+        let idle = IDLE_MS.get();
+        IDLE_MS.set((idle * 2).min(POLL_MS.1));
+        wait_a_moment(idle.min(i64::from(timeout_ms)).max(1));
+        return Ok(false);
+    };
+    loop {
+        let recordings = database.recordings.load(Ordering::SeqCst);
+        if recordings != SEEN.replace(recordings) {
+            return Ok(true);
+        }
+        let left = left();
+        if left <= 0 {
+            return Ok(false);
+        }
+        wait_a_moment(left);
+    }
+}

@@ -1,0 +1,134 @@
+//! The launcher: one process, no database; starts a maintainer for each database in turn.
+
+use super::end_on_sigterm;
+use crate::pg::wait_a_moment;
+use crate::settings;
+use crate::shared;
+use pgrx::bgworkers::{BackgroundWorker, BackgroundWorkerBuilder, BgWorkerStartTime, DynamicBackgroundWorker, SignalWakeFlags};
+use pgrx::prelude::*;
+use pgrx::pg_sys;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// After an error the launcher comes back after this, not at once.
+const RESTART: Duration = Duration::from_secs(5);
+/// How often a database is asked whether it has the extension by now, unless a backend of it has used idem already.
+const DISCOVERY: Duration = Duration::from_secs(60);
+/// Maintainers at once: they share max_worker_processes with everybody.
+const AT_ONCE: usize = 2;
+/// How often it looks whether a maintainer has ended.
+const WATCH_MS: i64 = 100;
+
+/// Registers the launcher; from `_PG_init` while preloading.
+pub fn register() {
+    BackgroundWorkerBuilder::new("idem launcher")
+        .set_type("idem launcher")
+        .set_library("idem")
+        .set_function("idem_launcher_main")
+        .enable_spi_access()
+        // Not on a standby; the postmaster starts it there after promotion.
+        .set_start_time(BgWorkerStartTime::RecoveryFinished)
+        .set_restart_time(Some(RESTART))
+        .load();
+}
+
+struct Site {
+    next_pass: Instant,
+    running: Option<DynamicBackgroundWorker>,
+}
+
+#[pg_guard]
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
+    end_on_sigterm();
+    BackgroundWorker::attach_signal_handlers(SignalWakeFlags::SIGHUP);
+    BackgroundWorker::connect_worker_to_spi(None, None);
+    let mut sites: HashMap<pg_sys::Oid, Site> = HashMap::new();
+    loop {
+        if BackgroundWorker::sighup_received() {
+            // SAFETY: outside a transaction, in a process that has loaded its settings.
+            unsafe { pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP) };
+        }
+        let databases = databases();
+        sites.retain(|oid, _| databases.contains(oid));
+        for database in databases {
+            sites.entry(database).or_insert_with(|| Site { next_pass: Instant::now(), running: None });
+        }
+        for site in sites.values_mut() {
+            if site.running.as_ref().is_some_and(|worker| !is_running(worker)) {
+                site.running = None;
+            }
+        }
+        let mut running = sites.values().filter(|site| site.running.is_some()).count();
+        let now = Instant::now();
+        for (&database, site) in &mut sites {
+            if running >= AT_ONCE || site.running.is_some() || site.next_pass > now {
+                continue;
+            }
+            site.running = start_maintainer(database);
+            running += usize::from(site.running.is_some());
+            let naptime = Duration::from_millis(settings::NAPTIME_MS.get() as u64);
+            site.next_pass = now + if shared::is_known(database) { naptime } else { naptime.max(DISCOVERY) };
+        }
+        let nap = if running > 0 {
+            WATCH_MS
+        } else {
+            let next = sites.values().map(|site| site.next_pass).min();
+            next.map_or(1_000, |next| next.saturating_duration_since(Instant::now()).as_millis() as i64).clamp(1, 1_000)
+        };
+        wait_a_moment(nap);
+    }
+}
+
+fn is_running(worker: &DynamicBackgroundWorker) -> bool {
+    use pgrx::bgworkers::BackgroundWorkerStatus::*;
+    matches!(worker.pid(), Ok(_) | Err(NotYetStarted))
+}
+
+fn start_maintainer(database: pg_sys::Oid) -> Option<DynamicBackgroundWorker> {
+    // SAFETY: this process's id.
+    let pid = unsafe { pg_sys::MyProcPid };
+    BackgroundWorkerBuilder::new("idem maintainer")
+        .set_type("idem maintainer")
+        .set_library("idem")
+        .set_function("idem_maintainer_main")
+        .set_argument(database.into_datum())
+        .set_notify_pid(pid)
+        .enable_spi_access()
+        .set_start_time(BgWorkerStartTime::RecoveryFinished)
+        .set_restart_time(None)
+        .load_dynamic()
+        .ok()
+}
+
+/// The databases to look after: those that take connections and that `idem.databases` allows. By a scan of the shared
+/// catalog, because a process without a database has no SQL.
+fn databases() -> Vec<pg_sys::Oid> {
+    let allowed = settings::DATABASES.get();
+    let allowed = allowed.as_ref().and_then(|names| names.to_str().ok()).unwrap_or("");
+    let allowed: Vec<&str> = allowed.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    let mut found = Vec::new();
+    // SAFETY: a transaction of its own around a scan of a shared catalog, as the autovacuum launcher does it.
+    unsafe {
+        pg_sys::SetCurrentStatementStartTimestamp();
+        pg_sys::StartTransactionCommand();
+        let rel = pg_sys::table_open(pg_sys::DatabaseRelationId, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
+        let scan = pg_sys::systable_beginscan(rel, pg_sys::InvalidOid, false, std::ptr::null_mut(), 0, std::ptr::null_mut());
+        loop {
+            let tuple = pg_sys::systable_getnext(scan);
+            if tuple.is_null() {
+                break;
+            }
+            let row = &*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_database>();
+            let name = std::ffi::CStr::from_ptr(row.datname.data.as_ptr()).to_string_lossy();
+            let wanted = if allowed.is_empty() { !row.datistemplate } else { allowed.contains(&name.as_ref()) };
+            if row.datallowconn && wanted {
+                found.push(row.oid);
+            }
+        }
+        pg_sys::systable_endscan(scan);
+        pg_sys::table_close(rel, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
+        pg_sys::CommitTransactionCommand();
+    }
+    found
+}

@@ -1,0 +1,45 @@
+//! The worker: it does what `CALL idem_maintain()` does, in every database that has the extension.
+//!
+//! A launcher, started with the server, has no database of its own. For each database it starts, one pass after another,
+//! a maintainer that connects, does the steps that are due, and ends: a connection that stayed would stand in the way of
+//! DROP DATABASE. Only while a rotation waits at its fence does a maintainer stay, and then the transaction it waits for
+//! is in that database too. Both run on the primary only.
+
+mod launcher;
+mod maintainer;
+
+pub use launcher::register;
+
+use crate::shared::{preloaded, this_database};
+use crate::settings;
+use pgrx::iter::TableIterator;
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use std::sync::atomic::Ordering;
+
+/// Lets SIGTERM end the process at the next interrupt check, in the middle of a statement if need be. The handler that
+/// pgrx offers only sets a flag: fast shutdown then waits for the statement, and a normal return would unregister the
+/// worker for good.
+fn end_on_sigterm() {
+    unsafe extern "C-unwind" {
+        #[link_name = "die"]
+        fn postgres_die(signal: core::ffi::c_int);
+    }
+    // SAFETY: die is PostgreSQL's own handler of SIGTERM (tcop/postgres.c), made for this.
+    unsafe {
+        #[cfg(not(feature = "pg18"))]
+        pg_sys::pqsignal(pg_sys::SIGTERM as i32, Some(postgres_die));
+        #[cfg(feature = "pg18")]
+        pg_sys::pqsignal_be(pg_sys::SIGTERM as i32, Some(postgres_die));
+    }
+}
+
+/// What the health check asks of the worker.
+#[pg_extern(schema = "idem", requires = ["schema"])]
+#[allow(clippy::type_complexity)]
+fn worker_state()
+-> TableIterator<'static, (name!(preloaded, bool), name!(last_pass, Option<TimestampWithTimeZone>), name!(naptime_ms, i32))> {
+    let last_pass = this_database().map_or(0, |database| database.last_pass.load(Ordering::Relaxed));
+    let last_pass = (last_pass != 0).then(|| TimestampWithTimeZone::try_from(last_pass).ok()).flatten();
+    TableIterator::once((preloaded(), last_pass, settings::NAPTIME_MS.get()))
+}
