@@ -20,7 +20,7 @@ BEGIN
     ELSIF worker.last_pass IS NULL THEN
         RETURN QUERY VALUES ('worker', CASE WHEN clock_timestamp() - pg_postmaster_start_time() > '2 minutes' THEN 'critical' ELSE 'warning' END,
                              'no pass in this database yet: see idem.databases, max_worker_processes and the server log');
-    ELSIF clock_timestamp() - worker.last_pass > greatest('1 minute', 5 * worker.naptime) THEN
+    ELSIF clock_timestamp() - worker.last_pass > greatest('1 minute', 5 * worker.naptime_ms * interval '1 millisecond') THEN
         RETURN QUERY VALUES ('worker', 'critical', format('the last pass was %s ago: see the server log', date_trunc('second', clock_timestamp() - worker.last_pass)));
     ELSE
         RETURN QUERY VALUES ('worker', 'ok', format('the last pass was %s ago', clock_timestamp() - worker.last_pass));

@@ -34,14 +34,22 @@ impl Destination {
     /// The rings it has left which still remember claims from before.
     pub fn left_rings(&self, rings: &Rings) -> impl Iterator<Item = Ring> {
         let left = self.left;
-        rings.inbox.into_iter().zip(left).filter_map(|(ring, left)| (left? >= ring.remembers_since).then_some(ring))
+        rings
+            .inbox
+            .into_iter()
+            .zip(left)
+            .filter_map(|(ring, left)| (left? >= ring.remembers_since).then_some(ring))
     }
 
     /// Whether a message sent at `sent_at` may have been claimed so long ago that the claim is forgotten.
     pub fn may_have_forgotten(&self, rings: &Rings, sent_at: pg_sys::TimestampTz) -> bool {
         let forgotten_by = |ring: &Ring| sent_at < ring.remembers_since;
         forgotten_by(&self.ring(rings))
-            || rings.inbox.iter().zip(self.left).any(|(ring, left)| left.is_some_and(|left| sent_at < left) && forgotten_by(ring))
+            || rings
+                .inbox
+                .iter()
+                .zip(self.left)
+                .any(|(ring, left)| left.is_some_and(|left| sent_at < left) && forgotten_by(ring))
     }
 }
 
@@ -86,7 +94,11 @@ pub fn intern(name: &str, wait: bool) -> Result<Interned> {
                 ];
                 if insert_unique(&table, &row) {
                     // Not remembered: it must not outlive a rollback.
-                    return Ok(Interned::Known(Destination { id, ring: STANDARD as usize, left: [None; RINGS] }));
+                    return Ok(Interned::Known(Destination {
+                        id,
+                        ring: STANDARD as usize,
+                        left: [None; RINGS],
+                    }));
                 }
             }
         }
@@ -120,7 +132,11 @@ fn cached(name: &str) -> Option<Destination> {
 
 fn open(for_writing: bool) -> Result<Table> {
     let oid = |name| pg::relation_oid(name).ok_or(crate::errors::Error::NotInstalled);
-    Ok(Table::with_index(oid(c"destination")?, oid(c"destination_name_key")?, for_writing))
+    Ok(Table::with_index(
+        oid(c"destination")?,
+        oid(c"destination_name_key")?,
+        for_writing,
+    ))
 }
 
 fn name_key(name: &str) -> [pg_sys::ScanKeyData; 1] {
@@ -129,7 +145,13 @@ fn name_key(name: &str) -> [pg_sys::ScanKeyData; 1] {
     unsafe {
         let mut key: [pg_sys::ScanKeyData; 1] = std::mem::zeroed();
         if let Some(datum) = name.into_datum() {
-            pg_sys::ScanKeyInit(&mut key[0], 1, pg_sys::BTEqualStrategyNumber as u16, pg_sys::F_TEXTEQ.into(), datum);
+            pg_sys::ScanKeyInit(
+                &mut key[0],
+                1,
+                pg_sys::BTEqualStrategyNumber as u16,
+                pg_sys::F_TEXTEQ.into(),
+                datum,
+            );
         }
         key
     }

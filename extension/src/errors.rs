@@ -33,7 +33,10 @@ impl From<Error> for ErrorReport {
     fn from(error: Error) -> Self {
         let report = |code, message: String| ErrorReport::new(code, message, "idem");
         match error {
-            Error::Null(argument) => report(PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED, format!("{argument} must not be null")),
+            Error::Null(argument) => report(
+                PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED,
+                format!("{argument} must not be null"),
+            ),
             Error::Invalid(Invalid { message, hint }) => {
                 report(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, message).set_hint(hint)
             }
@@ -51,7 +54,9 @@ impl From<Error> for ErrorReport {
                 PgSqlErrorCode::ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION,
                 format!("the key of this message id belongs to another id of destination \"{destination}\""),
             )
-            .set_hint(format!("The other id is {taken_by}. Send one of the two messages with another id.")),
+            .set_hint(format!(
+                "The other id is {taken_by}. Send one of the two messages with another id."
+            )),
             Error::Corrupt(what) => report(PgSqlErrorCode::ERRCODE_DATA_CORRUPTED, what.into()),
         }
     }

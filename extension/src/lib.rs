@@ -27,11 +27,51 @@ pgrx::extension_sql_file!("../../sql/10_inbox.sql", name = "inbox", requires = [
 pgrx::extension_sql_file!("../../sql/20_outbox.sql", name = "outbox", requires = ["inbox"]);
 pgrx::extension_sql_file!("../../sql/30_types.sql", name = "types", requires = ["outbox"]);
 pgrx::extension_sql_file!("../../sql/40_relay_tables.sql", name = "relay_tables", requires = ["types"]);
-pgrx::extension_sql_file!("../../sql/60_relay_calls.sql", name = "relay_calls", requires = ["relay_tables"]);
+pgrx::extension_sql_file!(
+    "../../sql/60_relay_calls.sql",
+    name = "relay_calls",
+    requires = ["relay_tables"]
+);
 pgrx::extension_sql_file!("../../sql/70_rotation.sql", name = "rotation", requires = ["relay_calls"]);
 pgrx::extension_sql_file!("../../sql/80_configure.sql", name = "configure", requires = ["rotation"]);
-pgrx::extension_sql_file!("../../sql/85_views.sql", name = "views", requires = ["configure", stats::counters]);
+pgrx::extension_sql_file!(
+    "../../sql/85_views.sql",
+    name = "views",
+    requires = ["configure", stats::counters]
+);
 pgrx::extension_sql_file!("../../sql/90_health.sql", name = "health", requires = ["views"]);
+pgrx::extension_sql_file!(
+    "../../sql/92_calls.sql",
+    name = "calls",
+    requires = [
+        "health",
+        claim::api::idem_try_claim,
+        claim::api::idem_try_claim_uuid,
+        claim::api::idem_try_claim_batch,
+        claim::api::idem_try_claim_batch_uuid,
+        claim::api::idem_claim_text,
+        claim::api::idem_claim_uuid,
+        claim::api::idem_is_claimed,
+        claim::api::idem_is_claimed_uuid,
+        claim::api::idem_forget,
+        claim::api::idem_forget_uuid,
+        effects::api::idem_record_effects,
+        effects::api::idem_record_effects_uuid,
+        effects::api::idem_try_record,
+        effects::api::idem_try_record_uuid,
+        effects::api::idem_effects_text,
+        effects::api::idem_effects_uuid,
+        effects::api::idem_replay_effects,
+        effects::api::idem_replay_effects_uuid,
+        effects::api::idem_send,
+        effects::api::idem_send_bytes,
+        wake::idem_relay_wait,
+        ring::fence::fence,
+        ring::fence::invalidate,
+        stats::counters,
+        worker::worker_state,
+    ]
+);
 pgrx::extension_sql_file!("../../sql/95_grants.sql", name = "grants", finalize);
 
 #[pg_guard]

@@ -7,8 +7,8 @@ use crate::settings;
 use crate::sql_types::jsonb_datum;
 use crate::wake;
 use idem_core::partition_hash;
-use pgrx::prelude::*;
 use pgrx::pg_sys;
+use pgrx::prelude::*;
 use uuid::Uuid;
 
 /// Where an effect comes from; a plain send comes from nowhere.
@@ -55,7 +55,9 @@ pub fn append(outbox: &Ring, effects: &[Effect]) -> Result<()> {
             effect.ordinal.into_datum(),
             effect.source.map(|s| s.destination).into_datum(),
             false.into_datum(),
-            effect.source.and_then(|s| pgrx::Uuid::from_bytes(*s.key.bytes()).into_datum()),
+            effect
+                .source
+                .and_then(|s| pgrx::Uuid::from_bytes(*s.key.bytes()).into_datum()),
             pgrx::Uuid::from_bytes(effect.message_id.into_bytes()).into_datum(),
             effect.topic.into_datum(),
             effect.key.into_datum(),

@@ -45,7 +45,10 @@ impl Default for Shared {
                 recordings: AtomicU64::new(0),
                 last_pass: AtomicI64::new(0),
             }),
-            waiters: std::array::from_fn(|_| Waiter { database: AtomicU32::new(0), latch: AtomicUsize::new(0) }),
+            waiters: std::array::from_fn(|_| Waiter {
+                database: AtomicU32::new(0),
+                latch: AtomicUsize::new(0),
+            }),
         }
     }
 }
@@ -76,12 +79,20 @@ pub fn this_database() -> Option<&'static Database> {
     let oid = unsafe { pg_sys::MyDatabaseId }.to_u32();
     shared()?.databases.iter().find(|database| {
         database.oid.load(Ordering::Relaxed) == oid
-            || database.oid.compare_exchange(0, oid, Ordering::Relaxed, Ordering::Relaxed).is_ok_and(|_| true)
+            || database
+                .oid
+                .compare_exchange(0, oid, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok_and(|_| true)
             || database.oid.load(Ordering::Relaxed) == oid
     })
 }
 
 /// Whether a backend of that database has used idem since the server started.
 pub fn is_known(database: pg_sys::Oid) -> bool {
-    shared().is_some_and(|shared| shared.databases.iter().any(|d| d.oid.load(Ordering::Relaxed) == database.to_u32()))
+    shared().is_some_and(|shared| {
+        shared
+            .databases
+            .iter()
+            .any(|d| d.oid.load(Ordering::Relaxed) == database.to_u32())
+    })
 }

@@ -2,7 +2,9 @@
 
 use crate::errors::{Error, Result};
 use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
-use pgrx::pgrx_sql_entity_graph::metadata::{ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin};
+use pgrx::pgrx_sql_entity_graph::metadata::{
+    ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
+};
 use pgrx::prelude::*;
 use pgrx::{FromDatum, pg_sys};
 use std::ffi::CStr;

@@ -84,11 +84,19 @@ unsafe extern "C-unwind" fn on_transaction_end(event: pg_sys::XactEvent::Type, _
 }
 
 /// The counters of this database. No row when the library is not preloaded.
-#[pg_extern(schema = "idem", requires = ["schema"])]
+#[pg_extern(
+    requires = ["schema"],
+    sql = r#"
+CREATE FUNCTION idem.counters() RETURNS TABLE (name text, value bigint) LANGUAGE c AS 'MODULE_PATHNAME', 'counters_wrapper';
+"#
+)]
 fn counters() -> TableIterator<'static, (name!(name, &'static str), name!(value, i64))> {
     let rows: Vec<_> = this_database()
         .map(|database| {
-            NAMES.into_iter().zip(database.counters.iter().map(|n| n.load(Ordering::Relaxed) as i64)).collect()
+            NAMES
+                .into_iter()
+                .zip(database.counters.iter().map(|n| n.load(Ordering::Relaxed) as i64))
+                .collect()
         })
         .unwrap_or_default();
     TableIterator::new(rows)

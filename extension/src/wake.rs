@@ -39,7 +39,9 @@ pub fn transaction_committed() {
     if !RECORDED.replace(false) {
         return;
     }
-    let (Some(shared), Some(database)) = (shared(), this_database()) else { return };
+    let (Some(shared), Some(database)) = (shared(), this_database()) else {
+        return;
+    };
     database.recordings.fetch_add(1, Ordering::SeqCst);
     // SAFETY: set once when the backend connects.
     let this = unsafe { pg_sys::MyDatabaseId }.to_u32();
@@ -62,7 +64,10 @@ impl Place {
         let place = shared()?.waiters.iter().find(|waiter| {
             // A place that still carries our latch is left over from a wait that an error ended.
             waiter.latch.load(Ordering::SeqCst) == latch
-                || waiter.latch.compare_exchange(0, latch, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+                || waiter
+                    .latch
+                    .compare_exchange(0, latch, Ordering::SeqCst, Ordering::SeqCst)
+                    .is_ok()
         })?;
         place.database.store(database, Ordering::SeqCst);
         Some(Place(place))
@@ -83,7 +88,10 @@ impl Drop for Place {
 fn idem_relay_wait(timeout_ms: default!(Option<i32>, "1000")) -> Result<bool, ErrorReport> {
     let timeout_ms = given(timeout_ms, "timeout_ms")?;
     if !(0..=LONGEST_WAIT_MS).contains(&timeout_ms) {
-        invalid(format!("timeout_ms is {timeout_ms}"), format!("It must be between 0 and {LONGEST_WAIT_MS}."))?;
+        invalid(
+            format!("timeout_ms is {timeout_ms}"),
+            format!("It must be between 0 and {LONGEST_WAIT_MS}."),
+        )?;
     }
     let deadline = Instant::now() + Duration::from_millis(timeout_ms as u64);
     let left = || deadline.saturating_duration_since(Instant::now()).as_millis() as i64;

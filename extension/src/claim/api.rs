@@ -40,7 +40,10 @@ fn try_claim(id: MessageId, destination: Option<&str>) -> Report<bool> {
 fn idem_try_claim_batch(ids: Option<Array<&str>>, destination: Option<&str>) -> Report<Vec<bool>> {
     let ids = given(ids, "ids")?;
     check_batch(ids.len())?;
-    let ids = ids.iter().map(|id| Ok(MessageId::from_text(given(id, "an id in ids")?)?)).collect::<Result<Vec<_>>>()?;
+    let ids = ids
+        .iter()
+        .map(|id| Ok(MessageId::from_text(given(id, "an id in ids")?)?))
+        .collect::<Result<Vec<_>>>()?;
     try_claim_batch(&ids, destination)
 }
 
@@ -57,7 +60,10 @@ fn idem_try_claim_batch_uuid(ids: Option<Array<Uuid>>, destination: Option<&str>
 
 fn check_batch(ids: usize) -> Result<()> {
     if ids > limits::BATCH_IDS {
-        return invalid(format!("{ids} ids in one batch"), format!("Claim at most {} in one call.", limits::BATCH_IDS));
+        return invalid(
+            format!("{ids} ids in one batch"),
+            format!("Claim at most {} in one call.", limits::BATCH_IDS),
+        );
     }
     Ok(())
 }
@@ -132,11 +138,18 @@ fn full_claim(
     {
         invalid(
             format!("the fingerprint has {} bytes", fingerprint.len()),
-            format!("It must have 1 to {} bytes: give a hash of the message.", limits::FINGERPRINT_BYTES),
+            format!(
+                "It must have 1 to {} bytes: give a hash of the message.",
+                limits::FINGERPRINT_BYTES
+            ),
         )?;
     }
     ensure_writable(c"idem_claim()");
-    let terms = Terms { wait, fingerprint, sent_at: sent_at.map(pg_sys::TimestampTz::from) };
+    let terms = Terms {
+        wait,
+        fingerprint,
+        sent_at: sent_at.map(pg_sys::TimestampTz::from),
+    };
     let (label, handled_at) = match claim(id, destination, terms)? {
         Outcome::Claimed => (c"claimed", Some(transaction_start())),
         Outcome::Duplicate { handled_at } => (c"duplicate", Some(handled_at)),
@@ -144,7 +157,11 @@ fn full_claim(
         Outcome::Mismatch { handled_at } => (c"mismatch", Some(handled_at)),
         Outcome::Expired => (c"expired", None),
     };
-    Ok(CompositeDatum::labelled(fcinfo, label, handled_at.and_then(IntoDatum::into_datum))?)
+    Ok(CompositeDatum::labelled(
+        fcinfo,
+        label,
+        handled_at.and_then(IntoDatum::into_datum),
+    )?)
 }
 
 #[pg_extern(requires = ["schema"])]

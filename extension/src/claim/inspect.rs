@@ -11,7 +11,9 @@ use pgrx::pg_sys;
 /// When the message was claimed, if it is: committed, or by this transaction.
 pub fn claim_of(id: &MessageId, destination: &str) -> Result<Option<(Destination, pg_sys::TimestampTz)>> {
     let rings = ring::look()?;
-    let Some(destination) = find(destination)? else { return Ok(None) };
+    let Some(destination) = find(destination)? else {
+        return Ok(None);
+    };
     let mut keys = identity_keys(&id.key, destination.id);
     for slice in slices_of(&destination, &rings) {
         let table = Table::for_reading(slice);
@@ -27,7 +29,9 @@ pub fn claim_of(id: &MessageId, destination: &str) -> Result<Option<(Destination
 
 /// The destination, when this transaction holds the claim of the message. The caller has entered the rings.
 pub fn is_my_claim(id: &MessageId, destination: &str, rings: &Rings) -> Result<Option<Destination>> {
-    let Some(destination) = find(destination)? else { return Ok(None) };
+    let Some(destination) = find(destination)? else {
+        return Ok(None);
+    };
     let mut keys = identity_keys(&id.key, destination.id);
     let ring = destination.ring(rings);
     // The newest first: that is where it was made, unless the ring turned since.
@@ -44,7 +48,9 @@ pub fn is_my_claim(id: &MessageId, destination: &str, rings: &Rings) -> Result<O
 /// Deletes the claim wherever it stands; whether there was one. Waits for a claim that is being made.
 pub fn forget(id: &MessageId, destination: &str) -> Result<bool> {
     let rings = ring::enter()?;
-    let Some(destination) = find(destination)? else { return Ok(false) };
+    let Some(destination) = find(destination)? else {
+        return Ok(false);
+    };
     let mut keys = identity_keys(&id.key, destination.id);
     let mut forgotten = false;
     for slice in slices_of(&destination, &rings) {
@@ -70,5 +76,9 @@ pub fn forget(id: &MessageId, destination: &str) -> Result<bool> {
 }
 
 fn slices_of(destination: &Destination, rings: &Rings) -> Vec<pg_sys::Oid> {
-    destination.left_rings(rings).chain([destination.ring(rings)]).flat_map(|ring| ring.probed().collect::<Vec<_>>()).collect()
+    destination
+        .left_rings(rings)
+        .chain([destination.ring(rings)])
+        .flat_map(|ring| ring.probed().collect::<Vec<_>>())
+        .collect()
 }

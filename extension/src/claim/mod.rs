@@ -40,12 +40,19 @@ pub struct Terms<'a> {
 }
 
 impl Terms<'_> {
-    pub const PLAIN: Terms<'static> = Terms { wait: true, fingerprint: None, sent_at: None };
+    pub const PLAIN: Terms<'static> = Terms {
+        wait: true,
+        fingerprint: None,
+        sent_at: None,
+    };
 }
 
 /// Claims one message.
 pub fn claim(id: MessageId, destination: &str, terms: Terms) -> Result<Outcome> {
-    let outcome = claim_each(&[id], destination, terms)?.first().copied().unwrap_or(Outcome::InProgress);
+    let outcome = claim_each(&[id], destination, terms)?
+        .first()
+        .copied()
+        .unwrap_or(Outcome::InProgress);
     Ok(outcome)
 }
 
@@ -89,7 +96,11 @@ impl Slices {
                 .chain(ring.sealed())
                 .map(Table::for_reading)
                 .collect(),
-            written: [Some(ring.current()), ring.next_if_opening()].into_iter().flatten().map(Table::for_writing).collect(),
+            written: [Some(ring.current()), ring.next_if_opening()]
+                .into_iter()
+                .flatten()
+                .map(Table::for_writing)
+                .collect(),
         }
     }
 }
@@ -118,19 +129,30 @@ impl<'a> Desk<'a> {
             rings,
             terms,
             sealed: slices.sealed.iter().map(|table| Lookup::new(table, 2)).collect(),
-            written: slices.written.iter().map(|table| (Lookup::new(table, 2), Inserter::new(table))).collect(),
+            written: slices
+                .written
+                .iter()
+                .map(|table| (Lookup::new(table, 2), Inserter::new(table)))
+                .collect(),
         }
     }
 
     fn claim(&mut self, id: &MessageId) -> Result<Outcome> {
         let mut keys = identity_keys(&id.key, self.destination.id);
-        let looks = self.sealed.iter_mut().chain(self.written.iter_mut().map(|(lookup, _)| lookup));
+        let looks = self
+            .sealed
+            .iter_mut()
+            .chain(self.written.iter_mut().map(|(lookup, _)| lookup));
         for lookup in looks {
             if let Settled::Taken(outcome) = settle(lookup, &mut keys, id, self.name, self.terms)? {
                 return Ok(outcome);
             }
         }
-        if self.terms.sent_at.is_some_and(|sent_at| self.destination.may_have_forgotten(self.rings, sent_at)) {
+        if self
+            .terms
+            .sent_at
+            .is_some_and(|sent_at| self.destination.may_have_forgotten(self.rings, sent_at))
+        {
             return Ok(Outcome::Expired);
         }
 
@@ -165,7 +187,13 @@ impl<'a> Desk<'a> {
 }
 
 /// Looks until the key is free, or taken for good; or until it is in progress, when the terms are not to wait.
-fn settle(lookup: &mut Lookup, keys: &mut [pg_sys::ScanKeyData], id: &MessageId, destination: &str, terms: Terms) -> Result<Settled> {
+fn settle(
+    lookup: &mut Lookup,
+    keys: &mut [pg_sys::ScanKeyData],
+    id: &MessageId,
+    destination: &str,
+    terms: Terms,
+) -> Result<Settled> {
     loop {
         match lookup.find(keys) {
             Found::Nothing => return Ok(Settled::Free),

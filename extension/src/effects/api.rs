@@ -31,7 +31,10 @@ fn record_effects(id: MessageId, destination: Option<&str>, effects: Option<Json
     let effects = given(effects, "effects")?;
     let effects = parse(&effects)?;
     ensure_writable(c"idem_record_effects()");
-    Ok(record(id, destination, &effects)?.into_iter().map(|id| Uuid::from_bytes(id.into_bytes())).collect())
+    Ok(record(id, destination, &effects)?
+        .into_iter()
+        .map(|id| Uuid::from_bytes(id.into_bytes()))
+        .collect())
 }
 
 fn parse(effects: &JsonText) -> Result<Vec<EffectSpec<'_>>> {
@@ -134,7 +137,15 @@ fn idem_send(
     content_type: default!(Option<&str>, "NULL"),
 ) -> Report<Uuid> {
     let payload = given(payload, "payload")?;
-    Ok(send(topic, payload.as_str().as_bytes(), key, r#type, headers, message_id, content_type.unwrap_or(JSON))?)
+    Ok(send(
+        topic,
+        payload.as_str().as_bytes(),
+        key,
+        r#type,
+        headers,
+        message_id,
+        content_type.unwrap_or(JSON),
+    )?)
 }
 
 #[pg_extern(name = "idem_send", requires = ["schema"])]
@@ -148,7 +159,15 @@ fn idem_send_bytes(
     content_type: default!(Option<&str>, "NULL"),
 ) -> Report<Uuid> {
     let payload = given(payload, "payload")?;
-    Ok(send(topic, payload, key, r#type, headers, message_id, content_type.unwrap_or(OCTETS))?)
+    Ok(send(
+        topic,
+        payload,
+        key,
+        r#type,
+        headers,
+        message_id,
+        content_type.unwrap_or(OCTETS),
+    )?)
 }
 
 fn send(

@@ -16,7 +16,9 @@ pub fn recorded(id: &MessageId, destination: &str) -> Result<Vec<Vec<Option<pg_s
     idem_core::check_destination(destination)?;
     // The claim and its effects carry the same moment, that of their transaction: an execution that was forgotten since
     // has left effects of another moment.
-    let Some((known, claimed_at)) = claim_of(id, destination)? else { return Ok(Vec::new()) };
+    let Some((known, claimed_at)) = claim_of(id, destination)? else {
+        return Ok(Vec::new());
+    };
     let rings = ring::look()?;
     let slices = rings.outbox.all();
     let mut rows = Vec::new();

@@ -18,20 +18,27 @@ pub fn record(id: MessageId, destination: &str, effects: &[EffectSpec]) -> Resul
     idem_core::check_destination(destination)?;
     let rings = ring::enter()?;
     let Some(known) = is_my_claim(&id, destination, &rings)? else {
-        return Err(Error::NotClaimed { destination: destination.to_owned() });
+        return Err(Error::NotClaimed {
+            destination: destination.to_owned(),
+        });
     };
     if effects.is_empty() {
         return Ok(Vec::new());
     }
     let first = next_ordinal(&known, &id.key, &rings)?;
-    let source = Some(Source { destination: known.id, key: &id.key });
+    let source = Some(Source {
+        destination: known.id,
+        key: &id.key,
+    });
     let effects: Vec<Effect> = effects
         .iter()
         .zip(first..)
         .map(|(effect, ordinal)| Effect {
             source,
             ordinal,
-            message_id: effect.message_id.unwrap_or_else(|| effect_message_id(destination, &id.key, ordinal)),
+            message_id: effect
+                .message_id
+                .unwrap_or_else(|| effect_message_id(destination, &id.key, ordinal)),
             topic: &effect.topic,
             key: effect.key.as_deref(),
             kind: effect.kind.as_deref(),
@@ -60,7 +67,9 @@ fn next_ordinal(destination: &Destination, key: &Key, rings: &Rings) -> Result<i
     let mut next = 0;
     let slices = rings.outbox.all();
     for slice in [rings.outbox.current(), rings.outbox.sealed()[1]] {
-        let Some(number) = slices.iter().position(|&s| s == slice).filter(|&n| n < SLICES) else { continue };
+        let Some(number) = slices.iter().position(|&s| s == slice).filter(|&n| n < SLICES) else {
+            continue;
+        };
         let table = Table::with_index(slice, source_index(number)?, false);
         if table.is_empty() {
             continue;
@@ -83,7 +92,9 @@ pub fn source_keys(destination: i32, key: &Key) -> [pg_sys::ScanKeyData; 2] {
     // SAFETY: ScanKeyInit fills the zeroed keys; the uuid datum lives in the current memory context.
     unsafe {
         let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
-        let uuid = pgrx::Uuid::from_bytes(*key.bytes()).into_datum().unwrap_or(pg_sys::Datum::from(0));
+        let uuid = pgrx::Uuid::from_bytes(*key.bytes())
+            .into_datum()
+            .unwrap_or(pg_sys::Datum::from(0));
         pg_sys::ScanKeyInit(&mut keys[0], 1, eq, pg_sys::F_UUID_EQ.into(), uuid);
         pg_sys::ScanKeyInit(&mut keys[1], 2, eq, pg_sys::F_INT4EQ.into(), pg_sys::Datum::from(destination));
         keys

@@ -22,7 +22,12 @@ impl Appender {
             pg_sys::InitResultRelInfo(target, heap, 1, std::ptr::null_mut(), 0);
             pg_sys::ExecOpenIndices(target, false);
             let slot = pg_sys::MakeSingleTupleTableSlot((*heap).rd_att, pg_sys::table_slot_callbacks(heap));
-            Appender { heap, estate, target, slot }
+            Appender {
+                heap,
+                estate,
+                target,
+                slot,
+            }
         }
     }
 

@@ -123,6 +123,15 @@ unsafe fn index_insert(
     // SAFETY: by the contract of this function; plain columns need no executor state.
     unsafe {
         pg_sys::FormIndexDatum(info, slot, std::ptr::null_mut(), keys.as_mut_ptr(), nulls.as_mut_ptr());
-        pg_sys::index_insert(index, keys.as_mut_ptr(), nulls.as_mut_ptr(), &mut (*slot).tts_tid, heap, check, false, info)
+        pg_sys::index_insert(
+            index,
+            keys.as_mut_ptr(),
+            nulls.as_mut_ptr(),
+            &mut (*slot).tts_tid,
+            heap,
+            check,
+            false,
+            info,
+        )
     }
 }

@@ -12,7 +12,10 @@ pub enum Found {
     /// Committed, or of this transaction: the columns of the row can be read.
     Row,
     /// Another transaction is inserting or deleting it. The token is not 0 while its insertion is speculative.
-    InProgress { xid: pg_sys::TransactionId, speculative_token: u32 },
+    InProgress {
+        xid: pg_sys::TransactionId,
+        speculative_token: u32,
+    },
 }
 
 /// A look-up that can be repeated with other keys: the scan and its slot are set up once.
@@ -37,7 +40,12 @@ impl<'t> Lookup<'t> {
             let scan = pg_sys::index_beginscan(table.heap, table.index, &mut *snapshot, columns, 0);
             #[cfg(feature = "pg18")]
             let scan = pg_sys::index_beginscan(table.heap, table.index, &mut *snapshot, std::ptr::null_mut(), columns, 0);
-            Lookup { scan, slot, snapshot, table }
+            Lookup {
+                scan,
+                slot,
+                snapshot,
+                table,
+            }
         }
     }
 
@@ -58,10 +66,16 @@ impl<'t> Lookup<'t> {
             return Found::Nothing;
         }
         if self.snapshot.xmin != pg_sys::InvalidTransactionId {
-            return Found::InProgress { xid: self.snapshot.xmin, speculative_token: self.snapshot.speculativeToken };
+            return Found::InProgress {
+                xid: self.snapshot.xmin,
+                speculative_token: self.snapshot.speculativeToken,
+            };
         }
         if self.snapshot.xmax != pg_sys::InvalidTransactionId {
-            return Found::InProgress { xid: self.snapshot.xmax, speculative_token: 0 };
+            return Found::InProgress {
+                xid: self.snapshot.xmax,
+                speculative_token: 0,
+            };
         }
         Found::Row
     }
@@ -103,14 +117,20 @@ impl<'t> Lookup<'t> {
     pub fn row(&self) -> Vec<Option<Datum>> {
         // SAFETY: a row was found; the copy has the columns of its descriptor.
         unsafe {
-            let Some(copy) = (*(*self.slot).tts_ops).copy_heap_tuple else { return Vec::new() };
+            let Some(copy) = (*(*self.slot).tts_ops).copy_heap_tuple else {
+                return Vec::new();
+            };
             let desc = (*self.slot).tts_tupleDescriptor;
             let tuple = super::unbound::flatten(copy(self.slot), desc);
             let columns = (*desc).natts as usize;
             let mut values = vec![Datum::from(0); columns];
             let mut nulls = vec![false; columns];
             pg_sys::heap_deform_tuple(tuple, desc, values.as_mut_ptr(), nulls.as_mut_ptr());
-            values.into_iter().zip(nulls).map(|(value, null)| (!null).then_some(value)).collect()
+            values
+                .into_iter()
+                .zip(nulls)
+                .map(|(value, null)| (!null).then_some(value))
+                .collect()
         }
     }
 
@@ -119,7 +139,9 @@ impl<'t> Lookup<'t> {
         // SAFETY: a row was found; heap slots know their xmin.
         unsafe {
             let mut isnull = false;
-            let Some(getsysattr) = (*(*self.slot).tts_ops).getsysattr else { return false };
+            let Some(getsysattr) = (*(*self.slot).tts_ops).getsysattr else {
+                return false;
+            };
             let xmin = getsysattr(self.slot, pg_sys::MinTransactionIdAttributeNumber, &mut isnull);
             pg_sys::TransactionIdIsCurrentTransactionId(pg_sys::TransactionId::from(xmin.value() as u32))
         }

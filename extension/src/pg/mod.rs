@@ -23,7 +23,12 @@ pub fn wait_for(xid: pg_sys::TransactionId, speculative_token: u32) {
         if speculative_token != 0 {
             pg_sys::SpeculativeInsertionWait(xid, speculative_token);
         } else {
-            pg_sys::XactLockTableWait(xid, std::ptr::null_mut(), std::ptr::null_mut(), pg_sys::XLTW_Oper::XLTW_InsertIndex);
+            pg_sys::XactLockTableWait(
+                xid,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                pg_sys::XLTW_Oper::XLTW_InsertIndex,
+            );
         }
     }
 }
@@ -74,7 +79,12 @@ pub fn answer_rows<const N: usize>(fcinfo: pg_sys::FunctionCallInfo, rows: impl 
         for row in rows {
             let mut values = row.map(|value| value.unwrap_or(pg_sys::Datum::from(0)));
             let mut nulls = row.map(|value| value.is_none());
-            pg_sys::tuplestore_putvalues((*result).setResult, (*result).setDesc, values.as_mut_ptr(), nulls.as_mut_ptr());
+            pg_sys::tuplestore_putvalues(
+                (*result).setResult,
+                (*result).setDesc,
+                values.as_mut_ptr(),
+                nulls.as_mut_ptr(),
+            );
         }
     }
 }

@@ -24,7 +24,11 @@ impl Table {
 
     /// The same with an index of one's choice.
     pub fn with_index(table: pg_sys::Oid, index: pg_sys::Oid, for_writing: bool) -> Self {
-        let lock = if for_writing { pg_sys::RowExclusiveLock } else { pg_sys::AccessShareLock };
+        let lock = if for_writing {
+            pg_sys::RowExclusiveLock
+        } else {
+            pg_sys::AccessShareLock
+        };
         Self::open(table, Some(index), lock as pg_sys::LOCKMODE)
     }
 

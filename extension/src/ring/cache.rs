@@ -136,7 +136,15 @@ fn load(table: pg_sys::Oid) -> Result<Rings> {
             let name = std::ffi::CString::new(format!("{}_{n}", NAMES[id])).map_err(|_| Error::NotInstalled)?;
             *slice = pg::relation_oid(&name).ok_or(Error::NotInstalled)?;
         }
-        Ok(Ring { current, opening, remembers_since, slices })
+        Ok(Ring {
+            current,
+            opening,
+            remembers_since,
+            slices,
+        })
     };
-    Ok(Rings { inbox: [ring(0)?, ring(1)?, ring(2)?], outbox: ring(3)? })
+    Ok(Rings {
+        inbox: [ring(0)?, ring(1)?, ring(2)?],
+        outbox: ring(3)?,
+    })
 }

@@ -19,7 +19,12 @@ thread_local! {
 /// True when every transaction that held a claim when this step was first asked for has ended.
 ///
 /// `step` names what was published, differently each time. With `wait` it waits up to `idem.fence_wait` for that.
-#[pg_extern(schema = "idem", requires = ["schema"])]
+#[pg_extern(
+    requires = ["schema"],
+    sql = r#"
+CREATE FUNCTION idem.fence(step text, wait boolean) RETURNS boolean LANGUAGE c AS 'MODULE_PATHNAME', 'fence_wrapper';
+"#
+)]
 fn fence(step: Option<&str>, wait: Option<bool>) -> Result<bool, ErrorReport> {
     let step = given(step, "step")?;
     let wait = given(wait, "wait")?;
@@ -52,7 +57,12 @@ pub fn fences_pending() -> bool {
 }
 
 /// Makes every backend read this table's state again at its next claim; sent when the transaction commits.
-#[pg_extern(schema = "idem", requires = ["schema"])]
+#[pg_extern(
+    requires = ["schema"],
+    sql = r#"
+CREATE FUNCTION idem.invalidate(relation oid) RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'invalidate_wrapper';
+"#
+)]
 fn invalidate(relation: Option<pg_sys::Oid>) -> Result<(), ErrorReport> {
     let relation = given(relation, "relation")?;
     // SAFETY: relation_open raises unless it is a relation.

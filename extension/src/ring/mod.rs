@@ -41,7 +41,10 @@ impl Ring {
 
     /// The slices in which a claim can stand, the oldest first.
     pub fn probed(&self) -> impl Iterator<Item = pg_sys::Oid> {
-        self.sealed().into_iter().chain([self.current()]).chain(self.next_if_opening())
+        self.sealed()
+            .into_iter()
+            .chain([self.current()])
+            .chain(self.next_if_opening())
     }
 
     /// Every slice, whatever its state.

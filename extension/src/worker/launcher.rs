@@ -5,8 +5,8 @@ use crate::pg::wait_a_moment;
 use crate::settings;
 use crate::shared;
 use pgrx::bgworkers::{BackgroundWorker, BackgroundWorkerBuilder, BgWorkerStartTime, DynamicBackgroundWorker, SignalWakeFlags};
-use pgrx::prelude::*;
 use pgrx::pg_sys;
+use pgrx::prelude::*;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,10 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
         let databases = databases();
         sites.retain(|oid, _| databases.contains(oid));
         for database in databases {
-            sites.entry(database).or_insert_with(|| Site { next_pass: Instant::now(), running: None });
+            sites.entry(database).or_insert_with(|| Site {
+                next_pass: Instant::now(),
+                running: None,
+            });
         }
         for site in sites.values_mut() {
             if site.running.as_ref().is_some_and(|worker| !is_running(worker)) {
@@ -68,13 +71,21 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
             site.running = start_maintainer(database);
             running += usize::from(site.running.is_some());
             let naptime = Duration::from_millis(settings::NAPTIME_MS.get() as u64);
-            site.next_pass = now + if shared::is_known(database) { naptime } else { naptime.max(DISCOVERY) };
+            site.next_pass = now
+                + if shared::is_known(database) {
+                    naptime
+                } else {
+                    naptime.max(DISCOVERY)
+                };
         }
         let nap = if running > 0 {
             WATCH_MS
         } else {
             let next = sites.values().map(|site| site.next_pass).min();
-            next.map_or(1_000, |next| next.saturating_duration_since(Instant::now()).as_millis() as i64).clamp(1, 1_000)
+            next.map_or(1_000, |next| {
+                next.saturating_duration_since(Instant::now()).as_millis() as i64
+            })
+            .clamp(1, 1_000)
         };
         wait_a_moment(nap);
     }
@@ -121,7 +132,11 @@ fn databases() -> Vec<pg_sys::Oid> {
             }
             let row = &*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_database>();
             let name = std::ffi::CStr::from_ptr(row.datname.data.as_ptr()).to_string_lossy();
-            let wanted = if allowed.is_empty() { !row.datistemplate } else { allowed.contains(&name.as_ref()) };
+            let wanted = if allowed.is_empty() {
+                !row.datistemplate
+            } else {
+                allowed.contains(&name.as_ref())
+            };
             if row.datallowconn && wanted {
                 found.push(row.oid);
             }

@@ -5,8 +5,8 @@ use crate::pg::wait_a_moment;
 use crate::ring::fences_pending;
 use crate::shared::this_database;
 use pgrx::bgworkers::{BackgroundWorker, SignalWakeFlags};
-use pgrx::prelude::*;
 use pgrx::pg_sys;
+use pgrx::prelude::*;
 use std::sync::atomic::Ordering;
 
 /// How often a rotation that waits at its fence looks again.
@@ -27,7 +27,12 @@ pub extern "C-unwind" fn idem_maintainer_main(database: pg_sys::Datum) {
     ] {
         // SAFETY: names and values are NUL-terminated and those of built-in settings.
         unsafe {
-            pg_sys::SetConfigOption(name.as_ptr(), value.as_ptr(), pg_sys::GucContext::PGC_SUSET, pg_sys::GucSource::PGC_S_OVERRIDE);
+            pg_sys::SetConfigOption(
+                name.as_ptr(),
+                value.as_ptr(),
+                pg_sys::GucContext::PGC_SUSET,
+                pg_sys::GucSource::PGC_S_OVERRIDE,
+            );
         }
     }
     loop {
@@ -69,7 +74,9 @@ fn step() -> Step {
         && let Some(database) = this_database()
     {
         // SAFETY: reads the clock.
-        database.last_pass.store(unsafe { pg_sys::GetCurrentTimestamp() }, Ordering::Relaxed);
+        database
+            .last_pass
+            .store(unsafe { pg_sys::GetCurrentTimestamp() }, Ordering::Relaxed);
     }
     step
 }

@@ -10,8 +10,8 @@ mod maintainer;
 
 pub use launcher::register;
 
-use crate::shared::{preloaded, this_database};
 use crate::settings;
+use crate::shared::{preloaded, this_database};
 use pgrx::iter::TableIterator;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -35,11 +35,24 @@ fn end_on_sigterm() {
 }
 
 /// What the health check asks of the worker.
-#[pg_extern(schema = "idem", requires = ["schema"])]
+#[pg_extern(
+    requires = ["schema"],
+    sql = r#"
+CREATE FUNCTION idem.worker_state() RETURNS TABLE (preloaded boolean, last_pass timestamptz, naptime_ms integer) LANGUAGE c AS 'MODULE_PATHNAME', 'worker_state_wrapper';
+"#
+)]
 #[allow(clippy::type_complexity)]
-fn worker_state()
--> TableIterator<'static, (name!(preloaded, bool), name!(last_pass, Option<TimestampWithTimeZone>), name!(naptime_ms, i32))> {
+fn worker_state() -> TableIterator<
+    'static,
+    (
+        name!(preloaded, bool),
+        name!(last_pass, Option<TimestampWithTimeZone>),
+        name!(naptime_ms, i32),
+    ),
+> {
     let last_pass = this_database().map_or(0, |database| database.last_pass.load(Ordering::Relaxed));
-    let last_pass = (last_pass != 0).then(|| TimestampWithTimeZone::try_from(last_pass).ok()).flatten();
+    let last_pass = (last_pass != 0)
+        .then(|| TimestampWithTimeZone::try_from(last_pass).ok())
+        .flatten();
     TableIterator::once((preloaded(), last_pass, settings::NAPTIME_MS.get()))
 }

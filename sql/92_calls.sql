@@ -1,0 +1,27 @@
+-- What the calls that are written in Rust promise. Their declarations are generated from the code.
+
+COMMENT ON FUNCTION idem_try_claim(text, text) IS 'Claims a message for a destination: true exactly once. Waits for a concurrent claimer: false when it commits. Errors: 22004, 22023, 23000 (another id has the same key), 25006.';
+COMMENT ON FUNCTION idem_try_claim(uuid, text) IS 'Claims a message for a destination: true exactly once. Waits for a concurrent claimer: false when it commits. Errors: 22004, 22023, 23000 (another id has the same key), 25006.';
+COMMENT ON FUNCTION idem_try_claim_batch(text[], text) IS 'Claims messages of one destination; the answer stands at the place of the id. The second of two equal ids is a duplicate. At most 100000 ids. Two batches never deadlock. Errors: 22004, 22023, 23000, 25006.';
+COMMENT ON FUNCTION idem_try_claim_batch(uuid[], text) IS 'Claims messages of one destination; the answer stands at the place of the id. The second of two equal ids is a duplicate. At most 100000 ids. Two batches never deadlock. Errors: 22004, 22023, 23000, 25006.';
+COMMENT ON FUNCTION idem_claim(text, text, boolean, bytea, timestamptz) IS 'Claims a message and says more: claimed, duplicate, in_progress (only without wait), mismatch (handled with another fingerprint), expired (sent before what the ring remembers). handled_at: when it was claimed first. Errors: 22004, 22023, 23000, 25006.';
+COMMENT ON FUNCTION idem_claim(uuid, text, boolean, bytea, timestamptz) IS 'Claims a message and says more: claimed, duplicate, in_progress (only without wait), mismatch (handled with another fingerprint), expired (sent before what the ring remembers). handled_at: when it was claimed first. Errors: 22004, 22023, 23000, 25006.';
+COMMENT ON FUNCTION idem_is_claimed(text, text) IS 'Whether the message is claimed, by a committed transaction or by this one. Writes nothing, works on a standby. Errors: 22004, 22023.';
+COMMENT ON FUNCTION idem_is_claimed(uuid, text) IS 'Whether the message is claimed, by a committed transaction or by this one. Writes nothing, works on a standby. Errors: 22004, 22023.';
+COMMENT ON FUNCTION idem_forget(text, text) IS 'Forgets a claim, so that the message can be processed again; false when there is none. Its effects stay in the outbox. Errors: 22004, 22023, 25006.';
+COMMENT ON FUNCTION idem_forget(uuid, text) IS 'Forgets a claim, so that the message can be processed again; false when there is none. Its effects stay in the outbox. Errors: 22004, 22023, 25006.';
+COMMENT ON FUNCTION idem_record_effects(text, text, jsonb) IS 'Records outgoing messages with the claim that this transaction holds; answers their message ids. effects: an array of objects with topic, payload or payload_base64, and optionally content_type, key, type, headers, message_id, deliver_after (RFC 3339). Errors: 22004, 22023, 25006, 55000 (no claim).';
+COMMENT ON FUNCTION idem_record_effects(uuid, text, jsonb) IS 'Records outgoing messages with the claim that this transaction holds; answers their message ids. effects: an array of objects with topic, payload or payload_base64, and optionally content_type, key, type, headers, message_id, deliver_after (RFC 3339). Errors: 22004, 22023, 25006, 55000 (no claim).';
+COMMENT ON FUNCTION idem_try_record(text, text, jsonb) IS 'Claims and records in one call: false, and nothing is recorded, for a duplicate. Errors: as idem_try_claim and idem_record_effects.';
+COMMENT ON FUNCTION idem_try_record(uuid, text, jsonb) IS 'Claims and records in one call: false, and nothing is recorded, for a duplicate. Errors: as idem_try_claim and idem_record_effects.';
+COMMENT ON FUNCTION idem_effects(text, text) IS 'The effects that the first execution of the message recorded, in order, byte for byte; as they are now, whatever the isolation level. Works on a standby. Errors: 22004, 22023.';
+COMMENT ON FUNCTION idem_effects(uuid, text) IS 'The effects that the first execution of the message recorded, in order, byte for byte; as they are now, whatever the isolation level. Works on a standby. Errors: 22004, 22023.';
+COMMENT ON FUNCTION idem_replay_effects(text, text) IS 'Puts the recorded effects of a message into the outbox again, with the same message ids; answers how many. Errors: 22004, 22023, 25006.';
+COMMENT ON FUNCTION idem_replay_effects(uuid, text) IS 'Puts the recorded effects of a message into the outbox again, with the same message ids; answers how many. Errors: 22004, 22023, 25006.';
+COMMENT ON FUNCTION idem_send(text, jsonb, text, text, jsonb, uuid, text) IS 'Sends a message that results from no other, in this transaction; answers its message id. Errors: 22004, 22023, 25006.';
+COMMENT ON FUNCTION idem_send(text, bytea, text, text, jsonb, uuid, text) IS 'Sends a message of bytes that results from no other, in this transaction; answers its message id. Errors: 22004, 22023, 25006.';
+COMMENT ON FUNCTION idem_relay_wait(integer) IS 'Waits at most timeout_ms for effects that this session has not waited for: true when there are. A relay calls it when idem_relay_next had nothing. Errors: 22004, 22023.';
+COMMENT ON FUNCTION idem.fence(text, boolean) IS 'True when every transaction that held a claim when this step was first asked for has ended.';
+COMMENT ON FUNCTION idem.invalidate(oid) IS 'Makes every backend read this table again at its next claim.';
+COMMENT ON FUNCTION idem.counters() IS 'What the view idem.stats shows.';
+COMMENT ON FUNCTION idem.worker_state() IS 'What idem_health() asks of the worker.';
