@@ -1,7 +1,6 @@
 //! From a Debian with a Rust toolchain to one that can build and run the extension. What is there already is left alone, and
 //! costs nothing to find.
 
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -162,58 +161,43 @@ fn describe(packages: &[(String, &str)]) -> String {
 /// Finds or installs cargo-pgrx in the one version that fits the extension.
 fn install_cargo_pgrx(context: &Context) -> Result<PathBuf> {
     let tools = context.target().join("tools");
-    let own = tools.join("bin/cargo-pgrx");
-    let common = PathBuf::from("cargo-pgrx");
-    for candidate in [&own, &common] {
-        if version_of(context, candidate).as_deref() == Some(CARGO_PGRX) {
-            return Ok(candidate.clone());
-        }
+    // The folder where cargo installs need not be in the search path.
+    let common = [PathBuf::from("cargo-pgrx"), cargo_home()?.join("bin/cargo-pgrx")];
+    let find = || {
+        let mut candidates = std::iter::once(tools.join("bin/cargo-pgrx")).chain(common.clone());
+        candidates.find(|candidate| version_of(context, candidate).as_deref() == Some(CARGO_PGRX))
+    };
+    if let Some(found) = find() {
+        return Ok(found);
     }
 
-    let mut arguments: Vec<OsString> = ["install", "--locked", "cargo-pgrx", "--version"]
-        .into_iter()
-        .map(OsString::from)
-        .collect();
-    arguments.push(format!("={CARGO_PGRX}").into());
-    let installed = if let Some(reason) = why_apart(context, &common) {
+    let version = format!("={CARGO_PGRX}");
+    let mut install = context.cargo(["install", "--locked", "cargo-pgrx", "--version", &version]);
+    if let Some(reason) = why_apart(context, &common) {
         eprintln!(
             "cargo-pgrx {CARGO_PGRX}, which builds the extension, goes to {}: {reason}",
             tools.display()
         );
-        arguments.extend(["--root".into(), tools.into_os_string()]);
-        own
+        install.arg("--root").arg(&tools);
     } else {
         eprintln!("cargo-pgrx {CARGO_PGRX} is missing and will be installed: it builds the extension");
-        common
-    };
-    let mut install = context.cargo(arguments);
-    install.env_remove("CARGO_TARGET_DIR");
+    }
     step::run(
         "cargo install cargo-pgrx (some minutes)",
         install,
         "if a download failed, try again; if a library is missing, see that the Debian packages of the set-up are whole",
     )?;
-    // ~/.cargo/bin need not be in the search path.
-    let installed = if version_of(context, &installed).is_none() {
-        cargo_home()?.join("bin").join(installed)
-    } else {
-        installed
-    };
-    let version = version_of(context, &installed);
-    ensure!(
-        version.as_deref() == Some(CARGO_PGRX),
-        "{} is version {version:?} after the installation of {CARGO_PGRX}: look for another one in your PATH",
-        installed.display()
-    );
-    Ok(installed)
+    find().with_context(|| {
+        format!("cargo-pgrx {CARGO_PGRX} has been installed, but what runs is another one or none: see your PATH")
+    })
 }
 
 /// Why the folder where cargo installs is not for us to change, if it is so.
-fn why_apart(context: &Context, common: &Path) -> Option<String> {
+fn why_apart(context: &Context, common: &[PathBuf]) -> Option<String> {
     if chroot::is_inside() {
         return Some("outside of this chroot it would not run".to_owned());
     }
-    let other = version_of(context, common)?;
+    let other = common.iter().find_map(|candidate| version_of(context, candidate))?;
     Some(format!("version {other} is installed, and other projects may need it"))
 }
 
