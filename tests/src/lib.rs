@@ -1,3 +1,4 @@
 //! What the proofs and demonstrations of idem share. The proofs themselves are in `tests/`.
 
+pub mod harness;
 pub mod range;

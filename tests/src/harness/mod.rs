@@ -1,0 +1,22 @@
+//! What the server tests share: one cluster for all of them, a database for each, sessions that tell what they were told.
+//!
+//! ```no_run
+//! # use idem_tests::harness::Database;
+//! # async fn test() -> anyhow::Result<()> {
+//! let db = Database::with_idem("claims").await?;
+//! let session = db.connect().await?;
+//! assert_eq!(session.text("SELECT idem_try_claim('m1', 'orders')").await?, "t");
+//! assert_eq!(session.refused("SELECT idem_try_claim(NULL, 'orders')").await?.sqlstate, "22004");
+//! # Ok(())
+//! # }
+//! ```
+
+mod database;
+mod session;
+mod shared;
+mod until;
+
+pub use database::Database;
+pub use session::{Refusal, Session};
+pub use shared::shared_cluster;
+pub use until::{DEADLINE, until};
