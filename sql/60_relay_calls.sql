@@ -131,7 +131,7 @@ CREATE FUNCTION idem.check_xids(from_snapshot pg_snapshot) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 BEGIN
-    IF pg_snapshot_xmax(from_snapshot) > pg_snapshot_xmax(pg_current_snapshot())
+    IF pg_snapshot_xmax(from_snapshot) > idem.next_xid()
        OR EXISTS (SELECT 1 FROM idem.outbox_row o
                    WHERE o.tx >= pg_snapshot_xmax(pg_current_snapshot())
                      AND o.tx IS DISTINCT FROM pg_current_xact_id_if_assigned()) THEN
@@ -144,6 +144,26 @@ END
 $$;
 COMMENT ON FUNCTION idem.check_xids(pg_snapshot) IS 'Error 55000 when transaction ids went backwards.';
 
+-- A snapshot's xmax is one above the newest *completed* transaction. Others above it can be running with numbers that they
+-- drew long ago, and a snapshot does not list them: here they are listed, and whoever is not has not begun.
+CREATE FUNCTION idem.full_snapshot() RETURNS pg_snapshot
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    here     pg_snapshot := pg_current_snapshot();
+    next_xid xid8 := idem.next_xid();  -- after the snapshot, so not below its xmax
+    running  text;
+BEGIN
+    SELECT string_agg(x.id::text, ',' ORDER BY x.id) INTO running
+      FROM (SELECT pg_snapshot_xip(here)
+            UNION ALL
+            SELECT young::text::xid8
+              FROM generate_series(pg_snapshot_xmax(here)::text::bigint, next_xid::text::bigint - 1) young) x (id);
+    RETURN format('%s:%s:%s', pg_snapshot_xmin(here), next_xid, running)::pg_snapshot;
+END
+$$;
+COMMENT ON FUNCTION idem.full_snapshot() IS 'The snapshot of this moment, with every transaction that has begun and that it does not see in its list.';
+
 -- Advances p to a fresh pair of snapshots. The floor is read before the snapshot and the ceiling after it, each as a
 -- statement of its own: a transaction that begins later takes its numbers above the floor, and none that the snapshot
 -- sees has one above the ceiling.
@@ -153,7 +173,7 @@ AS $$
 BEGIN
     PERFORM idem.check_xids(p.snapshot_from);
     SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END INTO p.floor_to FROM idem.outbox_seq s;
-    p.snapshot_to := pg_current_snapshot();
+    p.snapshot_to := idem.full_snapshot();
     SELECT s.last_value INTO p.ceiling_to FROM idem.outbox_seq s;
     p.seq_after := 0;
     RETURN p;
@@ -201,6 +221,7 @@ DECLARE
     sent_by bigint;
     before  timestamptz;
     due     boolean;
+    resumed boolean;
 BEGIN
     IF max_effects IS NULL OR lease IS NULL THEN
         RAISE EXCEPTION 'max_effects and lease must not be null' USING ERRCODE = 'null_value_not_allowed';
@@ -230,11 +251,19 @@ BEGIN
                             ORDER BY d.due_at, d.seq LIMIT max_effects);
         ELSE
             p.from_delayed := false;
-            IF p.snapshot_to IS NULL THEN
+            resumed := p.snapshot_to IS NOT NULL;
+            IF NOT resumed THEN
                 p := idem.open_pair(p);
             END IF;
             batch := ARRAY(SELECT e FROM idem.effects_between(p, this.partitions, max_effects) e);
-            IF cardinality(batch) = 0 THEN
+            IF cardinality(batch) = 0 AND resumed THEN
+                -- The last batch was full and took all that there was: what came since is in the next pair.
+                p.leased_until := NULL;
+                p.seq_through := NULL;
+                p.written_at := before;
+                PERFORM idem.append_progress(idem.close_pair(p));
+                CONTINUE;
+            ELSIF cardinality(batch) = 0 THEN
                 -- Nothing is written while nothing happens; but what was looked through in vain is not looked through again.
                 IF p.ceiling_to > p.floor_from + 1000 THEN
                     p.leased_until := NULL;
@@ -421,7 +450,7 @@ BEGIN
     SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END INTO seq_now FROM idem.outbox_seq s;
     INSERT INTO idem.relay (name, partitions, start_snapshot, start_floor)
     VALUES (idem_create_relay.name, idem_create_relay.partitions,
-            CASE WHEN from_oldest THEN '1:1:' ELSE pg_current_snapshot() END,
+            CASE WHEN from_oldest THEN '1:1:' ELSE idem.full_snapshot() END,
             CASE WHEN from_oldest THEN 0 ELSE seq_now END)
     RETURNING id INTO new_id;
     INSERT INTO idem.relay_partition (relay, partition) SELECT new_id, n FROM generate_series(0, idem_create_relay.partitions - 1) n;
@@ -452,12 +481,12 @@ DECLARE
     here     pg_snapshot;
     seq_now  bigint;
     moved    bigint := 0;
-    some     bigint;
+    affected bigint;
 BEGIN
     PERFORM idem.lock_partition(r.relay, r.partition) FROM (SELECT * FROM idem.relay_partition ORDER BY relay, partition) r;
     LOCK TABLE idem.outbox_0, idem.outbox_1, idem.outbox_2, idem.outbox_3 IN EXCLUSIVE MODE;
     SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END INTO seq_now FROM idem.outbox_seq s;
-    here := pg_current_snapshot();
+    here := idem.full_snapshot();
     FOR part IN
         SELECT r AS relay, rp.partition FROM idem.relay_partition rp JOIN idem.relay r ON r.id = rp.relay ORDER BY r.id, rp.partition
     LOOP
@@ -468,8 +497,8 @@ BEGIN
          WHERE o.partition_hash % (part.relay).partitions = part.partition
            AND NOT pg_visible_in_snapshot(o.tx, p.snapshot_from)
            AND NOT (p.snapshot_to IS NOT NULL AND pg_visible_in_snapshot(o.tx, p.snapshot_to) AND o.seq <= p.seq_after);
-        GET DIAGNOSTICS some = ROW_COUNT;
-        moved := moved + some;
+        GET DIAGNOSTICS affected = ROW_COUNT;
+        moved := moved + affected;
         p.snapshot_to := here;
         p.floor_to := seq_now;
         p.leased_until := NULL;

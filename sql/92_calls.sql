@@ -23,5 +23,6 @@ COMMENT ON FUNCTION idem_send(text, bytea, text, text, jsonb, uuid, text) IS 'Se
 COMMENT ON FUNCTION idem_relay_wait(integer) IS 'Waits at most timeout_ms for effects that this session has not waited for: true when there are. A relay calls it when idem_relay_next had nothing. Errors: 22004, 22023.';
 COMMENT ON FUNCTION idem.fence(text, boolean) IS 'True when every transaction that held a claim when this step was first asked for has ended.';
 COMMENT ON FUNCTION idem.invalidate(oid) IS 'Makes every backend read this table again at its next claim.';
+COMMENT ON FUNCTION idem.next_xid() IS 'The next transaction id: all that are running have smaller ones.';
 COMMENT ON FUNCTION idem.counters() IS 'What the view idem.stats shows.';
 COMMENT ON FUNCTION idem.worker_state() IS 'What idem_health() asks of the worker.';

@@ -12,6 +12,7 @@ mod effects;
 mod errors;
 mod outbox;
 mod pg;
+mod relay;
 mod ring;
 mod settings;
 mod shared;
@@ -68,6 +69,7 @@ pgrx::extension_sql_file!(
         wake::idem_relay_wait,
         ring::fence::fence,
         ring::fence::invalidate,
+        relay::next_xid,
         stats::counters,
         worker::worker_state,
     ]

@@ -1,0 +1,16 @@
+//! What the relays' SQL cannot find out by itself.
+
+use pgrx::prelude::*;
+
+/// The transaction id that the next transaction to need one is given: all that are running have smaller ones.
+// xid8 and int8 are the same 64 bits to the function manager.
+#[pg_extern(
+    requires = ["schema"],
+    sql = r#"
+CREATE FUNCTION idem.next_xid() RETURNS xid8 LANGUAGE c AS 'MODULE_PATHNAME', 'next_xid_wrapper';
+"#
+)]
+fn next_xid() -> i64 {
+    // SAFETY: reads shared memory under its lock.
+    unsafe { pg_sys::ReadNextFullTransactionId() }.value as i64
+}
