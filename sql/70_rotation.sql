@@ -70,6 +70,8 @@ END
 $$;
 COMMENT ON FUNCTION idem.outbox_may_turn(idem.ring) IS 'Whether the oldest slice of the outbox is behind every relay and older than every claim.';
 
+-- By the clock and not by now(): this transaction began before the fence, and until the fence some claims went into
+-- current alone. What is claimed after this moment stands in next.
 CREATE FUNCTION idem.turn(ring idem.ring) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
@@ -77,10 +79,10 @@ BEGIN ATOMIC
        SET current = (r.current + 1) % 4,
            opening = false,
            emptying = true,
-           started[(r.current + 1) % 4 + 1] = pg_catalog.now(),
+           started[(r.current + 1) % 4 + 1] = pg_catalog.clock_timestamp(),
            -- the older of the two slices that are sealed from now on: current + 3
            remembers_since = r.started[(r.current + 3) % 4 + 1],
-           turned_at = pg_catalog.now(),
+           turned_at = pg_catalog.clock_timestamp(),
            turns = r.turns + 1
      WHERE r.id = (turn.ring).id;
 END;
@@ -171,6 +173,11 @@ AS $$
 DECLARE
     ring text;
 BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'maintenance works in READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'invalid_transaction_state',
+                  HINT = 'SET default_transaction_isolation = ''read committed'' before CALL idem_maintain().';
+    END IF;
     FOR ring IN SELECT r.name FROM idem.ring r ORDER BY r.id LOOP
         IF idem.rotate(ring, wait) IN ('opened', 'turned', 'emptied') THEN
             RETURN true;

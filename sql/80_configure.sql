@@ -38,7 +38,7 @@ BEGIN
            left_long     = CASE WHEN excluded.ring = 2 THEN NULL WHEN d.ring = 2 THEN clock_timestamp() ELSE d.left_long     END;
 END
 $$;
-COMMENT ON FUNCTION idem_configure(text, interval) IS 'Claims of this destination are found for at least this long: it sits in the first ring that keeps so much. Claims made before a move are found as before. Waits at most 2 seconds for running claims (55P03). Errors: 22004, 22023, 25006.';
+COMMENT ON FUNCTION idem_configure(text, interval) IS 'Claims of this destination are found for at least this long: it sits in the first ring that keeps so much. Claims made before a move are found as before. No claim is made between this call and the end of its transaction: commit at once. Waits at most 2 seconds for running claims (55P03). Errors: 22004, 22023, 25006.';
 
 CREATE FUNCTION idem.lock_out_claims() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'

@@ -120,7 +120,8 @@ CREATE VIEW idem.rings AS
            r.remembers_since
       FROM idem.ring r
      CROSS JOIN pg_catalog.generate_series(0, 3) AS s (slice)
-     CROSS JOIN LATERAL (SELECT idem.slice_table(r.name, s.slice)::oid AS oid) t;
+     CROSS JOIN LATERAL (SELECT idem.slice_table(r.name, s.slice)::oid AS oid) t
+     ORDER BY r.id, s.slice;
 COMMENT ON VIEW idem.rings IS 'Each slice: rows (as the statistics have them), bytes, age, state.';
 
 CREATE VIEW idem.stats AS

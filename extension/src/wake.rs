@@ -62,8 +62,17 @@ impl Place {
         // SAFETY: MyLatch and MyDatabaseId are this process's own; MyLatch points into shared memory in a backend.
         let (latch, database) = unsafe { (pg_sys::MyLatch as usize, pg_sys::MyDatabaseId.to_u32()) };
         let place = shared()?.waiters.iter().find(|waiter| {
-            // A place that still carries our latch is left over from a wait that an error ended.
-            waiter.latch.load(Ordering::SeqCst) == latch
+            // A place that carries our latch, or that of a process which is gone, is left over from a wait that
+            // the end of its process cut short.
+            let taken_by = waiter.latch.load(Ordering::SeqCst);
+            if taken_by != 0 {
+                // SAFETY: the address of a process's latch in shared memory, which outlives its owner.
+                let owner = unsafe { (*(taken_by as *const pg_sys::Latch)).owner_pid };
+                if owner == 0 {
+                    let _ = waiter.latch.compare_exchange(taken_by, 0, Ordering::SeqCst, Ordering::SeqCst);
+                }
+            }
+            taken_by == latch
                 || waiter
                     .latch
                     .compare_exchange(0, latch, Ordering::SeqCst, Ordering::SeqCst)

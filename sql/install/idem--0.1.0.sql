@@ -7,7 +7,7 @@ The ordering of items is not stable, it is driven by a dependency graph.
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/lib.rs:25
+-- extension/src/lib.rs
 -- bootstrap
 -- The ground: who may install, where the tables live. No IF NOT EXISTS and no OR REPLACE anywhere in an install script:
 -- an object that somebody prepared under our name must stop the installation, not take part in it (CVE-2022-2625).
@@ -27,7 +27,7 @@ COMMENT ON SCHEMA idem IS 'Tables and views of the extension idem. Applications 
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/lib.rs:26
+-- extension/src/lib.rs
 -- requires:
 --   schema
 
@@ -125,7 +125,7 @@ SELECT pg_catalog.pg_extension_config_dump('idem.ring', '');
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/lib.rs:27
+-- extension/src/lib.rs
 -- requires:
 --   inbox
 
@@ -182,7 +182,7 @@ SELECT pg_catalog.pg_extension_config_dump('idem.outbox_seq', '');
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/lib.rs:28
+-- extension/src/lib.rs
 -- requires:
 --   outbox
 
@@ -208,7 +208,7 @@ COMMENT ON TYPE idem_effect IS 'An outgoing message as it was recorded. A JSON p
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/lib.rs:29
+-- extension/src/lib.rs
 -- requires:
 --   types
 
@@ -344,7 +344,7 @@ SELECT pg_catalog.pg_extension_config_dump('idem.parked', '');
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/lib.rs:30
+-- extension/src/lib.rs
 -- requires:
 --   relay_tables
 
@@ -481,7 +481,7 @@ CREATE FUNCTION idem.check_xids(from_snapshot pg_snapshot) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 BEGIN
-    IF pg_snapshot_xmax(from_snapshot) > pg_snapshot_xmax(pg_current_snapshot())
+    IF pg_snapshot_xmax(from_snapshot) > idem.next_xid()
        OR EXISTS (SELECT 1 FROM idem.outbox_row o
                    WHERE o.tx >= pg_snapshot_xmax(pg_current_snapshot())
                      AND o.tx IS DISTINCT FROM pg_current_xact_id_if_assigned()) THEN
@@ -494,6 +494,26 @@ END
 $$;
 COMMENT ON FUNCTION idem.check_xids(pg_snapshot) IS 'Error 55000 when transaction ids went backwards.';
 
+-- A snapshot's xmax is one above the newest *completed* transaction. Others above it can be running with numbers that they
+-- drew long ago, and a snapshot does not list them: here they are listed, and whoever is not has not begun.
+CREATE FUNCTION idem.full_snapshot() RETURNS pg_snapshot
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    here     pg_snapshot := pg_current_snapshot();
+    next_xid xid8 := idem.next_xid();  -- after the snapshot, so not below its xmax
+    running  text;
+BEGIN
+    SELECT string_agg(x.id::text, ',' ORDER BY x.id) INTO running
+      FROM (SELECT pg_snapshot_xip(here)
+            UNION ALL
+            SELECT young::text::xid8
+              FROM generate_series(pg_snapshot_xmax(here)::text::bigint, next_xid::text::bigint - 1) young) x (id);
+    RETURN format('%s:%s:%s', pg_snapshot_xmin(here), next_xid, running)::pg_snapshot;
+END
+$$;
+COMMENT ON FUNCTION idem.full_snapshot() IS 'The snapshot of this moment, with every transaction that has begun and that it does not see in its list.';
+
 -- Advances p to a fresh pair of snapshots. The floor is read before the snapshot and the ceiling after it, each as a
 -- statement of its own: a transaction that begins later takes its numbers above the floor, and none that the snapshot
 -- sees has one above the ceiling.
@@ -503,7 +523,7 @@ AS $$
 BEGIN
     PERFORM idem.check_xids(p.snapshot_from);
     SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END INTO p.floor_to FROM idem.outbox_seq s;
-    p.snapshot_to := pg_current_snapshot();
+    p.snapshot_to := idem.full_snapshot();
     SELECT s.last_value INTO p.ceiling_to FROM idem.outbox_seq s;
     p.seq_after := 0;
     RETURN p;
@@ -551,6 +571,7 @@ DECLARE
     sent_by bigint;
     before  timestamptz;
     due     boolean;
+    resumed boolean;
 BEGIN
     IF max_effects IS NULL OR lease IS NULL THEN
         RAISE EXCEPTION 'max_effects and lease must not be null' USING ERRCODE = 'null_value_not_allowed';
@@ -580,11 +601,19 @@ BEGIN
                             ORDER BY d.due_at, d.seq LIMIT max_effects);
         ELSE
             p.from_delayed := false;
-            IF p.snapshot_to IS NULL THEN
+            resumed := p.snapshot_to IS NOT NULL;
+            IF NOT resumed THEN
                 p := idem.open_pair(p);
             END IF;
             batch := ARRAY(SELECT e FROM idem.effects_between(p, this.partitions, max_effects) e);
-            IF cardinality(batch) = 0 THEN
+            IF cardinality(batch) = 0 AND resumed THEN
+                -- The last batch was full and took all that there was: what came since is in the next pair.
+                p.leased_until := NULL;
+                p.seq_through := NULL;
+                p.written_at := before;
+                PERFORM idem.append_progress(idem.close_pair(p));
+                CONTINUE;
+            ELSIF cardinality(batch) = 0 THEN
                 -- Nothing is written while nothing happens; but what was looked through in vain is not looked through again.
                 IF p.ceiling_to > p.floor_from + 1000 THEN
                     p.leased_until := NULL;
@@ -771,7 +800,7 @@ BEGIN
     SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END INTO seq_now FROM idem.outbox_seq s;
     INSERT INTO idem.relay (name, partitions, start_snapshot, start_floor)
     VALUES (idem_create_relay.name, idem_create_relay.partitions,
-            CASE WHEN from_oldest THEN '1:1:' ELSE pg_current_snapshot() END,
+            CASE WHEN from_oldest THEN '1:1:' ELSE idem.full_snapshot() END,
             CASE WHEN from_oldest THEN 0 ELSE seq_now END)
     RETURNING id INTO new_id;
     INSERT INTO idem.relay_partition (relay, partition) SELECT new_id, n FROM generate_series(0, idem_create_relay.partitions - 1) n;
@@ -802,12 +831,12 @@ DECLARE
     here     pg_snapshot;
     seq_now  bigint;
     moved    bigint := 0;
-    some     bigint;
+    affected bigint;
 BEGIN
     PERFORM idem.lock_partition(r.relay, r.partition) FROM (SELECT * FROM idem.relay_partition ORDER BY relay, partition) r;
     LOCK TABLE idem.outbox_0, idem.outbox_1, idem.outbox_2, idem.outbox_3 IN EXCLUSIVE MODE;
     SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END INTO seq_now FROM idem.outbox_seq s;
-    here := pg_current_snapshot();
+    here := idem.full_snapshot();
     FOR part IN
         SELECT r AS relay, rp.partition FROM idem.relay_partition rp JOIN idem.relay r ON r.id = rp.relay ORDER BY r.id, rp.partition
     LOOP
@@ -818,8 +847,8 @@ BEGIN
          WHERE o.partition_hash % (part.relay).partitions = part.partition
            AND NOT pg_visible_in_snapshot(o.tx, p.snapshot_from)
            AND NOT (p.snapshot_to IS NOT NULL AND pg_visible_in_snapshot(o.tx, p.snapshot_to) AND o.seq <= p.seq_after);
-        GET DIAGNOSTICS some = ROW_COUNT;
-        moved := moved + some;
+        GET DIAGNOSTICS affected = ROW_COUNT;
+        moved := moved + affected;
         p.snapshot_to := here;
         p.floor_to := seq_now;
         p.leased_until := NULL;
@@ -841,7 +870,7 @@ COMMENT ON FUNCTION idem_repair_relays() IS 'After a restore into a younger clus
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/lib.rs:35
+-- extension/src/lib.rs
 -- requires:
 --   relay_calls
 
@@ -917,6 +946,8 @@ END
 $$;
 COMMENT ON FUNCTION idem.outbox_may_turn(idem.ring) IS 'Whether the oldest slice of the outbox is behind every relay and older than every claim.';
 
+-- By the clock and not by now(): this transaction began before the fence, and until the fence some claims went into
+-- current alone. What is claimed after this moment stands in next.
 CREATE FUNCTION idem.turn(ring idem.ring) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
@@ -924,10 +955,10 @@ BEGIN ATOMIC
        SET current = (r.current + 1) % 4,
            opening = false,
            emptying = true,
-           started[(r.current + 1) % 4 + 1] = pg_catalog.now(),
+           started[(r.current + 1) % 4 + 1] = pg_catalog.clock_timestamp(),
            -- the older of the two slices that are sealed from now on: current + 3
            remembers_since = r.started[(r.current + 3) % 4 + 1],
-           turned_at = pg_catalog.now(),
+           turned_at = pg_catalog.clock_timestamp(),
            turns = r.turns + 1
      WHERE r.id = (turn.ring).id;
 END;
@@ -1018,6 +1049,11 @@ AS $$
 DECLARE
     ring text;
 BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'maintenance works in READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'invalid_transaction_state',
+                  HINT = 'SET default_transaction_isolation = ''read committed'' before CALL idem_maintain().';
+    END IF;
     FOR ring IN SELECT r.name FROM idem.ring r ORDER BY r.id LOOP
         IF idem.rotate(ring, wait) IN ('opened', 'turned', 'emptied') THEN
             RETURN true;
@@ -1044,7 +1080,7 @@ COMMENT ON PROCEDURE idem_maintain() IS 'One pass of what the worker does, each 
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/lib.rs:36
+-- extension/src/lib.rs
 -- requires:
 --   rotation
 
@@ -1088,7 +1124,7 @@ BEGIN
            left_long     = CASE WHEN excluded.ring = 2 THEN NULL WHEN d.ring = 2 THEN clock_timestamp() ELSE d.left_long     END;
 END
 $$;
-COMMENT ON FUNCTION idem_configure(text, interval) IS 'Claims of this destination are found for at least this long: it sits in the first ring that keeps so much. Claims made before a move are found as before. Waits at most 2 seconds for running claims (55P03). Errors: 22004, 22023, 25006.';
+COMMENT ON FUNCTION idem_configure(text, interval) IS 'Claims of this destination are found for at least this long: it sits in the first ring that keeps so much. Claims made before a move are found as before. No claim is made between this call and the end of its transaction: commit at once. Waits at most 2 seconds for running claims (55P03). Errors: 22004, 22023, 25006.';
 
 CREATE FUNCTION idem.lock_out_claims() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'
@@ -1142,14 +1178,14 @@ COMMENT ON FUNCTION idem_set_retention(text, interval) IS 'How long a ring finds
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/stats.rs:87
+-- extension/src/stats.rs
 -- idem::stats::counters
 
 CREATE FUNCTION idem.counters() RETURNS TABLE (name text, value bigint) LANGUAGE c AS 'MODULE_PATHNAME', 'counters_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/lib.rs:37
+-- extension/src/lib.rs
 -- requires:
 --   configure
 --   stats::counters
@@ -1276,7 +1312,8 @@ CREATE VIEW idem.rings AS
            r.remembers_since
       FROM idem.ring r
      CROSS JOIN pg_catalog.generate_series(0, 3) AS s (slice)
-     CROSS JOIN LATERAL (SELECT idem.slice_table(r.name, s.slice)::oid AS oid) t;
+     CROSS JOIN LATERAL (SELECT idem.slice_table(r.name, s.slice)::oid AS oid) t
+     ORDER BY r.id, s.slice;
 COMMENT ON VIEW idem.rings IS 'Each slice: rows (as the statistics have them), bytes, age, state.';
 
 CREATE VIEW idem.stats AS
@@ -1285,7 +1322,7 @@ COMMENT ON VIEW idem.stats IS 'Counters of this database since the server starte
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/lib.rs:42
+-- extension/src/lib.rs
 -- requires:
 --   views
 
@@ -1378,14 +1415,14 @@ COMMENT ON FUNCTION idem_health() IS 'One row a check: ok, warning or critical, 
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/ring/fence.rs:22
+-- extension/src/ring/fence.rs
 -- idem::ring::fence::fence
 
 CREATE FUNCTION idem.fence(step text, wait boolean) RETURNS boolean LANGUAGE c AS 'MODULE_PATHNAME', 'fence_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/claim/api.rs:90
+-- extension/src/claim/api.rs
 -- idem::claim::api::idem_claim_text
 
 CREATE FUNCTION idem_claim(id text, destination text, wait boolean DEFAULT true, fingerprint bytea DEFAULT NULL, sent_at timestamptz DEFAULT NULL, OUT outcome idem_outcome, OUT handled_at timestamptz)
@@ -1393,7 +1430,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_claim_text_wrapp
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/claim/api.rs:108
+-- extension/src/claim/api.rs
 -- idem::claim::api::idem_claim_uuid
 
 CREATE FUNCTION idem_claim(id uuid, destination text, wait boolean DEFAULT true, fingerprint bytea DEFAULT NULL, sent_at timestamptz DEFAULT NULL, OUT outcome idem_outcome, OUT handled_at timestamptz)
@@ -1401,7 +1438,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_claim_uuid_wrapp
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/effects/api.rs:66
+-- extension/src/effects/api.rs
 -- idem::effects::api::idem_effects_text
 
 CREATE FUNCTION idem_effects(id text, destination text) RETURNS SETOF idem_effect
@@ -1409,7 +1446,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_effects_text_wra
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/effects/api.rs:77
+-- extension/src/effects/api.rs
 -- idem::effects::api::idem_effects_uuid
 
 CREATE FUNCTION idem_effects(id uuid, destination text) RETURNS SETOF idem_effect
@@ -1417,7 +1454,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_effects_uuid_wra
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/claim/api.rs:181
+-- extension/src/claim/api.rs
 -- idem::claim::api::idem_forget
 -- requires:
 --   schema
@@ -1431,7 +1468,7 @@ AS 'MODULE_PATHNAME', 'idem_forget_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/claim/api.rs:186
+-- extension/src/claim/api.rs
 -- idem::claim::api::idem_forget
 -- requires:
 --   schema
@@ -1445,7 +1482,7 @@ AS 'MODULE_PATHNAME', 'idem_forget_uuid_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/claim/api.rs:167
+-- extension/src/claim/api.rs
 -- idem::claim::api::idem_is_claimed
 -- requires:
 --   schema
@@ -1459,7 +1496,7 @@ AS 'MODULE_PATHNAME', 'idem_is_claimed_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/claim/api.rs:172
+-- extension/src/claim/api.rs
 -- idem::claim::api::idem_is_claimed
 -- requires:
 --   schema
@@ -1473,7 +1510,7 @@ AS 'MODULE_PATHNAME', 'idem_is_claimed_uuid_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/effects/api.rs:19
+-- extension/src/effects/api.rs
 -- idem::effects::api::idem_record_effects
 -- requires:
 --   schema
@@ -1488,7 +1525,7 @@ AS 'MODULE_PATHNAME', 'idem_record_effects_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/effects/api.rs:24
+-- extension/src/effects/api.rs
 -- idem::effects::api::idem_record_effects
 -- requires:
 --   schema
@@ -1503,7 +1540,7 @@ AS 'MODULE_PATHNAME', 'idem_record_effects_uuid_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/wake.rs:87
+-- extension/src/wake.rs
 -- idem::wake::idem_relay_wait
 -- requires:
 --   schema
@@ -1516,7 +1553,7 @@ AS 'MODULE_PATHNAME', 'idem_relay_wait_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/effects/api.rs:108
+-- extension/src/effects/api.rs
 -- idem::effects::api::idem_replay_effects
 -- requires:
 --   schema
@@ -1530,7 +1567,7 @@ AS 'MODULE_PATHNAME', 'idem_replay_effects_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/effects/api.rs:113
+-- extension/src/effects/api.rs
 -- idem::effects::api::idem_replay_effects
 -- requires:
 --   schema
@@ -1544,7 +1581,7 @@ AS 'MODULE_PATHNAME', 'idem_replay_effects_uuid_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/effects/api.rs:129
+-- extension/src/effects/api.rs
 -- idem::effects::api::idem_send
 -- requires:
 --   schema
@@ -1563,7 +1600,7 @@ AS 'MODULE_PATHNAME', 'idem_send_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/effects/api.rs:151
+-- extension/src/effects/api.rs
 -- idem::effects::api::idem_send
 -- requires:
 --   schema
@@ -1582,7 +1619,7 @@ AS 'MODULE_PATHNAME', 'idem_send_bytes_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/claim/api.rs:23
+-- extension/src/claim/api.rs
 -- idem::claim::api::idem_try_claim
 -- requires:
 --   schema
@@ -1596,7 +1633,7 @@ AS 'MODULE_PATHNAME', 'idem_try_claim_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/claim/api.rs:28
+-- extension/src/claim/api.rs
 -- idem::claim::api::idem_try_claim
 -- requires:
 --   schema
@@ -1610,7 +1647,7 @@ AS 'MODULE_PATHNAME', 'idem_try_claim_uuid_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/claim/api.rs:39
+-- extension/src/claim/api.rs
 -- idem::claim::api::idem_try_claim_batch
 -- requires:
 --   schema
@@ -1624,7 +1661,7 @@ AS 'MODULE_PATHNAME', 'idem_try_claim_batch_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/claim/api.rs:50
+-- extension/src/claim/api.rs
 -- idem::claim::api::idem_try_claim_batch
 -- requires:
 --   schema
@@ -1638,7 +1675,7 @@ AS 'MODULE_PATHNAME', 'idem_try_claim_batch_uuid_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/effects/api.rs:44
+-- extension/src/effects/api.rs
 -- idem::effects::api::idem_try_record
 -- requires:
 --   schema
@@ -1653,7 +1690,7 @@ AS 'MODULE_PATHNAME', 'idem_try_record_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/effects/api.rs:49
+-- extension/src/effects/api.rs
 -- idem::effects::api::idem_try_record
 -- requires:
 --   schema
@@ -1668,21 +1705,28 @@ AS 'MODULE_PATHNAME', 'idem_try_record_uuid_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/ring/fence.rs:60
+-- extension/src/ring/fence.rs
 -- idem::ring::fence::invalidate
 
 CREATE FUNCTION idem.invalidate(relation oid) RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'invalidate_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/worker/mod.rs:38
+-- extension/src/relay.rs
+-- idem::relay::next_xid
+
+CREATE FUNCTION idem.next_xid() RETURNS xid8 LANGUAGE c AS 'MODULE_PATHNAME', 'next_xid_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/worker/mod.rs
 -- idem::worker::worker_state
 
 CREATE FUNCTION idem.worker_state() RETURNS TABLE (preloaded boolean, last_pass timestamptz, naptime_ms integer) LANGUAGE c AS 'MODULE_PATHNAME', 'worker_state_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/lib.rs:43
+-- extension/src/lib.rs
 -- requires:
 --   health
 --   claim::api::idem_try_claim
@@ -1708,6 +1752,7 @@ CREATE FUNCTION idem.worker_state() RETURNS TABLE (preloaded boolean, last_pass 
 --   wake::idem_relay_wait
 --   ring::fence::fence
 --   ring::fence::invalidate
+--   relay::next_xid
 --   stats::counters
 --   worker::worker_state
 
@@ -1736,12 +1781,13 @@ COMMENT ON FUNCTION idem_send(text, bytea, text, text, jsonb, uuid, text) IS 'Se
 COMMENT ON FUNCTION idem_relay_wait(integer) IS 'Waits at most timeout_ms for effects that this session has not waited for: true when there are. A relay calls it when idem_relay_next had nothing. Errors: 22004, 22023.';
 COMMENT ON FUNCTION idem.fence(text, boolean) IS 'True when every transaction that held a claim when this step was first asked for has ended.';
 COMMENT ON FUNCTION idem.invalidate(oid) IS 'Makes every backend read this table again at its next claim.';
+COMMENT ON FUNCTION idem.next_xid() IS 'The next transaction id: all that are running have smaller ones.';
 COMMENT ON FUNCTION idem.counters() IS 'What the view idem.stats shows.';
 COMMENT ON FUNCTION idem.worker_state() IS 'What idem_health() asks of the worker.';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/lib.rs:75
+-- extension/src/lib.rs
 -- finalize
 -- Who may call what. PUBLIC may nothing; a role gets EXECUTE on the calls of its kind, and no table.
 
