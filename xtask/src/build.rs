@@ -10,7 +10,10 @@ use crate::{setup, step};
 
 /// Makes the package (release profile) and installs it in `target/pg`. Cargo knows when there is nothing to do.
 pub fn build(context: &Context) -> Result<Install> {
-    let cargo_pgrx = setup::setup(context)?;
+    let _alone = context.alone()?;
+    let cargo_pgrx = setup::do_what_is_missing(context)?;
+    // Scripts of an earlier version must not be shipped.
+    context.sh.remove_path(context.package_dir())?;
     let mut package: Command = context.sh.cmd(cargo_pgrx).into();
     package
         .args([

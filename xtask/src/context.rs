@@ -1,6 +1,7 @@
 //! Where everything is.
 
 use std::ffi::OsStr;
+use std::fs::{File, TryLockError};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -47,6 +48,17 @@ impl Context {
     /// The feature of the extension that stands for this version.
     pub fn feature(&self) -> String {
         format!("pg{}", self.pg)
+    }
+
+    /// Waits until no other command changes what is under `target`, and keeps others waiting as long as the answer lives.
+    pub fn alone(&self) -> Result<File> {
+        self.sh.create_dir(self.target())?;
+        let file = File::create(self.target().join("xtask.lock"))?;
+        if let Err(TryLockError::WouldBlock) = file.try_lock() {
+            eprintln!("another cargo xtask is at work in this directory: waiting for it");
+            file.lock()?;
+        }
+        Ok(file)
     }
 
     /// Cargo in this workspace, with what the tests need to find the server.

@@ -84,7 +84,7 @@ fn run(arguments: Arguments) -> Result<()> {
         return chroot::run(&context);
     }
     match arguments.command {
-        Command::Setup => setup::setup(&context).map(drop),
+        Command::Setup => setup::setup(&context),
         Command::Build => build::build(&context).map(drop),
         Command::Demo { arguments } => demo::demo(&context, &arguments),
         Command::Test { filter } => test::test(&context, filter.as_deref()),

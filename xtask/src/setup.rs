@@ -19,8 +19,13 @@ const CARGO_PGRX: &str = "0.18.1";
 /// While it exists, PostgreSQL's package creates no cluster of its own on this machine.
 const NO_MAIN_CLUSTER: &str = "/etc/postgresql-common/createcluster.d/idem-setup.conf";
 
-/// Does what is missing; returns the cargo-pgrx to build with.
-pub fn setup(context: &Context) -> Result<PathBuf> {
+pub fn setup(context: &Context) -> Result<()> {
+    let _alone = context.alone()?;
+    do_what_is_missing(context).map(drop)
+}
+
+/// The set-up, for who is [`Context::alone`] already; returns the cargo-pgrx to build with.
+pub fn do_what_is_missing(context: &Context) -> Result<PathBuf> {
     install_packages(context)?;
     let cargo_pgrx = install_cargo_pgrx(context)?;
     init_pgrx(context, &cargo_pgrx)?;

@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::context::Context;
 use crate::{build, snapshot, step};
 
-/// What needs no extension.
+/// What is quick.
 const PLAIN: [&str; 8] = [
     "--package",
     "idem-core",
