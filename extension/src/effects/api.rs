@@ -126,44 +126,56 @@ fn replay_effects(id: MessageId, destination: Option<&str>) -> Report<i32> {
     Ok(rows.len() as i32)
 }
 
-#[pg_extern(requires = ["schema"])]
+#[pg_extern(
+    requires = ["types"],
+    sql = r#"
+CREATE FUNCTION idem_send(topic text, payload jsonb, key text DEFAULT NULL, type text DEFAULT NULL, headers jsonb DEFAULT NULL, message_id uuid DEFAULT NULL, content_type text DEFAULT NULL) RETURNS uuid
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_send_wrapper';
+"#
+)]
 fn idem_send(
     topic: Option<&str>,
     payload: Option<JsonText>,
-    key: default!(Option<&str>, "NULL"),
-    r#type: default!(Option<&str>, "NULL"),
-    headers: default!(Option<JsonText>, "NULL"),
-    message_id: default!(Option<Uuid>, "NULL"),
-    content_type: default!(Option<&str>, "NULL"),
+    key: Option<&str>,
+    kind: Option<&str>,
+    headers: Option<JsonText>,
+    message_id: Option<Uuid>,
+    content_type: Option<&str>,
 ) -> Report<Uuid> {
     let payload = given(payload, "payload")?;
     Ok(send(
         topic,
         payload.as_str().as_bytes(),
         key,
-        r#type,
+        kind,
         headers,
         message_id,
         content_type.unwrap_or(JSON),
     )?)
 }
 
-#[pg_extern(name = "idem_send", requires = ["schema"])]
+#[pg_extern(
+    requires = ["types"],
+    sql = r#"
+CREATE FUNCTION idem_send(topic text, payload bytea, key text DEFAULT NULL, type text DEFAULT NULL, headers jsonb DEFAULT NULL, message_id uuid DEFAULT NULL, content_type text DEFAULT NULL) RETURNS uuid
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_send_bytes_wrapper';
+"#
+)]
 fn idem_send_bytes(
     topic: Option<&str>,
     payload: Option<&[u8]>,
-    key: default!(Option<&str>, "NULL"),
-    r#type: default!(Option<&str>, "NULL"),
-    headers: default!(Option<JsonText>, "NULL"),
-    message_id: default!(Option<Uuid>, "NULL"),
-    content_type: default!(Option<&str>, "NULL"),
+    key: Option<&str>,
+    kind: Option<&str>,
+    headers: Option<JsonText>,
+    message_id: Option<Uuid>,
+    content_type: Option<&str>,
 ) -> Report<Uuid> {
     let payload = given(payload, "payload")?;
     Ok(send(
         topic,
         payload,
         key,
-        r#type,
+        kind,
         headers,
         message_id,
         content_type.unwrap_or(OCTETS),
