@@ -1,0 +1,376 @@
+//! The calls on a real server. The programs and the extension come from `cargo xtask build`.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use futures_util::{FutureExt, future::join_all};
+use idem_client::{
+    ClaimOptions, Destination, Effect, Error, ErrorKind, MessageId, Outcome, begin_and_claim, claim, commit, effects, is_claimed,
+    replay_effects, send, try_claim, try_claim_batch, try_record,
+};
+use idem_cluster::{Cluster, Install};
+use serde_json::json;
+use time::{Duration, OffsetDateTime};
+use tokio_postgres::{Client, NoTls, error::SqlState};
+use uuid::Uuid;
+
+/// The cluster that the tests which run at this moment share; the last one takes it down.
+struct Server(Arc<Cluster>);
+
+impl Server {
+    fn get() -> Self {
+        static RUNNING: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
+        let mut running = RUNNING.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(cluster) = running.upgrade() {
+            return Self(cluster);
+        }
+        let install = Install::from_env().expect("cargo xtask setup makes the install");
+        let cluster = Cluster::builder(&install).name("client").start().unwrap();
+        cluster.psql("postgres", "CREATE EXTENSION idem").unwrap();
+        let cluster = Arc::new(cluster);
+        *running = Arc::downgrade(&cluster);
+        Self(cluster)
+    }
+
+    async fn connect(&self) -> Client {
+        self.connect_to("postgres").await
+    }
+
+    async fn connect_to(&self, database: &str) -> Client {
+        let url = self.0.connection_string(database);
+        let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client
+    }
+}
+
+fn new_id() -> MessageId {
+    Uuid::new_v4().into()
+}
+
+fn destination() -> Destination {
+    Destination::new("client.tests").unwrap()
+}
+
+fn fact(n: u32) -> Effect {
+    Effect::json("client.facts", &json!({ "n": n })).unwrap()
+}
+
+#[tokio::test]
+async fn a_duplicate_is_given_what_the_first_recorded() {
+    let server = Server::get();
+    let mut client = server.connect().await;
+    let (id, to) = (new_id(), destination());
+
+    let bytes = vec![0, 255, 10];
+    let tx = client.transaction().await.unwrap();
+    let won = try_claim(&tx, &id, &to).await.unwrap().expect("a new id");
+    let ids = won
+        .record_effects(&[
+            fact(1).key("k").message_type("Fact").header("h", "v"),
+            Effect::bytes("client.bytes", bytes.clone(), "application/x-test"),
+        ])
+        .await
+        .unwrap();
+    commit(tx).await.unwrap();
+
+    let tx = client.transaction().await.unwrap();
+    assert!(try_claim(&tx, &id, &to).await.unwrap().is_none());
+    let recorded = effects(&tx, &id, &to).await.unwrap();
+    tx.rollback().await.unwrap();
+    assert!(recorded.iter().map(|effect| effect.message_id).eq(ids));
+    assert!(recorded[0].ordinal < recorded[1].ordinal);
+    let [json, binary] = &recorded[..] else {
+        panic!("two were recorded: {recorded:?}");
+    };
+    assert_eq!(
+        serde_json::from_slice::<serde_json::Value>(&json.payload).unwrap(),
+        json!({"n": 1})
+    );
+    assert_eq!(json.topic, "client.facts");
+    assert_eq!(json.key.as_deref(), Some("k"));
+    assert_eq!(json.message_type.as_deref(), Some("Fact"));
+    assert_eq!(json.headers, Some(json!({"h": "v"})));
+    assert_eq!(json.content_type.as_deref(), Some("application/json"));
+    assert_eq!(binary.payload, bytes);
+    assert_eq!(binary.content_type.as_deref(), Some("application/x-test"));
+
+    // The same again for another connection, and into the outbox.
+    let other = server.connect().await;
+    assert_eq!(effects(&other, &id, &to).await.unwrap(), recorded);
+    assert_eq!(replay_effects(&other, &id, &to).await.unwrap(), 2);
+    assert_eq!(effects(&other, &id, &to).await.unwrap(), recorded);
+}
+
+#[tokio::test]
+async fn a_claim_says_why_not() {
+    let server = Server::get();
+    let (mut first, mut second) = (server.connect().await, server.connect().await);
+    let (id, to) = (new_id(), destination());
+    let options = ClaimOptions::default().fingerprint(*b"one");
+
+    let tx = first.transaction().await.unwrap();
+    let outcome = claim(&tx, &id, &to, &options).await.unwrap();
+    assert!(matches!(outcome, Outcome::Claimed(_)), "{outcome:?}");
+    {
+        let other = second.transaction().await.unwrap();
+        let outcome = claim(&other, &id, &to, &options.clone().no_wait()).await;
+        assert!(matches!(outcome, Ok(Outcome::InProgress)), "{outcome:?}");
+    }
+    commit(tx).await.unwrap();
+
+    let tx = second.transaction().await.unwrap();
+    let outcome = claim(&tx, &id, &to, &options).await.unwrap();
+    let Outcome::Duplicate { handled_at } = outcome else {
+        panic!("{outcome:?}");
+    };
+    assert!(handled_at.is_some());
+    let other = ClaimOptions::default().fingerprint(*b"two");
+    let outcome = claim(&tx, &id, &to, &other).await.unwrap();
+    assert!(matches!(outcome, Outcome::Mismatch { .. }), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn what_can_no_longer_be_told_from_a_duplicate_has_expired() {
+    let server = Server::get();
+    let mut client = server.connect().await;
+    let to = Destination::new("client.forgets-soon").unwrap();
+    client
+        .batch_execute(
+            "SELECT idem_set_retention('short', '200 milliseconds');
+             SELECT idem_configure('client.forgets-soon', '200 milliseconds');",
+        )
+        .await
+        .unwrap();
+    let sent = OffsetDateTime::now_utc();
+    let sent_long_ago = ClaimOptions::default().sent_at(sent);
+    let deadline = sent + Duration::seconds(30);
+    // Until the ring has turned it remembers everything.
+    loop {
+        let tx = client.transaction().await.unwrap();
+        let outcome = claim(&tx, &new_id(), &to, &sent_long_ago).await.unwrap();
+        if matches!(outcome, Outcome::Expired) {
+            return;
+        }
+        assert!(matches!(outcome, Outcome::Claimed(_)), "{outcome:?}");
+        assert!(OffsetDateTime::now_utc() < deadline, "the ring does not turn");
+        tx.rollback().await.unwrap();
+        client.batch_execute("CALL idem_maintain()").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_batch_answers_by_position() {
+    let server = Server::get();
+    let mut client = server.connect().await;
+    let to = destination();
+    let known = new_id();
+    let tx = client.transaction().await.unwrap();
+    assert!(try_claim(&tx, &known, &to).await.unwrap().is_some());
+    commit(tx).await.unwrap();
+
+    let uuid = Uuid::new_v4();
+    let text = MessageId::text(format!("text-{uuid}")).unwrap();
+    // A text that is a canonical UUID is that uuid, so the last is a duplicate of the first.
+    let same = MessageId::text(uuid.to_string()).unwrap();
+    let ids = [uuid.into(), known, text, same];
+    let tx = client.transaction().await.unwrap();
+    let claims = try_claim_batch(&tx, &ids, &to).await.unwrap();
+    let won: Vec<bool> = claims.iter().map(Option::is_some).collect();
+    assert_eq!(won, [true, false, true, false]);
+    for claim in claims.into_iter().flatten() {
+        claim.record_effects(&[fact(7)]).await.unwrap();
+    }
+    commit(tx).await.unwrap();
+    assert_eq!(effects(&client, &ids[2], &to).await.unwrap().len(), 1);
+    assert_eq!(effects(&client, &ids[3], &to).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn work_that_claims_at_its_end_is_told_that_it_came_second() {
+    let server = Server::get();
+    let mut client = server.connect().await;
+    let (id, to) = (new_id(), destination());
+    let tx = client.transaction().await.unwrap();
+    assert!(try_record(&tx, &id, &to, &[fact(1)]).await.unwrap());
+    commit(tx).await.unwrap();
+    let tx = client.transaction().await.unwrap();
+    assert!(!try_record(&tx, &id, &to, &[fact(2)]).await.unwrap());
+    tx.rollback().await.unwrap();
+    let recorded = effects(&client, &id, &to).await.unwrap();
+    assert_eq!(recorded.len(), 1);
+    assert!(String::from_utf8_lossy(&recorded[0].payload).contains('1'));
+}
+
+#[tokio::test]
+async fn a_plain_send_has_the_id_that_it_was_given() {
+    let server = Server::get();
+    let client = server.connect().await;
+    let id = Uuid::new_v4();
+    let all = fact(1).key("k").message_type("T").header("h", 1).message_id(id);
+    assert_eq!(send(&client, &all).await.unwrap(), id);
+    let bytes = Effect::bytes("client.bytes", vec![1], "application/x-test");
+    assert_ne!(send(&client, &bytes).await.unwrap(), id);
+    let later = fact(1).deliver_after(OffsetDateTime::now_utc());
+    let refused = send(&client, &later).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+}
+
+#[tokio::test]
+async fn begin_travels_with_the_claim_and_recording_with_commit() {
+    let server = Server::get();
+    let mut client = server.connect().await;
+    let (id, to) = (new_id(), destination());
+    let claimed = begin_and_claim(&mut client, &id, &to).await.unwrap().unwrap();
+    assert!(is_in_transaction(&claimed).await);
+    let ids = claimed.record_and_commit(&[fact(1), fact(2)]).await.unwrap();
+    assert!(!is_in_transaction(&client).await);
+    let recorded = effects(&client, &id, &to).await.unwrap();
+    assert!(recorded.iter().map(|effect| effect.message_id).eq(ids));
+
+    assert!(begin_and_claim(&mut client, &id, &to).await.unwrap().is_none());
+    assert!(!is_in_transaction(&client).await);
+
+    let empty = new_id();
+    let claimed = begin_and_claim(&mut client, &empty, &to).await.unwrap().unwrap();
+    claimed.commit().await.unwrap();
+    assert!(is_claimed(&client, &empty, &to).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_claimed_transaction_that_is_dropped_or_rolled_back_leaves_the_message_free() {
+    let server = Server::get();
+    let mut client = server.connect().await;
+    let (id, to) = (new_id(), destination());
+    drop(begin_and_claim(&mut client, &id, &to).await.unwrap().unwrap());
+    assert!(!is_claimed(&client, &id, &to).await.unwrap());
+    let claimed = begin_and_claim(&mut client, &id, &to).await.unwrap().unwrap();
+    claimed.rollback().await.unwrap();
+    assert!(!is_claimed(&client, &id, &to).await.unwrap());
+
+    // Given up while BEGIN and the claim are under way: both were sent, and so is a ROLLBACK.
+    assert!(begin_and_claim(&mut client, &id, &to).now_or_never().is_none());
+    assert!(!is_in_transaction(&client).await);
+    assert!(!is_claimed(&client, &id, &to).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_claimed_transaction_notices_a_statement_that_failed_unnoticed() {
+    let server = Server::get();
+    let mut client = server.connect().await;
+    let (id, to) = (new_id(), destination());
+    let claimed = begin_and_claim(&mut client, &id, &to).await.unwrap().unwrap();
+    assert!(claimed.batch_execute("SELECT 1/0").await.is_err());
+    let error = claimed.commit().await.unwrap_err();
+    assert_eq!(error.sqlstate(), Some(&SqlState::IN_FAILED_SQL_TRANSACTION));
+    assert!(!is_in_transaction(&client).await);
+    assert!(!is_claimed(&client, &id, &to).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_connection_lost_during_commit_is_ambiguous_and_a_refused_commit_is_not() {
+    let server = Server::get();
+    let (mut client, to) = (server.connect().await, destination());
+    client
+        .batch_execute(
+            "CREATE TABLE at_commit (what text);
+             CREATE FUNCTION at_commit() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN
+                 IF NEW.what = 'die' THEN PERFORM pg_terminate_backend(pg_backend_pid()), pg_sleep(60); END IF;
+                 RAISE EXCEPTION 'refused' USING ERRCODE = '23514';
+             END $$;
+             CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON at_commit
+                 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION at_commit();",
+        )
+        .await
+        .unwrap();
+
+    let refuse = "INSERT INTO at_commit VALUES ('refuse')";
+    let tx = client.transaction().await.unwrap();
+    tx.batch_execute(refuse).await.unwrap();
+    let error = commit(tx).await.unwrap_err();
+    assert!(matches!(error, Error::Database(_)), "{error:?}");
+    assert!(!error.is_retryable());
+    assert_eq!(error.sqlstate(), Some(&SqlState::CHECK_VIOLATION));
+    let claimed = begin_and_claim(&mut client, &new_id(), &to).await.unwrap().unwrap();
+    claimed.batch_execute(refuse).await.unwrap();
+    let error = claimed.record_and_commit(&[fact(1)]).await.unwrap_err();
+    assert!(matches!(error, Error::Database(_)), "{error:?}");
+
+    let die = "INSERT INTO at_commit VALUES ('die')";
+    let tx = client.transaction().await.unwrap();
+    tx.batch_execute(die).await.unwrap();
+    let error = commit(tx).await.unwrap_err();
+    assert!(matches!(error, Error::AmbiguousCommit(_)), "{error:?}");
+    assert!(error.is_retryable());
+    let mut client = server.connect().await;
+    let claimed = begin_and_claim(&mut client, &new_id(), &to).await.unwrap().unwrap();
+    claimed.batch_execute(die).await.unwrap();
+    let error = claimed.record_and_commit(&[fact(1)]).await.unwrap_err();
+    assert!(matches!(error, Error::AmbiguousCommit(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn errors_say_what_to_do() {
+    let server = Server::get();
+    let (mut client, to) = (server.connect().await, destination());
+
+    let read_only = client.build_transaction().read_only(true).start().await.unwrap();
+    let error = try_claim(&read_only, &new_id(), &to).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ReadOnly);
+    drop(read_only);
+
+    // A claim whose savepoint is gone is no claim: the server says so, and the borrow checker before it.
+    let mut tx = client.transaction().await.unwrap();
+    let inner = tx.transaction().await.unwrap();
+    assert!(try_claim(&inner, &new_id(), &to).await.unwrap().is_some());
+    inner.rollback().await.unwrap();
+    let wrong = tx
+        .query_typed("SELECT idem_record_effects('never-claimed', 'client.tests', '[]')", &[])
+        .await
+        .map_err(Error::from)
+        .unwrap_err();
+    assert_eq!(wrong.kind(), ErrorKind::NotClaimed);
+    drop(tx);
+
+    let mut without = server.connect_to("template1").await;
+    let tx = without.transaction().await.unwrap();
+    let error = try_claim(&tx, &new_id(), &to).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotInstalled);
+    drop(tx);
+
+    let tx = client.transaction().await.unwrap();
+    let backend: i32 = tx.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    let executioner = server.connect().await;
+    executioner
+        .execute("SELECT pg_terminate_backend($1, 5000)", &[&backend])
+        .await
+        .unwrap();
+    let error = try_claim(&tx, &new_id(), &to).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionLost);
+    assert!(error.is_retryable());
+}
+
+#[tokio::test]
+async fn of_many_who_claim_at_the_same_time_one_wins() {
+    let server = Server::get();
+    let (id, to) = (new_id(), destination());
+    let attempts = (0..8).map(|_| async {
+        let mut client = server.connect().await;
+        let tx = client.transaction().await.unwrap();
+        let won = try_claim(&tx, &id, &to).await.unwrap().is_some();
+        commit(tx).await.unwrap();
+        won
+    });
+    let won = join_all(attempts).await;
+    assert_eq!(won.iter().filter(|won| **won).count(), 1);
+}
+
+/// Whether the session is in a transaction block: only there do two statements share a start time.
+async fn is_in_transaction(client: &Client) -> bool {
+    let mut starts = Vec::new();
+    for _ in 0..2 {
+        let row = client.query_one("SELECT now()", &[]).await.unwrap();
+        starts.push(row.get::<_, OffsetDateTime>(0));
+    }
+    starts[0] == starts[1]
+}
