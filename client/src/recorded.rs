@@ -14,7 +14,7 @@ use crate::{Destination, Error, MessageId, span};
 pub struct RecordedEffect {
     /// The id under which relays publish it; consumers of it dedup by this.
     pub message_id: Uuid,
-    /// Its place among the effects of its message, from 0 or 1 on as the server counts.
+    /// Its place among the effects of its message.
     pub ordinal: i32,
     /// Where it goes.
     pub topic: String,

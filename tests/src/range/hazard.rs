@@ -37,12 +37,15 @@ impl<'a> Hazard<'a> {
             Some(Kill::BackendTerminated) => {
                 self.world.kills.fetch_add(1, Ordering::Relaxed);
                 let executioner = Session::open(self.world).await?;
-                // Waits until the backend is gone, 5 s at most.
-                let is_gone: bool = executioner
+                // Waits until the backend is gone, 5 s at most. No row: it died with its server meanwhile.
+                let answer = executioner
                     .client
-                    .query_one("SELECT pg_terminate_backend($1, 5000)", &[&self.backend])
-                    .await?
-                    .try_get(0)?;
+                    .query_opt(
+                        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE pid = $1",
+                        &[&self.backend],
+                    )
+                    .await?;
+                let is_gone = answer.map(|row| row.try_get(0)).transpose()?.unwrap_or(true);
                 ensure!(is_gone, "backend {} does not go away", self.backend);
             }
             Some(Kill::ConnectionCut) => {
