@@ -4,6 +4,9 @@
 //! (`outbox`), which wakes the relays (`wake`). The `worker` turns the rings. Tables, relays, rotation, views and grants
 //! are SQL, in `sql/`; what needs no server is in `core/`. All unsafe code that others use is in `pg`.
 
+// pgrx keeps SQLSTATE and hint of an ErrorReport only, and that is large; it is made on the way out of a failed call.
+#![allow(clippy::result_large_err)]
+
 use pgrx::prelude::*;
 
 mod claim;

@@ -147,13 +147,15 @@ impl<'t> Lookup<'t> {
         }
     }
 
-    /// Deletes the found row.
+    /// Deletes the found row. The table is open for writing.
     pub fn delete(&mut self) {
-        // SAFETY: a row was found and is settled; the table is open for writing by the caller's contract with Table.
+        // SAFETY: a row was found and is settled; the place is copied before anything else can move the scan.
         unsafe {
-            let tid: *mut pg_sys::ItemPointerData = &mut (*self.slot).tts_tid;
+            // What this very command inserted cannot be deleted before the next one.
+            pg_sys::CommandCounterIncrement();
+            let mut tid = (*self.slot).tts_tid;
             let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
-            pg_sys::simple_table_tuple_delete(self.table.heap, tid, snapshot);
+            pg_sys::simple_table_tuple_delete(self.table.heap, &mut tid, snapshot);
             pg_sys::UnregisterSnapshot(snapshot);
         }
     }

@@ -119,7 +119,7 @@ fn load(table: pg_sys::Oid) -> Result<Rings> {
                 let mut isnull = false;
                 pg_sys::heap_getattr(tuple, number, (*rel).rd_att, &mut isnull)
             };
-            let id = column(1).value() as usize;
+            let id = column(1).value();
             if id <= RINGS {
                 rings[id] = Some((column(2).value() & 3, column(3).value() & 1 == 1, column(5).value() as i64));
             }
