@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::unistd::geteuid;
@@ -95,24 +96,20 @@ pub fn run(context: &Context) -> Result<()> {
     );
     let enter = cmd!(sh, "unshare --mount --propagation private sh -c {ENTER} enter")
         .args([&root, &target, workspace, &toolchain, &cargo_home])
-        .arg(":")
+        .args([":", "env", "--chdir"])
+        .arg(workspace)
+        // What cargo has set for us speaks of this side.
+        .args(["--unset=CARGO", "--unset=RUSTC", "--unset=RUSTUP_HOME", "--unset=PGRX_HOME"])
         .args([
-            "env".to_owned(),
             format!("PATH={path}"),
             format!("CARGO_HOME={}", cargo_home.display()),
+            format!("{INSIDE}={suite}"),
         ])
-        .args(["HOME=/root", &format!("{INSIDE}={suite}")])
-        .args([
-            "--unset=CARGO",
-            "--unset=RUSTC",
-            "--unset=RUSTUP_HOME",
-            "--unset=PGRX_HOME",
-            "--chdir",
-        ])
-        .arg(workspace)
-        .args(["cargo", "xtask"])
+        .args(["HOME=/root", "cargo", "xtask"])
         .args(std::env::args_os().skip(1));
-    step::show(enter.into())
+    let status = Command::from(enter).status()?;
+    ensure!(status.success(), "failed in the chroot of Debian {suite} ({status})");
+    Ok(())
 }
 
 /// Makes the chroot, if it is not there: a Debian with next to nothing in it.

@@ -42,13 +42,14 @@ pub fn test(context: &Context, filter: Option<&str>) -> Result<()> {
     step::show(last)
 }
 
-/// The test binaries of idem-tests but the last.
+/// The test binaries of idem-tests but the last: files, and folders with a `main.rs`, as cargo finds them.
 fn other_binaries(context: &Context) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(context.root.join("tests/tests"))? {
         let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "rs")
-            && let Some(name) = path.file_stem().and_then(|name| name.to_str())
+        let is_binary = path.extension().is_some_and(|extension| extension == "rs") || path.join("main.rs").is_file();
+        if let Some(name) = path.file_stem().and_then(|name| name.to_str())
+            && is_binary
             && name != LAST
         {
             names.push(name.to_owned());
