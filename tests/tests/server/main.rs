@@ -4,3 +4,4 @@
 //! extension come from `cargo xtask build`.
 
 mod api;
+mod rotation_stress;

@@ -1,0 +1,14 @@
+//! The rotation under stress: clients that claim, roll back and are killed while the ring turns, and a checker that says
+//! whether any message was handled twice, or lost.
+//!
+//! A checker that cannot fail proves nothing: [`broken`] holds two variants of the protocol that it has to catch.
+
+pub mod broken;
+mod chaos;
+pub mod checker;
+mod client;
+mod line;
+mod run;
+mod window;
+
+pub use run::{Config, Goal, Outcome, Rotation, run};

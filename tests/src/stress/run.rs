@@ -1,0 +1,379 @@
+//! A run: clients, chaos, rotation and auditor on one cluster, until the ring has turned often enough.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use idem_cluster::Cluster;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use tokio::task::JoinSet;
+use tokio_postgres::Error;
+
+use super::checker::{Answer, Handled, Look, Verdict, check, repeated};
+use super::line::{connect, expect_kill};
+use super::window::Window;
+use super::{broken, chaos, client};
+
+/// How often the business table is looked through while a run goes on.
+const BETWEEN_CHECKS: Duration = Duration::from_secs(2);
+/// Claims that the auditor remembers.
+const AUDITED: usize = 4_000;
+
+/// Who turns the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rotation {
+    /// The worker, and a session that calls `idem_maintain()` at the same time.
+    WorkerAndCalls,
+    /// A session that calls `idem_maintain()`.
+    Calls,
+    /// [`broken`]: at once, without opening and fence.
+    AtOnce,
+}
+
+/// When a run is over.
+#[derive(Clone, Copy, Debug)]
+pub enum Goal {
+    /// The ring has turned so often and the time is up.
+    Turns { at_least: i64, run_for: Duration },
+    /// A message was handled twice.
+    Double,
+}
+
+/// What a run is like.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How many clients claim.
+    pub clients: i64,
+    /// How long the ring keeps claims.
+    pub retention: Duration,
+    /// The function that claims: `idem_try_claim` or a broken one.
+    pub claim_function: String,
+    /// Whether that function may fail with 40001 or 40P01.
+    pub conflicts_allowed: bool,
+    /// Who turns the ring.
+    pub rotation: Rotation,
+    /// Whether sessions are killed.
+    pub kills: bool,
+    /// When it is over.
+    pub goal: Goal,
+    /// A run that has not reached its goal by then has failed.
+    pub deadline: Duration,
+    /// What the clients do, as far as they decide.
+    pub seed: u64,
+}
+
+/// What came out.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What the checker says.
+    pub verdict: Verdict,
+    /// How often the ring turned.
+    pub turns: i64,
+    /// Rows of the business table.
+    pub handled: usize,
+    /// Claims that were answered `false`.
+    pub duplicates: usize,
+    /// Sessions that were ended with `pg_terminate_backend`.
+    pub terminated: u64,
+    /// Crashes that the server recovered from.
+    pub crashed: u64,
+    /// Sessions that clients lost.
+    pub sessions_lost: u64,
+    /// How long it took.
+    pub took: Duration,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub terminated: AtomicU64,
+    pub crashed: AtomicU64,
+    pub sessions_lost: AtomicU64,
+}
+
+/// What everybody in a run shares.
+pub(super) struct Arena {
+    pub config: Config,
+    pub cluster: Arc<Cluster>,
+    pub url: String,
+    pub window: Window,
+    pub counts: Counts,
+    open: AtomicBool,
+    committed: Mutex<VecDeque<Handled>>,
+}
+
+impl Arena {
+    pub fn is_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Claims whose commit was reported.
+    pub fn publish(&self, claims: impl Iterator<Item = Handled>) {
+        let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+        committed.extend(claims);
+        let surplus = committed.len().saturating_sub(AUDITED);
+        committed.drain(..surplus);
+    }
+}
+
+/// Runs in a new database of the cluster and judges.
+///
+/// # Errors
+/// When the goal is not reached in time, or the server answers with an error that no kill explains.
+pub async fn run(cluster: Arc<Cluster>, config: Config) -> Result<Outcome> {
+    let url = cluster.connection_string("stress");
+    let retention = i64::try_from(config.retention.as_micros())?;
+    prepare(&cluster, &config).await?;
+    let arena = Arc::new(Arena {
+        window: Window::new(300.0, config.retention * 5 / 2),
+        url,
+        cluster,
+        counts: Counts::default(),
+        open: AtomicBool::new(true),
+        committed: Mutex::default(),
+        config,
+    });
+    let began = Instant::now();
+
+    let mut clients = JoinSet::new();
+    for number in 0..arena.config.clients {
+        clients.spawn(client::work(Arc::clone(&arena), number));
+    }
+    let mut helpers = JoinSet::new();
+    helpers.spawn(rotate(Arc::clone(&arena)));
+    if arena.config.kills {
+        helpers.spawn(chaos::strike(Arc::clone(&arena)));
+    }
+    let auditor = tokio::spawn(audit(Arc::clone(&arena)));
+
+    let reached = reach_goal(&arena, began).await;
+    arena.open.store(false, Ordering::Relaxed);
+    let answers: Vec<Answer> = clients.join_all().await.into_iter().collect::<Result<Vec<_>>>()?.concat();
+    helpers.join_all().await.into_iter().collect::<Result<()>>()?;
+    let looks = auditor.await??;
+    reached?;
+
+    let observer = connect(&arena.url).await?;
+    let handled = handled(&observer).await?;
+    Ok(Outcome {
+        verdict: check(&handled, &answers, &looks, retention),
+        turns: turns(&observer).await?,
+        handled: handled.len(),
+        duplicates: answers.iter().filter(|answer| !answer.claimed).count(),
+        terminated: arena.counts.terminated.load(Ordering::Relaxed),
+        crashed: arena.counts.crashed.load(Ordering::Relaxed),
+        sessions_lost: arena.counts.sessions_lost.load(Ordering::Relaxed),
+        took: began.elapsed(),
+    })
+}
+
+async fn prepare(cluster: &Cluster, config: &Config) -> Result<()> {
+    connect(&cluster.connection_string("postgres"))
+        .await?
+        .batch_execute("CREATE DATABASE stress")
+        .await?;
+    let client = connect(&cluster.connection_string("stress")).await?;
+    client
+        .batch_execute(
+            "CREATE EXTENSION idem;
+             CREATE TABLE handled (attempt bigint, identity bigint, before bigint, after bigint, xid xid8);
+             CREATE TABLE work (place integer, weight integer);
+             INSERT INTO work SELECT n % 100, n FROM generate_series(1, 2000) n;
+             CREATE INDEX ON work (place);
+             ANALYZE work",
+        )
+        .await?;
+    for function in broken::SCHEMA {
+        client.batch_execute(function).await?;
+    }
+    // The order keeps short <= standard <= long all the time.
+    for (ring, share) in [("short", 0.5), ("standard", 1.0), ("long", 1.5)] {
+        let keeps = config.retention.mul_f64(share).as_millis();
+        client
+            .batch_execute(&format!("SELECT idem_set_retention('{ring}', '{keeps} milliseconds')"))
+            .await?;
+    }
+    Ok(())
+}
+
+async fn rotate(arena: Arc<Arena>) -> Result<()> {
+    if arena.config.rotation == Rotation::AtOnce {
+        return broken::turn(&arena, arena.config.retention / 2).await;
+    }
+    while arena.is_open() {
+        let client = connect(&arena.url).await?;
+        let mut rhythm = tokio::time::interval(Duration::from_millis(50));
+        while arena.is_open() {
+            rhythm.tick().await;
+            if let Err(error) = client.batch_execute("CALL idem_maintain()").await {
+                expect_kill(error)?;
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Asks about claims whose commit was reported, again and again.
+async fn audit(arena: Arc<Arena>) -> Result<Vec<Look>> {
+    let mut rng = SmallRng::seed_from_u64(arena.config.seed ^ 0xA0D1);
+    let mut looks = Vec::new();
+    if arena.config.claim_function != "idem_try_claim" {
+        return Ok(looks);
+    }
+    while arena.is_open() {
+        let client = connect(&arena.url).await?;
+        while arena.is_open() {
+            let asked: Vec<Handled> = {
+                let committed = arena.committed.lock().unwrap_or_else(PoisonError::into_inner);
+                let choose = |_| (!committed.is_empty()).then(|| committed[rng.random_range(0..committed.len())]);
+                (0..20).filter_map(choose).collect()
+            };
+            match look(&client, &asked).await {
+                Ok(seen) => looks.extend(seen),
+                Err(error) => {
+                    expect_kill(error)?;
+                    break;
+                }
+            }
+            // As busy as one client, no more.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    Ok(looks)
+}
+
+async fn look(client: &tokio_postgres::Client, asked: &[Handled]) -> Result<Vec<Look>, Error> {
+    let ids: Vec<String> = asked.iter().map(|claim| format!("message {}", claim.identity)).collect();
+    let rows = client
+        .query(
+            "SELECT idem_is_claimed(id, 'stress'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint \
+             FROM unnest($1::text[]) id",
+            &[&ids],
+        )
+        .await?;
+    rows.iter()
+        .zip(asked)
+        .map(|(row, claim)| {
+            Ok(Look {
+                identity: claim.identity,
+                claimed_from: claim.before,
+                looked_until: row.try_get(1)?,
+                found: row.try_get(0)?,
+            })
+        })
+        .collect()
+}
+
+async fn reach_goal(arena: &Arena, began: Instant) -> Result<()> {
+    let retention = i64::try_from(arena.config.retention.as_micros())?;
+    loop {
+        tokio::time::sleep(BETWEEN_CHECKS).await;
+        let client = connect(&arena.url).await?;
+        let seen = async {
+            let turns = turns(&client).await?;
+            Ok(match arena.config.goal {
+                Goal::Turns { at_least, run_for } => (turns >= at_least && began.elapsed() >= run_for, turns),
+                Goal::Double => (!repeated(&handled(&client).await?, retention).0.is_empty(), turns),
+            })
+        };
+        match seen.await {
+            Ok((true, _)) => return Ok(()),
+            Ok((false, turns)) if began.elapsed() > arena.config.deadline => {
+                bail!(
+                    "{:?}: not within {:?}; the ring has turned {turns} times",
+                    arena.config.goal,
+                    arena.config.deadline
+                )
+            }
+            Ok((false, _)) => {}
+            Err(error) => expect_kill(error)?,
+        }
+    }
+}
+
+async fn turns(client: &tokio_postgres::Client) -> Result<i64, Error> {
+    client
+        .query_one("SELECT turns FROM idem.ring WHERE name = 'standard'", &[])
+        .await?
+        .try_get(0)
+}
+
+async fn handled(client: &tokio_postgres::Client) -> Result<Vec<Handled>, Error> {
+    let rows = client
+        .query("SELECT attempt, identity, before, after FROM handled", &[])
+        .await?;
+    rows.iter()
+        .map(|row| {
+            Ok(Handled {
+                attempt: row.try_get(0)?,
+                identity: row.try_get(1)?,
+                before: row.try_get(2)?,
+                after: row.try_get(3)?,
+            })
+        })
+        .collect()
+}
+
+impl Config {
+    /// The protocol as it is.
+    #[must_use]
+    pub fn healthy(goal: Goal) -> Self {
+        Self {
+            clients: 12,
+            retention: Duration::from_millis(800),
+            claim_function: "idem_try_claim".to_owned(),
+            conflicts_allowed: false,
+            rotation: Rotation::WorkerAndCalls,
+            kills: true,
+            goal,
+            deadline: Duration::from_secs(150),
+            seed: 20_26,
+        }
+    }
+
+    /// Rotation without opening and fence.
+    #[must_use]
+    pub fn without_fence() -> Self {
+        Self {
+            rotation: Rotation::AtOnce,
+            kills: false,
+            deadline: Duration::from_secs(60),
+            ..Self::healthy(Goal::Double)
+        }
+    }
+
+    /// The state of the ring read with the transaction's own snapshot.
+    #[must_use]
+    pub fn by_own_snapshot() -> Self {
+        Self {
+            claim_function: broken::STALE_CLAIM.to_owned(),
+            conflicts_allowed: true,
+            rotation: Rotation::Calls,
+            kills: false,
+            deadline: Duration::from_secs(60),
+            ..Self::healthy(Goal::Double)
+        }
+    }
+
+    /// The cluster that a run needs.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn cluster(&self, name: &str) -> Result<Cluster> {
+        let install = idem_cluster::Install::from_env()?;
+        let builder = Cluster::builder(&install)
+            .name(name)
+            .setting("shared_buffers", "64MB")
+            .setting("deadlock_timeout", "50ms")
+            .setting("idem.naptime", "100ms");
+        let builder = match self.rotation {
+            Rotation::WorkerAndCalls => builder,
+            // No database has this name: no worker.
+            Rotation::Calls | Rotation::AtOnce => builder.setting("idem.databases", "nobody"),
+        };
+        builder.start().context("the cluster of a stress run")
+    }
+}
