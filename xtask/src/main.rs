@@ -94,3 +94,23 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Snapshot => snapshot::write(&context),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_follows_demo_is_for_the_demo_but_the_version_is_ours() {
+        for line in [
+            "xtask --pg 17 demo --players 3",
+            "xtask demo --pg 17 --players 3",
+            "xtask demo --pg 17 -- --players 3",
+        ] {
+            let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
+            let Command::Demo { arguments: passed_on } = arguments.command else {
+                panic!("{line} is a demo")
+            };
+            assert_eq!((arguments.pg, passed_on.join(" ").as_str()), (17, "--players 3"), "{line}");
+        }
+    }
+}
