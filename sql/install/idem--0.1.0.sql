@@ -1583,39 +1583,17 @@ AS 'MODULE_PATHNAME', 'idem_replay_effects_uuid_wrapper';
 /* <begin connected objects> */
 -- extension/src/effects/api.rs
 -- idem::effects::api::idem_send
--- requires:
---   schema
-CREATE  FUNCTION "idem_send"(
-	"topic" TEXT, /* Option < & str > */
-	"payload" jsonb, /* Option < JsonText > */
-	"key" TEXT DEFAULT NULL, /* Option < & str > */
-	"r#type" TEXT DEFAULT NULL, /* Option < & str > */
-	"headers" jsonb DEFAULT NULL, /* Option < JsonText > */
-	"message_id" uuid DEFAULT NULL, /* Option < Uuid > */
-	"content_type" TEXT DEFAULT NULL /* Option < & str > */
-) RETURNS uuid /* Report < Uuid > */
 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_send_wrapper';
+CREATE FUNCTION idem_send(topic text, payload jsonb, key text DEFAULT NULL, type text DEFAULT NULL, headers jsonb DEFAULT NULL, message_id uuid DEFAULT NULL, content_type text DEFAULT NULL) RETURNS uuid
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_send_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
 -- extension/src/effects/api.rs
--- idem::effects::api::idem_send
--- requires:
---   schema
-CREATE  FUNCTION "idem_send"(
-	"topic" TEXT, /* Option < & str > */
-	"payload" bytea, /* Option < & [u8] > */
-	"key" TEXT DEFAULT NULL, /* Option < & str > */
-	"r#type" TEXT DEFAULT NULL, /* Option < & str > */
-	"headers" jsonb DEFAULT NULL, /* Option < JsonText > */
-	"message_id" uuid DEFAULT NULL, /* Option < Uuid > */
-	"content_type" TEXT DEFAULT NULL /* Option < & str > */
-) RETURNS uuid /* Report < Uuid > */
- 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_send_bytes_wrapper';
+-- idem::effects::api::idem_send_bytes
+
+CREATE FUNCTION idem_send(topic text, payload bytea, key text DEFAULT NULL, type text DEFAULT NULL, headers jsonb DEFAULT NULL, message_id uuid DEFAULT NULL, content_type text DEFAULT NULL) RETURNS uuid
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_send_bytes_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
