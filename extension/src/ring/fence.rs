@@ -13,10 +13,20 @@ use std::time::{Duration, Instant};
 thread_local! {
     /// Who is waited for, by step. Kept between calls: a list that began anew each time would, with enough long
     /// transactions, never become empty.
-    static FENCES: RefCell<HashMap<String, Lockers>> = RefCell::default();
+    static FENCES: RefCell<HashMap<Step, Fence>> = RefCell::default();
 }
 
-/// True when every transaction that held a claim when this step was first asked for has ended.
+/// A published step. The table is part of it: when the extension is created anew, its turns are counted anew.
+type Step = (pg_sys::Oid, String);
+
+struct Fence {
+    lockers: Lockers,
+    /// Since the last look at what is pending.
+    asked_for: bool,
+}
+
+/// True when every transaction that held a claim when this step was first asked for has ended. 25001 in a transaction that
+/// has written.
 ///
 /// `step` names what was published, differently each time. With `wait` it waits up to `idem.fence_wait` for that.
 #[pg_extern(
@@ -28,17 +38,24 @@ CREATE FUNCTION idem.fence(step text, wait boolean) RETURNS boolean LANGUAGE c A
 fn fence(step: Option<&str>, wait: Option<bool>) -> Result<bool, ErrorReport> {
     let step = given(step, "step")?;
     let wait = given(wait, "wait")?;
-    let mut lockers = match FENCES.with_borrow_mut(|fences| fences.remove(step)) {
-        Some(lockers) => lockers,
-        None => Lockers::of(ring_table()?),
+    not_in_the_transaction_that_published()?;
+    let table = ring_table()?;
+    let step = (table, step.to_owned());
+    let mut lockers = match FENCES.with_borrow_mut(|fences| fences.remove(&step)) {
+        Some(fence) => fence.lockers,
+        None => Lockers::of(table),
     };
     let deadline = wait.then(|| Instant::now() + Duration::from_millis(settings::FENCE_WAIT_MS.get().max(0) as u64));
     while !lockers.have_ended() {
         if deadline.is_none_or(|deadline| Instant::now() >= deadline) {
+            let fence = Fence {
+                lockers,
+                asked_for: true,
+            };
             FENCES.with_borrow_mut(|fences| {
                 // Steps that another maintainer took in the meantime are not asked for again.
-                fences.retain(|other, _| ring_of(other) != ring_of(step));
-                fences.insert(step.to_owned(), lockers)
+                fences.retain(|(_, other), _| ring_of(other) != ring_of(&step.1));
+                fences.insert(step, fence)
             });
             return Ok(false);
         }
@@ -51,9 +68,28 @@ fn ring_of(step: &str) -> Option<&str> {
     step.split(' ').next()
 }
 
-/// Whether this backend has a rotation that waits at its fence.
+/// What this transaction publishes is sent when it commits: whoever claims until then does not know of it, and stands in no
+/// list that is taken here.
+fn not_in_the_transaction_that_published() -> Result<(), ErrorReport> {
+    // SAFETY: reads a variable of the transaction.
+    if unsafe { pg_sys::GetTopTransactionIdIfAny() } == pg_sys::InvalidTransactionId {
+        return Ok(());
+    }
+    Err(ErrorReport::new(
+        PgSqlErrorCode::ERRCODE_ACTIVE_SQL_TRANSACTION,
+        "the fence cannot be passed in a transaction that has written",
+        "idem",
+    )
+    .set_hint("Each step of a rotation is a transaction of its own: CALL idem_maintain()."))
+}
+
+/// Whether a rotation waits at its fence in this backend. What was not asked for since the last look has been done by
+/// another maintainer, and is forgotten.
 pub fn fences_pending() -> bool {
-    FENCES.with_borrow(|fences| !fences.is_empty())
+    FENCES.with_borrow_mut(|fences| {
+        fences.retain(|_, fence| std::mem::take(&mut fence.asked_for));
+        !fences.is_empty()
+    })
 }
 
 /// Makes every backend read this table's state again at its next claim; sent when the transaction commits.

@@ -32,9 +32,24 @@ pub fn register() {
         .load();
 }
 
+#[derive(Default)]
 struct Site {
-    next_pass: Instant,
+    last_start: Option<Instant>,
     running: Option<DynamicBackgroundWorker>,
+}
+
+impl Site {
+    /// When the next maintainer is due. Asked anew each time: a database becomes known while its maintainer runs, or when
+    /// somebody creates the extension.
+    fn next_pass(&self, database: pg_sys::Oid) -> Option<Instant> {
+        let naptime = Duration::from_millis(settings::NAPTIME_MS.get() as u64);
+        let pause = if shared::is_known(database) {
+            naptime
+        } else {
+            naptime.max(DISCOVERY)
+        };
+        Some(self.last_start? + pause)
+    }
 }
 
 #[pg_guard]
@@ -52,10 +67,7 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
         let databases = databases();
         sites.retain(|oid, _| databases.contains(oid));
         for database in databases {
-            sites.entry(database).or_insert_with(|| Site {
-                next_pass: Instant::now(),
-                running: None,
-            });
+            sites.entry(database).or_default();
         }
         for site in sites.values_mut() {
             if site.running.as_ref().is_some_and(|worker| !is_running(worker)) {
@@ -65,23 +77,17 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
         let mut running = sites.values().filter(|site| site.running.is_some()).count();
         let now = Instant::now();
         for (&database, site) in &mut sites {
-            if running >= AT_ONCE || site.running.is_some() || site.next_pass > now {
+            if running >= AT_ONCE || site.running.is_some() || site.next_pass(database).is_some_and(|next| next > now) {
                 continue;
             }
             site.running = start_maintainer(database);
             running += usize::from(site.running.is_some());
-            let naptime = Duration::from_millis(settings::NAPTIME_MS.get() as u64);
-            site.next_pass = now
-                + if shared::is_known(database) {
-                    naptime
-                } else {
-                    naptime.max(DISCOVERY)
-                };
+            site.last_start = Some(now);
         }
         let nap = if running > 0 {
             WATCH_MS
         } else {
-            let next = sites.values().map(|site| site.next_pass).min();
+            let next = sites.iter().filter_map(|(&database, site)| site.next_pass(database)).min();
             next.map_or(1_000, |next| {
                 next.saturating_duration_since(Instant::now()).as_millis() as i64
             })
