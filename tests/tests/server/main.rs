@@ -4,4 +4,5 @@
 //! extension come from `cargo xtask build`.
 
 mod api;
+mod rotation_restart;
 mod rotation_stress;
