@@ -4,5 +4,6 @@
 //! extension come from `cargo xtask build`.
 
 mod api;
+mod isolation;
 mod rotation_restart;
 mod rotation_stress;

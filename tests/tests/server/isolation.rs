@@ -1,0 +1,53 @@
+//! I1 and I3 under isolation: what sessions see of each other's claims, at every level, by PostgreSQL's own tester.
+//!
+//! The specs are in `tests/isolation/specs`, what they must print in `tests/isolation/expected`.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use idem_tests::harness::Database;
+
+#[tokio::test]
+async fn i1_i3_under_every_isolation_level() -> Result<()> {
+    let input = Path::new(env!("CARGO_MANIFEST_DIR")).join("isolation");
+    let output = Path::new(env!("CARGO_TARGET_TMPDIR")).join("isolation");
+    fs::create_dir_all(&output)?;
+    let specs = names_in(&input.join("specs"), "spec")?;
+    ensure!(
+        specs == names_in(&input.join("expected"), "out")?,
+        "each spec has its expected output"
+    );
+
+    let db = Database::with_idem("isolation").await?;
+    let mut args = vec![
+        format!("--dbname={}", db.name()),
+        "--use-existing".to_owned(),
+        format!("--inputdir={}", input.display()),
+        format!("--outputdir={}", output.display()),
+        format!("--host={}", db.cluster().socket_dir().display()),
+        format!("--bindir={}", db.cluster().install().bin_dir().display()),
+    ];
+    args.extend(specs);
+    // A step that waits for something that no spec expects: the deadline in seconds.
+    let env = [("PGISOLATIONTIMEOUT", "20")];
+    db.cluster().run("pg_isolation_regress", args, &env).with_context(|| {
+        let differences = output.join("regression.diffs");
+        fs::read_to_string(&differences).unwrap_or_else(|_| format!("no {}", differences.display()))
+    })?;
+    Ok(())
+}
+
+fn names_in(directory: &Path, extension: &str) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|found| found == extension)
+            && let Some(name) = path.file_stem()
+        {
+            names.push(name.to_string_lossy().into_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
