@@ -150,14 +150,17 @@ fn bootstrap(context: &Context, suite: &str) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// The names and the authorities that this machine knows are also known inside.
+/// What this machine needs to reach its mirror (names, authorities, proxies), the chroot needs as well.
 fn lend_network(context: &Context, root: &Path) -> Result<()> {
+    let sh = &context.sh;
     for file in ["etc/resolv.conf", "etc/hosts", "etc/ssl/certs/ca-certificates.crt"] {
         let ours = Path::new("/").join(file);
         if ours.exists() {
-            context.sh.copy_file(ours, root.join(file))?;
+            sh.copy_file(ours, root.join(file))?;
         }
     }
+    let acquire = cmd!(sh, "apt-config dump Acquire").quiet().read()?;
+    sh.write_file(root.join("etc/apt/apt.conf.d/90idem-lent"), acquire + "\n")?;
     Ok(())
 }
 
