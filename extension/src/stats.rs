@@ -1,5 +1,6 @@
 //! Counters of what was committed, per database, since the server started.
 
+use crate::ring;
 use crate::shared::{COUNTERS, this_database};
 use crate::wake;
 use pgrx::iter::TableIterator;
@@ -48,7 +49,7 @@ pub fn count_many(counter: Counter, times: usize) {
     PENDING.set(pending);
 }
 
-/// Has the end of each transaction of this backend told to the counters and to the waiters.
+/// Has the end of each transaction of this backend told to the counters, the waiters and the fence.
 pub fn watch_transactions() {
     if !REGISTERED.get() {
         // SAFETY: once a backend; the callback lives as long as the library, which is never unloaded.
@@ -73,11 +74,13 @@ unsafe extern "C-unwind" fn on_transaction_end(event: pg_sys::XactEvent::Type, _
                 }
             }
             wake::transaction_committed();
+            ring::transaction_ended();
         }
         // What is prepared is not counted: it ends in another backend.
         XACT_EVENT_ABORT | XACT_EVENT_PREPARE => {
             PENDING.set([0; COUNTERS]);
             wake::transaction_forgotten();
+            ring::transaction_ended();
         }
         _ => (),
     }

@@ -4,9 +4,10 @@ use super::cache::ring_table;
 use crate::errors::given;
 use crate::pg::{Lockers, wait_a_moment};
 use crate::settings;
+use crate::stats::watch_transactions;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,8 @@ thread_local! {
     /// Who is waited for, by step. Kept between calls: a list that began anew each time would, with enough long
     /// transactions, never become empty.
     static FENCES: RefCell<HashMap<Step, Fence>> = RefCell::default();
+    /// This transaction has changed what claims go by.
+    static PUBLISHED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A published step. The table is part of it: when the extension is created anew, its turns are counted anew.
@@ -25,8 +28,8 @@ struct Fence {
     asked_for: bool,
 }
 
-/// True when every transaction that held a claim when this step was first asked for has ended. 25001 in a transaction that
-/// has written.
+/// True when every transaction that held a claim when this step was first asked for has ended. 25001 in the transaction
+/// that published a step.
 ///
 /// `step` names what was published, differently each time. With `wait` it waits up to `idem.fence_wait` for that.
 #[pg_extern(
@@ -71,16 +74,20 @@ fn ring_of(step: &str) -> Option<&str> {
 /// What this transaction publishes is sent when it commits: whoever claims until then does not know of it, and stands in no
 /// list that is taken here.
 fn not_in_the_transaction_that_published() -> Result<(), ErrorReport> {
-    // SAFETY: reads a variable of the transaction.
-    if unsafe { pg_sys::GetTopTransactionIdIfAny() } == pg_sys::InvalidTransactionId {
+    if !PUBLISHED.get() {
         return Ok(());
     }
     Err(ErrorReport::new(
         PgSqlErrorCode::ERRCODE_ACTIVE_SQL_TRANSACTION,
-        "the fence cannot be passed in a transaction that has written",
+        "the fence cannot be passed in the transaction that published a step",
         "idem",
     )
     .set_hint("Each step of a rotation is a transaction of its own: CALL idem_maintain()."))
+}
+
+/// The transaction has ended: what it published has been sent, or never was.
+pub fn transaction_ended() {
+    PUBLISHED.set(false);
 }
 
 /// Whether a rotation waits at its fence in this backend. What was not asked for since the last look has been done by
@@ -101,6 +108,8 @@ CREATE FUNCTION idem.invalidate(relation oid) RETURNS void LANGUAGE c AS 'MODULE
 )]
 fn invalidate(relation: Option<pg_sys::Oid>) -> Result<(), ErrorReport> {
     let relation = given(relation, "relation")?;
+    watch_transactions();
+    PUBLISHED.set(true);
     // SAFETY: relation_open raises unless it is a relation.
     unsafe {
         let rel = pg_sys::relation_open(relation, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
