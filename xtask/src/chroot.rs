@@ -159,8 +159,14 @@ fn lend_network(context: &Context, root: &Path) -> Result<()> {
             sh.copy_file(ours, root.join(file))?;
         }
     }
-    let acquire = cmd!(sh, "apt-config dump Acquire").quiet().read()?;
-    sh.write_file(root.join("etc/apt/apt.conf.d/90idem-lent"), acquire + "\n")?;
+    let mut acquire = String::new();
+    for line in cmd!(sh, "apt-config dump Acquire").quiet().read()?.lines() {
+        // What is fetched is the chroot's own affair, only how is ours.
+        if !line.starts_with("Acquire::IndexTargets") {
+            acquire.extend([line, "\n"]);
+        }
+    }
+    sh.write_file(root.join("etc/apt/apt.conf.d/90idem-lent"), acquire)?;
     Ok(())
 }
 
