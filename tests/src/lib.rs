@@ -1,5 +1,6 @@
 //! What the proofs and demonstrations of idem share. The proofs themselves are in `tests/`.
 
+pub mod bench;
 pub mod harness;
 pub mod range;
 pub mod stress;

@@ -1,0 +1,122 @@
+//! Batches of 1,000 claims, against one set-based insert into a compact table with the same identities.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use idem_cluster::{Cluster, Install};
+use uuid::Uuid;
+
+use super::options::Options;
+use super::report::{Rounds, Table, Target};
+use super::side::{DESTINATION, Side};
+use super::wire::Session;
+use super::{ground, idem};
+
+const BATCH: usize = 1_000;
+
+pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
+    let cluster = ground::start(install, "bench-c", &[])?;
+    let retained = options.retained();
+    let mut ours = open(&cluster, Side::Idem)?;
+    idem::create(&mut ours)?;
+    idem::top_up(&mut ours, idem::Fill::exactly(retained))?;
+    ours.prepare("batch", "SELECT idem_try_claim_batch($1::uuid[], $2)")?;
+    ours.prepare("single", "SELECT idem_try_claim($1::uuid, $2)")?;
+
+    let mut theirs = open(&cluster, Side::HandWritten)?;
+    theirs.run(
+        "CREATE TABLE compact (
+            key         uuid        NOT NULL,
+            destination int4        NOT NULL,
+            claimed_at  timestamptz NOT NULL DEFAULT now(),
+            PRIMARY KEY (key, destination)
+        )",
+    )?;
+    theirs.run(&format!(
+        "INSERT INTO compact (key, destination) SELECT gen_random_uuid(), 1 FROM generate_series(1, {retained})"
+    ))?;
+    theirs.run("VACUUM (ANALYZE) compact")?;
+    theirs.prepare(
+        "batch",
+        "INSERT INTO compact (key, destination) SELECT id, $2 FROM unnest($1::uuid[]) id ON CONFLICT DO NOTHING",
+    )?;
+
+    let batches = options.sized(100, 10);
+    let mut sets = Rounds::default();
+    let mut singles = Rounds::default();
+    for round in 0..options.rounds() {
+        for side in Side::in_turn(round) {
+            match side {
+                Side::Idem => {
+                    let rate = batch_rate(&mut ours, batches, DESTINATION, |answer| {
+                        answer.text().map_or(0, |array| array.matches('t').count())
+                    })?;
+                    sets.ours.push(rate);
+                    singles.ours.push(rate);
+                    singles.theirs.push(single_rate(&mut ours, batches * 50)?);
+                }
+                Side::HandWritten => {
+                    sets.theirs
+                        .push(batch_rate(&mut theirs, batches, "1", |answer| answer.rows as usize)?);
+                }
+            }
+        }
+    }
+    let mut table = Table::new(
+        "(c) Batches of 1,000 claims, one client: claims per second",
+        ["idem", "baseline"],
+    );
+    table.note(ground::settings(&mut ours)?);
+    table.note(format!(
+        "{retained} identities on both sides at the start, growing alike by {} a round; uuid ids, synchronous_commit=off: nothing but the work itself",
+        batches * BATCH
+    ));
+    table.rounds(
+        "against INSERT ... SELECT unnest ... ON CONFLICT DO NOTHING",
+        &sets,
+        Target::AtLeast(0.8),
+    );
+    table.rounds("against single claims, each a transaction", &singles, Target::AtLeast(8.0));
+    Ok(vec![table])
+}
+
+fn open(cluster: &Cluster, side: Side) -> Result<Session> {
+    let mut session = Session::connect(cluster, side.database())?;
+    session.run("SET synchronous_commit = off")?;
+    Ok(session)
+}
+
+/// Claims per second in batches of new ids; every one must be won.
+fn batch_rate(
+    session: &mut Session,
+    batches: usize,
+    destination: &str,
+    won: impl Fn(&super::wire::Answer) -> usize,
+) -> Result<f64> {
+    // Made before the clock runs: the client's work is not what is measured.
+    let arrays: Vec<String> = (0..batches)
+        .map(|_| {
+            let ids: Vec<String> = (0..BATCH).map(|_| Uuid::new_v4().to_string()).collect();
+            format!("{{{}}}", ids.join(","))
+        })
+        .collect();
+    let started = Instant::now();
+    for array in &arrays {
+        let answer = session.execute("batch", &[array, destination])?;
+        let won = won(&answer);
+        ensure!(won == BATCH, "{won} of {BATCH} new ids were won");
+    }
+    Ok((batches * BATCH) as f64 / started.elapsed().as_secs_f64())
+}
+
+fn single_rate(session: &mut Session, claims: usize) -> Result<f64> {
+    let ids: Vec<String> = (0..claims).map(|_| Uuid::new_v4().to_string()).collect();
+    let started = Instant::now();
+    for id in &ids {
+        ensure!(
+            session.execute("single", &[id, DESTINATION])?.is_true(),
+            "a new id was not won"
+        );
+    }
+    Ok(claims as f64 / started.elapsed().as_secs_f64())
+}

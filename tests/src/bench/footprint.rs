@@ -1,0 +1,160 @@
+//! WAL per claim and bytes per retained claim, with what forgetting costs, over ten retention periods.
+//!
+//! A period is so many claims, not so many seconds: then both sides do the same work between two checkpoints, and the
+//! figures do not depend on how fast the machine is at the moment.
+
+use anyhow::{Context, Result, ensure};
+use idem_cluster::{Cluster, Install};
+
+use super::load::{Load, Until, Work};
+use super::options::Options;
+use super::report::{Table, Target};
+use super::side::Side;
+use super::throughput::keep_retention;
+use super::wire::Session;
+use super::{ground, idem, inbox};
+
+const PERIODS: usize = 10;
+/// Until both sides look as they will for ever: every slice has been used, every page of the table too.
+const WARM_UP: usize = 2;
+/// Samples of the size, and turns of the janitors, in one period.
+const STEPS: u64 = 10;
+/// The ring turns twice in one retention.
+const STEPS_OF_A_SLICE: u64 = STEPS / 2;
+/// What autovacuum does by default: 50 rows and a fifth of the table.
+const DEAD_ROWS: u64 = 50;
+
+/// What one period took.
+#[derive(Clone, Copy)]
+struct Period {
+    wal_per_claim: f64,
+    bytes_per_claim: f64,
+    peak_per_claim: f64,
+}
+
+pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
+    let cluster = ground::start(install, "bench-b", &[])?;
+    let claims = options.sized(100_000, 10_000);
+    let ours = periods(&cluster, Side::Idem, claims)?;
+    let theirs = periods(&cluster, Side::HandWritten, claims)?;
+
+    let mut sizes = Table::new(
+        "(b) WAL and disk: bytes per claim, retention included",
+        ["idem", "hand-written"],
+    );
+    sizes.note(ground::settings(&mut Session::connect(&cluster, Side::Idem.database())?)?);
+    sizes.note(format!(
+        "{claims} claims in a retention period, {PERIODS} periods after {WARM_UP} to warm up, 8 clients, each claim a transaction; a checkpoint after every period"
+    ));
+    sizes.note(
+        "hand-written: expired rows are deleted during the load, and vacuumed when autovacuum would, at 50 + 20 % dead rows",
+    );
+    let mean = |periods: &[Period], of: fn(&Period) -> f64| periods.iter().map(of).sum::<f64>() / periods.len() as f64;
+    let peak = |periods: &[Period]| periods.iter().map(|p| p.peak_per_claim).fold(0.0, f64::max);
+    let wal: fn(&Period) -> f64 = |p| p.wal_per_claim;
+    let bytes: fn(&Period) -> f64 = |p| p.bytes_per_claim;
+    sizes.pair("WAL per claim", mean(&ours, wal), mean(&theirs, wal), Target::AtMost(0.5));
+    sizes.pair(
+        "on disk per retained claim, mean",
+        mean(&ours, bytes),
+        mean(&theirs, bytes),
+        Target::AtMost(0.5),
+    );
+    sizes.pair("on disk per retained claim, peak", peak(&ours), peak(&theirs), Target::None);
+
+    let mut flat = Table::new("    The last of the ten periods against the first", ["last", "first"]);
+    for (name, periods, target) in [("idem", &ours, Target::Within(0.05)), ("hand-written", &theirs, Target::None)] {
+        let (first, last) = (periods.first().context("no period")?, periods.last().context("no period")?);
+        flat.pair(
+            &format!("{name}: WAL per claim"),
+            last.wal_per_claim,
+            first.wal_per_claim,
+            target,
+        );
+        flat.pair(
+            &format!("{name}: on disk per retained claim"),
+            last.bytes_per_claim,
+            first.bytes_per_claim,
+            target,
+        );
+    }
+    Ok(vec![sizes, flat])
+}
+
+fn periods(cluster: &Cluster, side: Side, claims: u64) -> Result<Vec<Period>> {
+    let mut session = Session::connect(cluster, side.database())?;
+    match side {
+        Side::Idem => idem::create(&mut session)?,
+        Side::HandWritten => {
+            inbox::create(&mut session)?;
+            // Vacuumed by hand: autovacuum's nap is longer than a period that is run at full speed.
+            session.run("ALTER TABLE inbox SET (autovacuum_enabled = off)")?;
+        }
+    }
+    session.run("CHECKPOINT")?;
+    let mut periods = Vec::new();
+    let mut dead = 0;
+    for number in 0..WARM_UP + PERIODS {
+        let wal_before = wal_position(&mut session)?;
+        let mut bytes = Vec::new();
+        for step in 0..STEPS {
+            let load = Load {
+                cluster,
+                side,
+                work: Work::ClaimAlone,
+                clients: 8,
+                duplicates: 0,
+                synchronous_commit: false,
+                known: &[],
+                until: Until::Count(claims / STEPS),
+                pace: None,
+            };
+            let (done, _) = load.run_with(|progress| match side {
+                Side::Idem if step.is_multiple_of(STEPS_OF_A_SLICE) => idem::turn(&mut session),
+                Side::Idem => Ok(()),
+                // In the first period nothing is old enough.
+                Side::HandWritten if number == 0 => Ok(()),
+                Side::HandWritten => keep_retention(&mut session, progress),
+            })?;
+            ensure!(
+                done.won == claims / STEPS,
+                "{} of {} claims were won",
+                done.won,
+                claims / STEPS
+            );
+            if side == Side::HandWritten && number > 0 {
+                dead += done.won;
+                if dead >= DEAD_ROWS + claims / 5 {
+                    session.run("VACUUM inbox")?;
+                    dead = 0;
+                }
+            }
+            bytes.push(match side {
+                Side::Idem => idem::bytes(&mut session)?,
+                Side::HandWritten => inbox::bytes(&mut session)?,
+            });
+        }
+        session.run("CHECKPOINT")?;
+        let period = Period {
+            wal_per_claim: (wal_position(&mut session)? - wal_before) as f64 / claims as f64,
+            bytes_per_claim: bytes.iter().sum::<u64>() as f64 / bytes.len() as f64 / claims as f64,
+            peak_per_claim: bytes.iter().copied().max().unwrap_or(0) as f64 / claims as f64,
+        };
+        eprintln!(
+            "{side:?}, period {number}: {:.0} bytes of WAL a claim, {:.0} bytes on disk a retained claim",
+            period.wal_per_claim, period.bytes_per_claim
+        );
+        if number >= WARM_UP {
+            periods.push(period);
+        }
+    }
+    match side {
+        Side::Idem => ensure!(idem::stored(&mut session)? >= claims, "idem has forgotten too early"),
+        Side::HandWritten => ensure!(inbox::retained(&mut session)? == claims, "the inbox has not kept its size"),
+    }
+    Ok(periods)
+}
+
+fn wal_position(session: &mut Session) -> Result<u64> {
+    session.value("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')")
+}

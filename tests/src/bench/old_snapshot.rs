@@ -1,0 +1,157 @@
+//! The same work with and without a transaction in another session that has been open for long.
+//!
+//! Two clusters that differ in nothing else: both carry the same load for as long as the transaction is held, then they
+//! are measured in turns while it is still held.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow, ensure};
+use idem_cluster::{Cluster, Install};
+
+use super::load::{Load, Until, Work};
+use super::options::Options;
+use super::relay::Relay;
+use super::report::{Rounds, Table, Target};
+use super::side::Side;
+use super::wire::Session;
+use super::{ground, idem};
+
+/// Clients of the load while the transaction is held, and the pause between two transactions of one of them.
+const BACKGROUND: (usize, Duration) = (4, Duration::from_millis(8));
+
+pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
+    let hold = options.sized(Duration::from_secs(600), Duration::from_secs(15));
+    let retention = options.sized("60 seconds", "10 seconds");
+    let held = prepare(install, "bench-d-held", retention)?;
+    let free = prepare(install, "bench-d-free", retention)?;
+
+    let mut holder = Session::connect(&held, Side::Idem.database())?;
+    // It has read and written: the oldest snapshot and the oldest transaction id are both its own.
+    holder.run("BEGIN ISOLATION LEVEL REPEATABLE READ")?;
+    holder.run("UPDATE account SET balance = balance + 1 WHERE id = 0")?;
+    let held_since = Instant::now();
+
+    eprintln!("holding a transaction for {hold:?} under load");
+    let carried = thread::scope(|scope| {
+        [&held, &free]
+            .map(|cluster| scope.spawn(move || carry_load(cluster, hold)))
+            .map(|side| side.join().map_err(|_| anyhow!("a load panicked"))?)
+            .into_iter()
+            .collect::<Result<Vec<u64>>>()
+    })?;
+
+    let mut relays = [Relay::connect(&held)?, Relay::connect(&free)?];
+    let [mut claims, mut duplicates, mut drained] = [const {
+        Rounds {
+            ours: Vec::new(),
+            theirs: Vec::new(),
+        }
+    }; 3];
+    for round in 0..options.rounds() {
+        for side in Side::in_turn(round) {
+            let is_held = side == Side::Idem;
+            let (cluster, relay) = if is_held {
+                (&held, &mut relays[0])
+            } else {
+                (&free, &mut relays[1])
+            };
+            let rates = measure(cluster, relay, options)?;
+            for (rounds, rate) in [&mut claims, &mut duplicates, &mut drained].into_iter().zip(rates) {
+                if is_held {
+                    rounds.ours.push(rate)
+                } else {
+                    rounds.theirs.push(rate)
+                }
+            }
+        }
+    }
+    let held_for = held_since.elapsed();
+    // It was there all the time.
+    holder.run("SELECT count(*) FROM account")?;
+    holder.run("ROLLBACK")?;
+
+    let mut table = Table::new(
+        "(d) With a transaction held open in another session, against the same without: per second",
+        ["with", "without"],
+    );
+    let turns =
+        |cluster| -> Result<u64> { Ok(idem::Ring::steady(&mut Session::connect(cluster, Side::Idem.database())?)?.turns()) };
+    table.note(ground::settings(&mut Session::connect(&held, Side::Idem.database())?)?);
+    table.note(format!(
+        "held for {:.0} s before the first round and {:.0} s in all{}; {} and {} effects recorded and drained meanwhile",
+        hold.as_secs_f64(),
+        held_for.as_secs_f64(),
+        if options.quick { " (the full run holds 600 s)" } else { "" },
+        carried[0],
+        carried[1],
+    ));
+    if let (Ok(with), Ok(without)) = (turns(&held), turns(&free)) {
+        table.note(format!(
+            "retention {retention}; the ring has turned {with} and {without} times"
+        ));
+    }
+    table.note("REPEATABLE READ, has read and written; 8 clients, synchronous_commit=off");
+    table.rounds("claims, each with one effect", &claims, Target::AtLeast(0.95));
+    table.rounds("duplicates", &duplicates, Target::AtLeast(0.95));
+    table.rounds("effects drained", &drained, Target::AtLeast(0.95));
+    Ok(vec![table])
+}
+
+fn prepare(install: &Install, name: &str, retention: &str) -> Result<Cluster> {
+    let cluster = ground::start(install, name, &[("idem.naptime", "1s")])?;
+    let mut session = Session::connect(&cluster, Side::Idem.database())?;
+    ground::create_accounts(&mut session)?;
+    idem::create(&mut session)?;
+    // All of them, because the outbox keeps its effects as long as the longest.
+    for ring in ["short", "standard", "long"] {
+        session.run(&format!("SELECT idem_set_retention('{ring}', '{retention}')"))?;
+    }
+    Ok(cluster)
+}
+
+fn load<'a>(cluster: &'a Cluster, known: &'a [String], until: Until) -> Load<'a> {
+    Load {
+        cluster,
+        side: Side::Idem,
+        work: Work::Effect,
+        clients: 8,
+        duplicates: if known.is_empty() { 0 } else { 100 },
+        synchronous_commit: false,
+        known,
+        until,
+        pace: None,
+    }
+}
+
+/// Claims, duplicates and a relay, at a pace that leaves the machine room; how many effects went through.
+fn carry_load(cluster: &Cluster, hold: Duration) -> Result<u64> {
+    let (clients, pause) = BACKGROUND;
+    let mut relay = Relay::connect(cluster)?;
+    let mut drained = 0;
+    let background = Load {
+        clients,
+        duplicates: 30,
+        pace: Some(pause),
+        ..load(cluster, &[], Until::Time(hold))
+    };
+    let (done, _) = background.run_with(|progress| {
+        drained = relay.accompany(progress)?;
+        Ok(())
+    })?;
+    ensure!(drained == done.won, "{} effects recorded, {drained} drained", done.won);
+    Ok(drained)
+}
+
+/// The rates of claims, of duplicates, and of the relay on what the claims have recorded.
+fn measure(cluster: &Cluster, relay: &mut Relay, options: &Options) -> Result<[f64; 3]> {
+    let part = Until::Time(options.round() / 2);
+    let (claimed, ids) = load(cluster, &[], part).run_with(|_| Ok(()))?;
+    ensure!(claimed.won == claimed.transactions, "a new id was not won");
+    let started = Instant::now();
+    relay.drain(claimed.won)?;
+    let drained = claimed.won as f64 / started.elapsed().as_secs_f64();
+    let repeated = load(cluster, &ids, part).run()?;
+    ensure!(repeated.won == 0, "a duplicate was won");
+    Ok([claimed.rate(), repeated.rate(), drained])
+}

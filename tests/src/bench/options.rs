@@ -1,0 +1,85 @@
+//! What is measured, how long and how large.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+/// The parts of the benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Part {
+    /// Claims with their business update, against a hand-written inbox
+    A,
+    /// WAL per claim and bytes per retained claim, over ten retention periods
+    B,
+    /// Batches of 1,000 claims, against one set-based insert
+    C,
+    /// The same work with and without an old snapshot in another session
+    D,
+    /// Recording an effect and draining the outbox
+    E,
+}
+
+impl Part {
+    const ALL: [Self; 5] = [Self::A, Self::B, Self::C, Self::D, Self::E];
+}
+
+/// The command line.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Only this part; can be given several times
+    #[arg(long)]
+    pub only: Vec<Part>,
+    /// Rounds of each measurement; both sides run in each [default: 5, quick: 2]
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Seconds that one side is measured in one round [default: 5, quick: 1]
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// Small sizes and short rounds, to see that everything works
+    #[arg(long)]
+    pub quick: bool,
+    /// Number of clients in part a, instead of 1, 8 and 32; can be given several times
+    #[arg(long)]
+    pub clients: Vec<usize>,
+    /// Instead of the measurements: where the time of a claim goes on both sides (needs perf)
+    #[arg(long)]
+    pub profile: bool,
+}
+
+impl Options {
+    /// What to run, in order.
+    pub(super) fn parts(&self) -> Vec<Part> {
+        Part::ALL
+            .into_iter()
+            .filter(|part| self.only.is_empty() || self.only.contains(part))
+            .collect()
+    }
+
+    pub(super) fn rounds(&self) -> usize {
+        self.rounds.unwrap_or(if self.quick { 2 } else { 5 }).max(1)
+    }
+
+    /// How long one side is measured in one round.
+    pub(super) fn round(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds.unwrap_or(if self.quick { 1.0 } else { 5.0 }).max(0.1))
+    }
+
+    /// The client counts of part a.
+    pub(super) fn client_counts(&self) -> Vec<usize> {
+        if self.clients.is_empty() {
+            vec![1, 8, 32]
+        } else {
+            self.clients.clone()
+        }
+    }
+
+    /// The identities that both sides remember while they are measured.
+    pub(super) fn retained(&self) -> u64 {
+        if self.quick { 200_000 } else { 2_000_000 }
+    }
+
+    /// One value for the full run, another for the quick one.
+    pub(super) fn sized<T>(&self, full: T, quick: T) -> T {
+        if self.quick { quick } else { full }
+    }
+}

@@ -1,0 +1,197 @@
+//! What recording an effect costs, and how fast a relay drains.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use idem_cluster::{Cluster, Install};
+
+use super::load::{EFFECTS, Load, Until, Work};
+use super::options::Options;
+use super::relay::{Drained, Relay};
+use super::report::{Rounds, Table, Target};
+use super::side::{DESTINATION, Side};
+use super::wire::Session;
+use super::{ground, idem};
+
+pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
+    let cluster = ground::start(install, "bench-e", &[])?;
+    let mut session = Session::connect(&cluster, Side::Idem.database())?;
+    idem::create(&mut session)?;
+    let settings = ground::settings(&mut session)?;
+    let mut recording = recording(&cluster, &mut session, options)?;
+    recording.note(settings);
+    Ok(vec![recording, draining(&cluster, &mut session, options)?])
+}
+
+/// A table with the columns and the indexes of a slice, written by hand.
+fn recording(cluster: &Cluster, session: &mut Session, options: &Options) -> Result<Table> {
+    session.run("CREATE TABLE bare_outbox (LIKE idem.outbox_0 INCLUDING ALL)")?;
+    session.run("CREATE SEQUENCE bare_outbox_seq")?;
+    let payload = session
+        .run(&format!("SELECT ('{EFFECTS}'::jsonb)[0]['payload']::text"))?
+        .text()
+        .context("no payload")?
+        .to_owned();
+    let record = format!("SELECT idem_record_effects(:id::text, '{DESTINATION}', '{EFFECTS}');");
+    let insert = format!(
+        "INSERT INTO bare_outbox (seq, tx, recorded_at, partition_hash, ordinal, source_destination, replay, source_key, message_id, topic, key, type, payload, content_type) \
+         VALUES (nextval('bare_outbox_seq'), pg_current_xact_id(), now(), 4711, 0, 1, false, :id::uuid, gen_random_uuid(), 'orders.reserved', 'customer-4711', 'StockReserved', \
+         convert_to('{payload}', 'UTF8'), 'application/json');"
+    );
+    let mut latency = Rounds::default();
+    let mut rate = Rounds::default();
+    let rows = "SELECT (SELECT count(*) FROM idem.outbox_row) + (SELECT count(*) FROM bare_outbox)";
+    for round in 0..options.rounds() {
+        for side in Side::in_turn(round) {
+            let before: u64 = session.value(rows)?;
+            let (statement, into) = match side {
+                Side::Idem => (&record, (&mut latency.ours, &mut rate.ours)),
+                Side::HandWritten => (&insert, (&mut latency.theirs, &mut rate.theirs)),
+            };
+            let bench = pgbench(cluster, statement, options.round())?;
+            let added = session.value::<u64>(rows)? - before;
+            ensure!(
+                added == bench.transactions,
+                "{} transactions, {added} effects",
+                bench.transactions
+            );
+            into.0.push(bench.latency_us);
+            into.1.push(bench.transactions as f64);
+        }
+    }
+    let mut table = Table::new(
+        "(e) Recording one effect, against a bare INSERT of the same row into the same table and indexes",
+        ["idem", "bare INSERT"],
+    );
+    table.note("pgbench, prepared statements, one client; BEGIN, claim, (this), COMMIT; synchronous_commit=off");
+    table.rounds("latency of the statement, us", &latency, Target::AtMost(1.3));
+    table.rounds("whole transactions in a round", &rate, Target::None);
+    Ok(table)
+}
+
+/// What pgbench says about one statement.
+struct Bench {
+    transactions: u64,
+    latency_us: f64,
+}
+
+/// Claims a new id and runs `statement` in the same transaction, over and over.
+fn pgbench(cluster: &Cluster, statement: &str, time: Duration) -> Result<Bench> {
+    let script = format!(
+        "SELECT gen_random_uuid()::text AS id \\gset\nBEGIN;\nSELECT idem_try_claim(:id::text, '{DESTINATION}');\n{statement}\nCOMMIT;\n"
+    );
+    let file = cluster.socket_dir().join("record.pgbench");
+    fs::write(&file, script)?;
+    let file = file.display().to_string();
+    let seconds = time.as_secs().max(1).to_string();
+    let arguments = [
+        "--no-vacuum",
+        "--protocol=prepared",
+        "--report-per-command",
+        "--time",
+        &seconds,
+        "--file",
+        &file,
+        Side::Idem.database(),
+    ];
+    let said = cluster.run("pgbench", arguments, &[("PGOPTIONS", "-c synchronous_commit=off")])?;
+    let number = |line: &str, word: usize| line.split_whitespace().nth(word).and_then(|word| word.parse::<f64>().ok());
+    let transactions = said
+        .lines()
+        .find_map(|line| line.strip_prefix("number of transactions actually processed: "))
+        .and_then(|count| count.parse().ok());
+    // "  0.045  0  SELECT ...": milliseconds, failures, statement.
+    let begin = &statement[..statement.len().min(30)];
+    let latency_ms = said
+        .lines()
+        .find(|line| line.contains(begin))
+        .and_then(|line| number(line, 0));
+    Ok(Bench {
+        transactions: transactions.with_context(|| format!("no count of transactions in\n{said}"))?,
+        latency_us: 1_000.0 * latency_ms.with_context(|| format!("no latency of the statement in\n{said}"))?,
+    })
+}
+
+/// A relay, against a worker that marks rows.
+fn draining(cluster: &Cluster, session: &mut Session, options: &Options) -> Result<Table> {
+    let effects = options.sized(100_000, 10_000);
+    let mut relay = Relay::connect(cluster)?;
+    // What was recorded before.
+    while relay.step()?.effects > 0 {}
+    let mut worker = Session::connect(cluster, Side::Idem.database())?;
+    let mut rounds = Rounds::default();
+    for round in 0..options.rounds() {
+        let last: u64 = session.value("SELECT last_value FROM idem.outbox_seq")?;
+        let load = Load {
+            cluster,
+            side: Side::Idem,
+            work: Work::Effect,
+            clients: 8,
+            duplicates: 0,
+            synchronous_commit: false,
+            known: &[],
+            until: Until::Count(effects),
+            pace: None,
+        };
+        load.run()?;
+        make_marked(session, &mut worker, last)?;
+        let mut came = Vec::new();
+        for side in Side::in_turn(round) {
+            let started = Instant::now();
+            match side {
+                Side::Idem => {
+                    came.push(relay.drain(effects)?);
+                    rounds.ours.push(effects as f64 / started.elapsed().as_secs_f64());
+                }
+                Side::HandWritten => {
+                    came.push(mark_all(&mut worker)?);
+                    rounds.theirs.push(effects as f64 / started.elapsed().as_secs_f64());
+                }
+            }
+        }
+        ensure!(came[0] == came[1], "the two have not read the same: {came:?}");
+    }
+    let mut table = Table::new(
+        "    Draining: effects per second, against UPDATE ... SKIP LOCKED that marks 100 rows at a time",
+        ["idem", "marking"],
+    );
+    table.note(format!(
+        "{effects} effects, each recorded by a transaction of its own; idem reads and acknowledges 1,000 at a time; synchronous_commit=on"
+    ));
+    table.note("marking: the same rows with published_at, primary key on seq, partial index on what is not published; one statement a batch, RETURNING all columns");
+    table.rounds("one relay, one worker", &rounds, Target::AtLeast(20.0));
+    Ok(table)
+}
+
+/// The same rows in an outbox as people write it.
+fn make_marked(session: &mut Session, worker: &mut Session, after: u64) -> Result<()> {
+    session.run("DROP TABLE IF EXISTS marked_outbox")?;
+    session.run(&format!(
+        "CREATE TABLE marked_outbox AS SELECT *, NULL::timestamptz AS published_at FROM idem.outbox_row WHERE seq > {after} ORDER BY seq"
+    ))?;
+    session.run("ALTER TABLE marked_outbox ADD PRIMARY KEY (seq)")?;
+    session.run("CREATE INDEX marked_outbox_waiting ON marked_outbox (seq) WHERE published_at IS NULL")?;
+    session.run("VACUUM (ANALYZE) marked_outbox")?;
+    worker.run("DEALLOCATE ALL")?;
+    worker.prepare(
+        "mark",
+        "UPDATE marked_outbox SET published_at = now()
+          WHERE seq IN (SELECT seq FROM marked_outbox WHERE published_at IS NULL ORDER BY seq LIMIT 100 FOR UPDATE SKIP LOCKED)
+         RETURNING seq, message_id, topic, key, type, payload, content_type, headers, traceparent, recorded_at, source_destination",
+    )
+}
+
+fn mark_all(worker: &mut Session) -> Result<Drained> {
+    let mut all = Drained::default();
+    loop {
+        let marked = worker.execute_each("mark", &[], |row| {
+            all.seq_sum += Relay::seq(row)?;
+            Ok(())
+        })?;
+        if marked.rows == 0 {
+            return Ok(all);
+        }
+        all.effects += marked.rows;
+    }
+}

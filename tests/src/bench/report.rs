@@ -1,0 +1,223 @@
+//! Figures as a table: what was measured, against what, the target and whether it is met.
+
+use std::fmt;
+
+/// What a ratio has to be.
+#[derive(Clone, Copy, Debug)]
+pub enum Target {
+    AtLeast(f64),
+    AtMost(f64),
+    /// No further from 1 than this.
+    Within(f64),
+    /// Said for orientation.
+    None,
+}
+
+impl Target {
+    fn is_met_by(self, ratio: f64) -> bool {
+        match self {
+            Self::AtLeast(least) => ratio >= least,
+            Self::AtMost(most) => ratio <= most,
+            Self::Within(share) => (ratio - 1.0).abs() <= share,
+            Self::None => true,
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtLeast(least) => write!(f, ">= {least:.2}x"),
+            Self::AtMost(most) => write!(f, "<= {most:.2}x"),
+            Self::Within(share) => write!(f, "1 +- {share:.2}"),
+            Self::None => f.write_str("-"),
+        }
+    }
+}
+
+/// What two sides did, round by round.
+#[derive(Clone, Debug, Default)]
+pub struct Rounds {
+    pub ours: Vec<f64>,
+    pub theirs: Vec<f64>,
+}
+
+impl Rounds {
+    /// The ratio within each round.
+    fn ratios(&self) -> Vec<f64> {
+        self.ours
+            .iter()
+            .zip(&self.theirs)
+            .map(|(ours, theirs)| ours / theirs)
+            .collect()
+    }
+}
+
+/// One line.
+pub struct Line {
+    what: String,
+    ours: String,
+    theirs: String,
+    ratio: f64,
+    spread: String,
+    target: Target,
+}
+
+/// One table.
+pub struct Table {
+    title: String,
+    notes: Vec<String>,
+    columns: [String; 2],
+    lines: Vec<Line>,
+}
+
+impl Table {
+    /// An empty table; `columns` name what is compared, with the unit.
+    pub fn new(title: &str, columns: [&str; 2]) -> Self {
+        Self {
+            title: title.to_owned(),
+            notes: Vec::new(),
+            columns: columns.map(str::to_owned),
+            lines: Vec::new(),
+        }
+    }
+
+    /// Says something above the figures.
+    pub fn note(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
+    }
+
+    /// Adds the medians of what was measured in rounds.
+    pub fn rounds(&mut self, what: &str, rounds: &Rounds, target: Target) {
+        let ratios = rounds.ratios();
+        let (low, high) = ratios.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &ratio| {
+            (low.min(ratio), high.max(ratio))
+        });
+        self.lines.push(Line {
+            what: what.to_owned(),
+            ours: figure(median(&rounds.ours)),
+            theirs: figure(median(&rounds.theirs)),
+            ratio: median(&ratios),
+            spread: format!("{low:.2}..{high:.2}"),
+            target,
+        });
+    }
+
+    /// Adds two figures.
+    pub fn pair(&mut self, what: &str, ours: f64, theirs: f64, target: Target) {
+        self.lines.push(Line {
+            what: what.to_owned(),
+            ours: figure(ours),
+            theirs: figure(theirs),
+            ratio: ours / theirs,
+            spread: String::new(),
+            target,
+        });
+    }
+
+    /// Whether every line meets its target.
+    pub fn is_met(&self) -> bool {
+        self.lines.iter().all(|line| line.target.is_met_by(line.ratio))
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.title)?;
+        for note in &self.notes {
+            writeln!(f, "  {note}")?;
+        }
+        let head = [
+            "",
+            &self.columns[0],
+            &self.columns[1],
+            "ratio",
+            "in rounds",
+            "target",
+            "verdict",
+        ]
+        .map(str::to_owned);
+        let body = self.lines.iter().map(|line| {
+            [
+                line.what.clone(),
+                line.ours.clone(),
+                line.theirs.clone(),
+                format!("{:.2}x", line.ratio),
+                line.spread.clone(),
+                line.target.to_string(),
+                match line.target {
+                    Target::None => String::new(),
+                    target if target.is_met_by(line.ratio) => "met".to_owned(),
+                    _ => "SHORT".to_owned(),
+                },
+            ]
+        });
+        let lines: Vec<_> = std::iter::once(head).chain(body).collect();
+        let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+        for line in &lines {
+            let mut text = format!("  {:<1$}", line[0], width(0));
+            for (column, cell) in line.iter().enumerate().skip(1) {
+                text += &format!("  {:>1$}", cell, width(column));
+            }
+            writeln!(f, "{}", text.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// The middle value; the mean of the two in the middle of an even number.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => f64::NAN,
+        even if even.is_multiple_of(2) => (sorted[middle - 1] + sorted[middle]) / 2.0,
+        _ => sorted[middle],
+    }
+}
+
+/// Three digits that matter, no more.
+fn figure(value: f64) -> String {
+    match value.abs() {
+        large if large >= 100.0 => format!("{value:.0}"),
+        medium if medium >= 10.0 => format!("{value:.1}"),
+        medium if medium >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between_the_two_in_the_middle() {
+        assert_eq!(median(&[4.0, 1.0, 3.0]), 3.0);
+        assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), 2.5);
+    }
+
+    #[test]
+    fn a_ratio_is_taken_within_its_round() {
+        let mut table = Table::new("t", ["ours", "theirs"]);
+        // The machine became ten times faster in between: both sides saw it.
+        let rounds = Rounds {
+            ours: vec![2.0, 20.0, 200.0],
+            theirs: vec![1.0, 10.0, 100.0],
+        };
+        table.rounds("x", &rounds, Target::AtLeast(2.0));
+        assert!(table.is_met());
+        assert!(table.to_string().contains("2.00..2.00"), "{table}");
+    }
+
+    #[test]
+    fn a_figure_below_its_target_is_said_to_fall_short() {
+        let mut table = Table::new("t", ["ours", "theirs"]);
+        table.pair("x", 1.1, 1.0, Target::AtLeast(1.15));
+        assert!(!table.is_met());
+        assert!(table.to_string().contains("SHORT"));
+        let mut table = Table::new("t", ["ours", "theirs"]);
+        table.pair("x", 0.4, 1.0, Target::AtMost(0.5));
+        assert!(table.is_met());
+    }
+}

@@ -1,0 +1,181 @@
+//! Claims with their business update, idem against a hand-written inbox, while both forget as fast as they learn.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use idem_cluster::{Cluster, Install};
+
+use super::load::{Done, Load, Progress, Until, Work};
+use super::options::Options;
+use super::report::{Rounds, Table, Target};
+use super::side::Side;
+use super::wire::Session;
+use super::{ground, idem, inbox};
+
+/// Ids to deliver again, sampled before each measurement.
+const KNOWN: u64 = 20_000;
+/// How often the hand-written inbox deletes what has expired.
+const DELETE_EVERY: Duration = Duration::from_secs(1);
+
+/// One line of the table.
+#[derive(Clone, Copy)]
+struct Setup {
+    synchronous_commit: bool,
+    clients: usize,
+    duplicates: u32,
+}
+
+impl Setup {
+    fn target(self) -> Target {
+        Target::AtLeast(if self.clients >= 8 { 1.15 } else { 0.95 })
+    }
+
+    fn name(self) -> String {
+        format!(
+            "synchronous_commit={:<3} {:>2} clients {:>2} % duplicates",
+            if self.synchronous_commit { "on" } else { "off" },
+            self.clients,
+            self.duplicates
+        )
+    }
+}
+
+pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
+    let cluster = ground::start(install, "bench-a", &[])?;
+    let retained = options.retained();
+    for side in Side::in_turn(0) {
+        prepare(&cluster, side, retained)?;
+    }
+    let mut table = Table::new(
+        "(a) BEGIN, claim, business update, COMMIT: transactions per second",
+        ["idem", "hand-written"],
+    );
+    table.note(ground::settings(&mut Session::connect(&cluster, Side::Idem.database())?)?);
+    table.note(format!(
+        "{retained} identities retained; {} rounds of {:.1} s a side, interleaved",
+        options.rounds(),
+        options.round().as_secs_f64()
+    ));
+    table.note(
+        "hand-written: as many as were claimed are deleted every second, the oldest first, 1,000 a statement; autovacuum on",
+    );
+    table.note("idem: the ring turns in the middle of every round, and its oldest slice, half of what is retained, is truncated");
+    for synchronous_commit in [true, false] {
+        for clients in options.client_counts() {
+            for duplicates in [0, 10, 50] {
+                let setup = Setup {
+                    synchronous_commit,
+                    clients,
+                    duplicates,
+                };
+                let mut rounds = Rounds::default();
+                for round in 0..options.rounds() {
+                    for side in Side::in_turn(round) {
+                        let rate = measure(&cluster, side, setup, options)?.rate();
+                        match side {
+                            Side::Idem => rounds.ours.push(rate),
+                            Side::HandWritten => rounds.theirs.push(rate),
+                        }
+                    }
+                }
+                eprintln!(
+                    "{}: idem {:.0?}, hand-written {:.0?}",
+                    setup.name(),
+                    rounds.ours,
+                    rounds.theirs
+                );
+                table.rounds(&setup.name(), &rounds, setup.target());
+            }
+        }
+    }
+    let mut session = Session::connect(&cluster, Side::HandWritten.database())?;
+    ensure!(
+        inbox::retained(&mut session)? == retained,
+        "the hand-written inbox has not kept its size"
+    );
+    Ok(vec![table])
+}
+
+/// Both sides with what they retain.
+pub fn prepare(cluster: &Cluster, side: Side, retained: u64) -> Result<()> {
+    let mut session = Session::connect(cluster, side.database())?;
+    ground::create_accounts(&mut session)?;
+    match side {
+        Side::Idem => {
+            idem::create(&mut session)?;
+            idem::top_up(&mut session, idem::Fill::mid_life(retained))
+        }
+        Side::HandWritten => {
+            inbox::create(&mut session)?;
+            inbox::fill(&mut session, retained)
+        }
+    }
+}
+
+fn measure(cluster: &Cluster, side: Side, setup: Setup, options: &Options) -> Result<Done> {
+    let mut session = Session::connect(cluster, side.database())?;
+    let known = match side {
+        Side::Idem => {
+            idem::top_up(&mut session, idem::Fill::mid_life(options.retained()))?;
+            idem::sample(&mut session, KNOWN)?
+        }
+        Side::HandWritten => inbox::sample(&mut session, KNOWN)?,
+    };
+    let load = Load {
+        cluster,
+        side,
+        work: Work::Business,
+        clients: setup.clients,
+        duplicates: setup.duplicates,
+        synchronous_commit: setup.synchronous_commit,
+        known: &known,
+        until: Until::Time(options.round()),
+        pace: None,
+    };
+    let updates_before = updates(&mut session)?;
+    let half = options.round() / 2;
+    let (done, _) = load.run_with(|progress| match side {
+        Side::Idem => {
+            progress.wait_until(half);
+            idem::turn(&mut session)
+        }
+        Side::HandWritten => keep_retention(&mut session, progress),
+    })?;
+    let mut session = Session::connect(cluster, side.database())?;
+    let updates = updates(&mut session)? - updates_before;
+    ensure!(
+        updates == done.won,
+        "{side:?}: {} claims won, but {updates} business updates",
+        done.won
+    );
+    let share = 100.0 * (1.0 - done.won as f64 / done.transactions as f64);
+    let wanted = f64::from(setup.duplicates);
+    // Four standard deviations of a fair draw.
+    let tolerance = 4.0 * (wanted * (100.0 - wanted) / done.transactions as f64).sqrt();
+    ensure!(
+        (share - wanted).abs() <= tolerance,
+        "{side:?}: {share:.1} % were duplicates instead of {wanted} %"
+    );
+    Ok(done)
+}
+
+/// Deletes every second as many as have been won since; the rest when the load has ended and nothing is measured.
+pub fn keep_retention(session: &mut Session, progress: &Progress) -> Result<()> {
+    let mut deleted = 0;
+    let mut pass = DELETE_EVERY;
+    loop {
+        progress.wait_until(pass);
+        let last = progress.has_ended();
+        let won = progress.won();
+        inbox::forget_oldest(session, won - deleted)?;
+        deleted = won;
+        pass += DELETE_EVERY;
+        if last {
+            return Ok(());
+        }
+    }
+}
+
+fn updates(session: &mut Session) -> Result<u64> {
+    session.value("SELECT sum(balance) FROM account")
+}
