@@ -7,3 +7,4 @@ mod api;
 mod isolation;
 mod rotation_restart;
 mod rotation_stress;
+mod storage;
