@@ -1,6 +1,6 @@
 //! Looking at claims without making one. Everything here works on a standby, except `forget`.
 
-use super::identity_keys;
+use super::{check_same_message, identity_keys};
 use crate::destination::{Destination, find};
 use crate::errors::Result;
 use crate::pg::{Found, Lookup, Table, wait_for};
@@ -9,9 +9,9 @@ use idem_core::MessageId;
 use pgrx::pg_sys;
 
 /// When the message was claimed, if it is: committed, or by this transaction.
-pub fn claim_of(id: &MessageId, destination: &str) -> Result<Option<(Destination, pg_sys::TimestampTz)>> {
+pub fn claim_of(id: &MessageId, name: &str) -> Result<Option<(Destination, pg_sys::TimestampTz)>> {
     let rings = ring::look()?;
-    let Some(destination) = find(destination)? else {
+    let Some(destination) = find(name)? else {
         return Ok(None);
     };
     let mut keys = identity_keys(&id.key, destination.id);
@@ -20,6 +20,7 @@ pub fn claim_of(id: &MessageId, destination: &str) -> Result<Option<(Destination
         let mut lookup = Lookup::new(&table, 2);
         lookup.seek(&mut keys);
         if lookup.next_settled() {
+            check_same_message(&lookup, id, name)?;
             let claimed_at = lookup.column(2).map_or(0, |d| d.value() as i64);
             return Ok(Some((destination, claimed_at)));
         }
@@ -28,8 +29,8 @@ pub fn claim_of(id: &MessageId, destination: &str) -> Result<Option<(Destination
 }
 
 /// The destination, when this transaction holds the claim of the message. The caller has entered the rings.
-pub fn is_my_claim(id: &MessageId, destination: &str, rings: &Rings) -> Result<Option<Destination>> {
-    let Some(destination) = find(destination)? else {
+pub fn is_my_claim(id: &MessageId, name: &str, rings: &Rings) -> Result<Option<Destination>> {
+    let Some(destination) = find(name)? else {
         return Ok(None);
     };
     let mut keys = identity_keys(&id.key, destination.id);
@@ -39,6 +40,7 @@ pub fn is_my_claim(id: &MessageId, destination: &str, rings: &Rings) -> Result<O
         let table = Table::for_reading(slice);
         let mut lookup = Lookup::new(&table, 2);
         if lookup.find(&mut keys) == Found::Row {
+            check_same_message(&lookup, id, name)?;
             return Ok(lookup.is_mine().then_some(destination));
         }
     }
@@ -46,9 +48,9 @@ pub fn is_my_claim(id: &MessageId, destination: &str, rings: &Rings) -> Result<O
 }
 
 /// Deletes the claim wherever it stands; whether there was one. Waits for a claim that is being made.
-pub fn forget(id: &MessageId, destination: &str) -> Result<bool> {
+pub fn forget(id: &MessageId, name: &str) -> Result<bool> {
     let rings = ring::enter()?;
-    let Some(destination) = find(destination)? else {
+    let Some(destination) = find(name)? else {
         return Ok(false);
     };
     let mut keys = identity_keys(&id.key, destination.id);
@@ -60,6 +62,7 @@ pub fn forget(id: &MessageId, destination: &str) -> Result<bool> {
             match lookup.find(&mut keys) {
                 Found::Nothing => break,
                 Found::Row => {
+                    check_same_message(&lookup, id, name)?;
                     lookup.delete();
                     forgotten = true;
                     break;

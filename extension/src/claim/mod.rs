@@ -13,7 +13,7 @@ use crate::destination::{Destination, Interned, intern};
 use crate::errors::{Error, Result};
 use crate::pg::{Found, Inserter, Lookup, Table, wait_for};
 use crate::ring::{self, Ring, Rings};
-use crate::stats::{Counter, count};
+use crate::stats::{Counter, count, count_many};
 use idem_core::{Key, MessageId};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -61,6 +61,7 @@ pub fn claim(id: MessageId, destination: &str, terms: Terms) -> Result<Outcome> 
 pub fn claim_each(ids: &[MessageId], destination: &str, terms: Terms) -> Result<Vec<Outcome>> {
     let rings = ring::enter()?;
     let Interned::Known(known) = intern(destination, terms.wait)? else {
+        count_many(Counter::InProgress, ids.len());
         return Ok(vec![Outcome::InProgress; ids.len()]);
     };
     let desk = Slices::open(&known, &rings);
@@ -209,25 +210,29 @@ fn settle(
     }
 }
 
-/// A row stands under the key: the same message, unless it says otherwise.
+/// A row stands under the key: what it says to whoever claims the same message.
 fn taken(row: &Lookup, id: &MessageId, destination: &str, terms: Terms) -> Result<Outcome> {
+    check_same_message(row, id, destination)?;
     let handled_at = row.column(2).map_or(0, |d| d.value() as i64);
-    // SAFETY: columns 4 and 5 of a slice are text and bytea; the copies are made before the next look-up.
-    let (text, fingerprint) = unsafe {
-        (
-            row.column(4).and_then(|d| String::from_datum(d, false)),
-            row.column(5).and_then(|d| Vec::<u8>::from_datum(d, false)),
-        )
-    };
-    if text.as_deref() != id.text {
-        return Err(Error::KeyTaken {
-            destination: destination.to_owned(),
-            taken_by: text.map_or_else(|| "a uuid".to_owned(), |text| format!("\"{text}\"")),
-        });
-    }
+    // SAFETY: column 5 of a slice is bytea; the copy is made before the next look-up.
+    let fingerprint = unsafe { row.column(5).and_then(|d| Vec::<u8>::from_datum(d, false)) };
     Ok(match (terms.fingerprint, fingerprint) {
         (Some(asked), Some(kept)) if asked != kept => Outcome::Mismatch { handled_at },
         _ => Outcome::Duplicate { handled_at },
+    })
+}
+
+/// The row that was found under the key of a message is that message's, or 23000: another id with the same key must never
+/// be answered for.
+fn check_same_message(row: &Lookup, id: &MessageId, destination: &str) -> Result<()> {
+    // SAFETY: column 4 of a slice is text; the copy is made before the next look-up.
+    let text = unsafe { row.column(4).and_then(|d| String::from_datum(d, false)) };
+    if text.as_deref() == id.text {
+        return Ok(());
+    }
+    Err(Error::KeyTaken {
+        destination: destination.to_owned(),
+        taken_by: text.map_or_else(|| "a uuid".to_owned(), |text| format!("\"{text}\"")),
     })
 }
 
