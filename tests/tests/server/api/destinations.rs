@@ -1,0 +1,126 @@
+//! I6 for what an operator changes: destinations move between rings, and nothing is forgotten on the way.
+
+use anyhow::Result;
+use idem_tests::harness::Database;
+
+const RING: &str = "SELECT r.name FROM idem.destination d JOIN idem.ring r ON r.id = d.ring WHERE d.name = 'orders'";
+
+#[tokio::test]
+async fn i6_a_move_between_rings_keeps_duplicates_known() -> Result<()> {
+    let db = Database::with_idem("moves").await?;
+    // Two sessions: the one that does not configure has everything in its cache.
+    let (admin, consumer) = (db.connect().await?, db.connect().await?);
+    let mut claimed = Vec::new();
+    for (n, (retention, ring)) in [
+        (None, "standard"),
+        (Some("30 minutes"), "short"),
+        (Some("30 days"), "long"),
+        (Some("2 hours"), "standard"),
+        (Some("1 hour"), "short"),
+        (Some("7 days"), "standard"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        if let Some(retention) = retention {
+            admin.run(&format!("SELECT idem_configure('orders', '{retention}')")).await?;
+        }
+        let id = format!("m{n}");
+        let record = format!(r#"SELECT idem_try_record('{id}', 'orders', '{{"topic": "t", "payload": {n}}}')"#);
+        assert_eq!(consumer.text(&record).await?, "t");
+        assert_eq!(consumer.text(RING).await?, ring);
+        claimed.push((id, ring));
+        for (n, (id, ring)) in claimed.iter().enumerate() {
+            for session in [&admin, &consumer] {
+                assert_eq!(
+                    session
+                        .text(&format!(
+                            "SELECT idem_try_claim('{id}', 'orders'), idem_is_claimed('{id}', 'orders'),
+                                    (SELECT convert_from(payload, 'UTF8') FROM idem_effects('{id}', 'orders'))"
+                        ))
+                        .await?,
+                    format!("f|t|{n}")
+                );
+            }
+            assert_eq!(
+                consumer
+                    .text(&format!("SELECT ring FROM idem.inbox WHERE id = '{id}'"))
+                    .await?,
+                *ring,
+                "a claim stays where it was made"
+            );
+        }
+    }
+    for (id, _) in &claimed {
+        assert_eq!(admin.text(&format!("SELECT idem_forget('{id}', 'orders')")).await?, "t");
+        assert_eq!(
+            consumer.text(&format!("SELECT idem_is_claimed('{id}', 'orders')")).await?,
+            "f"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_destination_can_be_configured_before_its_first_claim() -> Result<()> {
+    let db = Database::with_idem("configured_first").await?;
+    let session = db.connect().await?;
+    session.run("SELECT idem_configure('orders', '30 days')").await?;
+    assert_eq!(session.text("SELECT idem_try_claim('m1', 'orders')").await?, "t");
+    assert_eq!(session.text("SELECT ring, destination FROM idem.inbox").await?, "long|orders");
+    Ok(())
+}
+
+#[tokio::test]
+async fn i6_no_setting_takes_from_a_destination_what_it_asked_for() -> Result<()> {
+    let db = Database::with_idem("promised").await?;
+    let session = db.connect().await?;
+    session.run("SELECT idem_configure('orders', '45 minutes')").await?;
+    for call in [
+        "idem_set_retention('short', '30 minutes')",
+        "idem_set_retention('short', '8 days')",
+        "idem_set_retention('standard', '59 minutes')",
+        "idem_set_retention('standard', '31 days')",
+        "idem_set_retention('long', '6 days')",
+        "idem_configure('orders', '31 days')",
+    ] {
+        let refusal = session.refused(&format!("SELECT {call}")).await?;
+        assert_eq!(refusal.sqlstate, "22023", "{call}: {refusal:?}");
+    }
+    assert_eq!(session.text(RING).await?, "short");
+    session
+        .run(
+            "SELECT idem_set_retention('long', '1 year'); SELECT idem_set_retention('standard', '31 days');
+             SELECT idem_set_retention('short', '50 minutes')",
+        )
+        .await?;
+    assert_eq!(
+        session.text("SELECT name, retention FROM idem.ring ORDER BY id").await?,
+        "short|00:50:00\nstandard|31 days\nlong|1 year\noutbox|1 year 6 mons",
+        "and effects outlive every claim"
+    );
+    Ok(())
+}
+
+/// The number that the rolled back transaction drew must not be used by anybody.
+#[tokio::test]
+async fn i1_a_destination_that_was_rolled_back_is_remembered_by_nobody() -> Result<()> {
+    let db = Database::with_idem("rolled_back").await?;
+    let (session, other) = (db.connect().await?, db.connect().await?);
+    session
+        .run("BEGIN; SELECT idem_try_claim('m1', 'orders'), idem_try_claim('m2', 'orders'); ROLLBACK")
+        .await?;
+    session
+        .run("BEGIN; SAVEPOINT s; SELECT idem_try_claim('m1', 'orders'); ROLLBACK TO SAVEPOINT s; SELECT 1; COMMIT")
+        .await?;
+    assert_eq!(other.text("SELECT count(*) FROM idem.destination").await?, "0");
+    assert_eq!(other.text("SELECT idem_try_claim('m1', 'orders')").await?, "t");
+    assert_eq!(session.text("SELECT idem_try_claim('m1', 'orders')").await?, "f");
+    assert_eq!(session.text("SELECT idem_try_claim('m2', 'orders')").await?, "t");
+    assert_eq!(other.text("SELECT idem_try_claim('m2', 'orders')").await?, "f");
+    assert_eq!(
+        session.text("SELECT destination, id FROM idem.inbox ORDER BY id").await?,
+        "orders|m1\norders|m2"
+    );
+    Ok(())
+}

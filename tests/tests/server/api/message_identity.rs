@@ -1,0 +1,52 @@
+//! `idem.message_identity`: whether the destination takes part in what makes two messages the same.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use idem_cluster::{Cluster, Install};
+use idem_tests::harness::{Database, until};
+
+/// A setting of the whole server: a cluster of its own.
+#[tokio::test]
+async fn with_identity_id_an_id_is_claimed_once_for_all_destinations() -> Result<()> {
+    let cluster = Cluster::builder(&Install::from_env()?)
+        .name("identity")
+        .setting("shared_buffers", "32MB")
+        .setting("idem.message_identity", "id")
+        .start()?;
+    let db = Database::with_idem_in(Arc::new(cluster), "identity").await?;
+    let session = db.connect().await?;
+    assert_eq!(
+        session
+            .text(r#"SELECT idem_try_record('m1', 'orders', '{"topic": "t", "payload": 1}')"#)
+            .await?,
+        "t"
+    );
+    assert_eq!(session.text("SELECT idem_try_claim('m1', 'billing')").await?, "f");
+    assert_eq!(
+        session
+            .text("SELECT idem_is_claimed('m1', 'billing'), (SELECT count(*) FROM idem_effects('m1', 'billing'))")
+            .await?,
+        "t|1",
+        "everyone who asks gets the facts"
+    );
+    assert_eq!(session.text("SELECT destination, id FROM idem.inbox").await?, "*|m1");
+
+    session
+        .run("ALTER SYSTEM SET idem.message_identity = 'id_and_destination'")
+        .await?;
+    session.run("SELECT pg_reload_conf()").await?;
+    until("the session has the new setting", async || {
+        Ok(session.text("SHOW idem.message_identity").await? == "id_and_destination")
+    })
+    .await?;
+    assert_eq!(session.text("SELECT idem_try_claim('m2', 'orders')").await?, "t");
+    assert_eq!(session.text("SELECT idem_try_claim('m2', 'billing')").await?, "t");
+
+    assert_eq!(
+        session.refused("SET idem.message_identity = 'id'").await?.sqlstate,
+        "55P02",
+        "not for one session: two consumers that disagree would both process a message"
+    );
+    Ok(())
+}

@@ -1,0 +1,9 @@
+//! What the calls answer when they are used as they are meant.
+
+mod claims;
+mod counters;
+mod destinations;
+mod effects;
+mod locales;
+mod message_identity;
+mod sends;
