@@ -37,7 +37,7 @@ impl Table {
         // for each time, because REINDEX CONCURRENTLY changes its OID; the relcache has it at hand.
         unsafe {
             let heap = pg_sys::table_open(table, lock);
-            let index = pg_sys::index_open(index.unwrap_or_else(|| pg_sys::RelationGetPrimaryKeyIndex(heap)), lock);
+            let index = pg_sys::index_open(index.unwrap_or_else(|| primary_key(heap)), lock);
             Table { heap, index, lock }
         }
     }
@@ -46,6 +46,20 @@ impl Table {
     pub fn is_empty(&self) -> bool {
         // SAFETY: heap is open.
         unsafe { pg_sys::RelationGetNumberOfBlocksInFork(self.heap, pg_sys::ForkNumber::MAIN_FORKNUM) == 0 }
+    }
+}
+
+/// The OID of the primary key's index; PostgreSQL 18 asks whether a deferrable one would do, and ours are not.
+///
+/// # Safety
+/// `heap` is an open relation.
+unsafe fn primary_key(heap: pg_sys::Relation) -> pg_sys::Oid {
+    // SAFETY: as the caller's.
+    unsafe {
+        #[cfg(feature = "pg18")]
+        return pg_sys::RelationGetPrimaryKeyIndex(heap, false);
+        #[cfg(not(feature = "pg18"))]
+        return pg_sys::RelationGetPrimaryKeyIndex(heap);
     }
 }
 
