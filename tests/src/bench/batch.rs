@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::options::Options;
 use super::report::{Rounds, Table, Target};
 use super::side::{DESTINATION, Side};
-use super::wire::Session;
+use super::wire::{Answer, Session};
 use super::{ground, idem};
 
 const BATCH: usize = 1_000;
@@ -43,17 +43,18 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
 
     let batches = options.sized(100, 10);
     let mut sets = Rounds::default();
-    let mut singles = Rounds::default();
+    // By synchronous_commit.
+    let mut singles = [("off", Rounds::default()), ("on", Rounds::default())];
     for round in 0..options.rounds() {
         for side in Side::in_turn(round) {
             match side {
                 Side::Idem => {
-                    let rate = batch_rate(&mut ours, batches, DESTINATION, |answer| {
-                        answer.text().map_or(0, |array| array.matches('t').count())
-                    })?;
-                    sets.ours.push(rate);
-                    singles.ours.push(rate);
-                    singles.theirs.push(single_rate(&mut ours, batches * 50)?);
+                    for (synchronous_commit, rounds) in &mut singles {
+                        ours.run(&format!("SET synchronous_commit = {synchronous_commit}"))?;
+                        rounds.ours.push(batch_rate(&mut ours, batches, DESTINATION, won_in_array)?);
+                        rounds.theirs.push(single_rate(&mut ours, batches * 50)?);
+                    }
+                    sets.ours.extend(singles[0].1.ours.last());
                 }
                 Side::HandWritten => {
                     sets.theirs
@@ -68,16 +69,24 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     );
     table.note(ground::settings(&mut ours)?);
     table.note(format!(
-        "{retained} identities on both sides at the start, growing alike by {} a round; uuid ids, synchronous_commit=off: nothing but the work itself",
-        batches * BATCH
+        "{retained} identities on both sides at the start, growing alike by {} a round; uuid ids; synchronous_commit=off where nothing else is said",
+        2 * batches * BATCH
     ));
     table.rounds(
         "against INSERT ... SELECT unnest ... ON CONFLICT DO NOTHING",
         &sets,
         Target::AtLeast(0.8),
     );
-    table.rounds("against single claims, each a transaction", &singles, Target::AtLeast(8.0));
+    for (synchronous_commit, rounds) in &singles {
+        let what = format!("against single claims, each a transaction, synchronous_commit={synchronous_commit}");
+        table.rounds(&what, rounds, Target::AtLeast(8.0));
+    }
     Ok(vec![table])
+}
+
+/// How many `t` an array of booleans has.
+fn won_in_array(answer: &Answer) -> usize {
+    answer.text().map_or(0, |array| array.matches('t').count())
 }
 
 fn open(cluster: &Cluster, side: Side) -> Result<Session> {
@@ -87,12 +96,7 @@ fn open(cluster: &Cluster, side: Side) -> Result<Session> {
 }
 
 /// Claims per second in batches of new ids; every one must be won.
-fn batch_rate(
-    session: &mut Session,
-    batches: usize,
-    destination: &str,
-    won: impl Fn(&super::wire::Answer) -> usize,
-) -> Result<f64> {
+fn batch_rate(session: &mut Session, batches: usize, destination: &str, won: impl Fn(&Answer) -> usize) -> Result<f64> {
     // Made before the clock runs: the client's work is not what is measured.
     let arrays: Vec<String> = (0..batches)
         .map(|_| {

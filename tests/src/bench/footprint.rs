@@ -21,6 +21,8 @@ const WARM_UP: usize = 2;
 const STEPS: u64 = 10;
 /// The ring turns twice in one retention.
 const STEPS_OF_A_SLICE: u64 = STEPS / 2;
+/// As many as the machine has cores at least: many more would extend a small table in strides that it never fills.
+const CLIENTS: usize = 2;
 /// What autovacuum does by default: 50 rows and a fifth of the table.
 const DEAD_ROWS: u64 = 50;
 
@@ -34,7 +36,7 @@ struct Period {
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     let cluster = ground::start(install, "bench-b", &[])?;
-    let claims = options.sized(100_000, 10_000);
+    let claims = options.sized(200_000, 20_000);
     let ours = periods(&cluster, Side::Idem, claims)?;
     let theirs = periods(&cluster, Side::HandWritten, claims)?;
 
@@ -44,7 +46,7 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     );
     sizes.note(ground::settings(&mut Session::connect(&cluster, Side::Idem.database())?)?);
     sizes.note(format!(
-        "{claims} claims in a retention period, {PERIODS} periods after {WARM_UP} to warm up, 8 clients, each claim a transaction; a checkpoint after every period"
+        "{claims} claims in a retention period, {PERIODS} periods after {WARM_UP} to warm up, {CLIENTS} clients, each claim a transaction; a checkpoint after every period"
     ));
     sizes.note(
         "hand-written: expired rows are deleted during the load, and vacuumed when autovacuum would, at 50 + 20 % dead rows",
@@ -102,7 +104,7 @@ fn periods(cluster: &Cluster, side: Side, claims: u64) -> Result<Vec<Period>> {
                 cluster,
                 side,
                 work: Work::ClaimAlone,
-                clients: 8,
+                clients: CLIENTS,
                 duplicates: 0,
                 synchronous_commit: false,
                 known: &[],

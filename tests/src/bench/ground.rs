@@ -21,7 +21,8 @@ const SETTINGS: [(&str, &str); 7] = [
 ];
 
 /// What is printed: all that bears on the figures.
-const SHOWN: [&str; 12] = [
+const SHOWN: [&str; 13] = [
+    "lc_collate",
     "fsync",
     "full_page_writes",
     "wal_level",
