@@ -29,7 +29,8 @@ BEGIN
         RAISE EXCEPTION 'there is no kind "%"', kind
             USING ERRCODE = 'invalid_parameter_value', HINT = 'The kinds are consumer, relay, monitor and admin.';
     ELSIF NOT EXISTS (SELECT 1 FROM pg_roles a WHERE a.oid = role) THEN
-        RAISE EXCEPTION 'role % does not exist', role USING ERRCODE = 'undefined_object';
+        RAISE EXCEPTION 'role % does not exist', role
+            USING ERRCODE = 'undefined_object', HINT = 'Make it with CREATE ROLE.';
     END IF;
     EXECUTE format('GRANT USAGE ON SCHEMA @extschema@ TO %s', role);
     FOR call IN
