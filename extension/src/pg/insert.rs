@@ -15,23 +15,33 @@ pub fn insert_unique(table: &Table, values: &[Option<Datum>]) -> bool {
 /// Repeated unique inserts into one table.
 pub struct Inserter<'t> {
     table: &'t Table,
+    /// Both are made for the first insert: a duplicate comes to none. Null until then.
     slot: *mut pg_sys::TupleTableSlot,
     info: *mut pg_sys::IndexInfo,
 }
 
 impl<'t> Inserter<'t> {
     pub fn new(table: &'t Table) -> Self {
-        // SAFETY: table and index are open for as long as 't.
-        unsafe {
-            Inserter {
-                table,
-                slot: pg_sys::MakeSingleTupleTableSlot((*table.heap).rd_att, pg_sys::table_slot_callbacks(table.heap)),
-                info: pg_sys::BuildIndexInfo(table.index),
+        Inserter {
+            table,
+            slot: std::ptr::null_mut(),
+            info: std::ptr::null_mut(),
+        }
+    }
+
+    fn set_up(&mut self) {
+        if self.slot.is_null() {
+            let heap = self.table.heap;
+            // SAFETY: table and index are open for as long as 't.
+            unsafe {
+                self.slot = pg_sys::MakeSingleTupleTableSlot((*heap).rd_att, pg_sys::table_slot_callbacks(heap));
+                self.info = pg_sys::BuildIndexInfo(self.table.index);
             }
         }
     }
 
     pub fn insert(&mut self, values: &[Option<Datum>]) -> bool {
+        self.set_up();
         let Inserter { table, slot, info } = *self;
         let heap = table.heap;
         // SAFETY: the slot has the table's columns, which the caller's values match. The calls and their order are those
@@ -85,10 +95,10 @@ impl<'t> Inserter<'t> {
 
 impl Drop for Inserter<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if self.slot.is_null() || std::thread::panicking() {
             return;
         }
-        // SAFETY: made in new, used by nobody else.
+        // SAFETY: made in set_up, used by nobody else.
         unsafe { pg_sys::ExecDropSingleTupleTableSlot(self.slot) };
     }
 }

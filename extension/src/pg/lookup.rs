@@ -21,6 +21,7 @@ pub enum Found {
 /// A look-up that can be repeated with other keys: the scan and its slot are set up once.
 pub struct Lookup<'t> {
     scan: pg_sys::IndexScanDesc,
+    /// Made when the index first names a row: most look-ups find none. Null until then.
     slot: *mut pg_sys::TupleTableSlot,
     // Boxed: the scan keeps a pointer to it.
     snapshot: Box<pg_sys::SnapshotData>,
@@ -35,14 +36,13 @@ impl<'t> Lookup<'t> {
         snapshot.snapshot_type = pg_sys::SnapshotType::SNAPSHOT_DIRTY;
         // SAFETY: table is open for as long as 't; the snapshot is boxed and dropped after the scan.
         unsafe {
-            let slot = pg_sys::table_slot_create(table.heap, std::ptr::null_mut());
             #[cfg(not(feature = "pg18"))]
             let scan = pg_sys::index_beginscan(table.heap, table.index, &mut *snapshot, columns, 0);
             #[cfg(feature = "pg18")]
             let scan = pg_sys::index_beginscan(table.heap, table.index, &mut *snapshot, std::ptr::null_mut(), columns, 0);
             Lookup {
                 scan,
-                slot,
+                slot: std::ptr::null_mut(),
                 snapshot,
                 table,
             }
@@ -53,16 +53,16 @@ impl<'t> Lookup<'t> {
     pub fn seek(&mut self, keys: &mut [pg_sys::ScanKeyData]) {
         // SAFETY: the scan is open; index_rescan copies the keys.
         unsafe {
-            pg_sys::ExecClearTuple(self.slot);
+            if !self.slot.is_null() {
+                pg_sys::ExecClearTuple(self.slot);
+            }
             pg_sys::index_rescan(self.scan, keys.as_mut_ptr(), keys.len() as i32, std::ptr::null_mut(), 0);
         }
     }
 
     /// The next row or row in the making under the keys.
     pub fn next(&mut self) -> Found {
-        // SAFETY: seek has been called; the slot is of the table's kind.
-        let found = unsafe { pg_sys::index_getnext_slot(self.scan, pg_sys::ScanDirection::ForwardScanDirection, self.slot) };
-        if !found {
+        if !self.fetch_next() {
             return Found::Nothing;
         }
         if self.snapshot.xmin != pg_sys::InvalidTransactionId {
@@ -78,6 +78,26 @@ impl<'t> Lookup<'t> {
             };
         }
         Found::Row
+    }
+
+    /// What index_getnext_slot does, with a slot only for those who need one.
+    fn fetch_next(&mut self) -> bool {
+        let forward = pg_sys::ScanDirection::ForwardScanDirection;
+        // SAFETY: seek has been called; the slot is of the table's kind. A row that several index entries lead to is
+        // fetched for the first alone: xs_heap_continue asks for more of the same chain.
+        unsafe {
+            loop {
+                if !(*self.scan).xs_heap_continue && pg_sys::index_getnext_tid(self.scan, forward).is_null() {
+                    return false;
+                }
+                if self.slot.is_null() {
+                    self.slot = pg_sys::table_slot_create(self.table.heap, std::ptr::null_mut());
+                }
+                if pg_sys::index_fetch_heap(self.scan, self.slot) {
+                    return true;
+                }
+            }
+        }
     }
 
     /// The only row under a unique key.
@@ -169,7 +189,9 @@ impl Drop for Lookup<'_> {
         // SAFETY: the scan and the slot were made in new and are used by nobody else.
         unsafe {
             pg_sys::index_endscan(self.scan);
-            pg_sys::ExecDropSingleTupleTableSlot(self.slot);
+            if !self.slot.is_null() {
+                pg_sys::ExecDropSingleTupleTableSlot(self.slot);
+            }
         }
     }
 }
