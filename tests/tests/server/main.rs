@@ -4,7 +4,9 @@
 //! extension come from `cargo xtask build`.
 
 mod api;
+mod bad_input;
 mod isolation;
+mod life;
 mod rotation_restart;
 mod rotation_stress;
 mod storage;

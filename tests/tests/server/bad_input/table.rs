@@ -1,0 +1,242 @@
+//! The arguments of the calls: what is in order, and what is refused how.
+
+/// Claims, effects, two relays and a batch that is out: each line a transaction.
+pub const SCENERY: [&str; 4] = [
+    "SELECT idem_try_claim('claimed', 'orders'); SELECT idem_create_relay('other', 2)",
+    r#"SELECT idem_try_record('recorded', 'orders', '[{"topic": "t", "payload": 1}, {"topic": "t", "payload": 2}]')"#,
+    "SELECT idem_send('t', '3'::jsonb, message_id => '00000000-0000-0000-0000-000000000001')",
+    "SELECT token FROM idem_relay_next('default', 0, 100, '1 day')",
+];
+
+/// The token of the batch that is out.
+const TOKEN: &str = "SELECT max(pos) FROM idem.progress WHERE relay = 1";
+
+/// What a call needs in its own transaction before it can succeed.
+pub const BEFORE: [(&str, &str); 1] = [(
+    "idem_record_effects",
+    "SELECT idem_try_claim('m1'::text, 'orders'), idem_try_claim('0192f3a4-0000-7abc-8def-0123456789ab'::uuid, 'orders')",
+)];
+
+type Argument = (&'static str, &'static str, &'static str);
+
+/// Arguments that are in order: name, type, value; those of a call by name come before those of any call.
+pub const CALLS: [(&str, &[Argument]); 6] = [
+    ("idem_create_relay", &[("name", "text", "'new'")]),
+    ("idem_drop_relay", &[("name", "text", "'other'")]),
+    (
+        "idem_grant",
+        &[("kind", "text", "'consumer'"), ("role", "regrole", "'postgres'")],
+    ),
+    (
+        "idem_set_retention",
+        &[("retention", "interval", "'2 hours'"), ("ring", "text", "'short'")],
+    ),
+    (
+        "any",
+        &[
+            ("id", "text", "'m1'"),
+            ("id", "uuid", "'0192f3a4-0000-7abc-8def-0123456789ab'"),
+            ("ids", "text[]", "ARRAY['m1', 'm2']"),
+            ("ids", "uuid[]", "ARRAY['0192f3a4-0000-7abc-8def-0123456789ab']"),
+            ("destination", "text", "'orders'"),
+            ("wait", "boolean", "true"),
+            ("fingerprint", "bytea", r"'\x01'"),
+            ("sent_at", "timestamp with time zone", "now()"),
+            ("effects", "jsonb", r#"'[{"topic": "t", "payload": 1}]'"#),
+            ("topic", "text", "'t'"),
+            ("payload", "jsonb", "'1'"),
+            ("payload", "bytea", "'1'"),
+            ("key", "text", "'k'"),
+            ("type", "text", "'T'"),
+            ("headers", "jsonb", "'{}'"),
+            ("message_id", "uuid", "'00000000-0000-0000-0000-000000000001'"),
+            ("content_type", "text", "'text/plain'"),
+        ],
+    ),
+    (
+        "any",
+        &[
+            ("relay", "text", "'default'"),
+            ("partition", "integer", "0"),
+            ("max_effects", "integer", "10"),
+            ("lease", "interval", "'1 second'"),
+            ("token", "bigint", TOKEN),
+            ("error", "text", "'refused by the broker'"),
+            ("timeout_ms", "integer", "0"),
+            ("partitions", "integer", "1"),
+            ("from_oldest", "boolean", "false"),
+            ("retention", "interval", "'2 days'"),
+        ],
+    ),
+];
+
+/// Where NULL means "none".
+pub const NULL_IS_AN_ANSWER: [(&str, &str); 7] = [
+    ("idem_claim", "fingerprint"),
+    ("idem_claim", "sent_at"),
+    ("idem_send", "key"),
+    ("idem_send", "type"),
+    ("idem_send", "headers"),
+    ("idem_send", "message_id"),
+    ("idem_send", "content_type"),
+];
+
+/// The calls that a read-only transaction can make; idem_maintain as long as nothing is due.
+pub const READERS: [&str; 5] = [
+    "idem_is_claimed",
+    "idem_effects",
+    "idem_health",
+    "idem_relay_wait",
+    "idem_maintain",
+];
+
+/// The calls that must see what is there now.
+pub const READ_COMMITTED_ONLY: [&str; 5] = [
+    "idem_relay_next",
+    "idem_relay_ack",
+    "idem_relay_park",
+    "idem_repair_relays",
+    "idem_maintain",
+];
+
+/// An argument that is refused.
+#[derive(Debug)]
+pub struct Bad {
+    /// The name of the call, or several, or `any`.
+    pub call: &'static str,
+    pub argument: &'static str,
+    pub of_type: &'static str,
+    pub value: &'static str,
+    pub sqlstate: &'static str,
+}
+
+const fn bad(
+    call: &'static str,
+    argument: &'static str,
+    of_type: &'static str,
+    value: &'static str,
+    sqlstate: &'static str,
+) -> Bad {
+    Bad {
+        call,
+        argument,
+        of_type,
+        value,
+        sqlstate,
+    }
+}
+
+const fn effects(value: &'static str) -> Bad {
+    bad("any", "effects", "jsonb", value, "22023")
+}
+
+/// Besides NULL, which is tried everywhere.
+pub const BAD: &[Bad] = &[
+    // identities
+    bad("any", "id", "text", "''", "22023"),
+    bad("any", "id", "text", "repeat('x', 1025)", "22023"),
+    bad("any", "id", "text", "repeat('é', 513)", "22023"),
+    bad("any", "ids", "text[]", "ARRAY['m1', NULL]", "22004"),
+    bad("any", "ids", "text[]", "ARRAY['m1', '']", "22023"),
+    bad("any", "ids", "text[]", "ARRAY['m1', repeat('x', 1025)]", "22023"),
+    bad(
+        "any",
+        "ids",
+        "text[]",
+        "ARRAY(SELECT n::text FROM generate_series(1, 100001) n)",
+        "22023",
+    ),
+    bad("any", "ids", "uuid[]", "ARRAY[gen_random_uuid(), NULL]", "22004"),
+    bad(
+        "any",
+        "ids",
+        "uuid[]",
+        "ARRAY(SELECT gen_random_uuid() FROM generate_series(1, 100001))",
+        "22023",
+    ),
+    bad("any", "destination", "text", "''", "22023"),
+    bad("any", "destination", "text", "repeat('x', 256)", "22023"),
+    bad("any", "destination", "text", "repeat('é', 128)", "22023"),
+    bad("any", "fingerprint", "bytea", "''", "22023"),
+    bad("any", "fingerprint", "bytea", "repeat('x', 65)::bytea", "22023"),
+    // effects
+    effects("'null'"),
+    effects("'3'"),
+    effects(r#"'"text"'"#),
+    effects("'[1]'"),
+    effects("'[null]'"),
+    effects("'[[]]'"),
+    effects("'{}'"),
+    effects("'[{}]'"),
+    effects(r#"'{"payload": 1}'"#),
+    effects(r#"'{"topic": "t"}'"#),
+    effects(r#"'{"topic": "", "payload": 1}'"#),
+    effects(r#"'{"topic": 7, "payload": 1}'"#),
+    effects(r#"'{"topic": null, "payload": 1}'"#),
+    effects(r#"jsonb_build_object('topic', repeat('x', 256), 'payload', 1)"#),
+    effects(r#"'{"topic": "t", "payload": 1, "payload_base64": ""}'"#),
+    effects(r#"'{"topic": "t", "payload_base64": "not base64"}'"#),
+    effects(r#"'{"topic": "t", "payload_base64": "AA"}'"#),
+    effects(r#"'{"topic": "t", "payload_base64": 7}'"#),
+    effects(r#"'{"topic": "t", "payload": 1, "tpoic": "t"}'"#),
+    effects(r#"'{"topic": "t", "payload": 1, "Key": "k"}'"#),
+    effects(r#"'{"topic": "t", "payload": 1, "key": ""}'"#),
+    effects(r#"'{"topic": "t", "payload": 1, "key": 1}'"#),
+    effects(r#"jsonb_build_object('topic', 't', 'payload', 1, 'key', repeat('x', 1025))"#),
+    effects(r#"'{"topic": "t", "payload": 1, "type": ""}'"#),
+    effects(r#"jsonb_build_object('topic', 't', 'payload', 1, 'type', repeat('x', 256))"#),
+    effects(r#"'{"topic": "t", "payload": 1, "content_type": ""}'"#),
+    effects(r#"jsonb_build_object('topic', 't', 'payload', 1, 'content_type', repeat('x', 256))"#),
+    effects(r#"'{"topic": "t", "payload": 1, "headers": []}'"#),
+    effects(r#"'{"topic": "t", "payload": 1, "headers": "h"}'"#),
+    effects(r#"'{"topic": "t", "payload": 1, "headers": {"traceparent": 1}}'"#),
+    effects(r#"jsonb_build_object('topic', 't', 'payload', 1, 'headers', jsonb_build_object('traceparent', repeat('x', 256)))"#),
+    effects(r#"'{"topic": "t", "payload": 1, "message_id": "x"}'"#),
+    effects(r#"'{"topic": "t", "payload": 1, "deliver_after": "tomorrow"}'"#),
+    effects(r#"'{"topic": "t", "payload": 1, "deliver_after": "2030-01-01 00:00:00"}'"#),
+    effects(r#"'{"topic": "t", "payload": 1, "deliver_after": 1893456000}'"#),
+    effects("(SELECT jsonb_agg(jsonb_build_object('topic', 't', 'payload', n)) FROM generate_series(1, 10001) n)"),
+    // sends
+    bad("idem_send", "topic", "text", "''", "22023"),
+    bad("idem_send", "topic", "text", "repeat('x', 256)", "22023"),
+    bad("idem_send", "key", "text", "''", "22023"),
+    bad("idem_send", "key", "text", "repeat('x', 1025)", "22023"),
+    bad("idem_send", "type", "text", "''", "22023"),
+    bad("idem_send", "type", "text", "repeat('x', 256)", "22023"),
+    bad("idem_send", "headers", "jsonb", "'[]'", "22023"),
+    bad("idem_send", "headers", "jsonb", "'null'", "22023"),
+    bad("idem_send", "headers", "jsonb", r#"'{"traceparent": 1}'"#, "22023"),
+    bad("idem_send", "content_type", "text", "''", "22023"),
+    bad("idem_send", "content_type", "text", "repeat('x', 256)", "22023"),
+    // relays
+    bad("any", "relay", "text", "'unknown'", "42704"),
+    bad("any", "partition", "integer", "-1", "22023"),
+    bad("any", "partition", "integer", "1", "22023"),
+    bad("any", "max_effects", "integer", "0", "22023"),
+    bad("any", "lease", "interval", "'0'", "22023"),
+    bad("any", "token", "bigint", "-1", "55000"),
+    bad("idem_relay_park", "message_id", "uuid", "gen_random_uuid()", "22023"),
+    bad("any", "error", "text", "repeat('x', 8193)", "22023"),
+    bad("any", "timeout_ms", "integer", "-1", "22023"),
+    bad("any", "partitions", "integer", "0", "22023"),
+    bad("idem_create_relay", "name", "text", "'default'", "42710"),
+    bad("idem_drop_relay", "name", "text", "'unknown'", "42704"),
+    // set-up
+    bad("any", "retention", "interval", "'0'", "22023"),
+    bad("idem_set_retention", "ring", "text", "'outbox'", "22023"),
+    bad("idem_grant", "kind", "text", "'superuser'", "22023"),
+    // the other ends
+    bad("any", "max_effects", "integer", "10001", "22023"),
+    bad("any", "lease", "interval", "'25 hours'", "22023"),
+    bad("any", "lease", "interval", "'-1 second'", "22023"),
+    bad("any", "token", "bigint", "9223372036854775807", "55000"),
+    bad("any", "timeout_ms", "integer", "60001", "22023"),
+    bad("any", "partitions", "integer", "257", "22023"),
+    bad("idem_create_relay", "name", "text", "''", "22023"),
+    bad("idem_create_relay", "name", "text", "repeat('x', 256)", "22023"),
+    bad("idem_drop_relay", "name", "text", "''", "42704"),
+    bad("any", "retention", "interval", "'-1 day'", "22023"),
+    bad("any", "retention", "interval", "'11 years'", "22023"),
+    bad("idem_set_retention", "ring", "text", "''", "22023"),
+    bad("idem_grant", "role", "regrole", "4294967290::oid", "42704"),
+];
