@@ -33,32 +33,24 @@ pub fn do_what_is_missing(context: &Context) -> Result<PathBuf> {
     Ok(cargo_pgrx)
 }
 
-/// Debian packages and what each is for.
-pub fn packages(pg: u16) -> Vec<(String, &'static str)> {
-    vec![
-        (
-            format!("postgresql-{pg}"),
-            "the server; a copy of its programs runs the demo and the tests",
-        ),
-        (
-            format!("postgresql-server-dev-{pg}"),
-            "its headers, to build the extension against, and its isolation tester",
-        ),
-        ("gcc".to_owned(), "the linker, for everything that is built"),
-        ("libc6-dev".to_owned(), "the C library to link with"),
-        ("clang".to_owned(), "compiles the glue between Rust and the server's headers"),
-        (
-            "libclang-dev".to_owned(),
-            "reads the server's headers to make Rust bindings (bindgen)",
-        ),
-        ("pkg-config".to_owned(), "finds libraries while cargo-pgrx is built"),
-        ("libssl-dev".to_owned(), "cargo-pgrx links with it"),
-        ("ca-certificates".to_owned(), "lets cargo check whom it downloads from"),
-    ]
-}
+/// Debian packages and what each is for; NN is the major version of PostgreSQL.
+#[rustfmt::skip]
+const PACKAGES: [(&str, &str); 9] = [
+    ("postgresql-NN", "the server; a copy of its programs runs the demo and the tests"),
+    ("postgresql-server-dev-NN", "its headers, to build the extension against, and its isolation tester"),
+    ("gcc", "the linker, for everything that is built"),
+    ("libc6-dev", "the C library to link with"),
+    ("clang", "compiles the glue between Rust and the server's headers"),
+    ("libclang-dev", "reads the server's headers to make Rust bindings (bindgen)"),
+    ("pkg-config", "finds libraries while cargo-pgrx is built"),
+    ("libssl-dev", "cargo-pgrx links with it"),
+    ("ca-certificates", "lets cargo check whom it downloads from"),
+];
+
+type Package = (String, &'static str);
 
 fn install_packages(context: &Context) -> Result<()> {
-    let all = packages(context.pg);
+    let all = PACKAGES.map(|(name, reason)| (name.replace("NN", &context.pg.to_string()), reason));
     if !is_debian() {
         bail!(
             "this machine is not a Debian, so nothing was installed. A Debian 12 (or a container of it) is set up by this \
@@ -76,11 +68,12 @@ fn install_packages(context: &Context) -> Result<()> {
     );
     let apt = Apt::new(&missing)?;
 
+    // The package would otherwise create and start a cluster of its own, which nobody here asked for.
     let creates_cluster = missing.iter().any(|(name, _)| name.starts_with("postgresql-"));
     if creates_cluster {
         apt.as_root(
             context,
-            "keeping the machine's PostgreSQL down",
+            "telling PostgreSQL's package to create no cluster",
             &[
                 "sh",
                 "-c",
@@ -101,7 +94,7 @@ fn install_packages(context: &Context) -> Result<()> {
         apt.as_root(context, "apt-get install", &install)
     });
     if creates_cluster {
-        apt.as_root(context, "removing what kept it down", &["rm", "-f", NO_MAIN_CLUSTER])?;
+        apt.as_root(context, "taking that back", &["rm", "-f", NO_MAIN_CLUSTER])?;
     }
     installed
 }
@@ -113,7 +106,7 @@ struct Apt {
 }
 
 impl Apt {
-    fn new(missing: &[(String, &str)]) -> Result<Self> {
+    fn new(missing: &[Package]) -> Result<Self> {
         let names: Vec<_> = missing.iter().map(|(name, _)| name.as_str()).collect();
         let advice = format!(
             "see that this machine reaches its package mirror, then try again; or install by hand, as root: apt-get update && \
@@ -158,7 +151,7 @@ fn is_installed(context: &Context, package: &str) -> bool {
         .is_ok_and(|status| status == "install ok installed")
 }
 
-fn describe(packages: &[(String, &str)]) -> String {
+fn describe(packages: &[Package]) -> String {
     let lines: Vec<_> = packages.iter().map(|(name, reason)| format!("  {name}: {reason}")).collect();
     lines.join("\n")
 }
