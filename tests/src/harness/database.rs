@@ -124,9 +124,13 @@ impl Drop for Database {
         }
         // A cluster that a test has stopped takes its databases with it.
         if self.cluster.pid().is_some() {
-            let dropped = self
-                .cluster
-                .psql("postgres", &format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name));
+            // Its roles go with it: see `Database::role`.
+            let name = &self.name;
+            let sql = format!(
+                "DROP DATABASE IF EXISTS {name} WITH (FORCE);
+                 SELECT format('DROP ROLE %I', rolname) FROM pg_roles WHERE starts_with(rolname, '{name}_') \\gexec"
+            );
+            let dropped = self.cluster.psql("postgres", &sql);
             if let Err(error) = dropped {
                 eprintln!("database {} stays: {error:#}", self.name);
             }

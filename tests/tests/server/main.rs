@@ -9,4 +9,5 @@ mod isolation;
 mod life;
 mod rotation_restart;
 mod rotation_stress;
+mod security;
 mod storage;

@@ -1,0 +1,315 @@
+//! Who may do what: nobody anything, unless idem_grant said so.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
+use idem_tests::harness::{Database, Session};
+
+use super::functions;
+
+/// The names of the calls that each kind may make.
+const KINDS: [(&str, &[&str]); 4] = [
+    (
+        "consumer",
+        &[
+            "idem_try_claim",
+            "idem_try_claim_batch",
+            "idem_claim",
+            "idem_is_claimed",
+            "idem_record_effects",
+            "idem_try_record",
+            "idem_effects",
+            "idem_replay_effects",
+            "idem_send",
+        ],
+    ),
+    (
+        "relay",
+        &["idem_relay_next", "idem_relay_ack", "idem_relay_park", "idem_relay_wait"],
+    ),
+    ("monitor", &["idem_health", "idem_is_claimed"]),
+    (
+        "admin",
+        &[
+            "idem_forget",
+            "idem_configure",
+            "idem_set_retention",
+            "idem_grant",
+            "idem_maintain",
+            "idem_create_relay",
+            "idem_drop_relay",
+            "idem_relay_unpark",
+            "idem_repair_relays",
+            "idem_health",
+        ],
+    ),
+];
+
+/// What monitor and admin can look at.
+const VIEWS: [&str; 5] = ["inbox", "outbox", "relays", "rings", "stats"];
+
+#[tokio::test]
+async fn i9_public_may_nothing() -> Result<()> {
+    let db = Database::with_idem("public").await?;
+    let session = db.connect().await?;
+    assert_eq!(
+        session
+            .text(
+                "SELECT f.oid::regprocedure::text FROM pg_proc f
+                   JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = f.oid AND d.deptype = 'e'
+                   JOIN pg_extension x ON d.refclassid = 'pg_extension'::regclass AND x.oid = d.refobjid AND x.extname = 'idem'
+                  WHERE f.proacl IS NULL OR EXISTS (SELECT 1 FROM aclexplode(f.proacl) WHERE grantee = 0)
+                  UNION ALL
+                 SELECT c.oid::regclass::text FROM pg_class c
+                  WHERE c.relnamespace = 'idem'::regnamespace AND EXISTS (SELECT 1 FROM aclexplode(c.relacl) WHERE grantee = 0)
+                  UNION ALL
+                 SELECT n.oid::regnamespace::text FROM pg_namespace n
+                  WHERE n.nspname = 'idem' AND EXISTS (SELECT 1 FROM aclexplode(n.nspacl) WHERE grantee = 0)"
+            )
+            .await?,
+        ""
+    );
+
+    let nobody = db.role("nobody").await?;
+    let tried = db.connect_as(&nobody).await?;
+    let functions = functions(&session).await?;
+    ensure!(functions.len() > 40, "the functions are there");
+    for function in &functions {
+        let refusal = tried.refused(&function.call).await?;
+        assert_eq!(refusal.sqlstate, "42501", "{}: {refusal:?}", function.signature);
+    }
+    may_touch_no_table(&session, &tried, &nobody, &[]).await
+}
+
+#[tokio::test]
+async fn i9_each_kind_may_make_its_calls_and_no_other() -> Result<()> {
+    let db = Database::with_idem("kinds").await?;
+    let session = db.connect().await?;
+    let functions = functions(&session).await?;
+    let known: BTreeSet<_> = functions.iter().filter_map(|f| api_name(&f.signature)).collect();
+    let granted: BTreeSet<_> = KINDS.iter().flat_map(|(_, calls)| *calls).copied().collect();
+    assert_eq!(known, granted, "every call is of a kind");
+
+    for (kind, calls) in KINDS {
+        let role = db.role(kind).await?;
+        session.run(&format!("SELECT idem_grant('{role}', '{kind}')")).await?;
+        let tried = db.connect_as(&role).await?;
+        for function in &functions {
+            // What stands behind a view or the procedure can be called by whoever has those; it shows and does no more.
+            let behind_views = ["waiting", "relay_states", "counters", "slice_table"];
+            let internal = function
+                .signature
+                .strip_prefix("idem.")
+                .and_then(|rest| rest.split('(').next());
+            let may = match internal {
+                Some(name) => {
+                    (["monitor", "admin"].contains(&kind) && behind_views.contains(&name))
+                        || (kind == "admin" && name == "maintain_step")
+                }
+                None => api_name(&function.signature).is_some_and(|name| calls.contains(&name)),
+            };
+            let allowed = session
+                .query_one(
+                    "SELECT has_function_privilege($1::text::name, $2::text, 'EXECUTE')",
+                    &[&role, &identity(function)],
+                )
+                .await?
+                .get::<_, bool>(0);
+            assert_eq!(allowed, may, "{kind}: {}", function.signature);
+            if !may {
+                let refusal = tried.refused(&function.call).await?;
+                assert_eq!(refusal.sqlstate, "42501", "{kind}: {}: {refusal:?}", function.signature);
+            }
+        }
+        let views: &[&str] = if ["monitor", "admin"].contains(&kind) { &VIEWS } else { &[] };
+        may_touch_no_table(&session, &tried, &role, views)
+            .await
+            .with_context(|| format!("a role that is only {kind}"))?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn i9_a_consumer_can_do_its_work() -> Result<()> {
+    let db = Database::with_idem("consumer").await?;
+    let session = db.connect().await?;
+    let role = db.role("consumer").await?;
+    session.run(&format!("SELECT idem_grant('{role}', 'consumer')")).await?;
+    let consumer = db.connect_as(&role).await?;
+    assert_eq!(
+        consumer
+            .text(
+                r#"BEGIN;
+                   SELECT idem_try_claim('m1', 'orders'), idem_try_claim_batch(ARRAY['m2', 'm1'], 'orders');
+                   SELECT outcome FROM idem_claim('m3', 'a destination of its own', wait => false);
+                   SELECT cardinality(idem_record_effects('m1', 'orders', '[{"topic": "t", "payload": 1, "headers": {"a": "b"}}]'));
+                   SELECT idem_try_record('m4', 'orders', '[{"topic": "t", "payload": 2}]');
+                   SELECT idem_send('t', '3'::jsonb) IS NOT NULL;
+                   COMMIT;
+                   SELECT idem_is_claimed('m1', 'orders'), idem_try_claim('m1', 'orders'), idem_replay_effects('m4', 'orders');
+                   SELECT topic, convert_from(payload, 'UTF8'), headers FROM idem_effects('m1', 'orders')"#
+            )
+            .await?,
+        "t|{t,f}\nclaimed\n1\nt\nt\nt|f|1\nt|1|{\"a\": \"b\"}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn i9_a_relay_a_monitor_and_an_admin_can_do_their_work() -> Result<()> {
+    let db = Database::with_idem("others").await?;
+    let session = db.connect().await?;
+    let (relay, monitor, admin) = (db.role("relay").await?, db.role("monitor").await?, db.role("admin").await?);
+    session.run(&format!("SELECT idem_grant('{admin}', 'admin')")).await?;
+    session
+        .run(r#"SELECT idem_try_record('m1', 'orders', '[{"topic": "t", "payload": "secret"}, {"topic": "t", "payload": 2}]')"#)
+        .await?;
+    let as_admin = db.connect_as(&admin).await?;
+    as_admin
+        .run(&format!(
+            "SELECT idem_grant('{relay}', 'relay'), idem_grant('{monitor}', 'monitor')"
+        ))
+        .await?;
+    as_admin
+        .run(
+            "SELECT idem_configure('orders', '1 hour'), idem_set_retention('short', '2 hours');
+             SELECT idem_create_relay('second', 2); SELECT idem_drop_relay('second')",
+        )
+        .await?;
+    as_admin.run("CALL idem_maintain()").await?;
+
+    let as_relay = db.connect_as(&relay).await?;
+    let rows = as_relay
+        .query("SELECT token, message_id FROM idem_relay_next('default')", &[])
+        .await?;
+    assert_eq!(rows.len(), 2);
+    let (token, message_id): (i64, uuid::Uuid) = (rows[0].get(0), rows[0].get(1));
+    as_relay
+        .execute(
+            "SELECT idem_relay_park('default', 0, $1, $2, 'refused')",
+            &[&token, &message_id],
+        )
+        .await?;
+    as_relay.execute("SELECT idem_relay_ack('default', 0, $1)", &[&token]).await?;
+    as_relay.run("SELECT idem_relay_wait(0)").await?;
+    assert_eq!(
+        as_admin
+            .text(&format!(
+                "SELECT idem_relay_unpark('default', '{message_id}'), idem_repair_relays(), idem_forget('m1', 'orders')"
+            ))
+            .await?,
+        "t|0|t"
+    );
+
+    let as_monitor = db.connect_as(&monitor).await?;
+    assert_eq!(
+        as_monitor
+            .text("SELECT idem_is_claimed('m1', 'orders'), count(*) > 4 FROM idem_health()")
+            .await?,
+        "f|t"
+    );
+    session.run("SELECT idem_try_claim('m2', 'orders')").await?;
+    assert_eq!(
+        as_monitor
+            .text(
+                "SELECT count(*) FROM idem.inbox; SELECT count(*) FROM idem.outbox; SELECT count(*) FROM idem.relays;
+                 SELECT count(*) FROM idem.rings; SELECT count(*) > 0 FROM idem.stats"
+            )
+            .await?,
+        "1\n1\n1\n16\nt"
+    );
+    assert_eq!(
+        session
+            .text(
+                "SELECT c.relname, a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+                    WHERE c.relnamespace = 'idem'::regnamespace AND c.relname IN ('inbox', 'outbox', 'rings', 'relays', 'stats')
+                      AND a.attname IN ('payload', 'headers', 'effect')"
+            )
+            .await?,
+        "",
+        "who watches sees no payload"
+    );
+    Ok(())
+}
+
+/// The name of a role goes into GRANT statements that run with the owner's rights.
+#[tokio::test]
+async fn i9_a_role_with_a_hostile_name_is_only_a_name() -> Result<()> {
+    let db = Database::with_idem("names").await?;
+    let session = db.connect().await?;
+    let name = format!("{}_x; DROP TABLE idem.ring CASCADE; --\" '", db.name());
+    let quoted = format!("\"{}\"", name.replace('"', "\"\""));
+    session.run(&format!("CREATE ROLE {quoted}")).await?;
+    for kind in ["consumer", "relay", "monitor", "admin"] {
+        session
+            .execute("SELECT idem_grant(quote_ident($1)::regrole, $2)", &[&name, &kind])
+            .await?;
+    }
+    assert_eq!(
+        session
+            .query_one(
+                "SELECT has_function_privilege($1::text::name, 'idem_try_claim(text, text)', 'EXECUTE')",
+                &[&name]
+            )
+            .await?
+            .get::<_, bool>(0),
+        true
+    );
+    assert_eq!(session.text("SELECT count(*) FROM idem.ring").await?, "4");
+    Ok(())
+}
+
+/// The name of a function of the API; `None` for one in schema idem.
+fn api_name(signature: &str) -> Option<&str> {
+    signature.strip_prefix("public.")?.split('(').next()
+}
+
+/// The signature without the names of arguments, as regprocedure takes it: from the call with NULLs.
+fn identity(function: &super::Function) -> String {
+    function
+        .call
+        .replace("SELECT ", "")
+        .replace("CALL ", "")
+        .replace("NULL::", "")
+}
+
+async fn may_touch_no_table(session: &Session, tried: &Session, role: &str, views: &[&str]) -> Result<()> {
+    let views: Vec<_> = views.iter().map(|view| (*view).to_owned()).collect();
+    let touchable = session
+        .query(
+            "SELECT c.relname || ': ' || privilege
+               FROM pg_class c, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) privilege
+              WHERE c.relnamespace = 'idem'::regnamespace AND c.relkind IN ('r', 'v')
+                AND (has_table_privilege($1::text::name, c.oid, privilege) OR (privilege <> 'DELETE' AND privilege NOT LIKE 'TR%'
+                     AND has_any_column_privilege($1::text::name, c.oid, privilege)))
+                AND NOT (privilege = 'SELECT' AND c.relname = ANY ($2))
+              UNION ALL
+             SELECT c.relname || ': ' || privilege FROM pg_class c, unnest(ARRAY['SELECT', 'USAGE', 'UPDATE']) privilege
+              WHERE c.relnamespace = 'idem'::regnamespace AND c.relkind = 'S' AND has_sequence_privilege($1::text::name, c.oid, privilege)
+              UNION ALL
+             SELECT 'CREATE in ' || nspname FROM pg_namespace
+              WHERE nspname IN ('idem', 'public') AND has_schema_privilege($1::text::name, oid, 'CREATE')",
+            &[&role, &views],
+        )
+        .await?;
+    let touchable: Vec<String> = touchable.iter().map(|row| row.get(0)).collect();
+    ensure!(touchable.is_empty(), "{role} can touch {touchable:?}");
+
+    for statement in [
+        "SELECT * FROM idem.inbox_standard_0",
+        "SELECT * FROM idem.outbox_row",
+        "SELECT * FROM idem.parked",
+        "INSERT INTO idem.destination (name) VALUES ('mine')",
+        "UPDATE idem.ring SET retention = '1 s'",
+        "DELETE FROM idem.outbox_0",
+        "TRUNCATE idem.inbox_short_0",
+        "SELECT nextval('idem.outbox_seq')",
+        "CREATE TABLE idem.mine ()",
+        "CREATE TRIGGER t AFTER INSERT ON idem.destination EXECUTE FUNCTION idem.publish()",
+        "ALTER EXTENSION idem ADD SCHEMA public",
+    ] {
+        let refusal = tried.refused(statement).await?;
+        ensure!(refusal.sqlstate == "42501", "{role}: {statement}: {refusal:?}");
+    }
+    Ok(())
+}

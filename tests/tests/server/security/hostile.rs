@@ -1,0 +1,322 @@
+//! A hostile search_path changes nothing and has none of its code run.
+
+use anyhow::{Context, Result};
+use idem_tests::harness::{Database, Session, until};
+
+const TRAPS: &str = include_str!("hostile.sql");
+
+/// The path that springs every trap.
+const PATH: &str = "SET search_path = evil, pg_temp, pg_catalog, idem, public";
+
+/// The settings that a user may change and that careless code trips over.
+const SETTINGS: &str = "SET quote_all_identifiers = on; SET transform_null_equals = on; SET array_nulls = off;
+    SET bytea_output = 'escape'; SET DateStyle = 'German'; SET IntervalStyle = 'iso_8601'; SET TimeZone = 'Pacific/Chatham';
+    SET standard_conforming_strings = off; SET check_function_bodies = off; SET enable_indexscan = off; SET plpgsql.extra_errors = 'all'";
+
+struct Scene {
+    db: Database,
+    owner: Session,
+}
+
+impl Scene {
+    async fn set(name: &str) -> Result<Self> {
+        let db = Database::with_idem(name).await?;
+        let owner = db.connect().await?;
+        owner.run(TRAPS).await?;
+        owner
+            .run("GRANT USAGE ON SCHEMA evil TO PUBLIC; GRANT SELECT ON ALL TABLES IN SCHEMA evil TO PUBLIC")
+            .await?;
+        Ok(Self { db, owner })
+    }
+
+    /// A session of a role of this kind, with traps everywhere: in its path, and in its temporary schema.
+    async fn hostile(&self, kind: &str) -> Result<Session> {
+        let role = self.db.role(kind).await?;
+        self.owner.run(&format!("SELECT idem_grant('{role}', '{kind}')")).await?;
+        let session = self.db.connect_as(&role).await?;
+        for relation in [
+            "ring",
+            "destination",
+            "outbox_row",
+            "relay",
+            "relay_partition",
+            "progress",
+            "progress_0",
+            "progress_turn",
+            "delayed",
+            "parked",
+            "kind_of_role",
+            "pg_proc",
+            "pg_roles",
+            "text",
+        ] {
+            session
+                .run(&format!("CREATE TEMPORARY TABLE {relation} (id integer)"))
+                .await?;
+        }
+        session.run(SETTINGS).await?;
+        session.run(PATH).await?;
+        Ok(session)
+    }
+}
+
+/// The traps work: otherwise the tests below would prove nothing.
+#[tokio::test]
+async fn the_traps_catch_whoever_looks_a_name_up() -> Result<()> {
+    let scene = Scene::set("traps").await?;
+    let session = scene.hostile("consumer").await?;
+    for careless in [
+        "SELECT now()",
+        "SELECT 1::int4 = 1::int4",
+        "SELECT 'a'::pg_catalog.text || 'b'::pg_catalog.text",
+        "SELECT format('%s', 'a'::pg_catalog.text)",
+        "SELECT max(n) FROM (VALUES (1)) v (n)",
+        "SELECT unnest(ARRAY[1])",
+        "SELECT 'a'::bytea",
+        "SELECT * FROM pg_extension",
+    ] {
+        assert_eq!(session.refused(careless).await?.sqlstate, "EVIL0", "{careless}");
+    }
+    // A function of the kind that is looked for: with its owner's rights, and names left to its caller.
+    scene
+        .owner
+        .run(
+            "SELECT idem_try_claim('m1', 'orders');
+             CREATE FUNCTION public.careless(wanted text) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER AS
+             $$ BEGIN RETURN EXISTS (SELECT 1 FROM idem.destination d WHERE d.name = wanted); END $$",
+        )
+        .await?;
+    let refusal = session.refused("SELECT public.careless('m1')").await?;
+    assert_eq!(
+        (refusal.sqlstate.as_str(), refusal.message.ends_with("ran as postgres")),
+        ("EVIL0", true),
+        "{refusal:?}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn i9_the_calls_of_a_consumer_look_nothing_up() -> Result<()> {
+    let scene = Scene::set("hostile_consumer").await?;
+    let session = scene.hostile("consumer").await?;
+    let uuid = "pg_catalog.uuid '0192f3a4-0000-7abc-8def-0123456789ab'";
+    let effects = r#"pg_catalog.jsonb '[{"topic": "t", "payload": {"n": 1.0}, "headers": {"h": 1}, "deliver_after": "2030-01-01T00:00:00Z"}]'"#;
+    session.run("BEGIN").await?;
+    for (call, answer) in [
+        ("public.idem_try_claim('m1'::pg_catalog.text, 'orders')".to_owned(), "t"),
+        ("public.idem_try_claim('m1'::pg_catalog.text, 'orders')".to_owned(), "f"),
+        (format!("public.idem_try_claim({uuid}, 'orders')"), "t"),
+        (
+            "public.idem_try_claim_batch(ARRAY['m2'::pg_catalog.text, 'm1'], 'orders')".to_owned(),
+            "{t,f}",
+        ),
+        (format!("public.idem_try_claim_batch(ARRAY[{uuid}], 'orders')"), "{f}"),
+        (format!("(public.idem_claim({uuid}, 'orders')).outcome"), "duplicate"),
+        (
+            r"(public.idem_claim('m3'::pg_catalog.text, 'orders', true, '\\x01', '2030-01-01')).outcome".to_owned(),
+            "claimed",
+        ),
+        (
+            format!("public.idem_record_effects('m1'::pg_catalog.text, 'orders', {effects}) IS NULL"),
+            "f",
+        ),
+        (
+            format!("public.idem_record_effects({uuid}, 'orders', {effects}) IS NULL"),
+            "f",
+        ),
+        (
+            format!("public.idem_try_record('m4'::pg_catalog.text, 'orders', {effects})"),
+            "t",
+        ),
+        (
+            "public.idem_send('t', pg_catalog.jsonb '1', headers => '{}') IS NULL".to_owned(),
+            "f",
+        ),
+        ("public.idem_send('t', pg_catalog.bytea '1') IS NULL".to_owned(), "f"),
+        ("public.idem_is_claimed('m1'::pg_catalog.text, 'orders')".to_owned(), "t"),
+        (
+            "(public.idem_effects('m1'::pg_catalog.text, 'orders')).headers".to_owned(),
+            r#"{"h": 1}"#,
+        ),
+        ("public.idem_replay_effects('m1'::pg_catalog.text, 'orders')".to_owned(), "1"),
+    ] {
+        assert_eq!(
+            session.text(&format!("SELECT {call}")).await.with_context(|| call.clone())?,
+            answer,
+            "{call}"
+        );
+    }
+    session.run("COMMIT").await?;
+    assert_eq!(
+        scene
+            .owner
+            .text(
+                "SELECT string_agg(COALESCE(id, 'NULL'), ' ' ORDER BY id) FROM idem.inbox; SELECT count(*) FROM idem.outbox_row"
+            )
+            .await?,
+        "0192f3a4-0000-7abc-8def-0123456789ab m1 m2 m3 m4\n6"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn i9_the_calls_of_a_relay_look_nothing_up() -> Result<()> {
+    let scene = Scene::set("hostile_relay").await?;
+    scene
+        .owner
+        .run(
+            r#"SELECT idem_try_record('m1', 'orders', '[{"topic": "a", "payload": 1}, {"topic": "b", "payload": 2},
+                   {"topic": "later", "payload": 3, "deliver_after": "2100-01-01T00:00:00Z"}]')"#,
+        )
+        .await?;
+    let session = scene.hostile("relay").await?;
+    assert_eq!(session.text("SELECT public.idem_relay_wait(0) IS NULL").await?, "f");
+    let batch = session
+        .text("SELECT token, message_id, topic, source_destination FROM public.idem_relay_next('default', 0, 10, '1 minute')")
+        .await?;
+    let rows: Vec<Vec<&str>> = batch.lines().map(|line| line.split('|').collect()).collect();
+    assert_eq!(
+        rows.iter().map(|row| (row[2], row[3])).collect::<Vec<_>>(),
+        [("a", "orders"), ("b", "orders")]
+    );
+    let (token, message_id) = (rows[0][0], rows[0][1]);
+    session
+        .run(&format!(
+            "SELECT public.idem_relay_park('default', 0, {token}, '{message_id}', 'refused')"
+        ))
+        .await?;
+    session
+        .run(&format!("SELECT public.idem_relay_ack('default', 0, {token})"))
+        .await?;
+    assert_eq!(
+        session
+            .refused(&format!("SELECT public.idem_relay_ack('default', 0, {token})"))
+            .await?
+            .sqlstate,
+        "55000"
+    );
+    assert_eq!(
+        session.refused("SELECT public.idem_relay_next('unknown')").await?.sqlstate,
+        "42704"
+    );
+    assert_eq!(
+        scene
+            .owner
+            .text("SELECT lag_messages, delayed, parked FROM idem.relays")
+            .await?,
+        "1|1|1"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn i9_the_calls_of_a_monitor_and_an_admin_look_nothing_up() -> Result<()> {
+    let scene = Scene::set("hostile_admin").await?;
+    scene
+        .owner
+        .run(r#"SELECT idem_try_record('m1', 'orders', '{"topic": "a", "payload": 1}')"#)
+        .await?;
+    let app = scene.db.role("app").await?;
+    let admin = scene.hostile("admin").await?;
+    for call in [
+        "idem_configure('orders', '30 minutes')",
+        "idem_configure('others', '1 day')",
+        "idem_set_retention('short', '1 hour')",
+        "idem_create_relay('second', 3, true)",
+        "idem_drop_relay('second')",
+        "idem_relay_unpark('default', '0192f3a4-0000-7abc-8def-0123456789ab')",
+        "idem_repair_relays()",
+        "idem_health()",
+        "idem_forget('m1'::pg_catalog.text, 'orders')",
+    ] {
+        admin.run(&format!("SELECT public.{call}")).await?;
+    }
+    for kind in ["consumer", "relay", "monitor", "admin"] {
+        admin.run(&format!("SELECT public.idem_grant('{app}', '{kind}')")).await?;
+    }
+    assert_eq!(
+        admin
+            .refused("SELECT public.idem_configure('orders', '1 year')")
+            .await?
+            .sqlstate,
+        "22023"
+    );
+
+    // Every step of a rotation.
+    admin
+        .run("SELECT public.idem_configure('orders', '1 day'); SELECT public.idem_set_retention('short', '100 milliseconds')")
+        .await?;
+    until("the ring has turned five times", async || {
+        admin.run("CALL public.idem_maintain()").await?;
+        Ok(scene
+            .owner
+            .text("SELECT turns >= 5 AND NOT opening AND NOT emptying FROM idem.ring WHERE name = 'short'")
+            .await?
+            == "t")
+    })
+    .await?;
+
+    let monitor = scene.hostile("monitor").await?;
+    for session in [&admin, &monitor] {
+        for view in ["inbox", "outbox", "rings", "relays", "stats"] {
+            session.run(&format!("SELECT * FROM idem.{view}")).await?;
+        }
+        session.run("SELECT * FROM public.idem_health()").await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn i9_nothing_runs_with_the_owners_rights_on_the_callers_path() -> Result<()> {
+    let db = Database::with_idem("fixed_path").await?;
+    let session = db.connect().await?;
+    let functions = "FROM pg_proc f JOIN pg_language l ON l.oid = f.prolang
+        JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = f.oid AND d.deptype = 'e'
+        JOIN pg_extension x ON d.refclassid = 'pg_extension'::regclass AND x.oid = d.refobjid AND x.extname = 'idem'";
+    let no_fixed_path = "NOT ('search_path=pg_catalog, pg_temp' = ANY (COALESCE(f.proconfig, '{}')))";
+    assert_eq!(
+        session
+            .text(&format!(
+                "SELECT f.oid::regprocedure {functions} WHERE f.prosecdef AND {no_fixed_path}"
+            ))
+            .await?,
+        ""
+    );
+    // Functions in C look names up by schema; what is left is the procedure, which must be able to commit.
+    assert_eq!(
+        session
+            .text(&format!(
+                "SELECT f.oid::regprocedure {functions} WHERE l.lanname <> 'c' AND f.prosqlbody IS NULL AND {no_fixed_path}"
+            ))
+            .await?,
+        "idem_maintain()"
+    );
+    Ok(())
+}
+
+/// Whoever may create in the schema that the extension is put into must not have his code run by whoever installs it.
+#[tokio::test]
+async fn i9_installing_among_traps_runs_none_of_them() -> Result<()> {
+    let db = Database::empty("install").await?;
+    let session = db.connect().await?;
+    // Only what the traps are made of: the schema that they look at for names is made by the extension.
+    session.run("CREATE SCHEMA idem").await?;
+    session.run(TRAPS).await?;
+    session.run("DROP SCHEMA idem").await?;
+    session.run("DROP TYPE evil.idem_outcome, evil.idem_effect").await?;
+    // The path of an installation, and a call that would be caught: a better match than what pg_catalog has.
+    session.run("SET search_path = evil").await?;
+    let careless = "SELECT format('%s', pg_catalog.text 'a')";
+    assert_eq!(session.refused(careless).await?.sqlstate, "EVIL0");
+    session.run("SET search_path = pg_catalog").await?;
+    session.run("CREATE EXTENSION idem SCHEMA evil").await?;
+    assert_eq!(session.text("SELECT evil.idem_try_claim('m1'::text, 'orders')").await?, "t");
+    assert_eq!(
+        session
+            .text("SELECT count(*) > 4 FROM evil.idem_health(); SELECT count(*) FROM evil.idem_relay_next('default')")
+            .await?,
+        "t\n0"
+    );
+    session.run("CALL evil.idem_maintain()").await?;
+    Ok(())
+}
