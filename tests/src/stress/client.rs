@@ -87,12 +87,11 @@ impl Worker {
         if self.rng.random_bool(0.5) {
             // The first statement takes the snapshot; the claims come some milliseconds later.
             tx.batch_execute("SELECT 1").await?;
-            let round_trips = self.rng.random_range(1..40);
+            let round_trips = self.rng.random_range(1..=self.arena.config.work_before_claims);
             self.do_work(&tx, statements, round_trips).await?;
         }
         let count = self.rng.random_range(1..5);
-        let window = self.arena.window;
-        for identity in window.draw(count, &mut self.rng) {
+        for identity in self.arena.window.draw(count, &mut self.rng) {
             if self.rng.random_bool(0.25) {
                 let mut savepoint = tx.transaction().await?;
                 self.claim(&mut savepoint, statements, identity).await?;
@@ -105,7 +104,7 @@ impl Worker {
             } else {
                 self.claim(&mut tx, statements, identity).await?;
             }
-            let round_trips = self.rng.random_range(0..4);
+            let round_trips = self.rng.random_range(0..=self.arena.config.work_between_claims);
             self.do_work(&tx, statements, round_trips).await?;
         }
         if self.rng.random_bool(0.15) {

@@ -22,6 +22,9 @@ const BETWEEN_CHECKS: Duration = Duration::from_secs(2);
 /// Claims that the auditor remembers.
 const AUDITED: usize = 4_000;
 
+/// A broken variant goes wrong at the turns: the more of them, the sooner it is caught.
+const BROKEN_RETENTION: Duration = Duration::from_millis(300);
+
 /// Who turns the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rotation {
@@ -51,6 +54,10 @@ pub struct Config {
     pub retention: Duration,
     /// The function that claims: `idem_try_claim` or a broken one.
     pub claim_function: String,
+    /// Round trips of work between the snapshot of a transaction and its first claim, at most.
+    pub work_before_claims: i32,
+    /// Round trips of work between two claims of a transaction, at most.
+    pub work_between_claims: i32,
     /// Whether that function may fail with 40001 or 40P01.
     pub conflicts_allowed: bool,
     /// Who turns the ring.
@@ -127,7 +134,7 @@ pub async fn run(cluster: Arc<Cluster>, config: Config) -> Result<Outcome> {
     let retention = i64::try_from(config.retention.as_micros())?;
     prepare(&cluster, &config).await?;
     let arena = Arc::new(Arena {
-        window: Window::new(300.0, config.retention * 5 / 2),
+        window: Window::new(config.retention * 5 / 2),
         url,
         cluster,
         counts: Counts::default(),
@@ -325,6 +332,8 @@ impl Config {
             clients: 12,
             retention: Duration::from_millis(800),
             claim_function: "idem_try_claim".to_owned(),
+            work_before_claims: 40,
+            work_between_claims: 20,
             conflicts_allowed: false,
             rotation: Rotation::WorkerAndCalls,
             kills: true,
@@ -334,10 +343,12 @@ impl Config {
         }
     }
 
-    /// Rotation without opening and fence.
+    /// Rotation without opening and fence. It goes wrong when the ring turns between two claims of a transaction.
     #[must_use]
     pub fn without_fence() -> Self {
         Self {
+            retention: BROKEN_RETENTION,
+            work_between_claims: 40,
             rotation: Rotation::AtOnce,
             kills: false,
             deadline: Duration::from_secs(60),
@@ -345,12 +356,16 @@ impl Config {
         }
     }
 
-    /// The state of the ring read with the transaction's own snapshot.
+    /// The state of the ring read with the transaction's own snapshot. It goes wrong when the ring turns between the snapshot
+    /// and the first claim, and it turns only when no claim of another is in its way.
     #[must_use]
     pub fn by_own_snapshot() -> Self {
         Self {
             claim_function: broken::STALE_CLAIM.to_owned(),
             conflicts_allowed: true,
+            retention: BROKEN_RETENTION,
+            work_before_claims: 80,
+            work_between_claims: 2,
             rotation: Rotation::Calls,
             kills: false,
             deadline: Duration::from_secs(60),

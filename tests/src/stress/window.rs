@@ -1,38 +1,45 @@
-//! Which messages are about: a window that moves with time.
+//! Which messages are about: a window that moves with what the clients manage to claim.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rand::{Rng, RngExt};
 
-/// Messages are born at a steady rate and are redelivered for a while. That while is longer than the retention: some are
-/// claimed again after they were forgotten, most are duplicates.
-#[derive(Clone, Copy, Debug)]
+/// How often a message is delivered, on average.
+const DELIVERIES: f64 = 6.0;
+/// Half of the deliveries are of the youngest messages, so that clients meet at the same message.
+const YOUNGEST: f64 = 0.1;
+
+/// Messages are born as fast as they are delivered, and are redelivered for a while. That while is longer than the
+/// retention: some are claimed again after they were forgotten, most are duplicates.
+#[derive(Debug)]
 pub struct Window {
     began: Instant,
-    births_per_second: f64,
+    delivered: AtomicU64,
     redelivered_for: Duration,
 }
 
 impl Window {
-    /// A window that begins to move now.
-    pub fn new(births_per_second: f64, redelivered_for: Duration) -> Self {
+    /// A window that begins to move with the first delivery.
+    pub fn new(redelivered_for: Duration) -> Self {
         Self {
             began: Instant::now(),
-            births_per_second,
+            delivered: AtomicU64::new(0),
             redelivered_for,
         }
     }
 
     /// Some messages, in their order: two transactions that take their locks in one order do not deadlock.
     pub fn draw(&self, count: usize, rng: &mut impl Rng) -> Vec<i64> {
-        let youngest = self.began.elapsed().as_secs_f64() * self.births_per_second;
-        let age = self.redelivered_for.as_secs_f64() * self.births_per_second;
+        let delivered = self.delivered.fetch_add(count as u64, Ordering::Relaxed);
+        let born = delivered as f64 / DELIVERIES;
+        let births_per_second = born / self.began.elapsed().as_secs_f64();
+        let redelivered = (self.redelivered_for.as_secs_f64() * births_per_second).clamp(10.0, born.max(10.0));
         let mut drawn: Vec<i64> = (0..count)
             .map(|_| {
-                // Half of them fresh, so that clients meet at the same message.
                 let share: f64 = rng.random();
-                let share = if rng.random_bool(0.5) { share * 0.05 } else { share };
-                (youngest - age * share) as i64
+                let share = if rng.random_bool(0.5) { share * YOUNGEST } else { share };
+                (born - redelivered * share) as i64
             })
             .collect();
         drawn.sort_unstable();

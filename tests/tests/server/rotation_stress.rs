@@ -21,8 +21,8 @@ async fn i1_i6_once_and_for_the_retention_while_the_ring_turns_and_everything_is
 
     // What would make this a test of nothing.
     assert!(outcome.turns >= 60, "{outcome:?}");
-    assert!(outcome.handled > 2_000, "{outcome:?}");
-    assert!(outcome.duplicates > 2_000, "{outcome:?}");
+    assert!(outcome.handled > 1_000, "{outcome:?}");
+    assert!(outcome.duplicates > 1_000, "{outcome:?}");
     assert!(
         outcome.verdict.claimed_again > 100,
         "the ring has forgotten nothing: {outcome:?}"
