@@ -5,6 +5,8 @@
 
 mod api;
 mod bad_input;
+mod docs;
+mod i8_duplicate_is_free;
 mod isolation;
 mod life;
 mod rotation_restart;
