@@ -1,0 +1,90 @@
+//! Life: dump and restore, reinstallation, workers that are killed, standbys, a server without the library preloaded.
+
+mod dump;
+mod reinstall;
+mod standby;
+mod unloaded;
+mod worker;
+
+use anyhow::Result;
+use idem_cluster::{Builder, Cluster, Install};
+use idem_tests::harness::Session;
+
+/// A cluster of a test's own.
+fn cluster(name: &str) -> Result<Builder> {
+    Ok(Cluster::builder(&Install::from_env()?)
+        .name(name)
+        .setting("shared_buffers", "32MB"))
+}
+
+async fn connect(cluster: &Cluster, database: &str) -> Result<Session> {
+    Session::connect(cluster, database, "postgres").await
+}
+
+/// A new database with the extension, and a session in it.
+async fn with_idem(cluster: &Cluster, database: &str) -> Result<Session> {
+    connect(cluster, "postgres")
+        .await?
+        .run(&format!("CREATE DATABASE {database} TEMPLATE template0"))
+        .await?;
+    let session = connect(cluster, database).await?;
+    session.run("CREATE EXTENSION idem").await?;
+    Ok(session)
+}
+
+async fn claim(session: &Session, id: &str) -> Result<String> {
+    session.text(&format!("SELECT idem_try_claim('{id}', 'orders')")).await
+}
+
+/// Claims with an effect whose payload is the id.
+async fn record(session: &Session, id: &str) -> Result<String> {
+    session
+        .text(&format!(
+            r#"SELECT idem_try_record('{id}', 'orders', '[{{"topic": "shipped", "payload": "{id}", "key": "k", "headers": {{"n": 1}}}}]')"#
+        ))
+        .await
+}
+
+/// All that is known of the effects of a message.
+async fn effects(session: &Session, id: &str) -> Result<String> {
+    session.text(&format!("SELECT * FROM idem_effects('{id}', 'orders')")).await
+}
+
+/// What a relay gets, in order, batch after batch, all acknowledged.
+async fn drain(session: &Session, relay: &str, partition: i32) -> Result<Vec<String>> {
+    let mut published = Vec::new();
+    loop {
+        let batch = session
+            .text(&format!(
+                "SELECT token, convert_from(payload, 'UTF8') FROM idem_relay_next('{relay}', {partition}, 2)"
+            ))
+            .await?;
+        let Some((token, _)) = batch.split_once('|') else {
+            return Ok(published);
+        };
+        published.extend(
+            batch
+                .lines()
+                .filter_map(|line| Some(line.split_once('|')?.1.trim_matches('"').to_owned())),
+        );
+        session
+            .run(&format!("SELECT idem_relay_ack('{relay}', {partition}, {token})"))
+            .await?;
+    }
+}
+
+/// Makes the next turn of a ring due, as if its time had passed.
+async fn make_due(session: &Session, ring: &str) -> Result<()> {
+    session
+        .run(&format!(
+            "UPDATE idem.ring SET turned_at = turned_at - retention WHERE name = '{ring}'"
+        ))
+        .await
+}
+
+async fn turns(session: &Session, ring: &str) -> Result<i64> {
+    Ok(session
+        .text(&format!("SELECT turns FROM idem.ring WHERE name = '{ring}'"))
+        .await?
+        .parse()?)
+}

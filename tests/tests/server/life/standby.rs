@@ -1,0 +1,106 @@
+//! A physical standby answers what only reads, refuses claims, and goes on where the primary was after its promotion.
+
+use anyhow::{Result, ensure};
+use idem_cluster::Cluster;
+use idem_tests::harness::{Session, until};
+
+use super::{claim, cluster, connect, drain, effects, make_due, record, turns, with_idem};
+
+async fn caught_up(primary: &Session, standby: &Session) -> Result<()> {
+    let written = primary.text("SELECT pg_current_wal_lsn()").await?;
+    until("the standby has replayed what the primary wrote", async || {
+        let replayed = standby
+            .text(&format!("SELECT pg_last_wal_replay_lsn() >= '{written}'"))
+            .await?;
+        Ok(replayed == "t")
+    })
+    .await
+}
+
+async fn refuses_to_write(standby: &Session) -> Result<()> {
+    for call in [
+        "SELECT idem_try_claim('m9', 'orders')",
+        "SELECT idem_try_claim('m1', 'orders')",
+        "SELECT idem_try_claim(gen_random_uuid(), 'orders')",
+        "SELECT idem_try_claim_batch(ARRAY['m9'], 'orders')",
+        "SELECT * FROM idem_claim('m9', 'orders')",
+        r#"SELECT idem_try_record('m9', 'orders', '[]')"#,
+        r#"SELECT idem_record_effects('m1', 'orders', '[{"topic": "t", "payload": 1}]')"#,
+        "SELECT idem_replay_effects('m1', 'orders')",
+        "SELECT idem_send('t', '1'::jsonb)",
+        "SELECT idem_forget('m1', 'orders')",
+        "SELECT idem_configure('orders', '1 day')",
+        "SELECT idem_set_retention('short', '1 minute')",
+        "SELECT * FROM idem_relay_next('default')",
+        "SELECT idem_create_relay('mail')",
+        "SELECT idem_drop_relay('default')",
+        "CALL idem_maintain()",
+    ] {
+        let refusal = standby.refused(call).await?;
+        assert_eq!(refusal.sqlstate, "25006", "{call}: {refusal:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i1_i3_a_standby_answers_refuses_claims_and_goes_on_after_promotion() -> Result<()> {
+    let mut primary: Cluster = cluster("primary")?
+        .setting("idem.naptime", "100ms")
+        // The primary's turns are decisions of the test, the promoted standby's are its worker's.
+        .setting("idem.databases", "nobody")
+        .start()?;
+    let on_primary = with_idem(&primary, "shop").await?;
+    assert_eq!(record(&on_primary, "m1").await?, "t");
+    let recorded = effects(&on_primary, "m1").await?;
+
+    let mut standby = primary.standby().setting("idem.databases", "").start()?;
+    let reader = connect(&standby, "shop").await?;
+    caught_up(&on_primary, &reader).await?;
+    let is_claimed = async |id: &str| reader.text(&format!("SELECT idem_is_claimed('{id}', 'orders')")).await;
+    assert_eq!(is_claimed("m1").await?, "t");
+    assert_eq!(is_claimed("m2").await?, "f");
+    assert_eq!(effects(&reader, "m1").await?, recorded);
+    refuses_to_write(&reader).await?;
+    ensure!(reader.text("SELECT count(*) FROM idem_health()").await?.parse::<i64>()? >= 5);
+
+    // This session has cached the rings: it has to learn of the turns from the log.
+    for turn in 1..=2 {
+        make_due(&on_primary, "standard").await?;
+        on_primary.run("CALL idem_maintain()").await?;
+        assert_eq!(record(&on_primary, &format!("after turn {turn}")).await?, "t");
+        caught_up(&on_primary, &reader).await?;
+        assert_eq!(is_claimed(&format!("after turn {turn}")).await?, "t");
+        assert_eq!(is_claimed("m1").await?, "t", "kept for two turns");
+    }
+
+    // The primary dies in the middle of a turn.
+    make_due(&on_primary, "standard").await?;
+    assert_eq!(on_primary.text("SELECT idem.rotate('standard', true)").await?, "opened");
+    assert_eq!(record(&on_primary, "last").await?, "t");
+    caught_up(&on_primary, &reader).await?;
+    let turned = turns(&on_primary, "standard").await?;
+    primary.kill()?;
+    standby.promote()?;
+
+    for id in ["m1", "after turn 1", "after turn 2", "last"] {
+        // m1 is at the end of its time: the worker of the new primary may have turned by now.
+        let forgotten = id == "m1" && turns(&reader, "standard").await? > turned;
+        if !forgotten {
+            assert_ne!(claim(&reader, id).await?, "t", "{id} was claimed before the promotion");
+        }
+    }
+    assert_eq!(
+        record(&reader, "m9").await?,
+        "t",
+        "in the session that was there before the promotion"
+    );
+    until("the worker of the new primary finishes the turn", async || {
+        let state = "SELECT turns, opening OR emptying FROM idem.ring WHERE name = 'standard'";
+        Ok(reader.text(state).await? == format!("{}|f", turned + 1))
+    })
+    .await?;
+    assert_eq!(claim(&reader, "last").await?, "f", "kept over the turn");
+    let published = drain(&reader, "default", 0).await?;
+    assert_eq!(published, ["m1", "after turn 1", "after turn 2", "last", "m9"]);
+    standby.restart()
+}

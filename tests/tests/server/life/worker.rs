@@ -1,0 +1,154 @@
+//! The worker rotates by itself, comes back when it is killed, and stands in nobody's way.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use idem_cluster::{Cluster, Shutdown};
+use idem_tests::harness::{DEADLINE, Session, until};
+
+use super::{claim, cluster, connect, turns, with_idem};
+
+fn server(name: &str) -> Result<Cluster> {
+    cluster(name)?.setting("idem.naptime", "100ms").start()
+}
+
+/// Rings that turn several times a second.
+async fn turn_fast(session: &Session) -> Result<()> {
+    for ring in ["short", "standard", "long"] {
+        session
+            .run(&format!("SELECT idem_set_retention('{ring}', '200 milliseconds')"))
+            .await?;
+    }
+    Ok(())
+}
+
+async fn keeps_turning(session: &Session) -> Result<()> {
+    let before = turns(session, "standard").await?;
+    until("the worker turns the ring", async || {
+        Ok(turns(session, "standard").await? >= before + 3)
+    })
+    .await
+}
+
+async fn worker_pid(session: &Session, kind: &str) -> Result<Option<i32>> {
+    let sql = format!("SELECT pid FROM pg_stat_activity WHERE backend_type = 'idem {kind}' LIMIT 1");
+    let pid = session.text(&sql).await?;
+    Ok(pid.parse().ok())
+}
+
+/// A claim that keeps its transaction open, and a worker that waits for it at the fence.
+async fn pin_the_fence(holder: &Session, observer: &Session) -> Result<()> {
+    holder.run("BEGIN").await?;
+    assert_eq!(claim(holder, "held").await?, "t");
+    until("a maintainer waits at the fence", async || {
+        let opening = observer
+            .text("SELECT opening OR emptying FROM idem.ring WHERE name = 'standard'")
+            .await?;
+        Ok(opening == "t" && worker_pid(observer, "maintainer").await?.is_some())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_worker_rotates_comes_back_when_killed_and_lets_the_server_stop_at_once() -> Result<()> {
+    let mut cluster = server("worker")?;
+    let session = with_idem(&cluster, "shop").await?;
+    turn_fast(&session).await?;
+    keeps_turning(&session).await?;
+    assert_eq!(
+        session
+            .text("SELECT status FROM idem_health() WHERE check_name = 'worker'")
+            .await?,
+        "ok"
+    );
+
+    // SIGTERM
+    let launcher = worker_pid(&session, "launcher").await?.context("a launcher")?;
+    session.run(&format!("SELECT pg_terminate_backend({launcher})")).await?;
+    until("another launcher", async || {
+        Ok(worker_pid(&session, "launcher").await?.is_some_and(|pid| pid != launcher))
+    })
+    .await?;
+    keeps_turning(&session).await?;
+
+    // SIGTERM at the fence
+    let holder = connect(&cluster, "shop").await?;
+    pin_the_fence(&holder, &session).await?;
+    let maintainer = worker_pid(&session, "maintainer").await?.context("a maintainer")?;
+    session.run(&format!("SELECT pg_terminate_backend({maintainer})")).await?;
+    until("another maintainer", async || {
+        Ok(worker_pid(&session, "maintainer").await?.is_some_and(|pid| pid != maintainer))
+    })
+    .await?;
+    holder.run("COMMIT").await?;
+    keeps_turning(&session).await?;
+
+    // SIGKILL
+    let launcher = worker_pid(&session, "launcher").await?.context("a launcher")?;
+    cluster.crash_backend(launcher)?;
+    cluster.wait_until_ready(DEADLINE)?;
+    let session = connect(&cluster, "shop").await?;
+    keeps_turning(&session).await?;
+
+    // A fast shutdown, with a maintainer that waits at the fence.
+    let holder = connect(&cluster, "shop").await?;
+    pin_the_fence(&holder, &session).await?;
+    let began = Instant::now();
+    cluster.stop(Shutdown::Fast)?;
+    ensure!(
+        began.elapsed() < Duration::from_secs(2),
+        "the shutdown took {:?}",
+        began.elapsed()
+    );
+    cluster.start()?;
+    let session = connect(&cluster, "shop").await?;
+    keeps_turning(&session).await?;
+    let log = cluster.log()?;
+    ensure!(!log.contains("PANIC") && !log.contains("ERROR:  idem"), "{log}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_worker_blocks_no_drop_of_the_database_or_the_extension() -> Result<()> {
+    let cluster = server("unblocked")?;
+    let postgres = connect(&cluster, "postgres").await?;
+    for round in 0..3 {
+        let name = format!("shop_{round}");
+        let session = with_idem(&cluster, &name).await?;
+        turn_fast(&session).await?;
+        keeps_turning(&session).await?;
+
+        // While a pass may be running at any time.
+        session
+            .run("SET lock_timeout = '2s'; CREATE FUNCTION mine() RETURNS int LANGUAGE sql RETURN 1")
+            .await?;
+        session
+            .run("ALTER EXTENSION idem ADD FUNCTION mine(); ALTER EXTENSION idem DROP FUNCTION mine(); ALTER EXTENSION idem UPDATE")
+            .await?;
+        session.run("DROP EXTENSION idem").await?;
+        session.run("CREATE EXTENSION idem").await?;
+        turn_fast(&session).await?;
+        keeps_turning(&session).await?;
+
+        // The worker waits at the fence, and somebody else takes the steps it waits for.
+        let holder = connect(&cluster, &name).await?;
+        pin_the_fence(&holder, &session).await?;
+        let caller = connect(&cluster, &name).await?;
+        let pid = caller.pid().await?;
+        let calling = tokio::spawn(async move { caller.run("CALL idem_maintain()").await });
+        until("the caller is at the fence too", async || {
+            let sql = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid} AND wait_event = 'Extension'");
+            Ok(session.text(&sql).await? == "1" || calling.is_finished())
+        })
+        .await?;
+        holder.run("COMMIT").await?;
+        calling.await??;
+        // The rings rest from now on, and so must the worker.
+        for ring in ["long", "standard", "short"] {
+            session.run(&format!("SELECT idem_set_retention('{ring}', '1 hour')")).await?;
+        }
+        drop((session, holder));
+        postgres.run(&format!("DROP DATABASE {name}")).await?;
+    }
+    Ok(())
+}
