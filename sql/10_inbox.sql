@@ -28,6 +28,7 @@ CREATE TABLE idem.ring (
     remembers_since timestamptz NOT NULL DEFAULT '-infinity',
     turned_at       timestamptz NOT NULL DEFAULT pg_catalog.now(),
     turns           bigint      NOT NULL DEFAULT 0,
+    opened          timestamptz[] NOT NULL DEFAULT '{-infinity,-infinity,-infinity,-infinity}',
     started         timestamptz[] NOT NULL DEFAULT '{-infinity,-infinity,-infinity,-infinity}',
     retention       interval    NOT NULL,
     name            text        NOT NULL,
@@ -40,6 +41,7 @@ COMMENT ON TABLE  idem.ring IS 'The state of each ring. Its slices in the order 
 COMMENT ON COLUMN idem.ring.opening IS 'The rotation has begun: claims go into current and next.';
 COMMENT ON COLUMN idem.ring.emptying IS 'The ring has turned: next still holds what fell off, until nobody can probe it and it is truncated.';
 COMMENT ON COLUMN idem.ring.remembers_since IS 'Every claim made since then is found.';
+COMMENT ON COLUMN idem.ring.opened IS 'When claims began to go into each slice, by slice number + 1: the fence between this and started can be long.';
 COMMENT ON COLUMN idem.ring.started IS 'When each slice became current last, by slice number + 1.';
 
 -- CREATE EXTENSION inserts the first state and a restore brings the dumped one: the later row replaces the earlier.

@@ -123,7 +123,8 @@ COMMENT ON TABLE idem.parked IS 'Effects that a relay has set aside with the rea
 
 SELECT pg_catalog.pg_extension_config_dump('idem.relay_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.progress_pos_seq', '');
-SELECT pg_catalog.pg_extension_config_dump('idem.relay', '');
+-- In this order the first relay, which CREATE EXTENSION has inserted, is replaced before another of its name comes.
+SELECT pg_catalog.pg_extension_config_dump('idem.relay', 'ORDER BY id');
 SELECT pg_catalog.pg_extension_config_dump('idem.relay_partition', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.delayed', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.parked', '');

@@ -41,11 +41,13 @@ BEGIN
          WHERE r.dropped_at IS NULL ORDER BY r.id, rp.partition
     LOOP
         p := idem.progress_of(part.relay, part.partition);
-        EXECUTE format('SELECT EXISTS (SELECT 1 FROM %1$s o WHERE o.tx >= $1 AND o.partition_hash %% $3 = $4)
-                            OR EXISTS (SELECT 1 FROM unnest($2) x JOIN %1$s o ON o.tx = x WHERE o.partition_hash %% $3 = $4)',
+        -- A cursor that lies ahead cannot tell what it has seen: see idem_repair_relays.
+        EXECUTE format('SELECT $5 OR EXISTS (SELECT 1 FROM %1$s o WHERE o.tx >= $1 AND o.partition_hash %% $3 = $4)
+                                  OR EXISTS (SELECT 1 FROM unnest($2) x JOIN %1$s o ON o.tx = x WHERE o.partition_hash %% $3 = $4)',
                        idem.slice_table('outbox', slice))
           INTO holds
-         USING pg_snapshot_xmax(p.snapshot_from), ARRAY(SELECT pg_snapshot_xip(p.snapshot_from)), (part.relay).partitions, part.partition;
+         USING pg_snapshot_xmax(p.snapshot_from), ARRAY(SELECT pg_snapshot_xip(p.snapshot_from)), (part.relay).partitions, part.partition,
+               idem.lies_ahead(p.snapshot_from);
         IF holds AND NOT (part.relay).name = ANY (holders) THEN
             holders := holders || (part.relay).name;
         END IF;
@@ -55,7 +57,8 @@ END
 $$;
 COMMENT ON FUNCTION idem.relays_holding(integer) IS 'The relays for which a slice of the outbox still holds effects.';
 
--- Effects outlive the claims that they belong to: a duplicate finds its facts as long as it is a duplicate.
+-- Effects outlive the claims that they belong to: a duplicate finds its facts as long as it is a duplicate. Not by
+-- remembers_since: the oldest slice of a ring holds claims too that were made while it was opening.
 CREATE FUNCTION idem.outbox_may_turn(outbox idem.ring) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -64,7 +67,7 @@ DECLARE
     sealed_at timestamptz := outbox.started[(outbox.current + 3) % 4 + 1];
 BEGIN
     RETURN now() >= outbox.turned_at + outbox.retention / 2
-       AND NOT EXISTS (SELECT 1 FROM idem.ring r WHERE r.name <> 'outbox' AND r.remembers_since < sealed_at)
+       AND NOT EXISTS (SELECT 1 FROM idem.ring r WHERE r.name <> 'outbox' AND r.opened[(r.current + 2) % 4 + 1] < sealed_at)
        AND cardinality(idem.relays_holding(oldest)) = 0;
 END
 $$;
@@ -125,7 +128,7 @@ BEGIN
         PERFORM idem.turn(r);
         RETURN 'turned';
     ELSIF now() >= r.turned_at + r.retention / 2 THEN
-        UPDATE idem.ring x SET opening = true WHERE x.id = r.id;
+        UPDATE idem.ring x SET opening = true, opened[(x.current + 1) % 4 + 1] = clock_timestamp() WHERE x.id = r.id;
         RETURN 'opened';
     END IF;
     RETURN 'idle';
@@ -149,7 +152,8 @@ BEGIN
     IF pg_relation_size(format('idem.progress_%s', now_in)::regclass) < 8 * 1024 * 1024 THEN
         RETURN false;
     END IF;
-    LOCK TABLE idem.progress_turn, idem.progress_0, idem.progress_1 IN ACCESS EXCLUSIVE MODE;
+    -- In the order in which a relay comes to them.
+    LOCK TABLE idem.progress_0, idem.progress_1, idem.progress_turn IN ACCESS EXCLUSIVE MODE;
     SELECT t.current INTO now_in FROM idem.progress_turn t;
     kept_in := 1 - now_in;
     newest := ARRAY(

@@ -91,8 +91,11 @@ BEGIN ATOMIC
       FROM idem.relay_partition rp
       JOIN idem.relay r ON r.id = rp.relay AND r.dropped_at IS NULL
      CROSS JOIN LATERAL idem.progress_of(r, rp.partition) p
-      LEFT JOIN (SELECT o.relay, o.partition, count(*) AS messages, min(o.recorded_at) AS oldest
-                   FROM idem.waiting() o GROUP BY o.relay, o.partition) w
+      -- What waits for its time is not late.
+      LEFT JOIN (SELECT o.relay, o.partition, count(*) AS messages, min(greatest(o.recorded_at, o.deliver_after)) AS oldest
+                   FROM idem.waiting() o
+                  WHERE o.deliver_after IS NULL OR o.deliver_after <= clock_timestamp()
+                  GROUP BY o.relay, o.partition) w
         ON w.relay = r.name AND w.partition = rp.partition;
 END;
 COMMENT ON FUNCTION idem.relay_states() IS 'What the view idem.relays shows.';

@@ -61,6 +61,7 @@ CREATE TABLE idem.ring (
     remembers_since timestamptz NOT NULL DEFAULT '-infinity',
     turned_at       timestamptz NOT NULL DEFAULT pg_catalog.now(),
     turns           bigint      NOT NULL DEFAULT 0,
+    opened          timestamptz[] NOT NULL DEFAULT '{-infinity,-infinity,-infinity,-infinity}',
     started         timestamptz[] NOT NULL DEFAULT '{-infinity,-infinity,-infinity,-infinity}',
     retention       interval    NOT NULL,
     name            text        NOT NULL,
@@ -73,6 +74,7 @@ COMMENT ON TABLE  idem.ring IS 'The state of each ring. Its slices in the order 
 COMMENT ON COLUMN idem.ring.opening IS 'The rotation has begun: claims go into current and next.';
 COMMENT ON COLUMN idem.ring.emptying IS 'The ring has turned: next still holds what fell off, until nobody can probe it and it is truncated.';
 COMMENT ON COLUMN idem.ring.remembers_since IS 'Every claim made since then is found.';
+COMMENT ON COLUMN idem.ring.opened IS 'When claims began to go into each slice, by slice number + 1: the fence between this and started can be long.';
 COMMENT ON COLUMN idem.ring.started IS 'When each slice became current last, by slice number + 1.';
 
 -- CREATE EXTENSION inserts the first state and a restore brings the dumped one: the later row replaces the earlier.
@@ -337,7 +339,8 @@ COMMENT ON TABLE idem.parked IS 'Effects that a relay has set aside with the rea
 
 SELECT pg_catalog.pg_extension_config_dump('idem.relay_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.progress_pos_seq', '');
-SELECT pg_catalog.pg_extension_config_dump('idem.relay', '');
+-- In this order the first relay, which CREATE EXTENSION has inserted, is replaced before another of its name comes.
+SELECT pg_catalog.pg_extension_config_dump('idem.relay', 'ORDER BY id');
 SELECT pg_catalog.pg_extension_config_dump('idem.relay_partition', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.delayed', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.parked', '');
@@ -391,11 +394,14 @@ BEGIN
     PERFORM 1 FROM idem.relay_partition p
      WHERE p.relay = lock_partition.relay AND p.partition = lock_partition.partition
        FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the relay has been dropped' USING ERRCODE = 'undefined_object';
+    END IF;
     -- Before the statement that reads progress, so that its snapshot is newer than a change of tables.
     LOCK TABLE idem.progress_0, idem.progress_1 IN ROW EXCLUSIVE MODE;
 END
 $$;
-COMMENT ON FUNCTION idem.lock_partition(integer, integer) IS 'Makes the steps of a partition follow each other. Errors: 25000, 25006.';
+COMMENT ON FUNCTION idem.lock_partition(integer, integer) IS 'Makes the steps of a partition follow each other. Errors: 25000, 25006, 42704.';
 
 CREATE FUNCTION idem.progress_of(relay idem.relay, partition integer) RETURNS idem.progress
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
@@ -438,50 +444,59 @@ $$;
 COMMENT ON FUNCTION idem.append_progress(idem.progress) IS 'Appends a state of a partition; answers its pos, the token of a lease.';
 
 -- The range (new transactions) walks seq in order and stops at the limit. The late committers are few transactions of
--- any size: each is walked in order by the index on (tx, seq). Planned for the index whatever the statistics say: a
--- slice is empty when the plan is made and large when it runs.
-CREATE FUNCTION idem.effects_between(p idem.progress, partitions integer, at_most integer) RETURNS SETOF idem.outbox_row
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+-- any size: each is walked in order by the index on (tx, seq). It has no SET clause so that it melts into the statements
+-- that call it and copies nothing; they plan for the indexes whatever the statistics say (a slice is empty when the plan
+-- is made and large when it runs).
+-- Its arguments are plain values: a field of a row would be taken out of it again for every effect.
+CREATE FUNCTION idem.effects_between(
+    seq_after     bigint,
+    floor_from    bigint,
+    ceiling_to    bigint,
+    snapshot_from pg_snapshot,
+    first_new     xid8,
+    snapshot_to   pg_snapshot,
+    partitions    integer,
+    partition     integer,
+    at_most       integer
+) RETURNS SETOF idem.outbox_row
+LANGUAGE sql STABLE
+BEGIN ATOMIC
+    SELECT both_kinds.* FROM (
+        (SELECT o.* FROM idem.outbox_row o
+          WHERE o.seq > greatest(effects_between.seq_after, floor_from) AND o.seq <= ceiling_to
+            AND o.tx >= first_new AND pg_visible_in_snapshot(o.tx, snapshot_to)
+            AND (partitions = 1 OR o.partition_hash % partitions = effects_between.partition)
+          ORDER BY o.seq LIMIT at_most)
+        UNION ALL
+        (SELECT o.* FROM pg_snapshot_xip(snapshot_from) AS late (tx), LATERAL (
+            SELECT o.* FROM idem.outbox_row o
+             WHERE o.tx = late.tx AND pg_visible_in_snapshot(late.tx, snapshot_to) AND o.seq > effects_between.seq_after
+               AND (partitions = 1 OR o.partition_hash % partitions = effects_between.partition)
+             ORDER BY o.tx, o.seq LIMIT at_most) o)
+    ) both_kinds
+    ORDER BY both_kinds.seq LIMIT at_most;
+END;
+COMMENT ON FUNCTION idem.effects_between(bigint, bigint, bigint, pg_snapshot, xid8, pg_snapshot, integer, integer, integer) IS 'The next effects of a partition between the two snapshots of its progress, ordered by seq.';
+
+-- A crash takes back ids that were drawn and have written nothing. The snapshot lists them as running, so whoever draws
+-- them anew is still new to it: only an id below its xmax that it does not list would be taken for delivered.
+CREATE FUNCTION idem.lies_ahead(past pg_snapshot) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    after bigint := greatest(p.seq_after, p.floor_from);
-    late  xid8[] := ARRAY(SELECT x FROM pg_snapshot_xip(p.snapshot_from) x WHERE pg_visible_in_snapshot(x, p.snapshot_to));
-    first_new xid8 := pg_snapshot_xmax(p.snapshot_from);
+    next_xid xid8 := idem.next_xid();
 BEGIN
-    IF cardinality(late) = 0 THEN
-        RETURN QUERY
-            SELECT o.* FROM idem.outbox_row o
-             WHERE o.seq > after AND o.seq <= p.ceiling_to
-               AND o.tx >= first_new AND pg_visible_in_snapshot(o.tx, p.snapshot_to)
-               AND (partitions = 1 OR o.partition_hash % partitions = p.partition)
-             ORDER BY o.seq LIMIT at_most;
-    ELSE
-        RETURN QUERY
-            SELECT both_kinds.* FROM (
-                (SELECT o.* FROM idem.outbox_row o
-                  WHERE o.seq > after AND o.seq <= p.ceiling_to
-                    AND o.tx >= first_new AND pg_visible_in_snapshot(o.tx, p.snapshot_to)
-                    AND (partitions = 1 OR o.partition_hash % partitions = p.partition)
-                  ORDER BY o.seq LIMIT at_most)
-                UNION ALL
-                (SELECT o.* FROM unnest(late) AS l (tx), LATERAL (
-                    SELECT o.* FROM idem.outbox_row o
-                     WHERE o.tx = l.tx AND o.seq > p.seq_after
-                       AND (partitions = 1 OR o.partition_hash % partitions = p.partition)
-                     ORDER BY o.tx, o.seq LIMIT at_most) o)
-            ) both_kinds
-            ORDER BY both_kinds.seq LIMIT at_most;
-    END IF;
+    RETURN pg_snapshot_xmax(past) > next_xid
+       AND pg_snapshot_xmax(past)::text::bigint - next_xid::text::bigint > (SELECT count(*) FROM pg_snapshot_xip(past) x WHERE x >= next_xid);
 END
 $$;
-COMMENT ON FUNCTION idem.effects_between(idem.progress, integer, integer) IS 'The next effects of a partition between the two snapshots of its progress, ordered by seq.';
+COMMENT ON FUNCTION idem.lies_ahead(pg_snapshot) IS 'Whether a cursor knows transaction ids that this cluster has yet to reach.';
 
 CREATE FUNCTION idem.check_xids(from_snapshot pg_snapshot) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 BEGIN
-    IF pg_snapshot_xmax(from_snapshot) > idem.next_xid()
+    IF idem.lies_ahead(from_snapshot)
        OR EXISTS (SELECT 1 FROM idem.outbox_row o
                    WHERE o.tx >= pg_snapshot_xmax(pg_current_snapshot())
                      AND o.tx IS DISTINCT FROM pg_current_xact_id_if_assigned()) THEN
@@ -495,7 +510,8 @@ $$;
 COMMENT ON FUNCTION idem.check_xids(pg_snapshot) IS 'Error 55000 when transaction ids went backwards.';
 
 -- A snapshot's xmax is one above the newest *completed* transaction. Others above it can be running with numbers that they
--- drew long ago, and a snapshot does not list them: here they are listed, and whoever is not has not begun.
+-- drew long ago, and a snapshot does not list them: here they are listed, and whoever is not has not begun. Nor does it
+-- list the transaction that takes it, which may have yet to record: a relay that works in the transaction of its batch.
 CREATE FUNCTION idem.full_snapshot() RETURNS pg_snapshot
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -508,11 +524,13 @@ BEGIN
       FROM (SELECT pg_snapshot_xip(here)
             UNION ALL
             SELECT young::text::xid8
-              FROM generate_series(pg_snapshot_xmax(here)::text::bigint, next_xid::text::bigint - 1) young) x (id);
+              FROM generate_series(pg_snapshot_xmax(here)::text::bigint, next_xid::text::bigint - 1) young
+            UNION
+            SELECT pg_current_xact_id_if_assigned()) x (id);
     RETURN format('%s:%s:%s', pg_snapshot_xmin(here), next_xid, running)::pg_snapshot;
 END
 $$;
-COMMENT ON FUNCTION idem.full_snapshot() IS 'The snapshot of this moment, with every transaction that has begun and that it does not see in its list.';
+COMMENT ON FUNCTION idem.full_snapshot() IS 'The snapshot of this moment, with every transaction in its list that has begun and may still record.';
 
 -- Advances p to a fresh pair of snapshots. The floor is read before the snapshot and the ceiling after it, each as a
 -- statement of its own: a transaction that begins later takes its numbers above the floor, and none that the snapshot
@@ -546,6 +564,68 @@ END
 $$;
 COMMENT ON FUNCTION idem.close_pair(idem.progress) IS 'Everything between the two snapshots is done: the newer becomes the older.';
 
+-- Leases the next effects between two snapshots; null when there are none. Measures the batch, and leaves it in place.
+CREATE FUNCTION idem.lease_batch(this idem.relay, p idem.progress, before timestamptz, lease interval, max_effects integer) RETURNS idem.progress
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    resumed boolean;
+    found_effects bigint;
+BEGIN
+    p.from_delayed := false;
+    p.leased_until := NULL;
+    p.written_at := before;
+    LOOP
+        resumed := p.snapshot_to IS NOT NULL;
+        IF NOT resumed THEN
+            p := idem.open_pair(p);
+        END IF;
+        SELECT count(*), max(e.seq), coalesce(bool_or(e.deliver_after > before), false)
+          INTO found_effects, p.seq_through, p.deferring
+          FROM idem.effects_between(p.seq_after, p.floor_from, p.ceiling_to, p.snapshot_from, pg_snapshot_xmax(p.snapshot_from), p.snapshot_to,
+                                   this.partitions, p.partition, max_effects) e;
+        IF found_effects > 0 THEN
+            p.exhausted := found_effects < max_effects;
+            p.leased_until := before + lease;
+            p.pos := idem.append_progress(p);
+            RETURN p;
+        ELSIF resumed THEN
+            -- The last batch was full and took all that there was: what came since is in the next pair.
+            p := idem.close_pair(p);
+            p.pos := idem.append_progress(p);
+        ELSE
+            -- Nothing is written while nothing happens; but what was looked through in vain is not looked through again.
+            IF p.ceiling_to > p.floor_from + 1000 THEN
+                PERFORM idem.append_progress(idem.close_pair(p));
+            END IF;
+            RETURN NULL;
+        END IF;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION idem.lease_batch(idem.relay, idem.progress, timestamptz, interval, integer) IS 'The progress that leases the next batch of a partition; null when there is nothing.';
+
+-- Leases what was put aside and is due, in the order in which it is due.
+CREATE FUNCTION idem.lease_delayed(this idem.relay, p idem.progress, before timestamptz, lease interval, max_effects integer) RETURNS idem.progress
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    p.from_delayed := true;
+    p.deferring := false;
+    p.leased_until := before + lease;
+    p.written_at := before;
+    p.pos := idem.append_progress(p);
+    UPDATE idem.delayed d SET token = p.pos
+      FROM (SELECT n.due_at, n.seq FROM idem.delayed n
+             WHERE n.relay = this.id AND n.partition = p.partition AND n.due_at <= before
+             ORDER BY n.due_at, n.seq LIMIT max_effects) next
+     WHERE d.relay = this.id AND d.partition = p.partition AND d.due_at = next.due_at AND d.seq = next.seq;
+    RETURN p;
+END
+$$;
+COMMENT ON FUNCTION idem.lease_delayed(idem.relay, idem.progress, timestamptz, interval, integer) IS 'The progress that leases the delayed effects of a partition that are due.';
+
 CREATE FUNCTION idem_relay_next(relay text, partition integer DEFAULT 0, max_effects integer DEFAULT 100, lease interval DEFAULT '30 seconds')
 RETURNS TABLE (
     token              bigint,
@@ -562,16 +642,13 @@ RETURNS TABLE (
     source_destination text
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
     this    idem.relay := idem.check_relay(idem_relay_next.relay, idem_relay_next.partition);
     p       idem.progress;
-    batch   idem.outbox_row[];
-    sent_by bigint;
     before  timestamptz;
-    due     boolean;
-    resumed boolean;
 BEGIN
     IF max_effects IS NULL OR lease IS NULL THEN
         RAISE EXCEPTION 'max_effects and lease must not be null' USING ERRCODE = 'null_value_not_allowed';
@@ -591,62 +668,38 @@ BEGIN
             RETURN;  -- somebody is at it
         END IF;
 
-        -- What was put aside and is due goes first, in the order in which it is due.
-        due := EXISTS (SELECT 1 FROM idem.delayed d WHERE d.relay = this.id AND d.partition = idem_relay_next.partition AND d.due_at <= before);
-        IF due THEN
-            p.from_delayed := true;
-            p.deferring := false;
-            batch := ARRAY(SELECT d.effect FROM idem.delayed d
-                            WHERE d.relay = this.id AND d.partition = idem_relay_next.partition AND d.due_at <= before
-                            ORDER BY d.due_at, d.seq LIMIT max_effects);
+        -- What was put aside and is due goes first.
+        IF EXISTS (SELECT 1 FROM idem.delayed d WHERE d.relay = this.id AND d.partition = idem_relay_next.partition AND d.due_at <= before) THEN
+            p := idem.lease_delayed(this, p, before, lease, max_effects);
+            RETURN QUERY
+                SELECT p.pos, d.seq, (d.effect).message_id, (d.effect).topic, (d.effect).key, (d.effect).type, (d.effect).payload,
+                       (d.effect).content_type, (d.effect).headers, (d.effect).traceparent, (d.effect).recorded_at, x.name
+                  FROM idem.delayed d
+                  LEFT JOIN idem.destination x ON x.id = (d.effect).source_destination
+                 WHERE d.relay = this.id AND d.partition = p.partition AND d.token = p.pos
+                   AND NOT EXISTS (SELECT 1 FROM idem.parked k WHERE k.relay = this.id AND k.seq = d.seq)
+                 ORDER BY d.due_at, d.seq;
         ELSE
-            p.from_delayed := false;
-            resumed := p.snapshot_to IS NOT NULL;
-            IF NOT resumed THEN
-                p := idem.open_pair(p);
-            END IF;
-            batch := ARRAY(SELECT e FROM idem.effects_between(p, this.partitions, max_effects) e);
-            IF cardinality(batch) = 0 AND resumed THEN
-                -- The last batch was full and took all that there was: what came since is in the next pair.
-                p.leased_until := NULL;
-                p.seq_through := NULL;
-                p.written_at := before;
-                PERFORM idem.append_progress(idem.close_pair(p));
-                CONTINUE;
-            ELSIF cardinality(batch) = 0 THEN
-                -- Nothing is written while nothing happens; but what was looked through in vain is not looked through again.
-                IF p.ceiling_to > p.floor_from + 1000 THEN
-                    p.leased_until := NULL;
-                    p.written_at := before;
-                    PERFORM idem.append_progress(idem.close_pair(p));
-                END IF;
+            p := idem.lease_batch(this, p, before, lease, max_effects);
+            IF p IS NULL THEN
                 RETURN;
             END IF;
-            p.exhausted := cardinality(batch) < max_effects;
-            p.seq_through := (batch[cardinality(batch)]).seq;
-            p.deferring := EXISTS (SELECT 1 FROM unnest(batch) b WHERE b.deliver_after > before);
+            RETURN QUERY
+                SELECT p.pos, e.seq, e.message_id, e.topic, e.key, e.type, e.payload,
+                       e.content_type, e.headers, e.traceparent, e.recorded_at, x.name
+                  FROM idem.effects_between(p.seq_after, p.floor_from, p.ceiling_to, p.snapshot_from, pg_snapshot_xmax(p.snapshot_from), p.snapshot_to,
+                                   this.partitions, p.partition, max_effects) e
+                  LEFT JOIN idem.destination x ON x.id = e.source_destination
+                 WHERE e.seq <= p.seq_through
+                   AND (e.deliver_after IS NULL OR e.deliver_after <= before)
+                   AND NOT EXISTS (SELECT 1 FROM idem.parked k WHERE k.relay = this.id AND k.seq = e.seq)
+                 ORDER BY e.seq;
         END IF;
-
-        p.leased_until := before + lease;
-        p.written_at := before;
-        sent_by := idem.append_progress(p);
-        IF due THEN
-            UPDATE idem.delayed d SET token = sent_by
-             WHERE d.relay = this.id AND d.partition = idem_relay_next.partition AND d.due_at <= before
-               AND d.seq IN (SELECT b.seq FROM unnest(batch) b);
-        END IF;
-        RETURN QUERY
-            SELECT sent_by, b.seq, b.message_id, b.topic, b.key, b.type, b.payload, b.content_type, b.headers, b.traceparent, b.recorded_at, d.name
-              FROM unnest(batch) WITH ORDINALITY AS b
-              LEFT JOIN idem.destination d ON d.id = b.source_destination
-             WHERE (due OR b.deliver_after IS NULL OR b.deliver_after <= before)
-               AND NOT EXISTS (SELECT 1 FROM idem.parked k WHERE k.relay = this.id AND k.seq = b.seq)
-             ORDER BY b.ordinality;
         IF FOUND THEN
             RETURN;
         END IF;
         -- All of it waits for its time or is parked: nothing to publish, so nothing to wait for.
-        PERFORM idem.settle(this, partition, sent_by);
+        PERFORM idem.settle(this, partition, p.pos);
     END LOOP;
 END
 $$;
@@ -673,6 +726,7 @@ COMMENT ON FUNCTION idem.held_batch(idem.relay, integer, bigint) IS 'The progres
 -- The cursor moves behind the batch that is out; what waits for its time is put aside.
 CREATE FUNCTION idem.settle(this idem.relay, partition integer, token bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     p idem.progress := idem.held_batch(this, partition, token);
@@ -684,7 +738,8 @@ BEGIN
         IF p.deferring THEN
             INSERT INTO idem.delayed (relay, partition, due_at, effect)
             SELECT this.id, settle.partition, e.deliver_after, e
-              FROM idem.effects_between(p, this.partitions, 10000) e
+              FROM idem.effects_between(p.seq_after, p.floor_from, p.ceiling_to, p.snapshot_from, pg_snapshot_xmax(p.snapshot_from), p.snapshot_to,
+                                   this.partitions, p.partition, 10000) e
              WHERE e.seq <= p.seq_through
                AND e.deliver_after > p.written_at
                AND NOT EXISTS (SELECT 1 FROM idem.parked k WHERE k.relay = this.id AND k.seq = e.seq);
@@ -719,6 +774,7 @@ COMMENT ON FUNCTION idem_relay_ack(text, integer, bigint) IS 'The batch that thi
 
 CREATE FUNCTION idem_relay_park(relay text, partition integer, token bigint, message_id uuid, error text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     this idem.relay := idem.check_relay(idem_relay_park.relay, idem_relay_park.partition);
@@ -742,7 +798,8 @@ BEGIN
     ELSE
         INSERT INTO idem.parked (relay, partition, error, effect)
         SELECT this.id, idem_relay_park.partition, idem_relay_park.error, e
-          FROM idem.effects_between(p, this.partitions, 10000) e
+          FROM idem.effects_between(p.seq_after, p.floor_from, p.ceiling_to, p.snapshot_from, pg_snapshot_xmax(p.snapshot_from), p.snapshot_to,
+                                   this.partitions, p.partition, 10000) e
          WHERE e.seq <= p.seq_through AND e.message_id = idem_relay_park.message_id
            AND (e.deliver_after IS NULL OR e.deliver_after <= p.written_at)
         ON CONFLICT DO NOTHING;
@@ -838,15 +895,19 @@ BEGIN
     SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END INTO seq_now FROM idem.outbox_seq s;
     here := idem.full_snapshot();
     FOR part IN
-        SELECT r AS relay, rp.partition FROM idem.relay_partition rp JOIN idem.relay r ON r.id = rp.relay ORDER BY r.id, rp.partition
+        SELECT r AS relay, rp.partition FROM idem.relay_partition rp JOIN idem.relay r ON r.id = rp.relay
+         WHERE r.dropped_at IS NULL ORDER BY r.id, rp.partition
     LOOP
         p := idem.progress_of(part.relay, part.partition);
+        -- Producers have worked since the restore, and their young ids look delivered: their numbers, which go on where
+        -- they stood, tell them apart. What was acknowledged last may come again.
         INSERT INTO idem.delayed (relay, partition, due_at, effect)
         SELECT (part.relay).id, part.partition, greatest(o.deliver_after, now()), o
           FROM idem.outbox_row o
          WHERE o.partition_hash % (part.relay).partitions = part.partition
-           AND NOT pg_visible_in_snapshot(o.tx, p.snapshot_from)
-           AND NOT (p.snapshot_to IS NOT NULL AND pg_visible_in_snapshot(o.tx, p.snapshot_to) AND o.seq <= p.seq_after);
+           AND NOT (pg_visible_in_snapshot(o.tx, p.snapshot_from) AND o.seq <= p.floor_from)
+           AND NOT (p.snapshot_to IS NOT NULL AND pg_visible_in_snapshot(o.tx, p.snapshot_to) AND o.seq <= p.seq_after)
+        ON CONFLICT DO NOTHING;
         GET DIAGNOSTICS affected = ROW_COUNT;
         moved := moved + affected;
         p.snapshot_to := here;
@@ -917,11 +978,13 @@ BEGIN
          WHERE r.dropped_at IS NULL ORDER BY r.id, rp.partition
     LOOP
         p := idem.progress_of(part.relay, part.partition);
-        EXECUTE format('SELECT EXISTS (SELECT 1 FROM %1$s o WHERE o.tx >= $1 AND o.partition_hash %% $3 = $4)
-                            OR EXISTS (SELECT 1 FROM unnest($2) x JOIN %1$s o ON o.tx = x WHERE o.partition_hash %% $3 = $4)',
+        -- A cursor that lies ahead cannot tell what it has seen: see idem_repair_relays.
+        EXECUTE format('SELECT $5 OR EXISTS (SELECT 1 FROM %1$s o WHERE o.tx >= $1 AND o.partition_hash %% $3 = $4)
+                                  OR EXISTS (SELECT 1 FROM unnest($2) x JOIN %1$s o ON o.tx = x WHERE o.partition_hash %% $3 = $4)',
                        idem.slice_table('outbox', slice))
           INTO holds
-         USING pg_snapshot_xmax(p.snapshot_from), ARRAY(SELECT pg_snapshot_xip(p.snapshot_from)), (part.relay).partitions, part.partition;
+         USING pg_snapshot_xmax(p.snapshot_from), ARRAY(SELECT pg_snapshot_xip(p.snapshot_from)), (part.relay).partitions, part.partition,
+               idem.lies_ahead(p.snapshot_from);
         IF holds AND NOT (part.relay).name = ANY (holders) THEN
             holders := holders || (part.relay).name;
         END IF;
@@ -931,7 +994,8 @@ END
 $$;
 COMMENT ON FUNCTION idem.relays_holding(integer) IS 'The relays for which a slice of the outbox still holds effects.';
 
--- Effects outlive the claims that they belong to: a duplicate finds its facts as long as it is a duplicate.
+-- Effects outlive the claims that they belong to: a duplicate finds its facts as long as it is a duplicate. Not by
+-- remembers_since: the oldest slice of a ring holds claims too that were made while it was opening.
 CREATE FUNCTION idem.outbox_may_turn(outbox idem.ring) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -940,7 +1004,7 @@ DECLARE
     sealed_at timestamptz := outbox.started[(outbox.current + 3) % 4 + 1];
 BEGIN
     RETURN now() >= outbox.turned_at + outbox.retention / 2
-       AND NOT EXISTS (SELECT 1 FROM idem.ring r WHERE r.name <> 'outbox' AND r.remembers_since < sealed_at)
+       AND NOT EXISTS (SELECT 1 FROM idem.ring r WHERE r.name <> 'outbox' AND r.opened[(r.current + 2) % 4 + 1] < sealed_at)
        AND cardinality(idem.relays_holding(oldest)) = 0;
 END
 $$;
@@ -1001,7 +1065,7 @@ BEGIN
         PERFORM idem.turn(r);
         RETURN 'turned';
     ELSIF now() >= r.turned_at + r.retention / 2 THEN
-        UPDATE idem.ring x SET opening = true WHERE x.id = r.id;
+        UPDATE idem.ring x SET opening = true, opened[(x.current + 1) % 4 + 1] = clock_timestamp() WHERE x.id = r.id;
         RETURN 'opened';
     END IF;
     RETURN 'idle';
@@ -1025,7 +1089,8 @@ BEGIN
     IF pg_relation_size(format('idem.progress_%s', now_in)::regclass) < 8 * 1024 * 1024 THEN
         RETURN false;
     END IF;
-    LOCK TABLE idem.progress_turn, idem.progress_0, idem.progress_1 IN ACCESS EXCLUSIVE MODE;
+    -- In the order in which a relay comes to them.
+    LOCK TABLE idem.progress_0, idem.progress_1, idem.progress_turn IN ACCESS EXCLUSIVE MODE;
     SELECT t.current INTO now_in FROM idem.progress_turn t;
     kept_in := 1 - now_in;
     newest := ARRAY(
@@ -1283,8 +1348,11 @@ BEGIN ATOMIC
       FROM idem.relay_partition rp
       JOIN idem.relay r ON r.id = rp.relay AND r.dropped_at IS NULL
      CROSS JOIN LATERAL idem.progress_of(r, rp.partition) p
-      LEFT JOIN (SELECT o.relay, o.partition, count(*) AS messages, min(o.recorded_at) AS oldest
-                   FROM idem.waiting() o GROUP BY o.relay, o.partition) w
+      -- What waits for its time is not late.
+      LEFT JOIN (SELECT o.relay, o.partition, count(*) AS messages, min(greatest(o.recorded_at, o.deliver_after)) AS oldest
+                   FROM idem.waiting() o
+                  WHERE o.deliver_after IS NULL OR o.deliver_after <= clock_timestamp()
+                  GROUP BY o.relay, o.partition) w
         ON w.relay = r.name AND w.partition = rp.partition;
 END;
 COMMENT ON FUNCTION idem.relay_states() IS 'What the view idem.relays shows.';
