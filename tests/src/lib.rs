@@ -3,4 +3,5 @@
 pub mod bench;
 pub mod harness;
 pub mod range;
+pub mod readme;
 pub mod stress;

@@ -111,6 +111,45 @@ fn sql_blocks(markdown: &str) -> Vec<Block> {
     blocks
 }
 
+/// The example is a function of this crate: the same lines, so that what a reader sees compiles and does what it says.
+#[tokio::test]
+async fn the_rust_of_the_readme_is_code_that_runs() -> Result<()> {
+    let readme = fs::read_to_string(workspace_root().join("README.md"))?;
+    let code = fs::read_to_string(workspace_root().join("tests/src/readme.rs"))?;
+    let (_, shown) = readme.split_once("```rust\n").context("the README has no ```rust block")?;
+    let (shown, _) = shown.split_once("```").context("the block does not end")?;
+    let lines = |text: &str| text.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
+    let code = lines(&code);
+    let shown = lines(shown);
+    ensure!(
+        !shown.is_empty() && code.windows(shown.len()).any(|window| window == shown),
+        "the Rust of the README is not that of tests/src/readme.rs"
+    );
+
+    let db = Database::with_idem("readme").await?;
+    let admin = db.connect().await?;
+    admin
+        .run("CREATE TABLE account (id bigint, paid bigint); INSERT INTO account VALUES (7, 0)")
+        .await?;
+    let (mut client, connection) =
+        tokio_postgres::connect(&db.cluster().connection_string(db.name()), tokio_postgres::NoTls).await?;
+    let connection = tokio::spawn(connection);
+    let id = idem_client::MessageId::try_from("payment-4711")?;
+    let destination = idem_client::Destination::try_from("billing.charge")?;
+    ensure!(idem_tests::readme::charge(&mut client, &id, &destination).await?);
+    ensure!(!idem_tests::readme::charge(&mut client, &id, &destination).await?);
+    let row = client
+        .query_one(
+            "SELECT (SELECT paid FROM account), (SELECT count(*) FROM idem_effects('payment-4711', 'billing.charge'))",
+            &[],
+        )
+        .await?;
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (1, 1));
+    drop(client);
+    connection.await??;
+    Ok(())
+}
+
 #[test]
 fn only_blocks_of_sql_are_taken() {
     let markdown =
