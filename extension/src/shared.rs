@@ -76,23 +76,47 @@ pub fn preloaded() -> bool {
 /// The part of this database; makes it at the first use.
 pub fn this_database() -> Option<&'static Database> {
     // SAFETY: set once when the backend connects.
-    let oid = unsafe { pg_sys::MyDatabaseId }.to_u32();
-    shared()?.databases.iter().find(|database| {
-        database.oid.load(Ordering::Relaxed) == oid
-            || database
-                .oid
-                .compare_exchange(0, oid, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok_and(|_| true)
-            || database.oid.load(Ordering::Relaxed) == oid
+    let this = unsafe { pg_sys::MyDatabaseId };
+    // A place that became free may lie before ours.
+    part_of(this).or_else(|| {
+        let this = this.to_u32();
+        shared()?.databases.iter().find(|database| {
+            let taken = database.oid.compare_exchange(0, this, Ordering::SeqCst, Ordering::SeqCst);
+            taken.is_ok() || taken == Err(this)
+        })
     })
+}
+
+fn part_of(database: pg_sys::Oid) -> Option<&'static Database> {
+    let places = &shared()?.databases;
+    places
+        .iter()
+        .find(|place| place.oid.load(Ordering::SeqCst) == database.to_u32())
 }
 
 /// Whether a backend of that database has used idem since the server started.
 pub fn is_known(database: pg_sys::Oid) -> bool {
-    shared().is_some_and(|shared| {
-        shared
-            .databases
-            .iter()
-            .any(|d| d.oid.load(Ordering::Relaxed) == database.to_u32())
-    })
+    part_of(database).is_some()
+}
+
+/// The databases that have a place.
+pub fn known_databases() -> Vec<pg_sys::Oid> {
+    let oids = shared().into_iter().flat_map(|shared| &shared.databases);
+    oids.map(|database| database.oid.load(Ordering::SeqCst))
+        .filter(|&oid| oid != 0)
+        .map(pg_sys::Oid::from)
+        .collect()
+}
+
+/// Gives the place of a dropped database back. Nobody is connected to it.
+pub fn forget(database: pg_sys::Oid) {
+    let Some(place) = part_of(database) else {
+        return;
+    };
+    for counter in &place.counters {
+        counter.store(0, Ordering::SeqCst);
+    }
+    place.recordings.store(0, Ordering::SeqCst);
+    place.last_pass.store(0, Ordering::SeqCst);
+    place.oid.store(0, Ordering::SeqCst);
 }

@@ -14,8 +14,10 @@ use std::time::{Duration, Instant};
 const RESTART: Duration = Duration::from_secs(5);
 /// How often a database is asked whether it has the extension by now, unless a backend of it has used idem already.
 const DISCOVERY: Duration = Duration::from_secs(60);
-/// Maintainers at once: they share max_worker_processes with everybody.
-const AT_ONCE: usize = 2;
+/// Maintainers at work at once.
+const AT_WORK: usize = 2;
+/// A maintainer that is there for longer waits at a fence: it does no work, and the databases behind it shall not wait too.
+const A_PASS: Duration = Duration::from_secs(1);
 /// How often it looks whether a maintainer has ended.
 const WATCH_MS: i64 = 100;
 
@@ -50,6 +52,10 @@ impl Site {
         };
         Some(self.last_start? + pause)
     }
+
+    fn is_at_work(&self) -> bool {
+        self.running.is_some() && self.last_start.is_some_and(|start| start.elapsed() < A_PASS)
+    }
 }
 
 #[pg_guard]
@@ -75,13 +81,19 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
             }
         }
         let mut running = sites.values().filter(|site| site.running.is_some()).count();
+        let mut at_work = sites.values().filter(|site| site.is_at_work()).count();
         let now = Instant::now();
         for (&database, site) in &mut sites {
-            if running >= AT_ONCE || site.running.is_some() || site.next_pass(database).is_some_and(|next| next > now) {
+            if at_work >= AT_WORK
+                || running >= most_at_once()
+                || site.running.is_some()
+                || site.next_pass(database).is_some_and(|next| next > now)
+            {
                 continue;
             }
             site.running = start_maintainer(database);
             running += usize::from(site.running.is_some());
+            at_work += usize::from(site.running.is_some());
             site.last_start = Some(now);
         }
         let nap = if running > 0 {
@@ -95,6 +107,13 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
         };
         wait_a_moment(nap);
     }
+}
+
+/// Those that wait included: they share max_worker_processes with everybody.
+fn most_at_once() -> usize {
+    // SAFETY: set once, when the server starts.
+    let everybody = unsafe { pg_sys::max_worker_processes };
+    (everybody as usize / 2).max(AT_WORK)
 }
 
 fn is_running(worker: &DynamicBackgroundWorker) -> bool {
@@ -119,11 +138,13 @@ fn start_maintainer(database: pg_sys::Oid) -> Option<DynamicBackgroundWorker> {
 }
 
 /// The databases to look after: those that take connections and that `idem.databases` allows. By a scan of the shared
-/// catalog, because a process without a database has no SQL.
+/// catalog, because a process without a database has no SQL. What is shared about dropped databases is forgotten.
 fn databases() -> Vec<pg_sys::Oid> {
     let allowed = settings::DATABASES.get();
     let allowed = allowed.as_ref().and_then(|names| names.to_str().ok()).unwrap_or("");
     let allowed: Vec<&str> = allowed.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    // Known before the scan: one that is created meanwhile is not taken for dropped.
+    let mut dropped = shared::known_databases();
     let mut found = Vec::new();
     // SAFETY: a transaction of its own around a scan of a shared catalog, as the autovacuum launcher does it.
     unsafe {
@@ -143,6 +164,7 @@ fn databases() -> Vec<pg_sys::Oid> {
             } else {
                 allowed.contains(&name.as_ref())
             };
+            dropped.retain(|&known| known != row.oid);
             if row.datallowconn && wanted {
                 found.push(row.oid);
             }
@@ -151,5 +173,6 @@ fn databases() -> Vec<pg_sys::Oid> {
         pg_sys::table_close(rel, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
         pg_sys::CommitTransactionCommand();
     }
+    dropped.into_iter().for_each(shared::forget);
     found
 }

@@ -12,8 +12,9 @@ fn server(name: &str) -> Result<Cluster> {
     cluster(name)?.setting("idem.naptime", "100ms").start()
 }
 
-/// Rings that turn several times a second.
+/// Rings that turn several times a second, of a database that the launcher knows: it learns of it with the first claim.
 async fn turn_fast(session: &Session) -> Result<()> {
+    assert_eq!(claim(session, "first").await?, "t");
     for ring in ["short", "standard", "long"] {
         session
             .run(&format!("SELECT idem_set_retention('{ring}', '200 milliseconds')"))
@@ -148,6 +149,52 @@ async fn the_worker_blocks_no_drop_of_the_database_or_the_extension() -> Result<
             session.run(&format!("SELECT idem_set_retention('{ring}', '1 hour')")).await?;
         }
         drop((session, holder));
+        postgres.run(&format!("DROP DATABASE {name}")).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn databases_whose_fence_is_pinned_do_not_hold_up_the_others() -> Result<()> {
+    let cluster = server("pinned")?;
+    let mut pinned = Vec::new();
+    for n in 1..=3 {
+        let observer = with_idem(&cluster, &format!("pinned_{n}")).await?;
+        turn_fast(&observer).await?;
+        keeps_turning(&observer).await?;
+        let holder = connect(&cluster, &format!("pinned_{n}")).await?;
+        pin_the_fence(&holder, &observer).await?;
+        pinned.push((holder, observer));
+    }
+    let session = with_idem(&cluster, "free").await?;
+    turn_fast(&session).await?;
+    keeps_turning(&session).await?;
+    for (holder, observer) in pinned {
+        holder.run("COMMIT").await?;
+        keeps_turning(&observer).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_database_gives_its_counters_back() -> Result<()> {
+    /// More than there are places for.
+    const DATABASES: i32 = 70;
+    let cluster = server("dropping")?;
+    let postgres = connect(&cluster, "postgres").await?;
+    drop(with_idem(&cluster, "model").await?);
+    postgres.run("ALTER DATABASE model ALLOW_CONNECTIONS false").await?;
+    for n in 1..=DATABASES {
+        let name = format!("shop_{n}");
+        postgres.run(&format!("CREATE DATABASE {name} TEMPLATE model")).await?;
+        let session = connect(&cluster, &name).await?;
+        assert_eq!(claim(&session, "m1").await?, "t");
+        let counted = "SELECT value FROM idem.stats WHERE name = 'claimed'";
+        until(&format!("database {n} counts its own claims"), async || {
+            Ok(session.text(counted).await? == "1")
+        })
+        .await?;
+        drop(session);
         postgres.run(&format!("DROP DATABASE {name}")).await?;
     }
     Ok(())
