@@ -17,6 +17,8 @@ use super::wire::Session;
 
 /// How many of its own ids a client remembers to deliver again.
 const RECENT: usize = 1_000;
+/// And for how long: less than any retention that is measured, so that such an id must be a duplicate.
+const RECENT_FOR: Duration = Duration::from_secs(5);
 
 /// What one transaction does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,15 +183,17 @@ impl Load<'_> {
     /// One client to the end; how many transactions it made.
     fn client(&self, mut session: Session, progress: &Progress) -> Result<u64> {
         let mut random = SmallRng::from_rng(&mut rand::rng());
-        let mut recent: VecDeque<String> = VecDeque::with_capacity(RECENT);
+        let mut recent = Recent::default();
         let mut transactions = 0;
         while self.goes_on(progress) {
             let again = random.random_range(0..100) < self.duplicates;
-            let id = match self.known_id(again, &recent, &mut random) {
-                Some(known) => known.to_owned(),
-                None => new_id(&mut random),
+            let known = if again {
+                self.known_id(&mut recent, &mut random)
+            } else {
+                None
             };
-            let expected = !again || (self.known.is_empty() && recent.is_empty());
+            let expected = known.is_none();
+            let id = known.unwrap_or_else(|| new_id(&mut random));
             let won = self.transaction(&mut session, &id, &mut random)?;
             ensure!(
                 won == expected,
@@ -199,10 +203,7 @@ impl Load<'_> {
             );
             if won {
                 progress.won.fetch_add(1, Ordering::Relaxed);
-                if recent.len() == RECENT {
-                    recent.pop_front();
-                }
-                recent.push_back(id);
+                recent.add(id);
             }
             transactions += 1;
             if let Some(pause) = self.pace {
@@ -210,7 +211,7 @@ impl Load<'_> {
             }
         }
         if let Ok(mut ids) = progress.ids.lock() {
-            ids.extend(recent);
+            ids.extend(recent.ids());
         }
         Ok(transactions)
     }
@@ -222,18 +223,17 @@ impl Load<'_> {
         }
     }
 
-    fn known_id<'i>(&'i self, again: bool, recent: &'i VecDeque<String>, random: &mut SmallRng) -> Option<&'i String> {
-        if !again {
-            return None;
-        }
-        let from_recent = !recent.is_empty() && (self.known.is_empty() || random.random_bool(0.5));
-        if from_recent {
-            recent.get(random.random_range(0..recent.len()))
-        } else if self.known.is_empty() {
-            None
+    /// An id that has been claimed before; none when there is none yet.
+    fn known_id(&self, recent: &mut Recent, random: &mut SmallRng) -> Option<String> {
+        if self.known.is_empty() || random.random_bool(0.5) {
+            recent.any(random).or_else(|| self.any_known(random))
         } else {
-            self.known.get(random.random_range(0..self.known.len()))
+            self.any_known(random)
         }
+    }
+
+    fn any_known(&self, random: &mut SmallRng) -> Option<String> {
+        (!self.known.is_empty()).then(|| self.known[random.random_range(0..self.known.len())].clone())
     }
 
     /// Whether the claim was won.
@@ -255,6 +255,35 @@ impl Load<'_> {
         }
         session.run("COMMIT")?;
         Ok(won)
+    }
+}
+
+/// The ids that a client has claimed a moment ago, the oldest first.
+#[derive(Default)]
+struct Recent(VecDeque<(Instant, String)>);
+
+impl Recent {
+    fn add(&mut self, id: String) {
+        if self.0.len() == RECENT {
+            self.0.pop_front();
+        }
+        self.0.push_back((Instant::now(), id));
+    }
+
+    fn drop_old(&mut self) {
+        while self.0.front().is_some_and(|(since, _)| since.elapsed() > RECENT_FOR) {
+            self.0.pop_front();
+        }
+    }
+
+    fn any(&mut self, random: &mut SmallRng) -> Option<String> {
+        self.drop_old();
+        (!self.0.is_empty()).then(|| self.0[random.random_range(0..self.0.len())].1.clone())
+    }
+
+    fn ids(mut self) -> impl Iterator<Item = String> {
+        self.drop_old();
+        self.0.into_iter().map(|(_, id)| id)
     }
 }
 
