@@ -1,0 +1,242 @@
+//! I4 and I5 with processes that die: a lease is one process's, runs out, and what was not acknowledged comes again.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, Result};
+use idem_tests::harness::{Database, Session, until};
+
+use super::reader::{Batch, Effect, Reader, send};
+
+async fn until_expired(session: &Session) -> Result<()> {
+    until("the lease has run out", async || {
+        let expired = "SELECT bool_and(leased_until < clock_timestamp()) FROM idem.relays WHERE leased_until IS NOT NULL";
+        Ok(session.text(expired).await? == "t")
+    })
+    .await
+}
+
+#[tokio::test]
+async fn i5_a_lease_keeps_others_away_and_its_token_goes_stale_when_it_runs_out() -> Result<()> {
+    let db = Database::with_idem("lease").await?;
+    let session = db.connect().await?;
+    send(&session, "a").await?;
+    send(&session, "b").await?;
+
+    let first = Reader::of(&db, "default").await?.lease("500 milliseconds");
+    let second = Reader::of(&db, "default").await?;
+    let old = first.batch().await?;
+    assert_eq!(second.next().await?, None, "leased");
+    until_expired(&session).await?;
+    let new = second.batch().await?;
+    assert_eq!(new.ids(), old.ids(), "the same messages");
+    assert!(new.token > old.token, "{} after {}", new.token, old.token);
+
+    let stale = |call: &str| format!("SELECT {}", call.replace("$token", &old.token.to_string()));
+    let ack = first.session.refused(&stale("idem_relay_ack('default', 0, $token)")).await?;
+    assert_eq!(ack.sqlstate, "55000", "{ack:?}");
+    let park = format!("idem_relay_park('default', 0, $token, '{}', 'broken')", old.ids()[0]);
+    let park = first.session.refused(&stale(&park)).await?;
+    assert_eq!(park.sqlstate, "55000", "{park:?}");
+
+    second.ack(new.token).await?;
+    let twice = second
+        .session
+        .refused(&format!("SELECT idem_relay_ack('default', 0, {})", new.token))
+        .await?;
+    assert_eq!(twice.sqlstate, "55000", "an acknowledged batch is nobody's: {twice:?}");
+    assert_eq!(second.next().await?, None);
+    Ok(())
+}
+
+/// Nobody took it meanwhile, so what was published is published.
+#[tokio::test]
+async fn i5_a_late_acknowledgement_counts_while_nobody_else_took_the_batch() -> Result<()> {
+    let db = Database::with_idem("slow").await?;
+    let relay = Reader::of(&db, "default").await?.lease("1 millisecond");
+    send(&relay.session, "a").await?;
+    let batch = relay.batch().await?;
+    until_expired(&relay.session).await?;
+    relay.ack(batch.token).await?;
+    assert_eq!(relay.next().await?, None);
+    Ok(())
+}
+
+#[tokio::test]
+async fn i4_a_relay_that_dies_between_publish_and_acknowledge_publishes_the_same_ids_again() -> Result<()> {
+    let db = Database::with_idem("dies").await?;
+    let session = db.connect().await?;
+    for says in ["a", "b", "c"] {
+        send(&session, says).await?;
+    }
+    let dying = Reader::of(&db, "default").await?.limit(2).lease("500 milliseconds");
+    let published = dying.batch().await?;
+    terminate(&session, dying.session.pid().await?).await?;
+    assert!(dying.ack(published.token).await.is_err(), "it is dead");
+
+    let heir = Reader::of(&db, "default").await?.limit(2);
+    let again = until_batch(&heir).await?;
+    assert_eq!(again.ids(), published.ids());
+    heir.ack(again.token).await?;
+    assert_eq!(heir.drained().await?, ["c"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn i4_a_relay_that_dies_before_its_lease_is_committed_leaves_none() -> Result<()> {
+    let db = Database::with_idem("uncommitted").await?;
+    let session = db.connect().await?;
+    send(&session, "a").await?;
+    let dying = Reader::of(&db, "default").await?;
+    dying.session.run("BEGIN").await?;
+    let taken = dying.batch().await?;
+    terminate(&session, dying.session.pid().await?).await?;
+    let heir = Reader::of(&db, "default").await?;
+    assert_eq!(
+        heir.batch().await?.ids(),
+        taken.ids(),
+        "at once, though the lease was for an hour"
+    );
+    Ok(())
+}
+
+/// A step is short, but while one is under way the others wait for it and do not pass it.
+#[tokio::test]
+async fn i5_the_steps_of_a_partition_follow_each_other() -> Result<()> {
+    let db = Database::with_idem("steps").await?;
+    let first = Reader::of(&db, "default").await?;
+    send(&first.session, "a").await?;
+    first.session.run("BEGIN").await?;
+    let batch = first.batch().await?;
+    let second = Reader::of(&db, "default").await?;
+    let pid = second.session.pid().await?;
+    let waits = tokio::spawn(async move { second.next().await });
+    db.until_blocked(pid).await?;
+    first.session.run("COMMIT").await?;
+    assert_eq!(waits.await??, None, "it finds the lease that it waited for");
+    first.ack(batch.token).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i5_processes_of_one_partition_never_hold_a_lease_at_the_same_time() -> Result<()> {
+    const EFFECTS: usize = 400;
+    let db = Database::with_idem("overlap").await?;
+    let session = db.connect().await?;
+    let says: Vec<String> = (0..EFFECTS).map(|n| n.to_string()).collect();
+    for says in &says {
+        send(&session, says).await?;
+    }
+    // Leases that do not run out: whoever has one is alone until it acknowledges.
+    let holders = Arc::new(AtomicUsize::new(0));
+    let published: Arc<Mutex<Vec<Effect>>> = Arc::default();
+    let mut workers = tokio::task::JoinSet::new();
+    for _ in 0..6 {
+        let reader = Reader::of(&db, "default").await?.limit(3);
+        let (holders, published) = (Arc::clone(&holders), Arc::clone(&published));
+        workers.spawn(async move {
+            while published.lock().map_or(0, |p| p.len()) < EFFECTS {
+                let Some(batch) = reader.next().await? else { continue };
+                let others = holders.fetch_add(1, Ordering::SeqCst);
+                anyhow::ensure!(others == 0, "{others} others hold the partition");
+                // Talks to the broker.
+                reader.session.run("SELECT").await?;
+                published.lock().map_err(|e| anyhow::anyhow!("{e}"))?.extend(batch.effects);
+                holders.fetch_sub(1, Ordering::SeqCst);
+                reader.ack(batch.token).await?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    let all = async {
+        while let Some(worker) = workers.join_next().await {
+            worker??;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(idem_tests::harness::DEADLINE, all)
+        .await
+        .context("they publish everything")??;
+    let published = published.lock().map_err(|e| anyhow::anyhow!("{e}"))?;
+    assert!(
+        published.iter().map(|effect| &effect.says).eq(&says),
+        "each once and in order"
+    );
+    Ok(())
+}
+
+/// With leases that run out all the time effects come again, but an acknowledged one never does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i5_what_is_acknowledged_is_acknowledged_once_however_short_the_leases_are() -> Result<()> {
+    const EFFECTS: usize = 200;
+    let db = Database::with_idem("short").await?;
+    let session = db.connect().await?;
+    for n in 0..EFFECTS {
+        send(&session, &n.to_string()).await?;
+    }
+    let acknowledged: Arc<Mutex<Vec<(i64, Effect)>>> = Arc::default();
+    let stale = Arc::new(AtomicUsize::new(0));
+    let mut workers = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let reader = Reader::of(&db, "default").await?.limit(3).lease("1 millisecond");
+        let (acknowledged, stale) = (Arc::clone(&acknowledged), Arc::clone(&stale));
+        workers.spawn(async move {
+            while acknowledged.lock().map_or(0, |a| a.len()) < EFFECTS {
+                let Some(batch) = reader.next().await? else { continue };
+                reader.session.run("SELECT").await?;
+                match reader.ack(batch.token).await {
+                    Ok(()) => {
+                        let mut all = acknowledged.lock().map_err(|e| anyhow::anyhow!("{e}"))?;
+                        all.extend(batch.effects.into_iter().map(|effect| (batch.token, effect)));
+                    }
+                    Err(error) => {
+                        let code = error.downcast_ref::<tokio_postgres::Error>().and_then(|e| e.code());
+                        anyhow::ensure!(code.is_some_and(|c| c.code() == "55000"), "{error:#}");
+                        stale.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            }
+            anyhow::Ok(())
+        });
+    }
+    let all = async {
+        while let Some(worker) = workers.join_next().await {
+            worker??;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(idem_tests::harness::DEADLINE, all)
+        .await
+        .context("they publish everything")??;
+    let mut acknowledged = acknowledged.lock().map_err(|e| anyhow::anyhow!("{e}"))?;
+    let ids: BTreeSet<_> = acknowledged.iter().map(|(_, effect)| effect.message_id).collect();
+    assert_eq!((acknowledged.len(), ids.len()), (EFFECTS, EFFECTS), "each once");
+    acknowledged.sort_by_key(|(token, _)| *token);
+    assert!(
+        acknowledged.is_sorted_by_key(|(_, effect)| effect.seq),
+        "a newer token never acknowledges what lies before an older one's"
+    );
+    assert!(
+        stale.load(Ordering::Relaxed) > 0,
+        "no lease was lost to another: this has tested nothing"
+    );
+    Ok(())
+}
+
+async fn terminate(session: &Session, pid: i32) -> Result<()> {
+    let gone = session.text(&format!("SELECT pg_terminate_backend({pid}, 5000)")).await?;
+    anyhow::ensure!(gone == "t", "backend {pid} does not end");
+    Ok(())
+}
+
+async fn until_batch(reader: &Reader) -> Result<Batch> {
+    let mut found = None;
+    until("the lease of the dead runs out", async || {
+        found = reader.next().await?;
+        Ok(found.is_some())
+    })
+    .await?;
+    found.context("a batch")
+}

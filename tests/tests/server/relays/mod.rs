@@ -1,0 +1,13 @@
+//! I4 and I5: every relay gets every committed effect, whenever it commits, and the outbox forgets none before that.
+
+mod aside;
+mod facts;
+mod late;
+mod leases;
+mod partitions;
+mod progress;
+mod reader;
+mod recovery;
+mod rotation;
+mod traffic;
+mod wake;

@@ -1,0 +1,66 @@
+//! I4 for the cursors themselves: their tables turn, and neither a cursor nor a lease gets lost.
+
+use anyhow::Result;
+use idem_tests::harness::{Database, Session, until};
+
+use super::reader::{Reader, send};
+use super::rotation::maintain;
+
+#[tokio::test]
+async fn i4_progress_turns_and_keeps_cursors_and_leases_while_somebody_holds_an_old_snapshot() -> Result<()> {
+    let db = Database::with_idem("progress").await?;
+    let (session, keeper, old) = (db.connect().await?, db.connect().await?, db.connect().await?);
+    session
+        .run("SELECT idem_create_relay('busy'); SELECT idem_create_relay('idle')")
+        .await?;
+    let (first, busy) = (Reader::of(&db, "default").await?, Reader::of(&db, "busy").await?.limit(1));
+    for says in ["a", "b", "c"] {
+        send(&session, says).await?;
+    }
+    let leased = first.batch().await?;
+    let half = busy.batch().await?;
+    busy.ack(half.token).await?;
+
+    old.run("BEGIN ISOLATION LEVEL REPEATABLE READ").await?;
+    old.run("SELECT pg_current_snapshot()").await?;
+
+    for turn in 1..=2 {
+        // The steps of the busy relay, a few hours of them: each appends its state.
+        until("progress is large enough to turn", async || {
+            session
+                .run(
+                    "SELECT count(idem.append_progress(p)) FROM idem.relay r, idem.progress_of(r, 0) p, generate_series(1, 20000) \
+                     WHERE r.name = 'busy'",
+                )
+                .await?;
+            Ok(pages(&session).await? > 1024)
+        })
+        .await?;
+        until("it has turned", async || {
+            maintain(&keeper).await?;
+            Ok(pages(&session).await? < 8)
+        })
+        .await?;
+        let current = format!("{}", turn % 2);
+        assert_eq!(session.text("SELECT current FROM idem.progress_turn").await?, current);
+    }
+    assert_eq!(
+        session.text("SELECT count(*) FROM idem.progress").await?,
+        "2",
+        "one state for each partition that has made a step"
+    );
+
+    assert_eq!(first.next().await?, None, "the lease is still held");
+    first.ack(leased.token).await?;
+    assert_eq!(first.next().await?, None, "and its token was good");
+    assert_eq!(busy.drained().await?, ["b", "c"], "the cursor stands where it stood");
+    assert_eq!(Reader::of(&db, "idle").await?.drained().await?, ["a", "b", "c"]);
+    old.run("COMMIT").await
+}
+
+async fn pages(session: &Session) -> Result<i64> {
+    let bytes = session
+        .text("SELECT pg_relation_size('idem.progress_0') + pg_relation_size('idem.progress_1')")
+        .await?;
+    Ok(bytes.parse::<i64>()? / 8192)
+}

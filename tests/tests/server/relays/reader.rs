@@ -1,0 +1,141 @@
+//! A relay as its process would be: next, publish, acknowledge, three steps.
+
+use anyhow::Result;
+use idem_tests::harness::{Database, Session};
+use uuid::Uuid;
+
+/// An effect as a relay gets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Effect {
+    pub seq: i64,
+    pub message_id: Uuid,
+    pub key: Option<String>,
+    /// The text that it carries.
+    pub says: String,
+}
+
+/// Effects that are leased together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    pub token: i64,
+    pub effects: Vec<Effect>,
+}
+
+impl Batch {
+    pub fn says(&self) -> Vec<&str> {
+        self.effects.iter().map(|effect| effect.says.as_str()).collect()
+    }
+
+    pub fn ids(&self) -> Vec<Uuid> {
+        self.effects.iter().map(|effect| effect.message_id).collect()
+    }
+}
+
+/// One process that works for a partition of a relay.
+pub struct Reader {
+    pub session: Session,
+    relay: String,
+    partition: i32,
+    limit: i32,
+    lease: &'static str,
+}
+
+impl Reader {
+    /// Of partition 0, a hundred effects at a time, with a lease that does not run out during a test.
+    pub async fn of(db: &Database, relay: &str) -> Result<Self> {
+        Ok(Self::with(db.connect().await?, relay))
+    }
+
+    pub fn with(session: Session, relay: &str) -> Self {
+        Self {
+            session,
+            relay: relay.to_owned(),
+            partition: 0,
+            limit: 100,
+            lease: "1 hour",
+        }
+    }
+
+    pub fn partition(mut self, partition: i32) -> Self {
+        self.partition = partition;
+        self
+    }
+
+    pub fn limit(mut self, limit: i32) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    pub fn lease(mut self, lease: &'static str) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// The next batch, when there is one to be had.
+    pub async fn next(&self) -> Result<Option<Batch>> {
+        let rows = self
+            .session
+            .query(
+                "SELECT token, seq, message_id, key, convert_from(payload, 'UTF8')::jsonb #>> '{}' \
+                 FROM idem_relay_next($1, $2, $3, $4::text::interval)",
+                &[&self.relay, &self.partition, &self.limit, &self.lease],
+            )
+            .await?;
+        let effects = rows.iter().map(|row| Effect {
+            seq: row.get(1),
+            message_id: row.get(2),
+            key: row.get(3),
+            says: row.get(4),
+        });
+        Ok(rows.first().map(|first| Batch {
+            token: first.get(0),
+            effects: effects.collect(),
+        }))
+    }
+
+    /// The next batch, which must be there.
+    pub async fn batch(&self) -> Result<Batch> {
+        self.next()
+            .await?
+            .ok_or_else(|| anyhow::anyhow!("{} gets nothing", self.relay))
+    }
+
+    /// Tells that a batch is published.
+    pub async fn ack(&self, token: i64) -> Result<()> {
+        self.session
+            .execute("SELECT idem_relay_ack($1, $2, $3)", &[&self.relay, &self.partition, &token])
+            .await?;
+        Ok(())
+    }
+
+    /// Publishes until there is nothing more; answers what was acknowledged, in that order.
+    pub async fn drain(&self) -> Result<Vec<Effect>> {
+        let mut published = Vec::new();
+        while let Some(batch) = self.next().await? {
+            self.ack(batch.token).await?;
+            published.extend(batch.effects);
+        }
+        Ok(published)
+    }
+
+    /// What [`Reader::drain`] published says.
+    pub async fn drained(&self) -> Result<Vec<String>> {
+        Ok(self.drain().await?.into_iter().map(|effect| effect.says).collect())
+    }
+}
+
+/// Sends an effect that says this, in whatever transaction the session is.
+pub async fn send(session: &Session, says: &str) -> Result<Uuid> {
+    let row = session
+        .query_one("SELECT idem_send('things', to_jsonb($1::text))", &[&says])
+        .await?;
+    Ok(row.get(0))
+}
+
+/// The same with a key.
+pub async fn send_key(session: &Session, key: &str, says: &str) -> Result<Uuid> {
+    let row = session
+        .query_one("SELECT idem_send('things', to_jsonb($1::text), $2)", &[&says, &key])
+        .await?;
+    Ok(row.get(0))
+}

@@ -1,0 +1,160 @@
+//! I4 across crashes and restores, where transaction ids can go backwards.
+
+use anyhow::Result;
+use idem_cluster::{Cluster, Install};
+use idem_tests::harness::{Database, Session, until};
+
+use super::reader::{Reader, send, send_key};
+
+/// Ids that were drawn and have written nothing are drawn again after a crash. The cursor knows them as running: no reason to
+/// refuse, and who gets one of them the second time is delivered.
+#[tokio::test]
+async fn i4_relays_go_on_after_a_crash_that_took_transaction_ids_back() -> Result<()> {
+    let mut cluster = Cluster::builder(&Install::from_env()?)
+        .name("relays")
+        .setting("shared_buffers", "32MB")
+        .setting("idem.databases", "nobody")
+        .start()?;
+    let session = connect(&cluster).await?;
+    session.run("CREATE EXTENSION idem").await?;
+    send(&session, "before").await?;
+    let relay = Reader::with(connect(&cluster).await?, "default");
+    relay.session.run("BEGIN; SELECT pg_current_xact_id()").await?;
+    let mut silent = Vec::new();
+    for _ in 0..20 {
+        let session = connect(&cluster).await?;
+        session.run("BEGIN; SELECT pg_current_xact_id()").await?;
+        silent.push(session);
+    }
+    let batch = relay.batch().await?;
+    relay.ack(batch.token).await?;
+    relay.session.run("COMMIT").await?;
+    let cursor = "SELECT pg_snapshot_xmax(snapshot_from) FROM idem.progress ORDER BY pos DESC LIMIT 1";
+    let cursor: u64 = session.text(cursor).await?.parse()?;
+    cluster.kill()?;
+    cluster.start()?;
+
+    let session = connect(&cluster).await?;
+    let next: u64 = session.text("SELECT idem.next_xid()").await?.parse()?;
+    assert!(
+        next + 2 < cursor,
+        "the crash has taken back nothing: next is {next}, the cursor knows {cursor}"
+    );
+    let health = "SELECT status FROM idem_health() WHERE check_name = 'transaction ids'";
+    assert_eq!(session.text(health).await?, "ok");
+    send(&session, "with an id that was drawn before").await?;
+    let relay = Reader::with(connect(&cluster).await?, "default");
+    assert_eq!(relay.drained().await?, ["with an id that was drawn before"]);
+    Ok(())
+}
+
+async fn connect(cluster: &Cluster) -> Result<Session> {
+    Session::connect(cluster, "postgres", "postgres").await
+}
+
+/// The tables of a restore into a younger cluster, made by hand: cursor and effects carry ids that this cluster has yet to reach.
+#[tokio::test]
+async fn i4_a_restore_into_a_younger_cluster_is_refused_until_repaired_and_nothing_is_lost() -> Result<()> {
+    let db = Database::with_idem("younger").await?;
+    let session = db.connect().await?;
+    let relay = Reader::of(&db, "default").await?;
+    for says in ["acknowledged 1", "acknowledged 2"] {
+        send(&session, says).await?;
+        assert_eq!(relay.drained().await?, [says]);
+    }
+    for says in ["waits 1", "waits 2"] {
+        send(&session, says).await?;
+    }
+    session
+        .run("SELECT idem_create_relay('gone'); SELECT idem_drop_relay('gone')")
+        .await?;
+    session
+        .run(
+            "DO $$ DECLARE slice integer; ahead bigint := 1000000000; BEGIN \
+             FOR slice IN 0 .. 3 LOOP \
+                 EXECUTE format('UPDATE idem.outbox_%s SET tx = (tx::text::bigint + $1)::text::xid8', slice) USING ahead; \
+             END LOOP; \
+             UPDATE idem.progress_0 SET snapshot_from = format('%s:%s:', pg_snapshot_xmax(snapshot_from)::text::bigint + ahead - 1, \
+                                                              pg_snapshot_xmax(snapshot_from)::text::bigint + ahead - 1)::pg_snapshot; \
+             END $$",
+        )
+        .await?;
+
+    // Producers do not know.
+    send(&session, "recorded before the repair").await?;
+    let refused = relay.session.refused("SELECT * FROM idem_relay_next('default')").await?;
+    assert_eq!(refused.sqlstate, "55000", "{refused:?}");
+    assert!(refused.hint.contains("idem_repair_relays()"), "{refused:?}");
+    let health = "SELECT status FROM idem_health() WHERE check_name = 'transaction ids'";
+    assert_eq!(session.text(health).await?, "critical");
+    assert_eq!(
+        session.text("SELECT idem.relays_holding(0)").await?,
+        "{default}",
+        "a cursor that means nothing here holds everything"
+    );
+
+    session.run("SELECT idem_repair_relays()").await?;
+    assert_eq!(session.text(health).await?, "ok");
+    send(&session, "recorded after the repair").await?;
+    let mut says = relay.drained().await?;
+    says.retain(|says| !says.starts_with("acknowledged"));
+    assert_eq!(
+        says,
+        [
+            "waits 1",
+            "waits 2",
+            "recorded before the repair",
+            "recorded after the repair"
+        ]
+    );
+    assert_eq!(
+        session.text("SELECT count(*) FROM idem.delayed").await?,
+        "0",
+        "and nothing for the relay that is gone"
+    );
+    Ok(())
+}
+
+/// CREATE EXTENSION makes a relay `default`, and the dump brings what became of it.
+#[tokio::test]
+async fn i4_a_restore_keeps_cursors_and_does_not_bring_back_a_relay_that_was_dropped() -> Result<()> {
+    let db = Database::with_idem("dumped").await?;
+    let session = db.connect().await?;
+    // The new relay takes the place of a dead row, as soon as nobody sees that any longer: it stands first in the table.
+    until("the relay that lives stands before the one that was dropped", async || {
+        session.run("SELECT idem_drop_relay('default')").await?;
+        session.run("VACUUM (INDEX_CLEANUP on) idem.relay").await?;
+        session
+            .run("SELECT idem_create_relay('default', 2, from_oldest => true)")
+            .await?;
+        Ok(session.text("SELECT dropped_at IS NULL FROM idem.relay LIMIT 1").await? == "t")
+    })
+    .await?;
+    for says in ["acknowledged", "waits"] {
+        send_key(&session, "k", says).await?;
+    }
+    let mut partition = 0;
+    for n in 0..2 {
+        if Reader::of(&db, "default")
+            .await?
+            .partition(n)
+            .limit(1)
+            .next()
+            .await?
+            .is_some_and(|b| b.says() == ["acknowledged"])
+        {
+            partition = n;
+        }
+    }
+    let ack = "SELECT idem_relay_ack('default', partition, pos) FROM idem.progress WHERE leased_until IS NOT NULL";
+    session.run(ack).await?;
+
+    let restored = Database::empty("restored").await?;
+    let dump = db.cluster().run("pg_dump", [db.name()], &[])?;
+    db.cluster().psql(restored.name(), &dump)?;
+    let relays = "SELECT relay, partition FROM idem.relays ORDER BY partition";
+    assert_eq!(restored.connect().await?.text(relays).await?, "default|0\ndefault|1");
+    let reader = Reader::of(&restored, "default").await?.partition(partition);
+    assert_eq!(reader.drained().await?, ["waits"]);
+    Ok(())
+}
