@@ -1,4 +1,5 @@
-//! What happens to the clients: sessions and workers are ended, backends are killed, and the server recovers.
+//! What happens to the clients: sessions and workers are ended, backends are killed, the server recovers, and the
+//! destination moves from ring to ring.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,10 +12,13 @@ use rand::{RngExt, SeedableRng};
 use super::line::{connect, expect_kill};
 use super::run::Arena;
 
-/// Between two terminations; every twelfth blow is a crash.
+/// Between two blows, most of which are terminations.
 const BETWEEN_BLOWS: Duration = Duration::from_millis(600);
 const CRASH_EVERY: u64 = 15;
 const RECOVERY: Duration = Duration::from_secs(60);
+
+/// Between two moves of the destination.
+const BETWEEN_MOVES: Duration = Duration::from_millis(1_500);
 
 /// Any session of the clients, the worker's processes among them.
 const VICTIM: &str = "SELECT pid FROM pg_stat_activity \
@@ -68,5 +72,33 @@ async fn crash(arena: &Arc<Arena>, client: &tokio_postgres::Client) -> Result<()
     .await?
     .context("the server recovers after a crash")?;
     arena.counts.crashed.fetch_add(1, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Moves the destination to and fro between the rings `standard` and `long`, until the arena closes.
+pub async fn move_destination(arena: Arc<Arena>) -> Result<()> {
+    let retention = arena.config.retention;
+    let mut asked = [retention, retention.mul_f64(1.2)].into_iter().cycle();
+    while arena.is_open() {
+        let client = connect(&arena.url).await?;
+        while arena.is_open() {
+            tokio::time::sleep(BETWEEN_MOVES).await;
+            let keep = asked.next().unwrap_or(retention).as_millis();
+            let moved = client
+                .batch_execute(&format!("SELECT idem_configure('stress', '{keep} milliseconds')"))
+                .await;
+            match moved {
+                Ok(()) => {
+                    arena.counts.moved.fetch_add(1, Ordering::Relaxed);
+                }
+                // It does not wait for running claims for long; next time.
+                Err(error) if error.code().is_some_and(|code| code.code() == "55P03") => {}
+                Err(error) => {
+                    expect_kill(error)?;
+                    break;
+                }
+            }
+        }
+    }
     Ok(())
 }

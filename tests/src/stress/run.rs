@@ -64,6 +64,8 @@ pub struct Config {
     pub rotation: Rotation,
     /// Whether sessions are killed.
     pub kills: bool,
+    /// Whether the destination moves between two rings.
+    pub moves: bool,
     /// When it is over.
     pub goal: Goal,
     /// A run that has not reached its goal by then has failed.
@@ -87,6 +89,8 @@ pub struct Outcome {
     pub terminated: u64,
     /// Crashes that the server recovered from.
     pub crashed: u64,
+    /// Moves of the destination from one ring to another.
+    pub moved: u64,
     /// Sessions that clients lost.
     pub sessions_lost: u64,
     /// How long it took.
@@ -97,6 +101,7 @@ pub struct Outcome {
 pub(super) struct Counts {
     pub terminated: AtomicU64,
     pub crashed: AtomicU64,
+    pub moved: AtomicU64,
     pub sessions_lost: AtomicU64,
 }
 
@@ -134,7 +139,7 @@ pub async fn run(cluster: Arc<Cluster>, config: Config) -> Result<Outcome> {
     let retention = i64::try_from(config.retention.as_micros())?;
     prepare(&cluster, &config).await?;
     let arena = Arc::new(Arena {
-        window: Window::new(config.retention * 5 / 2),
+        window: Window::new(config.retention * 4),
         url,
         cluster,
         counts: Counts::default(),
@@ -152,6 +157,9 @@ pub async fn run(cluster: Arc<Cluster>, config: Config) -> Result<Outcome> {
     helpers.spawn(rotate(Arc::clone(&arena)));
     if arena.config.kills {
         helpers.spawn(chaos::strike(Arc::clone(&arena)));
+    }
+    if arena.config.moves {
+        helpers.spawn(chaos::move_destination(Arc::clone(&arena)));
     }
     let auditor = tokio::spawn(audit(Arc::clone(&arena)));
 
@@ -171,6 +179,7 @@ pub async fn run(cluster: Arc<Cluster>, config: Config) -> Result<Outcome> {
         duplicates: answers.iter().filter(|answer| !answer.claimed).count(),
         terminated: arena.counts.terminated.load(Ordering::Relaxed),
         crashed: arena.counts.crashed.load(Ordering::Relaxed),
+        moved: arena.counts.moved.load(Ordering::Relaxed),
         sessions_lost: arena.counts.sessions_lost.load(Ordering::Relaxed),
         took: began.elapsed(),
     })
@@ -337,6 +346,7 @@ impl Config {
             conflicts_allowed: false,
             rotation: Rotation::WorkerAndCalls,
             kills: true,
+            moves: true,
             goal,
             deadline: Duration::from_secs(150),
             seed: 20_26,
@@ -351,6 +361,7 @@ impl Config {
             work_between_claims: 40,
             rotation: Rotation::AtOnce,
             kills: false,
+            moves: false,
             deadline: Duration::from_secs(60),
             ..Self::healthy(Goal::Double)
         }
@@ -368,6 +379,7 @@ impl Config {
             work_between_claims: 2,
             rotation: Rotation::Calls,
             kills: false,
+            moves: false,
             deadline: Duration::from_secs(60),
             ..Self::healthy(Goal::Double)
         }
