@@ -36,8 +36,9 @@ impl Session {
     /// # Errors
     /// When the server does not let the role in.
     pub async fn connect(cluster: &Cluster, database: &str, role: &str) -> Result<Self> {
+        // A statement that nobody wakes fails instead of keeping the tests waiting.
         let config = format!(
-            "host={} user={role} dbname={database} application_name=test",
+            "host={} user={role} dbname={database} application_name=test options='-c statement_timeout=120s'",
             cluster.socket_dir().display()
         );
         let (client, mut connection) = tokio_postgres::connect(&config, NoTls)

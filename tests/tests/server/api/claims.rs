@@ -320,3 +320,48 @@ async fn a_key_that_belongs_to_another_id_is_an_error_and_never_a_duplicate() ->
     assert!(refusal.hint.contains("uuid"), "{refusal:?}");
     Ok(())
 }
+
+#[tokio::test]
+async fn a_claimer_that_gives_up_waiting_leaves_nothing_behind() -> Result<()> {
+    let db = Database::with_idem("gives_up").await?;
+    let (first, second, other) = (db.connect().await?, db.connect().await?, db.connect().await?);
+    // Who creates a destination holds up everybody else's first claim of it: not what is shown here.
+    first.run("SELECT idem_configure('orders', '1 day')").await?;
+    first.run("BEGIN; SELECT idem_try_claim('m1', 'orders')").await?;
+    let pid = second.pid().await?;
+
+    second
+        .run("BEGIN; SELECT idem_try_claim('m2', 'orders'); SAVEPOINT s; SET LOCAL lock_timeout = '10ms'")
+        .await?;
+    for claim in [
+        "idem_try_claim('m1', 'orders')",
+        "idem_try_claim_batch(ARRAY['m3', 'm1'], 'orders')",
+    ] {
+        assert_eq!(second.refused(&format!("SELECT {claim}")).await?.sqlstate, "55P03", "{claim}");
+        second.run("ROLLBACK TO SAVEPOINT s; SET LOCAL lock_timeout = '10ms'").await?;
+    }
+    second.run("SET LOCAL lock_timeout = 0").await?;
+    let (refusal, cancelled) = tokio::join!(second.refused("SELECT idem_try_claim('m1', 'orders')"), async {
+        db.until_blocked(pid).await?;
+        other.text(&format!("SELECT pg_cancel_backend({pid})")).await
+    });
+    assert_eq!((refusal?.sqlstate.as_str(), cancelled?.as_str()), ("57014", "t"));
+    second
+        .run("ROLLBACK TO SAVEPOINT s; SELECT idem_try_claim('m4', 'orders'); COMMIT")
+        .await?;
+
+    first.run("ROLLBACK").await?;
+    assert_eq!(
+        other.text("SELECT string_agg(id, ' ' ORDER BY id) FROM idem.inbox").await?,
+        "m2 m4",
+        "what was claimed beside the wait stays, what was claimed before it in the same call does not"
+    );
+    let warnings: Vec<_> = second
+        .notices()
+        .into_iter()
+        .filter(|notice| notice.severity == "WARNING")
+        .collect();
+    assert!(warnings.is_empty(), "{warnings:?}");
+    assert_eq!(second.text("SELECT idem_try_claim('m1', 'orders')").await?, "t");
+    Ok(())
+}

@@ -188,6 +188,13 @@ async fn the_usual_arguments_are_accepted() -> Result<()> {
             .run(&format!("BEGIN; {prepare}; {statement}; ROLLBACK"))
             .await
             .with_context(|| call.signature())?;
+        // A page or a table that a call forgot to let go of.
+        let warnings = session.notices();
+        assert!(
+            warnings.iter().all(|notice| notice.severity != "WARNING"),
+            "{}: {warnings:?}",
+            call.signature()
+        );
     }
     Ok(())
 }
