@@ -32,11 +32,22 @@ pgrx::extension_sql_file!("../../sql/20_outbox.sql", name = "outbox", requires =
 pgrx::extension_sql_file!("../../sql/30_types.sql", name = "types", requires = ["outbox"]);
 pgrx::extension_sql_file!("../../sql/40_relay_tables.sql", name = "relay_tables", requires = ["types"]);
 pgrx::extension_sql_file!(
-    "../../sql/60_relay_calls.sql",
-    name = "relay_calls",
+    "../../sql/50_relay_progress.sql",
+    name = "relay_progress",
     requires = ["relay_tables"]
 );
-pgrx::extension_sql_file!("../../sql/70_rotation.sql", name = "rotation", requires = ["relay_calls"]);
+pgrx::extension_sql_file!(
+    "../../sql/55_relay_batches.sql",
+    name = "relay_batches",
+    requires = ["relay_progress"]
+);
+pgrx::extension_sql_file!(
+    "../../sql/60_relay_calls.sql",
+    name = "relay_calls",
+    requires = ["relay_batches"]
+);
+pgrx::extension_sql_file!("../../sql/65_relays.sql", name = "relays", requires = ["relay_calls"]);
+pgrx::extension_sql_file!("../../sql/70_rotation.sql", name = "rotation", requires = ["relays"]);
 pgrx::extension_sql_file!("../../sql/80_configure.sql", name = "configure", requires = ["rotation"]);
 pgrx::extension_sql_file!(
     "../../sql/85_views.sql",

@@ -351,11 +351,7 @@ SELECT pg_catalog.pg_extension_config_dump('idem.parked', '');
 -- requires:
 --   relay_tables
 
--- The relay's calls: next, publish (outside), ack, each a short transaction of its own.
---
--- A batch is what the newer of two snapshots sees and the older does not, ordered by seq (the way of PgQ). So a
--- transaction that took its sequence number early and commits late is in a later batch, and holds up nobody else.
--- These functions read the newest progress after they have locked: they need READ COMMITTED.
+-- How far each relay has come. These functions read the newest progress after they have locked: they need READ COMMITTED.
 
 CREATE FUNCTION idem.check_relay(relay_name text, partition integer) RETURNS idem.relay
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -442,6 +438,15 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.append_progress(idem.progress) IS 'Appends a state of a partition; answers its pos, the token of a lease.';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/lib.rs
+-- requires:
+--   relay_progress
+
+-- Batches: what the newer of two snapshots sees and the older does not, ordered by seq (the way of PgQ). A transaction that
+-- took its sequence number early and commits late is in a later batch, and holds up nobody else.
 
 -- The range (new transactions) walks seq in order and stops at the limit. The late committers are few transactions of
 -- any size: each is walked in order by the index on (tx, seq). It has no SET clause so that it melts into the statements
@@ -625,6 +630,14 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.lease_delayed(idem.relay, idem.progress, timestamptz, interval, integer) IS 'The progress that leases the delayed effects of a partition that are due.';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/lib.rs
+-- requires:
+--   relay_batches
+
+-- The relay's calls: next, publish (outside), ack, each a short transaction of its own.
 
 CREATE FUNCTION idem_relay_next(relay text, partition integer DEFAULT 0, max_effects integer DEFAULT 100, lease interval DEFAULT '30 seconds')
 RETURNS TABLE (
@@ -833,6 +846,14 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem_relay_unpark(text, uuid) IS 'Gives a parked effect back to its relay, which delivers it next; false when none is parked. Errors: 22004, 42704, 25006.';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/lib.rs
+-- requires:
+--   relay_calls
+
+-- Relays come, go, and are put right after a restore.
 
 CREATE FUNCTION idem_create_relay(name text, partitions integer DEFAULT 1, from_oldest boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -933,7 +954,7 @@ COMMENT ON FUNCTION idem_repair_relays() IS 'After a restore into a younger clus
 /* <begin connected objects> */
 -- extension/src/lib.rs
 -- requires:
---   relay_calls
+--   relays
 
 -- The rotation. Each call of idem.rotate does at most one step, its transaction commits it, and the state in idem.ring
 -- says what comes next: a crash between any two steps loses nothing.

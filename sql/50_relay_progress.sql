@@ -1,0 +1,87 @@
+-- How far each relay has come. These functions read the newest progress after they have locked: they need READ COMMITTED.
+
+CREATE FUNCTION idem.check_relay(relay_name text, partition integer) RETURNS idem.relay
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    found_relay idem.relay;
+BEGIN
+    IF relay_name IS NULL THEN
+        RAISE EXCEPTION 'relay must not be null' USING ERRCODE = 'null_value_not_allowed';
+    ELSIF partition IS NULL THEN
+        RAISE EXCEPTION 'partition must not be null' USING ERRCODE = 'null_value_not_allowed';
+    END IF;
+    SELECT * INTO found_relay FROM idem.relay r WHERE r.name = relay_name AND r.dropped_at IS NULL;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'relay "%" does not exist', relay_name
+            USING ERRCODE = 'undefined_object', HINT = 'Make it with idem_create_relay, or look at the view idem.relays.';
+    ELSIF partition < 0 OR partition >= found_relay.partitions THEN
+        RAISE EXCEPTION 'relay "%" has no partition %', relay_name, partition
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = format('Its partitions are 0 to %s.', found_relay.partitions - 1);
+    END IF;
+    RETURN found_relay;
+END
+$$;
+COMMENT ON FUNCTION idem.check_relay(text, integer) IS 'The relay of that name. Errors: 22004, 42704, 22023.';
+
+CREATE FUNCTION idem.lock_partition(relay integer, partition integer) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'a relay works in READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'invalid_transaction_state',
+                  HINT = 'Its progress must be read as it is now, not as it was when the transaction began.';
+    END IF;
+    PERFORM 1 FROM idem.relay_partition p
+     WHERE p.relay = lock_partition.relay AND p.partition = lock_partition.partition
+       FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the relay has been dropped' USING ERRCODE = 'undefined_object';
+    END IF;
+    -- Before the statement that reads progress, so that its snapshot is newer than a change of tables.
+    LOCK TABLE idem.progress_0, idem.progress_1 IN ROW EXCLUSIVE MODE;
+END
+$$;
+COMMENT ON FUNCTION idem.lock_partition(integer, integer) IS 'Makes the steps of a partition follow each other. Errors: 25000, 25006, 42704.';
+
+CREATE FUNCTION idem.progress_of(relay idem.relay, partition integer) RETURNS idem.progress
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+DECLARE
+    newest idem.progress;
+BEGIN
+    SELECT p.* INTO newest FROM idem.progress p
+     WHERE p.relay = progress_of.relay.id AND p.partition = progress_of.partition
+     ORDER BY p.pos DESC LIMIT 1;
+    IF NOT FOUND THEN
+        newest.relay := progress_of.relay.id;
+        newest.partition := progress_of.partition;
+        newest.pos := 0;
+        newest.seq_after := 0;
+        newest.exhausted := false;
+        newest.deferring := false;
+        newest.from_delayed := false;
+        newest.floor_from := progress_of.relay.start_floor;
+        newest.snapshot_from := progress_of.relay.start_snapshot;
+    END IF;
+    RETURN newest;
+END
+$$;
+COMMENT ON FUNCTION idem.progress_of(idem.relay, integer) IS 'The newest progress of a partition; its start when there is none.';
+
+CREATE FUNCTION idem.append_progress(p idem.progress) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    p.pos := nextval('idem.progress_pos_seq');
+    IF (SELECT t.current = 0 FROM idem.progress_turn t) THEN
+        INSERT INTO idem.progress_0 VALUES (p.*);
+    ELSE
+        INSERT INTO idem.progress_1 VALUES (p.*);
+    END IF;
+    RETURN p.pos;
+END
+$$;
+COMMENT ON FUNCTION idem.append_progress(idem.progress) IS 'Appends a state of a partition; answers its pos, the token of a lease.';

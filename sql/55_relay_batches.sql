@@ -1,0 +1,185 @@
+-- Batches: what the newer of two snapshots sees and the older does not, ordered by seq (the way of PgQ). A transaction that
+-- took its sequence number early and commits late is in a later batch, and holds up nobody else.
+
+-- The range (new transactions) walks seq in order and stops at the limit. The late committers are few transactions of
+-- any size: each is walked in order by the index on (tx, seq). It has no SET clause so that it melts into the statements
+-- that call it and copies nothing; they plan for the indexes whatever the statistics say (a slice is empty when the plan
+-- is made and large when it runs).
+-- Its arguments are plain values: a field of a row would be taken out of it again for every effect.
+CREATE FUNCTION idem.effects_between(
+    seq_after     bigint,
+    floor_from    bigint,
+    ceiling_to    bigint,
+    snapshot_from pg_snapshot,
+    first_new     xid8,
+    snapshot_to   pg_snapshot,
+    partitions    integer,
+    partition     integer,
+    at_most       integer
+) RETURNS SETOF idem.outbox_row
+LANGUAGE sql STABLE
+BEGIN ATOMIC
+    SELECT both_kinds.* FROM (
+        (SELECT o.* FROM idem.outbox_row o
+          WHERE o.seq > greatest(effects_between.seq_after, floor_from) AND o.seq <= ceiling_to
+            AND o.tx >= first_new AND pg_visible_in_snapshot(o.tx, snapshot_to)
+            AND (partitions = 1 OR o.partition_hash % partitions = effects_between.partition)
+          ORDER BY o.seq LIMIT at_most)
+        UNION ALL
+        (SELECT o.* FROM pg_snapshot_xip(snapshot_from) AS late (tx), LATERAL (
+            SELECT o.* FROM idem.outbox_row o
+             WHERE o.tx = late.tx AND pg_visible_in_snapshot(late.tx, snapshot_to) AND o.seq > effects_between.seq_after
+               AND (partitions = 1 OR o.partition_hash % partitions = effects_between.partition)
+             ORDER BY o.tx, o.seq LIMIT at_most) o)
+    ) both_kinds
+    ORDER BY both_kinds.seq LIMIT at_most;
+END;
+COMMENT ON FUNCTION idem.effects_between(bigint, bigint, bigint, pg_snapshot, xid8, pg_snapshot, integer, integer, integer) IS 'The next effects of a partition between the two snapshots of its progress, ordered by seq.';
+
+-- A crash takes back ids that were drawn and have written nothing. The snapshot lists them as running, so whoever draws
+-- them anew is still new to it: only an id below its xmax that it does not list would be taken for delivered.
+CREATE FUNCTION idem.lies_ahead(past pg_snapshot) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    next_xid xid8 := idem.next_xid();
+BEGIN
+    RETURN pg_snapshot_xmax(past) > next_xid
+       AND pg_snapshot_xmax(past)::text::bigint - next_xid::text::bigint > (SELECT count(*) FROM pg_snapshot_xip(past) x WHERE x >= next_xid);
+END
+$$;
+COMMENT ON FUNCTION idem.lies_ahead(pg_snapshot) IS 'Whether a cursor knows transaction ids that this cluster has yet to reach.';
+
+CREATE FUNCTION idem.check_xids(from_snapshot pg_snapshot) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+BEGIN
+    IF idem.lies_ahead(from_snapshot)
+       OR EXISTS (SELECT 1 FROM idem.outbox_row o
+                   WHERE o.tx >= pg_snapshot_xmax(pg_current_snapshot())
+                     AND o.tx IS DISTINCT FROM pg_current_xact_id_if_assigned()) THEN
+        RAISE EXCEPTION 'the transaction ids of the outbox lie in the future of this cluster'
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  DETAIL = 'This happens after a restore into a younger cluster. New effects would look as if they were delivered.',
+                  HINT = 'Stop producers and relays, then SELECT @extschema@.idem_repair_relays().';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION idem.check_xids(pg_snapshot) IS 'Error 55000 when transaction ids went backwards.';
+
+-- A snapshot's xmax is one above the newest *completed* transaction. Others above it can be running with numbers that they
+-- drew long ago, and a snapshot does not list them: here they are listed, and whoever is not has not begun. Nor does it
+-- list the transaction that takes it, which may have yet to record: a relay that works in the transaction of its batch.
+CREATE FUNCTION idem.full_snapshot() RETURNS pg_snapshot
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    here     pg_snapshot := pg_current_snapshot();
+    next_xid xid8 := idem.next_xid();  -- after the snapshot, so not below its xmax
+    running  text;
+BEGIN
+    SELECT string_agg(x.id::text, ',' ORDER BY x.id) INTO running
+      FROM (SELECT pg_snapshot_xip(here)
+            UNION ALL
+            SELECT young::text::xid8
+              FROM generate_series(pg_snapshot_xmax(here)::text::bigint, next_xid::text::bigint - 1) young
+            UNION
+            SELECT pg_current_xact_id_if_assigned()) x (id);
+    RETURN format('%s:%s:%s', pg_snapshot_xmin(here), next_xid, running)::pg_snapshot;
+END
+$$;
+COMMENT ON FUNCTION idem.full_snapshot() IS 'The snapshot of this moment, with every transaction in its list that has begun and may still record.';
+
+-- Advances p to a fresh pair of snapshots. The floor is read before the snapshot and the ceiling after it, each as a
+-- statement of its own: a transaction that begins later takes its numbers above the floor, and none that the snapshot
+-- sees has one above the ceiling.
+CREATE FUNCTION idem.open_pair(p idem.progress) RETURNS idem.progress
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM idem.check_xids(p.snapshot_from);
+    SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END INTO p.floor_to FROM idem.outbox_seq s;
+    p.snapshot_to := idem.full_snapshot();
+    SELECT s.last_value INTO p.ceiling_to FROM idem.outbox_seq s;
+    p.seq_after := 0;
+    RETURN p;
+END
+$$;
+COMMENT ON FUNCTION idem.open_pair(idem.progress) IS 'Gives a progress its newer snapshot.';
+
+CREATE FUNCTION idem.close_pair(p idem.progress) RETURNS idem.progress
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    p.snapshot_from := p.snapshot_to;
+    p.floor_from := p.floor_to;
+    p.snapshot_to := NULL;
+    p.floor_to := NULL;
+    p.ceiling_to := NULL;
+    p.seq_after := 0;
+    RETURN p;
+END
+$$;
+COMMENT ON FUNCTION idem.close_pair(idem.progress) IS 'Everything between the two snapshots is done: the newer becomes the older.';
+
+-- Leases the next effects between two snapshots; null when there are none. Measures the batch, and leaves it in place.
+CREATE FUNCTION idem.lease_batch(this idem.relay, p idem.progress, before timestamptz, lease interval, max_effects integer) RETURNS idem.progress
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    resumed boolean;
+    found_effects bigint;
+BEGIN
+    p.from_delayed := false;
+    p.leased_until := NULL;
+    p.written_at := before;
+    LOOP
+        resumed := p.snapshot_to IS NOT NULL;
+        IF NOT resumed THEN
+            p := idem.open_pair(p);
+        END IF;
+        SELECT count(*), max(e.seq), coalesce(bool_or(e.deliver_after > before), false)
+          INTO found_effects, p.seq_through, p.deferring
+          FROM idem.effects_between(p.seq_after, p.floor_from, p.ceiling_to, p.snapshot_from, pg_snapshot_xmax(p.snapshot_from), p.snapshot_to,
+                                   this.partitions, p.partition, max_effects) e;
+        IF found_effects > 0 THEN
+            p.exhausted := found_effects < max_effects;
+            p.leased_until := before + lease;
+            p.pos := idem.append_progress(p);
+            RETURN p;
+        ELSIF resumed THEN
+            -- The last batch was full and took all that there was: what came since is in the next pair.
+            p := idem.close_pair(p);
+            p.pos := idem.append_progress(p);
+        ELSE
+            -- Nothing is written while nothing happens; but what was looked through in vain is not looked through again.
+            IF p.ceiling_to > p.floor_from + 1000 THEN
+                PERFORM idem.append_progress(idem.close_pair(p));
+            END IF;
+            RETURN NULL;
+        END IF;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION idem.lease_batch(idem.relay, idem.progress, timestamptz, interval, integer) IS 'The progress that leases the next batch of a partition; null when there is nothing.';
+
+-- Leases what was put aside and is due, in the order in which it is due.
+CREATE FUNCTION idem.lease_delayed(this idem.relay, p idem.progress, before timestamptz, lease interval, max_effects integer) RETURNS idem.progress
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    p.from_delayed := true;
+    p.deferring := false;
+    p.leased_until := before + lease;
+    p.written_at := before;
+    p.pos := idem.append_progress(p);
+    UPDATE idem.delayed d SET token = p.pos
+      FROM (SELECT n.due_at, n.seq FROM idem.delayed n
+             WHERE n.relay = this.id AND n.partition = p.partition AND n.due_at <= before
+             ORDER BY n.due_at, n.seq LIMIT max_effects) next
+     WHERE d.relay = this.id AND d.partition = p.partition AND d.due_at = next.due_at AND d.seq = next.seq;
+    RETURN p;
+END
+$$;
+COMMENT ON FUNCTION idem.lease_delayed(idem.relay, idem.progress, timestamptz, interval, integer) IS 'The progress that leases the delayed effects of a partition that are due.';
