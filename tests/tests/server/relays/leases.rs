@@ -185,7 +185,9 @@ async fn i5_what_is_acknowledged_is_acknowledged_once_however_short_the_leases_a
         workers.spawn(async move {
             while acknowledged.lock().map_or(0, |a| a.len()) < EFFECTS {
                 let Some(batch) = reader.next().await? else { continue };
-                reader.session.run("SELECT").await?;
+                // A broker that is slow now and then: slower than the lease is long.
+                let takes = if batch.token % 3 == 0 { "0.003" } else { "0" };
+                reader.session.run(&format!("SELECT pg_sleep({takes})")).await?;
                 match reader.ack(batch.token).await {
                     Ok(()) => {
                         let mut all = acknowledged.lock().map_err(|e| anyhow::anyhow!("{e}"))?;
