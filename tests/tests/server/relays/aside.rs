@@ -4,6 +4,7 @@ use anyhow::Result;
 use idem_tests::harness::{Database, Session, until};
 
 use super::reader::{Reader, send};
+use super::rotation::{keep_for, maintain};
 
 const NOTHING: [&str; 0] = [];
 
@@ -162,6 +163,57 @@ async fn i4_a_delayed_effect_comes_again_when_it_was_not_acknowledged() -> Resul
     assert_eq!((second.says(), second.ids()), (vec!["later"], first.ids()));
     relay.ack(second.token).await?;
     assert_eq!(relay.drained().await?, ["other"]);
+    Ok(())
+}
+
+/// What is set aside is a copy: the outbox can forget the row, and where it kept the bytes of a large one.
+#[tokio::test]
+async fn i4_what_is_set_aside_outlives_its_place_in_the_outbox() -> Result<()> {
+    let db = Database::with_idem("outlives").await?;
+    let (session, keeper) = (db.connect().await?, db.connect().await?);
+    let relay = Reader::of(&db, "default").await?;
+    keep_for(&session, "100 milliseconds").await?;
+    let large = session
+        .text("SELECT string_agg(md5(n::text), '') FROM generate_series(1, 1000) n")
+        .await?;
+    record(&session, "m1", &[(&large, Some("2 seconds")), ("poison", None)]).await?;
+    let poison = send(&session, &large).await?;
+    let batch = relay.batch().await?;
+    assert_eq!(batch.says(), ["poison", &large]);
+    park(&session, batch.token, poison).await?;
+    relay.ack(batch.token).await?;
+    until("the outbox has forgotten all of it", async || {
+        maintain(&keeper).await?;
+        Ok(session.text("SELECT count(*) FROM idem.outbox_row").await? == "0")
+    })
+    .await?;
+
+    let unpark = format!("SELECT idem_relay_unpark('default', '{poison}')");
+    assert_eq!(session.text(&unpark).await?, "t");
+    let mut says = Vec::new();
+    until("both have come", async || {
+        says.extend(relay.drained().await?);
+        Ok(says.len() >= 2)
+    })
+    .await?;
+    assert_eq!(says, [large.as_str(), &large]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn i4_what_waits_for_its_time_is_no_lag() -> Result<()> {
+    let db = Database::with_idem("nolag").await?;
+    let relay = Reader::of(&db, "default").await?;
+    record(&relay.session, "m1", &[("tomorrow", Some("1 day"))]).await?;
+    let state = "SELECT lag_messages, lag_seconds, delayed FROM idem.relays";
+    assert_eq!(relay.session.text(state).await?, "0|0|0", "it is in the outbox");
+    assert_eq!(relay.drained().await?, NOTHING);
+    assert_eq!(relay.session.text(state).await?, "0|0|1", "it is set aside");
+    assert_eq!(
+        relay.session.text("SELECT count(*) FROM idem.outbox").await?,
+        "1",
+        "who wants to know finds it"
+    );
     Ok(())
 }
 

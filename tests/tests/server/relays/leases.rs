@@ -120,6 +120,26 @@ async fn i5_the_steps_of_a_partition_follow_each_other() -> Result<()> {
     Ok(())
 }
 
+/// What it waited for is gone: it must not go on without the lock.
+#[tokio::test]
+async fn i5_who_waits_for_a_relay_that_is_dropped_is_told() -> Result<()> {
+    let db = Database::with_idem("gone").await?;
+    let (session, waiter) = (db.connect().await?, db.connect().await?);
+    send(&session, "a").await?;
+    session.run("BEGIN; SELECT idem_drop_relay('default')").await?;
+    let pid = waiter.pid().await?;
+    let waits = tokio::spawn(async move { waiter.refused("SELECT * FROM idem_relay_next('default')").await });
+    db.until_blocked(pid).await?;
+    session.run("COMMIT").await?;
+    assert_eq!(waits.await??.sqlstate, "42704");
+    assert_eq!(
+        session.text("SELECT count(*) FROM idem.progress").await?,
+        "0",
+        "it has leased nothing"
+    );
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i5_processes_of_one_partition_never_hold_a_lease_at_the_same_time() -> Result<()> {
     const EFFECTS: usize = 400;
