@@ -55,6 +55,7 @@ END
 $$;
 COMMENT ON FUNCTION idem.replace_row_by_id() IS 'Lets pg_restore replace the rows that CREATE EXTENSION inserted.';
 CREATE TRIGGER replace_row BEFORE INSERT ON idem.ring FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
+ALTER TABLE idem.ring ENABLE ALWAYS TRIGGER replace_row;
 
 INSERT INTO idem.ring (id, name, retention) VALUES
     (0, 'short',    '1 hour'),

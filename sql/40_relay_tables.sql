@@ -8,13 +8,15 @@ CREATE SEQUENCE idem.relay_id_seq AS int4 START 2;
 CREATE SEQUENCE idem.progress_pos_seq;
 
 CREATE TABLE idem.relay (
-    id             int4        NOT NULL DEFAULT pg_catalog.nextval('idem.relay_id_seq'),
-    partitions     int4        NOT NULL DEFAULT 1,
-    start_snapshot pg_snapshot NOT NULL,
-    start_floor    bigint      NOT NULL,
-    created_at     timestamptz NOT NULL DEFAULT pg_catalog.now(),
-    dropped_at     timestamptz,
-    name           text        NOT NULL,
+    id              int4        NOT NULL DEFAULT pg_catalog.nextval('idem.relay_id_seq'),
+    partitions      int4        NOT NULL DEFAULT 1,
+    start_snapshot  pg_snapshot NOT NULL,
+    start_floor     bigint      NOT NULL,
+    created_at      timestamptz NOT NULL DEFAULT pg_catalog.now(),
+    dropped_at      timestamptz,
+    restored_at     timestamptz,
+    restored_at_xid xid8,
+    name            text        NOT NULL,
     CONSTRAINT relay_pkey PRIMARY KEY (id),
     CONSTRAINT relay_has_partitions CHECK (partitions BETWEEN 1 AND 256)
 );
@@ -23,7 +25,25 @@ COMMENT ON TABLE  idem.relay IS 'The relays. Each sees every effect; each holds 
 COMMENT ON COLUMN idem.relay.start_snapshot IS 'It sees what is not visible in this snapshot.';
 COMMENT ON COLUMN idem.relay.start_floor IS 'Transactions that began after start_snapshot have higher sequence numbers than this.';
 COMMENT ON COLUMN idem.relay.dropped_at IS 'A dropped relay stays as a row, so that a restore does not bring back the one that CREATE EXTENSION makes.';
+COMMENT ON COLUMN idem.relay.restored_at IS 'When a dump brought it here. Progress that is older was made by another database.';
+COMMENT ON COLUMN idem.relay.restored_at_xid IS 'The transaction ids from here on are this cluster''s: progress that knows them already was made by another.';
+CREATE FUNCTION idem.note_restore() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    -- What is made here is of now; what a dump brings is not.
+    IF NEW.created_at <> now() THEN
+        NEW.restored_at := clock_timestamp();
+        NEW.restored_at_xid := idem.next_xid();
+    END IF;
+    RETURN NEW;
+END
+$$;
+COMMENT ON FUNCTION idem.note_restore() IS 'Notes where the transaction ids of this cluster stood when a relay was restored.';
+CREATE TRIGGER note_restore BEFORE INSERT ON idem.relay FOR EACH ROW EXECUTE FUNCTION idem.note_restore();
+ALTER TABLE idem.relay ENABLE ALWAYS TRIGGER note_restore;
 CREATE TRIGGER replace_row BEFORE INSERT ON idem.relay FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
+ALTER TABLE idem.relay ENABLE ALWAYS TRIGGER replace_row;
 
 CREATE TABLE idem.relay_partition (
     relay     int4 NOT NULL,
@@ -41,6 +61,7 @@ END
 $$;
 COMMENT ON FUNCTION idem.keep_first_partition() IS 'Lets pg_restore replace the rows that CREATE EXTENSION inserted.';
 CREATE TRIGGER replace_row BEFORE INSERT ON idem.relay_partition FOR EACH ROW EXECUTE FUNCTION idem.keep_first_partition();
+ALTER TABLE idem.relay_partition ENABLE ALWAYS TRIGGER replace_row;
 
 INSERT INTO idem.relay (id, name, start_snapshot, start_floor) VALUES (1, 'default', '1:1:', 0);
 INSERT INTO idem.relay_partition (relay, partition) VALUES (1, 0);

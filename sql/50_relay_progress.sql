@@ -25,15 +25,28 @@ END
 $$;
 COMMENT ON FUNCTION idem.check_relay(text, integer) IS 'The relay of that name. Errors: 22004, 42704, 22023.';
 
+CREATE FUNCTION idem.check_isolation() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF pg_is_in_recovery() THEN
+        RAISE EXCEPTION 'a relay works on the primary, this is a standby' USING ERRCODE = 'read_only_sql_transaction';
+    ELSIF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'a relay works in READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'invalid_transaction_state',
+                  HINT = 'Its progress must be read as it is now, not as it was when the transaction began.';
+    ELSIF current_setting('transaction_read_only')::boolean THEN
+        RAISE EXCEPTION 'a relay writes its progress, this transaction is read-only' USING ERRCODE = 'read_only_sql_transaction';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION idem.check_isolation() IS 'Errors: 25000 (not READ COMMITTED), 25006 (a standby, or read-only).';
+
 CREATE FUNCTION idem.lock_partition(relay integer, partition integer) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'a relay works in READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
-            USING ERRCODE = 'invalid_transaction_state',
-                  HINT = 'Its progress must be read as it is now, not as it was when the transaction began.';
-    END IF;
+    PERFORM idem.check_isolation();
     PERFORM 1 FROM idem.relay_partition p
      WHERE p.relay = lock_partition.relay AND p.partition = lock_partition.partition
        FOR NO KEY UPDATE;

@@ -38,23 +38,28 @@ COMMENT ON FUNCTION idem.effects_between(bigint, bigint, bigint, pg_snapshot, xi
 
 -- A crash takes back ids that were drawn and have written nothing. The snapshot lists them as running, so whoever draws
 -- them anew is still new to it: only an id below its xmax that it does not list would be taken for delivered.
-CREATE FUNCTION idem.lies_ahead(past pg_snapshot) RETURNS boolean
+-- And a restored cursor may have been reached since: it lay ahead when it came.
+CREATE FUNCTION idem.lies_ahead(p idem.progress) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    past     pg_snapshot := p.snapshot_from;
     next_xid xid8 := idem.next_xid();
 BEGIN
     RETURN pg_snapshot_xmax(past) > next_xid
-       AND pg_snapshot_xmax(past)::text::bigint - next_xid::text::bigint > (SELECT count(*) FROM pg_snapshot_xip(past) x WHERE x >= next_xid);
+           AND pg_snapshot_xmax(past)::text::bigint - next_xid::text::bigint > (SELECT count(*) FROM pg_snapshot_xip(past) x WHERE x >= next_xid)
+        OR EXISTS (SELECT 1 FROM idem.relay r
+                    WHERE r.id = p.relay AND pg_snapshot_xmax(past) > r.restored_at_xid
+                      AND coalesce(p.written_at, '-infinity') <= r.restored_at);
 END
 $$;
-COMMENT ON FUNCTION idem.lies_ahead(pg_snapshot) IS 'Whether a cursor knows transaction ids that this cluster has yet to reach.';
+COMMENT ON FUNCTION idem.lies_ahead(idem.progress) IS 'Whether a cursor knows transaction ids that this cluster has yet to give, or had when the cursor was restored.';
 
-CREATE FUNCTION idem.check_xids(from_snapshot pg_snapshot) RETURNS void
+CREATE FUNCTION idem.check_xids(p idem.progress) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 BEGIN
-    IF idem.lies_ahead(from_snapshot)
+    IF idem.lies_ahead(p)
        OR EXISTS (SELECT 1 FROM idem.outbox_row o
                    WHERE o.tx >= pg_snapshot_xmax(pg_current_snapshot())
                      AND o.tx IS DISTINCT FROM pg_current_xact_id_if_assigned()) THEN
@@ -65,7 +70,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION idem.check_xids(pg_snapshot) IS 'Error 55000 when transaction ids went backwards.';
+COMMENT ON FUNCTION idem.check_xids(idem.progress) IS 'Error 55000 when transaction ids went backwards.';
 
 -- A snapshot's xmax is one above the newest *completed* transaction. Others above it can be running with numbers that they
 -- drew long ago, and a snapshot does not list them: here they are listed, and whoever is not has not begun. Nor does it
@@ -97,7 +102,7 @@ CREATE FUNCTION idem.open_pair(p idem.progress) RETURNS idem.progress
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM idem.check_xids(p.snapshot_from);
+    PERFORM idem.check_xids(p);
     SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END INTO p.floor_to FROM idem.outbox_seq s;
     p.snapshot_to := idem.full_snapshot();
     SELECT s.last_value INTO p.ceiling_to FROM idem.outbox_seq s;
@@ -121,6 +126,29 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.close_pair(idem.progress) IS 'Everything between the two snapshots is done: the newer becomes the older.';
+
+-- A look without any lock: what it overlooks is there for the next look.
+CREATE FUNCTION idem.has_work(this idem.relay, partition integer) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    p idem.progress;
+BEGIN
+    PERFORM idem.check_isolation();
+    p := idem.progress_of(this, partition);
+    IF p.leased_until > clock_timestamp() THEN
+        RETURN false;
+    END IF;
+    RETURN p.snapshot_to IS NOT NULL
+        OR EXISTS (SELECT 1 FROM idem.outbox_row o WHERE o.seq > p.floor_from)
+        OR EXISTS (SELECT 1 FROM pg_snapshot_xip(p.snapshot_from) AS late (tx), LATERAL (
+                       SELECT 1 FROM idem.outbox_row o WHERE o.tx = late.tx LIMIT 1) o)
+        OR EXISTS (SELECT 1 FROM idem.delayed d
+                    WHERE d.relay = this.id AND d.partition = has_work.partition AND d.due_at <= clock_timestamp());
+END
+$$;
+COMMENT ON FUNCTION idem.has_work(idem.relay, integer) IS 'Whether it is worth to lock a partition: nobody holds it, and there may be effects.';
 
 -- Leases the next effects between two snapshots; null when there are none. Measures the batch, and leaves it in place.
 CREATE FUNCTION idem.lease_batch(this idem.relay, p idem.progress, before timestamptz, lease interval, max_effects integer) RETURNS idem.progress

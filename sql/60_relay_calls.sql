@@ -34,6 +34,10 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 1 millisecond and 1 day.';
     END IF;
 
+    -- Locking a row draws a transaction id and writes to the log: not for a look that finds nothing.
+    IF NOT idem.has_work(this, partition) THEN
+        RETURN;
+    END IF;
     PERFORM idem.lock_partition(this.id, partition);
     LOOP
         p := idem.progress_of(this, partition);
@@ -92,6 +96,8 @@ BEGIN
             USING ERRCODE = 'object_not_in_prerequisite_state',
                   HINT = 'The lease ran out and another process took it, or the batch is acknowledged: take the next with idem_relay_next.';
     END IF;
+    -- A lease that a dump brought along must not make a cursor of another cluster look like one of this.
+    PERFORM idem.check_xids(p);
     RETURN p;
 END
 $$;

@@ -16,9 +16,6 @@ BEGIN
     ELSIF partitions NOT BETWEEN 1 AND 256 THEN
         RAISE EXCEPTION 'partitions is %', partitions
             USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 1 and 256.';
-    ELSIF EXISTS (SELECT 1 FROM idem.relay r WHERE r.name = idem_create_relay.name AND r.dropped_at IS NULL) THEN
-        RAISE EXCEPTION 'relay "%" exists already', name
-            USING ERRCODE = 'duplicate_object', HINT = 'To change its partitions let it drain, drop it and create it again.';
     END IF;
     SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END INTO seq_now FROM idem.outbox_seq s;
     INSERT INTO idem.relay (name, partitions, start_snapshot, start_floor)
@@ -27,6 +24,10 @@ BEGIN
             CASE WHEN from_oldest THEN 0 ELSE seq_now END)
     RETURNING id INTO new_id;
     INSERT INTO idem.relay_partition (relay, partition) SELECT new_id, n FROM generate_series(0, idem_create_relay.partitions - 1) n;
+EXCEPTION
+    WHEN unique_violation THEN
+        RAISE EXCEPTION 'relay "%" exists already', name
+            USING ERRCODE = 'duplicate_object', HINT = 'To change its partitions let it drain, drop it and create it again.';
 END
 $$;
 COMMENT ON FUNCTION idem_create_relay(text, integer, boolean) IS 'A new relay: it sees every effect that is recorded from now on, or from the oldest that is kept. Partitions keep the order of a key. Errors: 22004, 22023, 42710, 25006.';

@@ -17,8 +17,11 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.publish() IS 'Every change of idem.ring and idem.destination makes the backends read them again at their next claim.';
+-- ALWAYS: a step that is done with session_replication_role = replica must be told to the claims like any other.
 CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.ring FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
+ALTER TABLE idem.ring ENABLE ALWAYS TRIGGER publish;
 CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.destination FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
+ALTER TABLE idem.destination ENABLE ALWAYS TRIGGER publish;
 
 CREATE FUNCTION idem.slice_table(ring text, slice integer) RETURNS regclass
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
@@ -47,7 +50,7 @@ BEGIN
                        idem.slice_table('outbox', slice))
           INTO holds
          USING pg_snapshot_xmax(p.snapshot_from), ARRAY(SELECT pg_snapshot_xip(p.snapshot_from)), (part.relay).partitions, part.partition,
-               idem.lies_ahead(p.snapshot_from);
+               idem.lies_ahead(p);
         IF holds AND NOT (part.relay).name = ANY (holders) THEN
             holders := holders || (part.relay).name;
         END IF;
@@ -160,7 +163,9 @@ BEGIN
         SELECT DISTINCT ON (p.relay, p.partition) p
           FROM idem.progress p JOIN idem.relay_partition rp ON rp.relay = p.relay AND rp.partition = p.partition
          ORDER BY p.relay, p.partition, p.pos DESC);
-    TRUNCATE idem.progress_0, idem.progress_1;
+    -- The other stays as it is until the next turn: TRUNCATE hides rows from older snapshots, and a dump that began before
+    -- must find the newest progress in one of the two.
+    EXECUTE format('TRUNCATE idem.progress_%s', kept_in);
     EXECUTE format('INSERT INTO idem.progress_%s SELECT * FROM unnest($1)', kept_in) USING newest;
     UPDATE idem.progress_turn SET current = kept_in;
     RETURN true;
@@ -169,7 +174,7 @@ EXCEPTION
         RETURN false;
 END
 $$;
-COMMENT ON FUNCTION idem.turn_progress() IS 'Keeps the newest progress of each partition and truncates the rest.';
+COMMENT ON FUNCTION idem.turn_progress() IS 'Truncates the older table of progress, copies the newest of each partition into it, and goes on there.';
 
 CREATE FUNCTION idem.maintain_step(wait boolean) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp

@@ -63,6 +63,37 @@ CREATE VIEW idem.outbox AS
       FROM idem.waiting() w;
 COMMENT ON VIEW idem.outbox IS 'What waits, per relay.';
 
+-- Counts up to a limit: a health check must not be slowest when a relay is furthest behind. What waits for its time is not
+-- late.
+CREATE FUNCTION idem.lag(p idem.progress, partitions integer, OUT messages bigint, OUT oldest timestamptz)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    at_most constant integer := 100000;
+    here timestamptz := clock_timestamp();
+BEGIN
+    SELECT count(*), min(greatest(w.recorded_at, w.deliver_after)) INTO messages, oldest
+      FROM (
+        (SELECT o.recorded_at, o.deliver_after FROM idem.outbox_row o
+          WHERE o.seq > greatest(p.floor_from, p.seq_after) AND o.tx >= pg_snapshot_xmax(p.snapshot_from)
+            AND o.partition_hash % partitions = p.partition AND (o.deliver_after IS NULL OR o.deliver_after <= here)
+          ORDER BY o.seq LIMIT at_most)
+        UNION ALL
+        (SELECT o.recorded_at, o.deliver_after FROM pg_snapshot_xip(p.snapshot_from) AS late (tx), LATERAL (
+            SELECT o.* FROM idem.outbox_row o
+             WHERE o.tx = late.tx AND o.seq > p.seq_after
+               AND o.partition_hash % partitions = p.partition AND (o.deliver_after IS NULL OR o.deliver_after <= here)
+             ORDER BY o.tx, o.seq LIMIT at_most) o)
+        UNION ALL
+        (SELECT (d.effect).recorded_at, d.due_at FROM idem.delayed d
+          WHERE d.relay = p.relay AND d.partition = p.partition AND d.due_at <= here
+          ORDER BY d.due_at, d.seq LIMIT at_most)
+      ) w;
+END
+$$;
+COMMENT ON FUNCTION idem.lag(idem.progress, integer) IS 'How many effects a partition has yet to acknowledge, counted up to 100,000 of each kind, and since when.';
+
 CREATE FUNCTION idem.relay_states() RETURNS TABLE (
     relay        text,
     partition    integer,
@@ -81,7 +112,7 @@ BEGIN ATOMIC
     )
     SELECT r.name,
            rp.partition,
-           coalesce(w.messages, 0),
+           w.messages,
            coalesce(extract(epoch FROM clock_timestamp() - w.oldest), 0)::double precision,
            p.leased_until,
            p.written_at,
@@ -91,12 +122,7 @@ BEGIN ATOMIC
       FROM idem.relay_partition rp
       JOIN idem.relay r ON r.id = rp.relay AND r.dropped_at IS NULL
      CROSS JOIN LATERAL idem.progress_of(r, rp.partition) p
-      -- What waits for its time is not late.
-      LEFT JOIN (SELECT o.relay, o.partition, count(*) AS messages, min(greatest(o.recorded_at, o.deliver_after)) AS oldest
-                   FROM idem.waiting() o
-                  WHERE o.deliver_after IS NULL OR o.deliver_after <= clock_timestamp()
-                  GROUP BY o.relay, o.partition) w
-        ON w.relay = r.name AND w.partition = rp.partition;
+     CROSS JOIN LATERAL idem.lag(p, r.partitions) w;
 END;
 COMMENT ON FUNCTION idem.relay_states() IS 'What the view idem.relays shows.';
 
@@ -129,4 +155,4 @@ COMMENT ON VIEW idem.rings IS 'Each slice: rows (as the statistics have them), b
 
 CREATE VIEW idem.stats AS
     SELECT s.name, s.value FROM idem.counters() AS s;
-COMMENT ON VIEW idem.stats IS 'Counters of this database since the server started. Empty when the library is not preloaded.';
+COMMENT ON VIEW idem.stats IS 'Counters of this database since the server started: what committed transactions did, savepoints that they rolled back included. Empty when the library is not preloaded.';

@@ -71,7 +71,7 @@ BEGIN
     -- transaction ids
     check_name := 'transaction ids';
     BEGIN
-        PERFORM idem.check_xids(p.snapshot_from)
+        PERFORM idem.check_xids(p)
            FROM idem.relay_partition rp JOIN idem.relay x ON x.id = rp.relay AND x.dropped_at IS NULL
           CROSS JOIN LATERAL idem.progress_of(x, rp.partition) p;
         status := 'ok';

@@ -58,18 +58,32 @@ END
 $$;
 COMMENT ON FUNCTION idem_grant(regrole, text) IS 'Lets a role do the work of a consumer, relay, monitor or admin: EXECUTE on those calls, no table. Errors: 22004, 22023, 42704.';
 
+-- Nobody but the owner has anything until idem_grant: not PUBLIC, whom functions are given to by default, and not those
+-- whom ALTER DEFAULT PRIVILEGES of this database favours.
 DO $$
 DECLARE
-    call record;
+    given record;
 BEGIN
-    FOR call IN
-        SELECT f.oid::pg_catalog.regprocedure AS signature, CASE f.prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END AS what
-          FROM pg_catalog.pg_proc f
-          JOIN pg_catalog.pg_depend e ON e.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
-                                     AND e.objid OPERATOR(pg_catalog.=) f.oid AND e.deptype OPERATOR(pg_catalog.=) 'e'
+    FOR given IN
+        SELECT DISTINCT m.what, m.name, a.grantee
+          FROM (SELECT f.oid, 'pg_catalog.pg_proc'::pg_catalog.regclass AS class,
+                       CASE f.prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END AS what,
+                       f.oid::pg_catalog.regprocedure::text AS name, f.proowner AS owner,
+                       coalesce(f.proacl, pg_catalog.acldefault('f', f.proowner)) AS acl
+                  FROM pg_catalog.pg_proc f
+                UNION ALL
+                SELECT c.oid, 'pg_catalog.pg_class'::pg_catalog.regclass,
+                       CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END,
+                       c.oid::pg_catalog.regclass::text, c.relowner, c.relacl
+                  FROM pg_catalog.pg_class c WHERE c.relkind OPERATOR(pg_catalog.=) ANY ('{r,v,S}'::"char"[])) m
+          JOIN pg_catalog.pg_depend e ON e.classid OPERATOR(pg_catalog.=) m.class AND e.objid OPERATOR(pg_catalog.=) m.oid
+                                     AND e.deptype OPERATOR(pg_catalog.=) 'e'
           JOIN pg_catalog.pg_extension x ON x.oid OPERATOR(pg_catalog.=) e.refobjid AND x.extname OPERATOR(pg_catalog.=) 'idem'
+         CROSS JOIN LATERAL pg_catalog.aclexplode(m.acl) a
+         WHERE a.grantee OPERATOR(pg_catalog.<>) m.owner
     LOOP
-        EXECUTE pg_catalog.format('REVOKE ALL ON %s %s FROM PUBLIC', call.what, call.signature);
+        EXECUTE pg_catalog.format('REVOKE ALL ON %s %s FROM %s', given.what, given.name,
+                                  CASE given.grantee WHEN 0 THEN 'PUBLIC' ELSE given.grantee::pg_catalog.regrole::text END);
     END LOOP;
 END
 $$;

@@ -15,6 +15,8 @@ pub enum Error {
     NotInstalled,
     /// 55000: effects need the claim of their message, in this transaction.
     NotClaimed { destination: String },
+    /// 55000: a claim of this very transaction cannot be forgotten.
+    ForgetsItself,
     /// 23000: another id has this key already. No duplicate: never answered as one.
     KeyTaken { destination: String, taken_by: String },
     /// XX001: a row that the calls wrote themselves does not look so.
@@ -50,6 +52,11 @@ impl From<Error> for ErrorReport {
                 format!("this transaction has not claimed the message for destination \"{destination}\""),
             )
             .set_hint("Call idem_try_claim first, in the same transaction, and record effects only when it answers true."),
+            Error::ForgetsItself => report(
+                PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                "this transaction has made the claim that it is to forget".into(),
+            )
+            .set_hint("Roll back to a savepoint before the claim, or forget it in a later transaction."),
             Error::KeyTaken { destination, taken_by } => report(
                 PgSqlErrorCode::ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION,
                 format!("the key of this message id belongs to another id of destination \"{destination}\""),

@@ -14,7 +14,7 @@ pub enum MessageIdentity {
 
 pub static MESSAGE_IDENTITY: GucSetting<MessageIdentity> = GucSetting::<MessageIdentity>::new(MessageIdentity::IdAndDestination);
 pub static TRACEPARENT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
-pub static FENCE_WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(10_000);
+pub static FENCE_WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(60_000);
 pub static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 pub static NAPTIME_MS: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 
@@ -40,7 +40,7 @@ pub fn define() {
     GucRegistry::define_int_guc(
         c"idem.fence_wait",
         c"How long CALL idem_maintain() waits for running transactions before a rotation step.",
-        c"In milliseconds. It waits for transactions that hold a claim; when they take longer, the next call goes on. The worker waits without this limit.",
+        c"In milliseconds. It waits for transactions that hold a claim; when they take longer, the next call of the same session goes on, and that of another begins anew: then it must be longer than the longest such transaction. The worker waits without this limit.",
         &FENCE_WAIT_MS,
         0,
         3_600_000,

@@ -88,6 +88,7 @@ END
 $$;
 COMMENT ON FUNCTION idem.replace_row_by_id() IS 'Lets pg_restore replace the rows that CREATE EXTENSION inserted.';
 CREATE TRIGGER replace_row BEFORE INSERT ON idem.ring FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
+ALTER TABLE idem.ring ENABLE ALWAYS TRIGGER replace_row;
 
 INSERT INTO idem.ring (id, name, retention) VALUES
     (0, 'short',    '1 hour'),
@@ -224,13 +225,15 @@ CREATE SEQUENCE idem.relay_id_seq AS int4 START 2;
 CREATE SEQUENCE idem.progress_pos_seq;
 
 CREATE TABLE idem.relay (
-    id             int4        NOT NULL DEFAULT pg_catalog.nextval('idem.relay_id_seq'),
-    partitions     int4        NOT NULL DEFAULT 1,
-    start_snapshot pg_snapshot NOT NULL,
-    start_floor    bigint      NOT NULL,
-    created_at     timestamptz NOT NULL DEFAULT pg_catalog.now(),
-    dropped_at     timestamptz,
-    name           text        NOT NULL,
+    id              int4        NOT NULL DEFAULT pg_catalog.nextval('idem.relay_id_seq'),
+    partitions      int4        NOT NULL DEFAULT 1,
+    start_snapshot  pg_snapshot NOT NULL,
+    start_floor     bigint      NOT NULL,
+    created_at      timestamptz NOT NULL DEFAULT pg_catalog.now(),
+    dropped_at      timestamptz,
+    restored_at     timestamptz,
+    restored_at_xid xid8,
+    name            text        NOT NULL,
     CONSTRAINT relay_pkey PRIMARY KEY (id),
     CONSTRAINT relay_has_partitions CHECK (partitions BETWEEN 1 AND 256)
 );
@@ -239,7 +242,25 @@ COMMENT ON TABLE  idem.relay IS 'The relays. Each sees every effect; each holds 
 COMMENT ON COLUMN idem.relay.start_snapshot IS 'It sees what is not visible in this snapshot.';
 COMMENT ON COLUMN idem.relay.start_floor IS 'Transactions that began after start_snapshot have higher sequence numbers than this.';
 COMMENT ON COLUMN idem.relay.dropped_at IS 'A dropped relay stays as a row, so that a restore does not bring back the one that CREATE EXTENSION makes.';
+COMMENT ON COLUMN idem.relay.restored_at IS 'When a dump brought it here. Progress that is older was made by another database.';
+COMMENT ON COLUMN idem.relay.restored_at_xid IS 'The transaction ids from here on are this cluster''s: progress that knows them already was made by another.';
+CREATE FUNCTION idem.note_restore() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    -- What is made here is of now; what a dump brings is not.
+    IF NEW.created_at <> now() THEN
+        NEW.restored_at := clock_timestamp();
+        NEW.restored_at_xid := idem.next_xid();
+    END IF;
+    RETURN NEW;
+END
+$$;
+COMMENT ON FUNCTION idem.note_restore() IS 'Notes where the transaction ids of this cluster stood when a relay was restored.';
+CREATE TRIGGER note_restore BEFORE INSERT ON idem.relay FOR EACH ROW EXECUTE FUNCTION idem.note_restore();
+ALTER TABLE idem.relay ENABLE ALWAYS TRIGGER note_restore;
 CREATE TRIGGER replace_row BEFORE INSERT ON idem.relay FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
+ALTER TABLE idem.relay ENABLE ALWAYS TRIGGER replace_row;
 
 CREATE TABLE idem.relay_partition (
     relay     int4 NOT NULL,
@@ -257,6 +278,7 @@ END
 $$;
 COMMENT ON FUNCTION idem.keep_first_partition() IS 'Lets pg_restore replace the rows that CREATE EXTENSION inserted.';
 CREATE TRIGGER replace_row BEFORE INSERT ON idem.relay_partition FOR EACH ROW EXECUTE FUNCTION idem.keep_first_partition();
+ALTER TABLE idem.relay_partition ENABLE ALWAYS TRIGGER replace_row;
 
 INSERT INTO idem.relay (id, name, start_snapshot, start_floor) VALUES (1, 'default', '1:1:', 0);
 INSERT INTO idem.relay_partition (relay, partition) VALUES (1, 0);
@@ -378,15 +400,28 @@ END
 $$;
 COMMENT ON FUNCTION idem.check_relay(text, integer) IS 'The relay of that name. Errors: 22004, 42704, 22023.';
 
+CREATE FUNCTION idem.check_isolation() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF pg_is_in_recovery() THEN
+        RAISE EXCEPTION 'a relay works on the primary, this is a standby' USING ERRCODE = 'read_only_sql_transaction';
+    ELSIF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'a relay works in READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'invalid_transaction_state',
+                  HINT = 'Its progress must be read as it is now, not as it was when the transaction began.';
+    ELSIF current_setting('transaction_read_only')::boolean THEN
+        RAISE EXCEPTION 'a relay writes its progress, this transaction is read-only' USING ERRCODE = 'read_only_sql_transaction';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION idem.check_isolation() IS 'Errors: 25000 (not READ COMMITTED), 25006 (a standby, or read-only).';
+
 CREATE FUNCTION idem.lock_partition(relay integer, partition integer) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'a relay works in READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
-            USING ERRCODE = 'invalid_transaction_state',
-                  HINT = 'Its progress must be read as it is now, not as it was when the transaction began.';
-    END IF;
+    PERFORM idem.check_isolation();
     PERFORM 1 FROM idem.relay_partition p
      WHERE p.relay = lock_partition.relay AND p.partition = lock_partition.partition
        FOR NO KEY UPDATE;
@@ -485,23 +520,28 @@ COMMENT ON FUNCTION idem.effects_between(bigint, bigint, bigint, pg_snapshot, xi
 
 -- A crash takes back ids that were drawn and have written nothing. The snapshot lists them as running, so whoever draws
 -- them anew is still new to it: only an id below its xmax that it does not list would be taken for delivered.
-CREATE FUNCTION idem.lies_ahead(past pg_snapshot) RETURNS boolean
+-- And a restored cursor may have been reached since: it lay ahead when it came.
+CREATE FUNCTION idem.lies_ahead(p idem.progress) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    past     pg_snapshot := p.snapshot_from;
     next_xid xid8 := idem.next_xid();
 BEGIN
     RETURN pg_snapshot_xmax(past) > next_xid
-       AND pg_snapshot_xmax(past)::text::bigint - next_xid::text::bigint > (SELECT count(*) FROM pg_snapshot_xip(past) x WHERE x >= next_xid);
+           AND pg_snapshot_xmax(past)::text::bigint - next_xid::text::bigint > (SELECT count(*) FROM pg_snapshot_xip(past) x WHERE x >= next_xid)
+        OR EXISTS (SELECT 1 FROM idem.relay r
+                    WHERE r.id = p.relay AND pg_snapshot_xmax(past) > r.restored_at_xid
+                      AND coalesce(p.written_at, '-infinity') <= r.restored_at);
 END
 $$;
-COMMENT ON FUNCTION idem.lies_ahead(pg_snapshot) IS 'Whether a cursor knows transaction ids that this cluster has yet to reach.';
+COMMENT ON FUNCTION idem.lies_ahead(idem.progress) IS 'Whether a cursor knows transaction ids that this cluster has yet to give, or had when the cursor was restored.';
 
-CREATE FUNCTION idem.check_xids(from_snapshot pg_snapshot) RETURNS void
+CREATE FUNCTION idem.check_xids(p idem.progress) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 BEGIN
-    IF idem.lies_ahead(from_snapshot)
+    IF idem.lies_ahead(p)
        OR EXISTS (SELECT 1 FROM idem.outbox_row o
                    WHERE o.tx >= pg_snapshot_xmax(pg_current_snapshot())
                      AND o.tx IS DISTINCT FROM pg_current_xact_id_if_assigned()) THEN
@@ -512,7 +552,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION idem.check_xids(pg_snapshot) IS 'Error 55000 when transaction ids went backwards.';
+COMMENT ON FUNCTION idem.check_xids(idem.progress) IS 'Error 55000 when transaction ids went backwards.';
 
 -- A snapshot's xmax is one above the newest *completed* transaction. Others above it can be running with numbers that they
 -- drew long ago, and a snapshot does not list them: here they are listed, and whoever is not has not begun. Nor does it
@@ -544,7 +584,7 @@ CREATE FUNCTION idem.open_pair(p idem.progress) RETURNS idem.progress
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM idem.check_xids(p.snapshot_from);
+    PERFORM idem.check_xids(p);
     SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END INTO p.floor_to FROM idem.outbox_seq s;
     p.snapshot_to := idem.full_snapshot();
     SELECT s.last_value INTO p.ceiling_to FROM idem.outbox_seq s;
@@ -568,6 +608,29 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.close_pair(idem.progress) IS 'Everything between the two snapshots is done: the newer becomes the older.';
+
+-- A look without any lock: what it overlooks is there for the next look.
+CREATE FUNCTION idem.has_work(this idem.relay, partition integer) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    p idem.progress;
+BEGIN
+    PERFORM idem.check_isolation();
+    p := idem.progress_of(this, partition);
+    IF p.leased_until > clock_timestamp() THEN
+        RETURN false;
+    END IF;
+    RETURN p.snapshot_to IS NOT NULL
+        OR EXISTS (SELECT 1 FROM idem.outbox_row o WHERE o.seq > p.floor_from)
+        OR EXISTS (SELECT 1 FROM pg_snapshot_xip(p.snapshot_from) AS late (tx), LATERAL (
+                       SELECT 1 FROM idem.outbox_row o WHERE o.tx = late.tx LIMIT 1) o)
+        OR EXISTS (SELECT 1 FROM idem.delayed d
+                    WHERE d.relay = this.id AND d.partition = has_work.partition AND d.due_at <= clock_timestamp());
+END
+$$;
+COMMENT ON FUNCTION idem.has_work(idem.relay, integer) IS 'Whether it is worth to lock a partition: nobody holds it, and there may be effects.';
 
 -- Leases the next effects between two snapshots; null when there are none. Measures the batch, and leaves it in place.
 CREATE FUNCTION idem.lease_batch(this idem.relay, p idem.progress, before timestamptz, lease interval, max_effects integer) RETURNS idem.progress
@@ -673,6 +736,10 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 1 millisecond and 1 day.';
     END IF;
 
+    -- Locking a row draws a transaction id and writes to the log: not for a look that finds nothing.
+    IF NOT idem.has_work(this, partition) THEN
+        RETURN;
+    END IF;
     PERFORM idem.lock_partition(this.id, partition);
     LOOP
         p := idem.progress_of(this, partition);
@@ -731,6 +798,8 @@ BEGIN
             USING ERRCODE = 'object_not_in_prerequisite_state',
                   HINT = 'The lease ran out and another process took it, or the batch is acknowledged: take the next with idem_relay_next.';
     END IF;
+    -- A lease that a dump brought along must not make a cursor of another cluster look like one of this.
+    PERFORM idem.check_xids(p);
     RETURN p;
 END
 $$;
@@ -871,9 +940,6 @@ BEGIN
     ELSIF partitions NOT BETWEEN 1 AND 256 THEN
         RAISE EXCEPTION 'partitions is %', partitions
             USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 1 and 256.';
-    ELSIF EXISTS (SELECT 1 FROM idem.relay r WHERE r.name = idem_create_relay.name AND r.dropped_at IS NULL) THEN
-        RAISE EXCEPTION 'relay "%" exists already', name
-            USING ERRCODE = 'duplicate_object', HINT = 'To change its partitions let it drain, drop it and create it again.';
     END IF;
     SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END INTO seq_now FROM idem.outbox_seq s;
     INSERT INTO idem.relay (name, partitions, start_snapshot, start_floor)
@@ -882,6 +948,10 @@ BEGIN
             CASE WHEN from_oldest THEN 0 ELSE seq_now END)
     RETURNING id INTO new_id;
     INSERT INTO idem.relay_partition (relay, partition) SELECT new_id, n FROM generate_series(0, idem_create_relay.partitions - 1) n;
+EXCEPTION
+    WHEN unique_violation THEN
+        RAISE EXCEPTION 'relay "%" exists already', name
+            USING ERRCODE = 'duplicate_object', HINT = 'To change its partitions let it drain, drop it and create it again.';
 END
 $$;
 COMMENT ON FUNCTION idem_create_relay(text, integer, boolean) IS 'A new relay: it sees every effect that is recorded from now on, or from the oldest that is kept. Partitions keep the order of a key. Errors: 22004, 22023, 42710, 25006.';
@@ -975,8 +1045,11 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.publish() IS 'Every change of idem.ring and idem.destination makes the backends read them again at their next claim.';
+-- ALWAYS: a step that is done with session_replication_role = replica must be told to the claims like any other.
 CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.ring FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
+ALTER TABLE idem.ring ENABLE ALWAYS TRIGGER publish;
 CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.destination FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
+ALTER TABLE idem.destination ENABLE ALWAYS TRIGGER publish;
 
 CREATE FUNCTION idem.slice_table(ring text, slice integer) RETURNS regclass
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
@@ -1005,7 +1078,7 @@ BEGIN
                        idem.slice_table('outbox', slice))
           INTO holds
          USING pg_snapshot_xmax(p.snapshot_from), ARRAY(SELECT pg_snapshot_xip(p.snapshot_from)), (part.relay).partitions, part.partition,
-               idem.lies_ahead(p.snapshot_from);
+               idem.lies_ahead(p);
         IF holds AND NOT (part.relay).name = ANY (holders) THEN
             holders := holders || (part.relay).name;
         END IF;
@@ -1118,7 +1191,9 @@ BEGIN
         SELECT DISTINCT ON (p.relay, p.partition) p
           FROM idem.progress p JOIN idem.relay_partition rp ON rp.relay = p.relay AND rp.partition = p.partition
          ORDER BY p.relay, p.partition, p.pos DESC);
-    TRUNCATE idem.progress_0, idem.progress_1;
+    -- The other stays as it is until the next turn: TRUNCATE hides rows from older snapshots, and a dump that began before
+    -- must find the newest progress in one of the two.
+    EXECUTE format('TRUNCATE idem.progress_%s', kept_in);
     EXECUTE format('INSERT INTO idem.progress_%s SELECT * FROM unnest($1)', kept_in) USING newest;
     UPDATE idem.progress_turn SET current = kept_in;
     RETURN true;
@@ -1127,7 +1202,7 @@ EXCEPTION
         RETURN false;
 END
 $$;
-COMMENT ON FUNCTION idem.turn_progress() IS 'Keeps the newest progress of each partition and truncates the rest.';
+COMMENT ON FUNCTION idem.turn_progress() IS 'Truncates the older table of progress, copies the newest of each partition into it, and goes on there.';
 
 CREATE FUNCTION idem.maintain_step(wait boolean) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -1341,6 +1416,37 @@ CREATE VIEW idem.outbox AS
       FROM idem.waiting() w;
 COMMENT ON VIEW idem.outbox IS 'What waits, per relay.';
 
+-- Counts up to a limit: a health check must not be slowest when a relay is furthest behind. What waits for its time is not
+-- late.
+CREATE FUNCTION idem.lag(p idem.progress, partitions integer, OUT messages bigint, OUT oldest timestamptz)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    at_most constant integer := 100000;
+    here timestamptz := clock_timestamp();
+BEGIN
+    SELECT count(*), min(greatest(w.recorded_at, w.deliver_after)) INTO messages, oldest
+      FROM (
+        (SELECT o.recorded_at, o.deliver_after FROM idem.outbox_row o
+          WHERE o.seq > greatest(p.floor_from, p.seq_after) AND o.tx >= pg_snapshot_xmax(p.snapshot_from)
+            AND o.partition_hash % partitions = p.partition AND (o.deliver_after IS NULL OR o.deliver_after <= here)
+          ORDER BY o.seq LIMIT at_most)
+        UNION ALL
+        (SELECT o.recorded_at, o.deliver_after FROM pg_snapshot_xip(p.snapshot_from) AS late (tx), LATERAL (
+            SELECT o.* FROM idem.outbox_row o
+             WHERE o.tx = late.tx AND o.seq > p.seq_after
+               AND o.partition_hash % partitions = p.partition AND (o.deliver_after IS NULL OR o.deliver_after <= here)
+             ORDER BY o.tx, o.seq LIMIT at_most) o)
+        UNION ALL
+        (SELECT (d.effect).recorded_at, d.due_at FROM idem.delayed d
+          WHERE d.relay = p.relay AND d.partition = p.partition AND d.due_at <= here
+          ORDER BY d.due_at, d.seq LIMIT at_most)
+      ) w;
+END
+$$;
+COMMENT ON FUNCTION idem.lag(idem.progress, integer) IS 'How many effects a partition has yet to acknowledge, counted up to 100,000 of each kind, and since when.';
+
 CREATE FUNCTION idem.relay_states() RETURNS TABLE (
     relay        text,
     partition    integer,
@@ -1359,7 +1465,7 @@ BEGIN ATOMIC
     )
     SELECT r.name,
            rp.partition,
-           coalesce(w.messages, 0),
+           w.messages,
            coalesce(extract(epoch FROM clock_timestamp() - w.oldest), 0)::double precision,
            p.leased_until,
            p.written_at,
@@ -1369,12 +1475,7 @@ BEGIN ATOMIC
       FROM idem.relay_partition rp
       JOIN idem.relay r ON r.id = rp.relay AND r.dropped_at IS NULL
      CROSS JOIN LATERAL idem.progress_of(r, rp.partition) p
-      -- What waits for its time is not late.
-      LEFT JOIN (SELECT o.relay, o.partition, count(*) AS messages, min(greatest(o.recorded_at, o.deliver_after)) AS oldest
-                   FROM idem.waiting() o
-                  WHERE o.deliver_after IS NULL OR o.deliver_after <= clock_timestamp()
-                  GROUP BY o.relay, o.partition) w
-        ON w.relay = r.name AND w.partition = rp.partition;
+     CROSS JOIN LATERAL idem.lag(p, r.partitions) w;
 END;
 COMMENT ON FUNCTION idem.relay_states() IS 'What the view idem.relays shows.';
 
@@ -1407,7 +1508,7 @@ COMMENT ON VIEW idem.rings IS 'Each slice: rows (as the statistics have them), b
 
 CREATE VIEW idem.stats AS
     SELECT s.name, s.value FROM idem.counters() AS s;
-COMMENT ON VIEW idem.stats IS 'Counters of this database since the server started. Empty when the library is not preloaded.';
+COMMENT ON VIEW idem.stats IS 'Counters of this database since the server started: what committed transactions did, savepoints that they rolled back included. Empty when the library is not preloaded.';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1488,7 +1589,7 @@ BEGIN
     -- transaction ids
     check_name := 'transaction ids';
     BEGIN
-        PERFORM idem.check_xids(p.snapshot_from)
+        PERFORM idem.check_xids(p)
            FROM idem.relay_partition rp JOIN idem.relay x ON x.id = rp.relay AND x.dropped_at IS NULL
           CROSS JOIN LATERAL idem.progress_of(x, rp.partition) p;
         status := 'ok';
@@ -1833,8 +1934,8 @@ COMMENT ON FUNCTION idem_claim(text, text, boolean, bytea, timestamptz) IS 'Clai
 COMMENT ON FUNCTION idem_claim(uuid, text, boolean, bytea, timestamptz) IS 'Claims a message and says more: claimed, duplicate, in_progress (only without wait), mismatch (handled with another fingerprint), expired (sent before what the ring remembers). handled_at: when it was claimed first. Errors: 22004, 22023, 23000, 25006.';
 COMMENT ON FUNCTION idem_is_claimed(text, text) IS 'Whether the message is claimed, by a committed transaction or by this one. Writes nothing, works on a standby. Errors: 22004, 22023, 23000.';
 COMMENT ON FUNCTION idem_is_claimed(uuid, text) IS 'Whether the message is claimed, by a committed transaction or by this one. Writes nothing, works on a standby. Errors: 22004, 22023, 23000.';
-COMMENT ON FUNCTION idem_forget(text, text) IS 'Forgets a claim, so that the message can be processed again; false when there is none. Its effects stay in the outbox. Errors: 22004, 22023, 23000, 25006.';
-COMMENT ON FUNCTION idem_forget(uuid, text) IS 'Forgets a claim, so that the message can be processed again; false when there is none. Its effects stay in the outbox. Errors: 22004, 22023, 23000, 25006.';
+COMMENT ON FUNCTION idem_forget(text, text) IS 'Forgets a claim, so that the message can be processed again; false when there is none. Its effects stay in the outbox. Errors: 22004, 22023, 23000, 25006, 55000 (a claim of this transaction).';
+COMMENT ON FUNCTION idem_forget(uuid, text) IS 'Forgets a claim, so that the message can be processed again; false when there is none. Its effects stay in the outbox. Errors: 22004, 22023, 23000, 25006, 55000 (a claim of this transaction).';
 COMMENT ON FUNCTION idem_record_effects(text, text, jsonb) IS 'Records outgoing messages with the claim that this transaction holds; answers their message ids. effects: an array of objects with topic, payload or payload_base64, and optionally content_type, key, type, headers, message_id, deliver_after (RFC 3339). Errors: 22004, 22023, 23000, 25006, 55000 (no claim).';
 COMMENT ON FUNCTION idem_record_effects(uuid, text, jsonb) IS 'Records outgoing messages with the claim that this transaction holds; answers their message ids. effects: an array of objects with topic, payload or payload_base64, and optionally content_type, key, type, headers, message_id, deliver_after (RFC 3339). Errors: 22004, 22023, 23000, 25006, 55000 (no claim).';
 COMMENT ON FUNCTION idem_try_record(text, text, jsonb) IS 'Claims and records in one call: false, and nothing is recorded, for a duplicate. Errors: as idem_try_claim and idem_record_effects.';
@@ -1916,18 +2017,32 @@ END
 $$;
 COMMENT ON FUNCTION idem_grant(regrole, text) IS 'Lets a role do the work of a consumer, relay, monitor or admin: EXECUTE on those calls, no table. Errors: 22004, 22023, 42704.';
 
+-- Nobody but the owner has anything until idem_grant: not PUBLIC, whom functions are given to by default, and not those
+-- whom ALTER DEFAULT PRIVILEGES of this database favours.
 DO $$
 DECLARE
-    call record;
+    given record;
 BEGIN
-    FOR call IN
-        SELECT f.oid::pg_catalog.regprocedure AS signature, CASE f.prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END AS what
-          FROM pg_catalog.pg_proc f
-          JOIN pg_catalog.pg_depend e ON e.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
-                                     AND e.objid OPERATOR(pg_catalog.=) f.oid AND e.deptype OPERATOR(pg_catalog.=) 'e'
+    FOR given IN
+        SELECT DISTINCT m.what, m.name, a.grantee
+          FROM (SELECT f.oid, 'pg_catalog.pg_proc'::pg_catalog.regclass AS class,
+                       CASE f.prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END AS what,
+                       f.oid::pg_catalog.regprocedure::text AS name, f.proowner AS owner,
+                       coalesce(f.proacl, pg_catalog.acldefault('f', f.proowner)) AS acl
+                  FROM pg_catalog.pg_proc f
+                UNION ALL
+                SELECT c.oid, 'pg_catalog.pg_class'::pg_catalog.regclass,
+                       CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END,
+                       c.oid::pg_catalog.regclass::text, c.relowner, c.relacl
+                  FROM pg_catalog.pg_class c WHERE c.relkind OPERATOR(pg_catalog.=) ANY ('{r,v,S}'::"char"[])) m
+          JOIN pg_catalog.pg_depend e ON e.classid OPERATOR(pg_catalog.=) m.class AND e.objid OPERATOR(pg_catalog.=) m.oid
+                                     AND e.deptype OPERATOR(pg_catalog.=) 'e'
           JOIN pg_catalog.pg_extension x ON x.oid OPERATOR(pg_catalog.=) e.refobjid AND x.extname OPERATOR(pg_catalog.=) 'idem'
+         CROSS JOIN LATERAL pg_catalog.aclexplode(m.acl) a
+         WHERE a.grantee OPERATOR(pg_catalog.<>) m.owner
     LOOP
-        EXECUTE pg_catalog.format('REVOKE ALL ON %s %s FROM PUBLIC', call.what, call.signature);
+        EXECUTE pg_catalog.format('REVOKE ALL ON %s %s FROM %s', given.what, given.name,
+                                  CASE given.grantee WHEN 0 THEN 'PUBLIC' ELSE given.grantee::pg_catalog.regrole::text END);
     END LOOP;
 END
 $$;

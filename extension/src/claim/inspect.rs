@@ -2,7 +2,7 @@
 
 use super::{check_same_message, identity_keys};
 use crate::destination::{Destination, find};
-use crate::errors::Result;
+use crate::errors::{Error, Result};
 use crate::pg::{Found, Lookup, Table, wait_for};
 use crate::ring::{self, Rings};
 use idem_core::MessageId;
@@ -63,6 +63,10 @@ pub fn forget(id: &MessageId, name: &str) -> Result<bool> {
                 Found::Nothing => break,
                 Found::Row => {
                     check_same_message(&lookup, id, name)?;
+                    if lookup.is_mine() {
+                        // A second execution in this transaction would carry the same moment as the first.
+                        return Err(Error::ForgetsItself);
+                    }
                     lookup.delete();
                     forgotten = true;
                     break;

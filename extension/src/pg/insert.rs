@@ -1,6 +1,7 @@
 //! Inserts without the executor: no plan, no search_path, no privileges of the caller.
 
-use super::Table;
+use super::{Table, raise};
+use pgrx::PgSqlErrorCode;
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 
@@ -81,12 +82,25 @@ impl<'t> Inserter<'t> {
                     continue;
                 }
                 let index = pg_sys::index_open(oid, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE);
+                // One that is being built concurrently takes no rows yet.
+                if !(*(*index).rd_index).indisready {
+                    pg_sys::index_close(index, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE);
+                    continue;
+                }
+                let info = pg_sys::BuildIndexInfo(index);
+                if !(*info).ii_Expressions.is_null() || !(*info).ii_Predicate.is_null() {
+                    raise(
+                        PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED,
+                        "an index on a table of idem has an expression or a predicate".into(),
+                        "Drop it: claims write these tables without the executor. Indexes of plain columns are kept up.",
+                    );
+                }
                 let check = if (*(*index).rd_index).indisunique {
                     pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES
                 } else {
                     pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO
                 };
-                index_insert(index, self.slot, self.table.heap, pg_sys::BuildIndexInfo(index), check);
+                index_insert(index, self.slot, self.table.heap, info, check);
                 pg_sys::index_close(index, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE);
             }
         }

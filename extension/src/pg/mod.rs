@@ -14,7 +14,8 @@ pub use lookup::{Found, Lookup};
 pub use table::Table;
 pub use unbound::next_value;
 
-use pgrx::pg_sys;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::{PgLogLevel, PgSqlErrorCode, pg_sys};
 
 /// Waits until the transaction ends, or only until its speculative insertion is decided.
 pub fn wait_for(xid: pg_sys::TransactionId, speculative_token: u32) {
@@ -23,12 +24,7 @@ pub fn wait_for(xid: pg_sys::TransactionId, speculative_token: u32) {
         if speculative_token != 0 {
             pg_sys::SpeculativeInsertionWait(xid, speculative_token);
         } else {
-            pg_sys::XactLockTableWait(
-                xid,
-                std::ptr::null_mut(),
-                std::ptr::null_mut(),
-                pg_sys::XLTW_Oper::XLTW_InsertIndex,
-            );
+            pg_sys::XactLockTableWait(xid, std::ptr::null_mut(), std::ptr::null_mut(), pg_sys::XLTW_Oper::XLTW_None);
         }
     }
 }
@@ -38,16 +34,22 @@ pub fn ensure_writable(call: &std::ffi::CStr) {
     // SAFETY: they raise or return; the name outlives the call.
     unsafe {
         if pg_sys::RecoveryInProgress() {
-            pgrx::ereport!(
-                ERROR,
-                pgrx::PgSqlErrorCode::ERRCODE_READ_ONLY_SQL_TRANSACTION,
+            raise(
+                PgSqlErrorCode::ERRCODE_READ_ONLY_SQL_TRANSACTION,
                 format!("cannot execute {} during recovery", call.to_string_lossy()),
-                "A standby answers idem_is_claimed and idem_effects; claims go to the primary."
+                "A standby answers idem_is_claimed and idem_effects; claims go to the primary.",
             );
         }
         pg_sys::PreventCommandIfReadOnly(call.as_ptr());
         pg_sys::PreventCommandIfParallelMode(call.as_ptr());
     }
+}
+
+/// Ends the statement with an error, from where no `Result` leads out.
+fn raise(code: PgSqlErrorCode, message: String, hint: &'static str) {
+    ErrorReport::new(code, message, "idem")
+        .set_hint(hint)
+        .report(PgLogLevel::ERROR);
 }
 
 /// The OID of a relation of schema idem; `None` when there is no such relation.

@@ -77,11 +77,20 @@ pub fn look() -> Result<Rings> {
     locked(pg_sys::AccessShareLock as pg_sys::LOCKMODE)
 }
 
+/// A lock that the transaction has already brings no news by itself. No fence waits for a reader, so it asks for them.
+fn hear_the_news(mode: pg_sys::LOCKMODE) {
+    if mode == pg_sys::AccessShareLock as pg_sys::LOCKMODE {
+        // SAFETY: with a lock held, in a transaction.
+        unsafe { pg_sys::AcceptInvalidationMessages() };
+    }
+}
+
 fn locked(mode: pg_sys::LOCKMODE) -> Result<Rings> {
     loop {
         let tables = tables()?;
         // SAFETY: any OID can be locked; if its table was dropped in between, the invalidation has been counted.
         unsafe { pg_sys::LockRelationOid(tables.ring, mode) };
+        hear_the_news(mode);
         if let Some((at, rings)) = RINGS_AT.get()
             && at == generation()
         {

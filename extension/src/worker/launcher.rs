@@ -5,8 +5,8 @@ use crate::pg::wait_a_moment;
 use crate::settings;
 use crate::shared;
 use pgrx::bgworkers::{BackgroundWorker, BackgroundWorkerBuilder, BgWorkerStartTime, DynamicBackgroundWorker, SignalWakeFlags};
-use pgrx::pg_sys;
 use pgrx::prelude::*;
+use pgrx::{PgMemoryContexts, pg_sys};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,11 @@ const WATCH_MS: i64 = 100;
 
 /// Registers the launcher; from `_PG_init` while preloading.
 pub fn register() {
+    // pg_upgrade looks at files while the server runs: nobody may truncate one then.
+    // SAFETY: set by the postmaster's command line before libraries are loaded.
+    if unsafe { pg_sys::IsBinaryUpgrade } {
+        return;
+    }
     BackgroundWorkerBuilder::new("idem launcher")
         .set_type("idem launcher")
         .set_library("idem")
@@ -65,6 +70,8 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
     BackgroundWorker::attach_signal_handlers(SignalWakeFlags::SIGHUP);
     BackgroundWorker::connect_worker_to_spi(None, None);
     let mut sites: HashMap<pg_sys::Oid, Site> = HashMap::new();
+    // The handles of maintainers are never freed one by one: they go together, when none is in use.
+    let mut handles = PgMemoryContexts::new("idem maintainers");
     loop {
         if BackgroundWorker::sighup_received() {
             // SAFETY: outside a transaction, in a process that has loaded its settings.
@@ -81,6 +88,10 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
             }
         }
         let mut running = sites.values().filter(|site| site.running.is_some()).count();
+        if running == 0 {
+            // SAFETY: no handle is left that points into it.
+            unsafe { handles.reset() };
+        }
         let mut at_work = sites.values().filter(|site| site.is_at_work()).count();
         let now = Instant::now();
         for (&database, site) in &mut sites {
@@ -91,7 +102,8 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
             {
                 continue;
             }
-            site.running = start_maintainer(database);
+            // SAFETY: the context lives as long as this function.
+            site.running = unsafe { handles.switch_to(|_| start_maintainer(database)) };
             running += usize::from(site.running.is_some());
             at_work += usize::from(site.running.is_some());
             site.last_start = Some(now);

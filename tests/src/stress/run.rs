@@ -348,7 +348,7 @@ impl Config {
             kills: true,
             moves: true,
             goal,
-            deadline: Duration::from_secs(150),
+            deadline: Duration::from_secs(400),
             seed: 20_26,
         }
     }
@@ -362,7 +362,7 @@ impl Config {
             rotation: Rotation::AtOnce,
             kills: false,
             moves: false,
-            deadline: Duration::from_secs(60),
+            deadline: Duration::from_secs(180),
             ..Self::healthy(Goal::Double)
         }
     }
@@ -380,7 +380,7 @@ impl Config {
             rotation: Rotation::Calls,
             kills: false,
             moves: false,
-            deadline: Duration::from_secs(60),
+            deadline: Duration::from_secs(180),
             ..Self::healthy(Goal::Double)
         }
     }

@@ -5,6 +5,7 @@
 
 mod api;
 mod bad_input;
+mod beside;
 mod docs;
 mod i8_duplicate_is_free;
 mod isolation;

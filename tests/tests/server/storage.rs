@@ -258,7 +258,8 @@ async fn i7_progress_is_bounded_and_a_turn_of_its_tables_keeps_cursor_and_lease(
     assert_eq!(payload, "1");
 
     let size = async || -> Result<i64> {
-        let sql = "SELECT pg_total_relation_size('idem.progress_0') + pg_total_relation_size('idem.progress_1')";
+        // The other keeps what older snapshots must find, until the next turn.
+        let sql = "SELECT pg_total_relation_size(format('idem.progress_%s', current)::regclass) FROM idem.progress_turn";
         Ok(session.text(sql).await?.parse()?)
     };
     let state = "SELECT leased_until, seq_after, seq_through, floor_from, snapshot_from, snapshot_to FROM idem.progress ORDER BY pos DESC LIMIT 1";
@@ -284,6 +285,10 @@ async fn i7_progress_is_bounded_and_a_turn_of_its_tables_keeps_cursor_and_lease(
         })
         .await?;
         assert_eq!(session.text(state).await?, before, "the newest progress stays");
+        let both = session
+            .text("SELECT pg_total_relation_size('idem.progress_0') + pg_total_relation_size('idem.progress_1')")
+            .await?;
+        ensure!(both.parse::<i64>()? < 32 * 1024 * 1024, "two tables at most: {both} bytes");
     }
 
     session.run(&format!("SELECT idem_relay_ack('default', 0, {token})")).await?;
