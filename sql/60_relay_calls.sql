@@ -45,6 +45,7 @@ BEGIN
         IF p.leased_until > before THEN
             RETURN;  -- somebody is at it
         END IF;
+        PERFORM idem.check_xids(p);
 
         -- What was put aside and is due goes first.
         IF EXISTS (SELECT 1 FROM idem.delayed d WHERE d.relay = this.id AND d.partition = idem_relay_next.partition AND d.due_at <= before) THEN

@@ -584,7 +584,6 @@ CREATE FUNCTION idem.open_pair(p idem.progress) RETURNS idem.progress
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM idem.check_xids(p);
     SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END INTO p.floor_to FROM idem.outbox_seq s;
     p.snapshot_to := idem.full_snapshot();
     SELECT s.last_value INTO p.ceiling_to FROM idem.outbox_seq s;
@@ -747,6 +746,7 @@ BEGIN
         IF p.leased_until > before THEN
             RETURN;  -- somebody is at it
         END IF;
+        PERFORM idem.check_xids(p);
 
         -- What was put aside and is due goes first.
         IF EXISTS (SELECT 1 FROM idem.delayed d WHERE d.relay = this.id AND d.partition = idem_relay_next.partition AND d.due_at <= before) THEN
