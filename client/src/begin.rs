@@ -7,10 +7,11 @@
 use std::{future::Future, ops::Deref, pin::pin, task::Poll};
 
 use futures_util::{FutureExt, poll};
-use tokio_postgres::Client;
+use tokio_postgres::{Client, SimpleQueryMessage};
+use tracing::{Instrument, Span};
 use uuid::Uuid;
 
-use crate::{Claim, Destination, Effect, Error, MessageId, claim::query_claim};
+use crate::{Claimed, Destination, Effect, Error, MessageId, claim::record_effects, span};
 
 /// Begins a transaction and claims a message in one round trip. `None` is a duplicate, and no transaction is open.
 pub async fn begin_and_claim<'c>(
@@ -20,18 +21,65 @@ pub async fn begin_and_claim<'c>(
 ) -> Result<Option<ClaimedTransaction<'c>>, Error> {
     // From here on whatever ends this function early also ends the transaction.
     let open = Open { client, is_open: true };
-    let claimed = {
-        let mut begin = pin!(open.client.batch_execute("BEGIN"));
-        // BEGIN must leave first, or the claim would commit by itself.
-        let begun = poll!(begin.as_mut());
-        let claimed = query_claim(open.client, id, destination).await;
-        settle(begun, begin).await?;
-        claimed?
-    };
+    let claimed = begin_with_claim(open.client, id, destination).await?;
     Ok(claimed.then(|| ClaimedTransaction {
-        claim: Claim::won(open.client, id, destination),
+        claim: Claimed::won(open.client, id, destination),
         open,
     }))
+}
+
+/// Begins and claims; answers whether it is claimed. The transaction is open either way.
+///
+/// One simple query, because its statements stand or fall together: were BEGIN a message of its own and cancelled, the
+/// claim behind it would commit by itself, and nobody would ever process the message.
+pub(crate) async fn begin_with_claim(client: &Client, id: &MessageId, destination: &Destination) -> Result<bool, Error> {
+    let sql = format!("BEGIN; SELECT idem_try_claim({}, {})", id.literal()?, destination.literal()?);
+    async {
+        let answers = client.simple_query(&sql).await?;
+        let claimed = answers.iter().find_map(|answer| match answer {
+            SimpleQueryMessage::Row(row) => row.get(0),
+            _ => None,
+        });
+        let claimed = match claimed {
+            Some("t") => true,
+            Some("f") => false,
+            other => return Err(Error::Unexpected(format!("{other:?} to a claim"))),
+        };
+        Span::current().record("idem.outcome", if claimed { "claimed" } else { "duplicate" });
+        Ok(claimed)
+    }
+    .instrument(span::of_message("try_claim", id, destination))
+    .await
+}
+
+/// Sends ROLLBACK and waits for nothing: the connection works off its requests in order.
+pub(crate) fn rollback_unheard(client: &Client) {
+    // The first poll sends it.
+    let _ = client.batch_execute("ROLLBACK").now_or_never();
+}
+
+/// Records and commits in one round trip. An error other than [`Error::AmbiguousCommit`] is a certain rollback.
+pub(crate) async fn record_and_commit(
+    client: &Client,
+    id: &MessageId,
+    destination: &Destination,
+    effects: &[Effect],
+) -> Result<Vec<Uuid>, Error> {
+    let mut record = pin!(record_effects(client, id, destination, effects));
+    let recorded = poll!(record.as_mut());
+    if let Poll::Ready(Err(error)) = recorded {
+        // It never left, or the connection is gone already: COMMIT was not sent.
+        return Err(error);
+    }
+    // Should recording fail, the server makes a ROLLBACK of this COMMIT.
+    let mut commit = pin!(client.batch_execute("COMMIT"));
+    let committed = poll!(commit.as_mut());
+    let ids = match settle(recorded, record).await {
+        Err(Error::Database(error)) => return Err(Error::of_commit(error)),
+        answer => answer?,
+    };
+    settle(committed, commit).await.map_err(Error::of_commit)?;
+    Ok(ids)
 }
 
 /// A transaction that began together with its claim. Rolls back when dropped.
@@ -39,13 +87,13 @@ pub async fn begin_and_claim<'c>(
 /// It derefs to the [`Client`], which takes the business statements.
 #[must_use = "dropping it rolls the claim back"]
 pub struct ClaimedTransaction<'c> {
-    claim: Claim<'c>,
+    claim: Claimed<'c>,
     open: Open<'c>,
 }
 
 impl<'c> ClaimedTransaction<'c> {
     /// The claim.
-    pub fn claim(&self) -> &Claim<'c> {
+    pub fn claim(&self) -> &Claimed<'c> {
         &self.claim
     }
 
@@ -55,22 +103,9 @@ impl<'c> ClaimedTransaction<'c> {
     /// failed unnoticed is found here too.
     pub async fn record_and_commit(self, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
         let Self { claim, mut open } = self;
-        let mut record = pin!(claim.record_effects(effects));
-        let recorded = poll!(record.as_mut());
-        if let Poll::Ready(Err(error)) = recorded {
-            // It never left, or the connection is gone already: COMMIT was not sent.
-            return Err(error);
-        }
-        // Should recording fail, the server makes a ROLLBACK of this COMMIT.
-        let mut commit = pin!(open.client.batch_execute("COMMIT"));
-        let committed = poll!(commit.as_mut());
-        open.is_open = false;
-        let ids = match settle(recorded, record).await {
-            Err(Error::Database(error)) => return Err(Error::of_commit(error)),
-            answer => answer?,
-        };
-        settle(committed, commit).await.map_err(Error::of_commit)?;
-        Ok(ids)
+        let committed = record_and_commit(open.client, claim.id(), claim.destination(), effects).await;
+        open.is_open = committed.is_err();
+        committed
     }
 
     /// Commits a message without effects.
@@ -103,8 +138,7 @@ struct Open<'c> {
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         if self.is_open {
-            // The first poll sends it, and nobody waits for the answer: the connection works off its requests in order.
-            let _ = self.client.batch_execute("ROLLBACK").now_or_never();
+            rollback_unheard(self.client);
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::{Destination, Effect, Error, MessageId, id::IdArray, span};
 ///
 /// ```compile_fail,E0451
 /// # fn forge(client: &tokio_postgres::Client, id: idem_client::MessageId, destination: idem_client::Destination) {
-/// let forged = idem_client::Claim { client, id, destination };
+/// let forged = idem_client::Claimed { client, id, destination };
 /// # }
 /// ```
 ///
@@ -42,13 +42,13 @@ use crate::{Destination, Effect, Error, MessageId, id::IdArray, span};
 /// # Ok(()) }
 /// ```
 #[must_use = "the message is claimed: process it in this transaction, or roll back"]
-pub struct Claim<'t> {
+pub struct Claimed<'t> {
     client: &'t Client,
     id: MessageId,
     destination: Destination,
 }
 
-impl<'t> Claim<'t> {
+impl<'t> Claimed<'t> {
     /// Callers have just read `true` from a claim on this connection.
     pub(crate) fn won(client: &'t Client, id: &MessageId, destination: &Destination) -> Self {
         Self {
@@ -71,25 +71,29 @@ impl<'t> Claim<'t> {
     /// Records what results from this message, and answers the message ids in the same order. The effects become
     /// visible to relays and duplicates at the commit of this transaction, or never.
     pub async fn record_effects(&self, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
-        let row = self
-            .client
-            .query_typed_one(
-                "SELECT idem_record_effects($1, $2, $3)",
-                &[
-                    self.id.parameter(),
-                    self.destination.parameter(),
-                    (&Json(effects), Type::JSONB),
-                ],
-            )
-            .instrument(span::of_message("record_effects", &self.id, &self.destination))
-            .await?;
-        Ok(row.try_get(0)?)
+        record_effects(self.client, &self.id, &self.destination, effects).await
     }
 }
 
-impl std::fmt::Debug for Claim<'_> {
+pub(crate) async fn record_effects(
+    client: &Client,
+    id: &MessageId,
+    destination: &Destination,
+    effects: &[Effect],
+) -> Result<Vec<Uuid>, Error> {
+    let row = client
+        .query_typed_one(
+            "SELECT idem_record_effects($1, $2, $3)",
+            &[id.parameter(), destination.parameter(), (&Json(effects), Type::JSONB)],
+        )
+        .instrument(span::of_message("record_effects", id, destination))
+        .await?;
+    Ok(row.try_get(0)?)
+}
+
+impl std::fmt::Debug for Claimed<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Claim")
+        f.debug_struct("Claimed")
             .field("id", &self.id)
             .field("destination", &self.destination)
             .finish_non_exhaustive()
@@ -104,20 +108,15 @@ pub async fn try_claim<'t>(
     tx: &'t Transaction<'_>,
     id: &MessageId,
     destination: &Destination,
-) -> Result<Option<Claim<'t>>, Error> {
+) -> Result<Option<Claimed<'t>>, Error> {
     let client = tx.client();
-    let claimed = query_claim(client, id, destination).await?;
-    Ok(claimed.then(|| Claim::won(client, id, destination)))
-}
-
-pub(crate) async fn query_claim(client: &Client, id: &MessageId, destination: &Destination) -> Result<bool, Error> {
     async {
         let row = client
             .query_typed_one("SELECT idem_try_claim($1, $2)", &[id.parameter(), destination.parameter()])
             .await?;
-        let claimed = row.try_get(0)?;
+        let claimed: bool = row.try_get(0)?;
         Span::current().record("idem.outcome", if claimed { "claimed" } else { "duplicate" });
-        Ok(claimed)
+        Ok(claimed.then(|| Claimed::won(client, id, destination)))
     }
     .instrument(span::of_message("try_claim", id, destination))
     .await
@@ -129,7 +128,7 @@ pub async fn try_claim_batch<'t>(
     tx: &'t Transaction<'_>,
     ids: &[MessageId],
     destination: &Destination,
-) -> Result<Vec<Option<Claim<'t>>>, Error> {
+) -> Result<Vec<Option<Claimed<'t>>>, Error> {
     let client = tx.client();
     let row = client
         .query_typed_one(
@@ -145,7 +144,7 @@ pub async fn try_claim_batch<'t>(
     Ok(claimed
         .into_iter()
         .zip(ids)
-        .map(|(claimed, id)| claimed.then(|| Claim::won(client, id, destination)))
+        .map(|(claimed, id)| claimed.then(|| Claimed::won(client, id, destination)))
         .collect())
 }
 
@@ -168,19 +167,19 @@ impl Default for ClaimOptions {
 }
 
 impl ClaimOptions {
-    /// Answers [`Outcome::InProgress`] instead of waiting for a transaction that is just claiming the same.
+    /// Answers [`Claim::InProgress`] instead of waiting for a transaction that is just claiming the same.
     pub fn no_wait(mut self) -> Self {
         self.wait = false;
         self
     }
 
-    /// A digest of the content, kept with the claim: the same identity with another one is [`Outcome::Mismatch`].
+    /// A digest of the content, kept with the claim: the same identity with another one is [`Claim::Mismatch`].
     pub fn fingerprint(mut self, fingerprint: impl Into<Vec<u8>>) -> Self {
         self.fingerprint = Some(fingerprint.into());
         self
     }
 
-    /// When the message was sent: older than what is remembered is [`Outcome::Expired`].
+    /// When the message was sent: older than what is remembered is [`Claim::Expired`].
     pub fn sent_at(mut self, sent_at: OffsetDateTime) -> Self {
         self.sent_at = Some(sent_at);
         self
@@ -190,9 +189,9 @@ impl ClaimOptions {
 /// What became of a [`claim`].
 #[derive(Debug)]
 #[must_use = "only a claimed message may be processed"]
-pub enum Outcome<'t> {
+pub enum Claim<'t> {
     /// This transaction processes the message.
-    Claimed(Claim<'t>),
+    New(Claimed<'t>),
     /// It was processed before.
     Duplicate {
         /// When the first execution claimed it.
@@ -215,7 +214,7 @@ pub async fn claim<'t>(
     id: &MessageId,
     destination: &Destination,
     options: &ClaimOptions,
-) -> Result<Outcome<'t>, Error> {
+) -> Result<Claim<'t>, Error> {
     async {
         let client = tx.client();
         let row = client
@@ -233,15 +232,15 @@ pub async fn claim<'t>(
         let outcome: &str = row.try_get(0)?;
         Span::current().record("idem.outcome", outcome);
         match outcome {
-            "claimed" => Ok(Outcome::Claimed(Claim::won(client, id, destination))),
-            "duplicate" => Ok(Outcome::Duplicate {
+            "claimed" => Ok(Claim::New(Claimed::won(client, id, destination))),
+            "duplicate" => Ok(Claim::Duplicate {
                 handled_at: row.try_get(1)?,
             }),
-            "in_progress" => Ok(Outcome::InProgress),
-            "mismatch" => Ok(Outcome::Mismatch {
+            "in_progress" => Ok(Claim::InProgress),
+            "mismatch" => Ok(Claim::Mismatch {
                 handled_at: row.try_get(1)?,
             }),
-            "expired" => Ok(Outcome::Expired),
+            "expired" => Ok(Claim::Expired),
             other => Err(Error::Unexpected(format!("outcome {other:?}"))),
         }
     }

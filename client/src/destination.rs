@@ -4,7 +4,7 @@ use std::fmt;
 
 use tokio_postgres::types::{ToSql, Type};
 
-use crate::Error;
+use crate::{Error, sql};
 
 /// The longest name that the server takes, in bytes.
 const LONGEST_BYTES: usize = 255;
@@ -33,6 +33,11 @@ impl Destination {
     /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The name as SQL, for a simple query. [`Error::Invalid`] for a text that no SQL can carry.
+    pub(crate) fn literal(&self) -> Result<String, Error> {
+        sql::literal(&self.0)
     }
 
     pub(crate) fn parameter(&self) -> (&(dyn ToSql + Sync), Type) {

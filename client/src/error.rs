@@ -4,6 +4,9 @@ use std::{error::Error as _, io};
 
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
+#[cfg(feature = "runtime")]
+use crate::HandlerError;
+
 /// Everything that a call can answer besides its result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -22,6 +25,24 @@ pub enum Error {
     /// **Do not acknowledge the message.** Let it be delivered again: the claim then says which it was.
     #[error("the connection was lost during COMMIT, which may have taken effect or not")]
     AmbiguousCommit(#[source] tokio_postgres::Error),
+    /// The payload is not the JSON that was asked for: the same message will fail again.
+    #[error("the payload is not the JSON that was expected")]
+    Decode(#[source] serde_json::Error),
+    /// The message has nothing that it could be known by, and its policy is to refuse such messages.
+    #[error("the message has no id: choose another id strategy for its destination, or let it be processed unprotected")]
+    MissingId,
+    /// The handler failed, and everything was rolled back.
+    #[cfg(feature = "runtime")]
+    #[error("the handler failed: {0}")]
+    Handler(HandlerError),
+    /// The handler kept its [`Tx`](crate::Tx) beyond its end. The connection was closed, which rolls back.
+    #[cfg(feature = "runtime")]
+    #[error("the handler has kept its transaction: drop it before the handler ends")]
+    TransactionKept,
+    /// The pool gave no connection in time, or is closed.
+    #[cfg(feature = "runtime")]
+    #[error("no connection from the pool: {0}")]
+    Pool(String),
     /// The server answered something that this version does not know.
     #[error("unexpected answer of the server: {0}")]
     Unexpected(String),
@@ -47,6 +68,14 @@ pub enum ErrorKind {
     NotGranted,
     /// The functions are not on the search_path, or the extension is not installed (42883, 3F000).
     NotInstalled,
+    /// The message has no id, and must have one.
+    MissingId,
+    /// The handler failed; another attempt may succeed.
+    Handler,
+    /// The handler failed and said that no attempt can succeed.
+    Terminal,
+    /// The pool had no connection to give: nothing took effect.
+    PoolExhausted,
     /// Anything else.
     Other,
 }
@@ -55,7 +84,19 @@ impl Error {
     /// The kind of this error.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Invalid(_) | Self::Encode(_) => ErrorKind::Invalid,
+            Self::Invalid(_) | Self::Encode(_) | Self::Decode(_) => ErrorKind::Invalid,
+            Self::MissingId => ErrorKind::MissingId,
+            #[cfg(feature = "runtime")]
+            Self::Handler(error) if error.is_terminal() => ErrorKind::Terminal,
+            #[cfg(feature = "runtime")]
+            Self::Handler(error) => error
+                .database_kind()
+                .filter(|kind| kind.is_retryable())
+                .unwrap_or(ErrorKind::Handler),
+            #[cfg(feature = "runtime")]
+            Self::Pool(_) => ErrorKind::PoolExhausted,
+            #[cfg(feature = "runtime")]
+            Self::TransactionKept => ErrorKind::Terminal,
             Self::AmbiguousCommit(_) => ErrorKind::AmbiguousCommit,
             Self::Unexpected(_) => ErrorKind::Other,
             Self::Database(error) => ErrorKind::of(error),
@@ -99,7 +140,20 @@ impl ErrorKind {
 
     /// Whether running the whole transaction again can succeed: see [`Error::is_retryable`].
     pub fn is_retryable(self) -> bool {
-        matches!(self, Self::Conflict | Self::ConnectionLost | Self::AmbiguousCommit)
+        matches!(
+            self,
+            Self::Conflict | Self::ConnectionLost | Self::AmbiguousCommit | Self::PoolExhausted
+        )
+    }
+}
+
+#[cfg(feature = "runtime")]
+impl From<deadpool_postgres::PoolError> for Error {
+    fn from(error: deadpool_postgres::PoolError) -> Self {
+        match error {
+            deadpool_postgres::PoolError::Backend(error) => Self::Database(error),
+            other => Self::Pool(other.to_string()),
+        }
     }
 }
 

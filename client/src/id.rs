@@ -5,7 +5,7 @@ use std::fmt;
 use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
-use crate::Error;
+use crate::{Error, sql};
 
 /// The longest text id that the server takes, in bytes.
 const LONGEST_BYTES: usize = 1024;
@@ -56,6 +56,14 @@ impl MessageId {
         match &self.0 {
             Repr::Text(id) => (id, Type::TEXT),
             Repr::Uuid(id) => (id, Type::UUID),
+        }
+    }
+
+    /// The value as SQL, for a simple query. [`Error::Invalid`] for a text that no SQL can carry.
+    pub(crate) fn literal(&self) -> Result<String, Error> {
+        match &self.0 {
+            Repr::Text(id) => Ok(format!("{}::text", sql::literal(id)?)),
+            Repr::Uuid(id) => Ok(format!("'{id}'::uuid")),
         }
     }
 

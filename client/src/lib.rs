@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+// The calls, on a transaction or connection of the user.
 mod begin;
 mod claim;
 mod commit;
@@ -12,9 +13,26 @@ mod id;
 mod outbox;
 mod recorded;
 mod span;
+mod sql;
+
+// What runs consumers and relays on top of them.
+#[cfg(feature = "runtime")]
+mod consumer;
+#[cfg(feature = "runtime")]
+mod handler;
+#[cfg(feature = "runtime")]
+mod message;
+#[cfg(feature = "runtime")]
+mod policy;
+#[cfg(feature = "runtime")]
+mod process;
+#[cfg(feature = "runtime")]
+mod relay;
+#[cfg(feature = "runtime")]
+mod settlement;
 
 pub use begin::{ClaimedTransaction, begin_and_claim};
-pub use claim::{Claim, ClaimOptions, Outcome, claim, is_claimed, try_claim, try_claim_batch, try_record};
+pub use claim::{Claim, ClaimOptions, Claimed, claim, is_claimed, try_claim, try_claim_batch, try_record};
 pub use commit::commit;
 pub use destination::Destination;
 pub use effect::Effect;
@@ -22,3 +40,18 @@ pub use error::{Error, ErrorKind};
 pub use id::MessageId;
 pub use outbox::send;
 pub use recorded::{RecordedEffect, effects, replay_effects};
+
+#[cfg(feature = "runtime")]
+pub use consumer::{Delivery, Receipt, Source, TransportError};
+#[cfg(feature = "runtime")]
+pub use handler::{Handled, Handler, HandlerError};
+#[cfg(feature = "runtime")]
+pub use message::{Coordinates, Message};
+#[cfg(feature = "runtime")]
+pub use policy::{IdStrategy, Isolation, MissingId, OnDuplicate, Policy, Retry, Store, Style};
+#[cfg(feature = "runtime")]
+pub use process::{Idem, Processed, Tx};
+#[cfg(feature = "runtime")]
+pub use relay::{OutgoingMessage, PublishError, Publisher};
+#[cfg(feature = "runtime")]
+pub use settlement::Settlement;

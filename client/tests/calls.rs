@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use futures_util::{FutureExt, future::join_all};
 use idem_client::{
-    ClaimOptions, Destination, Effect, Error, ErrorKind, MessageId, Outcome, begin_and_claim, claim, commit, effects, is_claimed,
+    Claim, ClaimOptions, Destination, Effect, Error, ErrorKind, MessageId, begin_and_claim, claim, commit, effects, is_claimed,
     replay_effects, send, try_claim, try_claim_batch, try_record,
 };
 use idem_cluster::{Cluster, Install};
@@ -110,23 +110,23 @@ async fn a_claim_says_why_not() {
 
     let tx = first.transaction().await.unwrap();
     let outcome = claim(&tx, &id, &to, &options).await.unwrap();
-    assert!(matches!(outcome, Outcome::Claimed(_)), "{outcome:?}");
+    assert!(matches!(outcome, Claim::New(_)), "{outcome:?}");
     {
         let other = second.transaction().await.unwrap();
         let outcome = claim(&other, &id, &to, &options.clone().no_wait()).await;
-        assert!(matches!(outcome, Ok(Outcome::InProgress)), "{outcome:?}");
+        assert!(matches!(outcome, Ok(Claim::InProgress)), "{outcome:?}");
     }
     commit(tx).await.unwrap();
 
     let tx = second.transaction().await.unwrap();
     let outcome = claim(&tx, &id, &to, &options).await.unwrap();
-    let Outcome::Duplicate { handled_at } = outcome else {
+    let Claim::Duplicate { handled_at } = outcome else {
         panic!("{outcome:?}");
     };
     assert!(handled_at.is_some());
     let other = ClaimOptions::default().fingerprint(*b"two");
     let outcome = claim(&tx, &id, &to, &other).await.unwrap();
-    assert!(matches!(outcome, Outcome::Mismatch { .. }), "{outcome:?}");
+    assert!(matches!(outcome, Claim::Mismatch { .. }), "{outcome:?}");
 }
 
 #[tokio::test]
@@ -148,10 +148,10 @@ async fn what_can_no_longer_be_told_from_a_duplicate_has_expired() {
     loop {
         let tx = client.transaction().await.unwrap();
         let outcome = claim(&tx, &new_id(), &to, &sent_long_ago).await.unwrap();
-        if matches!(outcome, Outcome::Expired) {
+        if matches!(outcome, Claim::Expired) {
             return;
         }
-        assert!(matches!(outcome, Outcome::Claimed(_)), "{outcome:?}");
+        assert!(matches!(outcome, Claim::New(_)), "{outcome:?}");
         assert!(OffsetDateTime::now_utc() < deadline, "the ring does not turn");
         tx.rollback().await.unwrap();
         client.batch_execute("CALL idem_maintain()").await.unwrap();

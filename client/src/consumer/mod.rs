@@ -1,0 +1,5 @@
+//! The consumer runtime: fetch, process, settle.
+
+mod source;
+
+pub use source::{Delivery, Receipt, Source, TransportError};

@@ -1,0 +1,66 @@
+//! Where messages come from. Small, so that one's own transport takes 30 lines.
+
+use std::{fmt, future::Future};
+
+use futures_util::future::BoxFuture;
+
+use crate::{Message, Settlement};
+
+/// An error of a broker or of the way to it.
+pub type TransportError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A stream of deliveries from a broker.
+pub trait Source: Send + 'static {
+    /// Waits for the next delivery; `None` when there will never be one again.
+    ///
+    /// Must be cancel safe: whoever drops the future loses no message that the broker will not deliver again. After an
+    /// error the caller waits a little and asks again; a source that lost its connection connects anew then.
+    fn next(&mut self) -> impl Future<Output = Result<Option<Delivery>, TransportError>> + Send;
+}
+
+/// How a broker is told what became of one delivery.
+pub trait Receipt: Send + 'static {
+    /// Settles the delivery. When that fails the broker delivers again, and the claim finds the duplicate.
+    ///
+    /// A receipt that is dropped unsettled counts as not acknowledged.
+    fn settle(self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>>;
+}
+
+/// One message with its receipt.
+pub struct Delivery {
+    message: Message,
+    receipt: Box<dyn Receipt>,
+}
+
+impl Delivery {
+    /// A message as it came, and the way to settle it.
+    pub fn new(message: Message, receipt: impl Receipt) -> Self {
+        Self {
+            message,
+            receipt: Box::new(receipt),
+        }
+    }
+
+    /// The message.
+    pub fn message(&self) -> &Message {
+        &self.message
+    }
+
+    /// Takes the two apart.
+    pub fn into_parts(self) -> (Message, Box<dyn Receipt>) {
+        (self.message, self.receipt)
+    }
+
+    /// Tells the broker what became of it.
+    pub async fn settle(self, settlement: Settlement) -> Result<(), TransportError> {
+        self.receipt.settle(settlement).await
+    }
+}
+
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Delivery")
+            .field("message", &self.message)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,90 @@
+//! What a user writes: the work on one message, and what it says when it fails.
+
+use std::{error::Error as StdError, fmt, future::Future};
+
+use crate::{Effect, Error, ErrorKind, Message, Tx};
+
+/// What a handler answers: the effects to record, or why it failed.
+pub type Handled = Result<Vec<Effect>, HandlerError>;
+
+/// The work on one message, in the transaction that claimed it.
+///
+/// A closure is one: `|tx: Tx, message: Message| async move { ...; Ok(vec![effect]) }`.
+pub trait Handler: Send + Sync + 'static {
+    /// Does the work. Drops `tx` before it answers: whoever keeps it gets [`Error::TransactionKept`], and a rollback.
+    fn handle(&self, tx: Tx, message: Message) -> impl Future<Output = Handled> + Send;
+}
+
+impl<F, Fut> Handler for F
+where
+    F: Fn(Tx, Message) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Handled> + Send,
+{
+    fn handle(&self, tx: Tx, message: Message) -> impl Future<Output = Handled> + Send {
+        self(tx, message)
+    }
+}
+
+/// Why a handler failed: any error, which `?` takes, or a [terminal](Self::terminal) one.
+///
+/// It is not a [`std::error::Error`] itself, so that every error converts into it.
+pub struct HandlerError {
+    source: Box<dyn StdError + Send + Sync>,
+    is_terminal: bool,
+}
+
+impl HandlerError {
+    /// An error that no new attempt can mend: the message is refused at once.
+    pub fn terminal(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self {
+            source: source.into(),
+            is_terminal: true,
+        }
+    }
+
+    /// Whether no new attempt can mend it.
+    pub fn is_terminal(&self) -> bool {
+        self.is_terminal
+    }
+
+    /// What the handler failed with.
+    pub fn source(&self) -> &(dyn StdError + Send + Sync + 'static) {
+        &*self.source
+    }
+
+    /// The kind, when the database is behind it: a lost conflict or connection can be retried at once.
+    pub fn database_kind(&self) -> Option<ErrorKind> {
+        let mut cause: Option<&(dyn StdError + 'static)> = Some(&*self.source);
+        while let Some(error) = cause {
+            if let Some(error) = error.downcast_ref::<Error>() {
+                return Some(error.kind());
+            }
+            if let Some(error) = error.downcast_ref::<tokio_postgres::Error>() {
+                return Some(ErrorKind::of(error));
+            }
+            cause = error.source();
+        }
+        None
+    }
+}
+
+impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for HandlerError {
+    fn from(source: E) -> Self {
+        Self {
+            source: source.into(),
+            is_terminal: false,
+        }
+    }
+}
+
+impl fmt::Debug for HandlerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.source, f)
+    }
+}
+
+impl fmt::Display for HandlerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.source.fmt(f)
+    }
+}

@@ -1,0 +1,58 @@
+//! What became of a message, and what to tell its broker.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::{Error, ErrorKind, RecordedEffect, Settlement};
+
+/// What [`Idem::process`](crate::Idem::process) made of a message.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+#[must_use = "it says what to tell the broker: see `settlement`"]
+pub enum Processed {
+    /// It was handled just now, and committed.
+    New {
+        /// The message ids of the effects, in order.
+        effects: Vec<Uuid>,
+    },
+    /// It was handled before.
+    Duplicate {
+        /// What was recorded then; empty unless the policy asks for it.
+        effects: Vec<RecordedEffect>,
+    },
+    /// Another transaction is at it, and the policy says not to wait.
+    InProgress,
+    /// Another message was handled under this id.
+    Mismatch,
+    /// Sent so long ago that it can no longer be told from a duplicate.
+    Expired,
+    /// A filter stopped it before it was handled.
+    Stopped,
+}
+
+impl Processed {
+    /// What to tell the broker.
+    pub fn settlement(&self) -> Settlement {
+        match self {
+            Self::New { .. } | Self::Duplicate { .. } | Self::Stopped => Settlement::Acknowledge,
+            Self::InProgress => Settlement::Retry {
+                after: Duration::from_millis(100),
+            },
+            Self::Mismatch => Settlement::reject("another message was handled under this id"),
+            Self::Expired => Settlement::reject("too old to be told from a duplicate"),
+        }
+    }
+}
+
+impl Error {
+    /// What to tell the broker about the message that this came of.
+    ///
+    /// Never [`Settlement::Acknowledge`]. What the same message would meet again is refused, all else comes again.
+    pub fn settlement(&self) -> Settlement {
+        match self.kind() {
+            ErrorKind::Invalid | ErrorKind::MissingId | ErrorKind::Terminal => Settlement::reject(self.to_string()),
+            _ => Settlement::RETRY,
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Where effects go. Small, so that one's own transport takes 30 lines.
+
+use std::{error::Error as StdError, future::Future};
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+/// An effect on its way to a broker.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct OutgoingMessage {
+    /// Give it to the broker as the message id: brokers that dedup do it by this, and so do consumers.
+    pub message_id: Uuid,
+    /// Where it goes: exchange, subject, topic, or a destination in the same database.
+    pub topic: String,
+    /// Effects of one key are published one after the other.
+    pub key: Option<String>,
+    /// What kind of message it is.
+    pub message_type: Option<String>,
+    /// The payload; JSON is its UTF-8 text.
+    pub payload: Bytes,
+    /// How to take the payload.
+    pub content_type: Option<String>,
+    /// The headers.
+    pub headers: Map<String, Value>,
+    /// The W3C trace context of the recording transaction: goes out as header `traceparent`.
+    pub traceparent: Option<String>,
+    /// When it was recorded, by the server's clock.
+    pub recorded_at: OffsetDateTime,
+    /// The destination whose handling it results from; `None` for a plain send.
+    pub source_destination: Option<String>,
+}
+
+/// Publishes effects, and answers only when the broker has confirmed.
+pub trait Publisher: Send + Sync + 'static {
+    /// Publishes one effect and waits for the broker's confirmation.
+    ///
+    /// Called for many effects at once, so that confirmations overlap; two effects of one key are never under way
+    /// together. After [`PublishError::Unavailable`] the caller waits and calls again: a publisher that lost its connection
+    /// connects anew then.
+    fn publish(&self, message: &OutgoingMessage) -> impl Future<Output = Result<(), PublishError>> + Send;
+}
+
+/// Why an effect was not published.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// The broker is away, which says nothing about the effect: it is tried again for as long as it takes.
+    #[error("the broker is not available: {0}")]
+    Unavailable(#[source] Box<dyn StdError + Send + Sync>),
+    /// The broker did not take this effect, but may later: it is tried again, up to the relay's limit, and then parked.
+    #[error("the broker did not take it: {0}")]
+    Rejected(#[source] Box<dyn StdError + Send + Sync>),
+    /// No broker will ever take this effect: it is parked at once.
+    #[error("it cannot be published: {0}")]
+    Permanent(#[source] Box<dyn StdError + Send + Sync>),
+}

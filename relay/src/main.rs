@@ -1,0 +1,3 @@
+//! Publishes the outbox to a broker.
+
+fn main() {}
