@@ -33,6 +33,25 @@ pub struct OutgoingMessage {
     pub source_destination: Option<String>,
 }
 
+impl OutgoingMessage {
+    /// A message that comes from no outbox, recorded now: for whoever uses or tries out a [`Publisher`] alone. What it does
+    /// not have yet can be set.
+    pub fn new(message_id: Uuid, topic: impl Into<String>, payload: impl Into<Bytes>) -> Self {
+        Self {
+            message_id,
+            topic: topic.into(),
+            key: None,
+            message_type: None,
+            payload: payload.into(),
+            content_type: None,
+            headers: Map::new(),
+            traceparent: None,
+            recorded_at: OffsetDateTime::now_utc(),
+            source_destination: None,
+        }
+    }
+}
+
 /// Publishes effects, and answers only when the broker has confirmed.
 pub trait Publisher: Send + Sync + 'static {
     /// Publishes one effect and waits for the broker's confirmation.
