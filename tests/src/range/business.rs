@@ -3,15 +3,10 @@
 use anyhow::Result;
 use tokio_postgres::{Client, GenericClient, types::Type};
 
-use super::{
-    Config, System,
-    message::{Fact, FireAt, MoveTarget},
-    world::World,
-};
+use super::message::{Fact, FireAt, MoveTarget};
 
-/// Makes the tables anew and places the targets.
-pub async fn set_up(client: &Client, world: &World, config: &Config, positions: &[i32]) -> Result<()> {
-    let schema = &world.schema;
+/// Makes the tables anew, in this schema, and places the targets. The schema is the first of the search path.
+pub async fn set_up(client: &Client, schema: &str, players: u32, positions: &[i32]) -> Result<()> {
     client
         .batch_execute(&format!(
             "SET client_min_messages = warning;
@@ -24,14 +19,6 @@ pub async fn set_up(client: &Client, world: &World, config: &Config, positions: 
              CREATE TABLE {schema}.counted (attempt uuid NOT NULL);"
         ))
         .await?;
-    if world.system == System::ById {
-        client
-            .batch_execute(&format!(
-                "ALTER TABLE {schema}.shot ADD PRIMARY KEY (attempt);
-                 CREATE TABLE {schema}.processed (id uuid PRIMARY KEY);"
-            ))
-            .await?;
-    }
     client
         .execute(
             "INSERT INTO target SELECT n - 1, position FROM unnest($1::int[]) WITH ORDINALITY t (position, n)",
@@ -41,7 +28,7 @@ pub async fn set_up(client: &Client, world: &World, config: &Config, positions: 
     client
         .execute(
             "INSERT INTO board SELECT n, 0 FROM generate_series(0, $1::int - 1) n",
-            &[&i32::try_from(config.players)?],
+            &[&i32::try_from(players)?],
         )
         .await?;
     Ok(())

@@ -1,18 +1,24 @@
 //! One system that plays the traffic, at one go or in parts.
 
 use std::{
-    collections::BTreeMap,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use anyhow::{Context, Result};
 use tokio::{task::JoinSet, time::Instant};
-use uuid::Uuid;
 
 use super::{
-    Config, System, business, consumer, message::FireAt, observer::Published, relay, report::SystemReport, session::Session,
-    traffic::Traffic, transport::Counts, verdict, world::World,
+    Config, System, business, consumer,
+    handlers::by_id,
+    message::FireAt,
+    relay,
+    report::SystemReport,
+    session::Session,
+    traffic::Traffic,
+    transport::Counts,
+    verdict::{self, Facts},
+    world::World,
 };
 
 /// A system with its tables and its queue of messages.
@@ -42,13 +48,17 @@ impl Trial {
         let traffic = Traffic::generate(config)?;
         let world = Arc::new(World::new(config, system)?);
         let session = Session::open(&world).await?;
-        business::set_up(&session.client, &world, config, &traffic.positions).await?;
-        if system == System::Idem {
-            session
-                .client
-                .execute("SELECT idem_create_relay($1)", &[&world.relay])
-                .await
-                .context("cannot make a relay: is the extension idem in this database?")?;
+        business::set_up(&session.client, &world.schema, config.players, &traffic.positions).await?;
+        match system {
+            System::Nothing => {}
+            System::ById => by_id::add_keys(&session.client).await?,
+            System::Idem => {
+                session
+                    .client
+                    .execute("SELECT idem_create_relay($1)", &[&world.relay])
+                    .await
+                    .context("cannot make a relay: is the extension idem in this database?")?;
+            }
         }
         world.transport.send_all(&traffic.commands);
         Ok(Self {
@@ -94,21 +104,26 @@ impl Trial {
     }
 
     /// What every attempt has on record: the payloads that a duplicate is given. On idem only, else empty.
-    pub async fn recorded(&self) -> Result<BTreeMap<Uuid, Vec<Published>>> {
+    pub async fn recorded(&self) -> Result<Facts> {
+        if self.world.system != System::Idem {
+            return Ok(Facts::new());
+        }
         let session = Session::open(&self.world).await?;
-        verdict::recorded(&session.client, &self.world, &self.attempts).await
+        verdict::recorded(&session.client, &self.world.targets, &self.attempts).await
     }
 
     /// Every fact that was published so far, per attempt and in order.
     #[must_use]
-    pub fn facts(&self) -> BTreeMap<Uuid, Vec<Published>> {
+    pub fn facts(&self) -> Facts {
         self.world.observer.facts()
     }
 
     /// The verdict, and what led to it. Ends the trial: its relay holds the outbox no longer.
     pub async fn report(self) -> Result<SystemReport> {
         let session = Session::open(&self.world).await?;
-        let verdict = verdict::judge(&session.client, &self.world, &self.attempts).await?;
+        let facts = self.world.observer.facts();
+        let recorded = self.recorded().await?;
+        let verdict = verdict::judge(&session.client, &self.attempts, &facts, &recorded).await?;
         if self.world.system == System::Idem {
             session
                 .client
@@ -121,7 +136,7 @@ impl Trial {
             kills: self.world.kills.load(Ordering::Relaxed),
             played: self.played,
             verdict,
-            facts: self.world.observer.facts(),
+            facts,
         })
     }
 

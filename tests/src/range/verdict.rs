@@ -5,15 +5,18 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use anyhow::Result;
+use idem_client::Destination;
 use tokio_postgres::{Client, types::Type};
 use uuid::Uuid;
 
 use super::{
-    System, leader_board,
+    leader_board,
     message::{FireAt, Kind},
     observer::{Published, contradict},
-    world::World,
 };
+
+/// What was said about each attempt, in order.
+pub type Facts = BTreeMap<Uuid, Vec<Published>>;
 
 /// The errors of one system. All zero is right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,10 +43,8 @@ impl Verdict {
     }
 }
 
-/// Judges what a trial has left behind.
-pub async fn judge(client: &Client, world: &World, attempts: &[FireAt]) -> Result<Verdict> {
-    let facts = world.observer.facts();
-    let recorded = recorded(client, world, attempts).await?;
+/// Judges what a trial has left behind: its tables, the facts that were heard, and those on record.
+pub async fn judge(client: &Client, attempts: &[FireAt], facts: &Facts, recorded: &Facts) -> Result<Verdict> {
     let shots = shots(client).await?;
     let counted: HashSet<Uuid> = client
         .query("SELECT attempt FROM counted", &[])
@@ -84,17 +85,14 @@ pub async fn judge(client: &Client, world: &World, attempts: &[FireAt]) -> Resul
 }
 
 /// The effects on record of each attempt, as a duplicate would be given them.
-pub async fn recorded(client: &Client, world: &World, attempts: &[FireAt]) -> Result<BTreeMap<Uuid, Vec<Published>>> {
-    let mut recorded: BTreeMap<Uuid, Vec<Published>> = BTreeMap::new();
-    if world.system != System::Idem {
-        return Ok(recorded);
-    }
+pub async fn recorded(client: &Client, targets: &Destination, attempts: &[FireAt]) -> Result<Facts> {
+    let mut recorded = Facts::new();
     let ids: Vec<Uuid> = attempts.iter().map(|shot| shot.attempt).collect();
     let rows = client
         .query_typed(
             "SELECT attempt, message_id, type, payload \
              FROM unnest($1) AS attempt, LATERAL idem_effects(attempt, $2)",
-            &[(&ids, Type::UUID_ARRAY), (&world.targets.as_str(), Type::TEXT)],
+            &[(&ids, Type::UUID_ARRAY), (&targets.as_str(), Type::TEXT)],
         )
         .await?;
     for row in rows {

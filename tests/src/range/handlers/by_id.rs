@@ -13,7 +13,7 @@
 //! The ids are the best that there are: the attempt's own, also as the id of its facts.
 
 use anyhow::Result;
-use tokio_postgres::{GenericClient, types::Type};
+use tokio_postgres::{Client, GenericClient, types::Type};
 use uuid::Uuid;
 
 use super::Desk;
@@ -21,6 +21,14 @@ use crate::range::{
     business, leader_board,
     message::{Fact, FireAt, MoveTarget},
 };
+
+/// What these handlers know ids by, on top of the tables that all have.
+pub async fn add_keys(client: &Client) -> Result<()> {
+    client
+        .batch_execute("ALTER TABLE shot ADD PRIMARY KEY (attempt); CREATE TABLE processed (id uuid PRIMARY KEY)")
+        .await?;
+    Ok(())
+}
 
 /// Decides, keeps the shot unless it is kept, tells in any case.
 pub async fn fire(desk: &mut Desk<'_>, shot: FireAt) -> Result<()> {
