@@ -25,14 +25,17 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let id = MessageId::from(Uuid::new_v4());
     let mut connection = pool.get().await?;
     let tx = connection.transaction().await?;
-    let claim = try_claim(&tx, &id, &destination).await?.ok_or("a new id is no duplicate")?;
+    let claim = try_claim(&tx, &id, &destination)
+        .await?
+        .into_new()
+        .ok_or("a new id is no duplicate")?;
     let ids = claim.record_effects(std::slice::from_ref(&fact)).await?;
     tx.commit().await.map_err(Error::of_commit)?;
     println!("recorded {ids:?}");
 
     // A duplicate finds them again.
     let tx = connection.transaction().await?;
-    assert!(try_claim(&tx, &id, &destination).await?.is_none());
+    assert!(try_claim(&tx, &id, &destination).await?.is_duplicate());
     let recorded = effects(&*tx, &id, &destination).await?;
     assert!(recorded.iter().map(|effect| effect.message_id).eq(ids));
     tx.rollback().await?;
@@ -40,6 +43,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // And the same in two round trips.
     let claimed = begin_and_claim(&mut connection, &MessageId::from(Uuid::new_v4()), &destination)
         .await?
+        .into_new()
         .ok_or("a new id is no duplicate")?;
     println!("recorded {:?}", claimed.record_and_commit(&[fact]).await?);
     Ok(())

@@ -11,18 +11,18 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 use tracing::{Instrument, Span};
 use uuid::Uuid;
 
-use crate::{Claimed, Destination, Effect, Error, MessageId, claim::record_effects, span};
+use crate::{Claim, Claimed, Destination, Effect, Error, MessageId, claim::record_effects, span};
 
-/// Begins a transaction and claims a message in one round trip. `None` is a duplicate, and no transaction is open.
+/// Begins a transaction and claims a message in one round trip. After a duplicate no transaction is open.
 pub async fn begin_and_claim<'c>(
     client: &'c mut Client,
     id: &MessageId,
     destination: &Destination,
-) -> Result<Option<ClaimedTransaction<'c>>, Error> {
+) -> Result<Claim<ClaimedTransaction<'c>>, Error> {
     // From here on whatever ends this function early also ends the transaction.
     let open = Open { client, is_open: true };
     let claimed = begin_with_claim(open.client, id, destination).await?;
-    Ok(claimed.then(|| ClaimedTransaction {
+    Ok(Claim::new_if(claimed, || ClaimedTransaction {
         claim: Claimed::won(open.client, id, destination),
         open,
     }))

@@ -5,7 +5,7 @@ use tokio_postgres::{Client, GenericClient, Row, Transaction, types::Json, types
 use tracing::{Instrument, Span};
 use uuid::Uuid;
 
-use crate::{Destination, Effect, Error, MessageId, id::IdArray, span};
+use crate::{Claim, Claims, Destination, Effect, Error, MessageId, id::IdArray, span};
 
 /// Proof that this transaction won the right to process a message, and the only way to record its effects.
 ///
@@ -25,7 +25,7 @@ use crate::{Destination, Effect, Error, MessageId, id::IdArray, span};
 /// ```compile_fail,E0505
 /// # async fn handler(tx: tokio_postgres::Transaction<'_>, id: idem_client::MessageId, destination: idem_client::Destination)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// let claim = idem_client::try_claim(&tx, &id, &destination).await?.ok_or("duplicate")?;
+/// let claim = idem_client::try_claim(&tx, &id, &destination).await?.into_new().ok_or("duplicate")?;
 /// tx.commit().await?;
 /// claim.record_effects(&[]).await?;
 /// # Ok(()) }
@@ -36,7 +36,7 @@ use crate::{Destination, Effect, Error, MessageId, id::IdArray, span};
 /// ```
 /// # async fn handler(tx: tokio_postgres::Transaction<'_>, id: idem_client::MessageId, destination: idem_client::Destination)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// let claim = idem_client::try_claim(&tx, &id, &destination).await?.ok_or("duplicate")?;
+/// let claim = idem_client::try_claim(&tx, &id, &destination).await?.into_new().ok_or("duplicate")?;
 /// claim.record_effects(&[]).await?;
 /// idem_client::commit(tx).await?;
 /// # Ok(()) }
@@ -100,7 +100,7 @@ impl std::fmt::Debug for Claimed<'_> {
     }
 }
 
-/// Claims a message; `None` is a duplicate. Waits for a transaction that is just claiming the same.
+/// Claims a message: [`Claim::New`] or [`Claim::Duplicate`], nothing else. Waits for a transaction that is just claiming the same.
 ///
 /// A duplicate is an outcome, not an error: the transaction goes on, and [`effects`](crate::effects) says what the
 /// first execution decided.
@@ -108,7 +108,7 @@ pub async fn try_claim<'t>(
     tx: &'t Transaction<'_>,
     id: &MessageId,
     destination: &Destination,
-) -> Result<Option<Claimed<'t>>, Error> {
+) -> Result<Claim<Claimed<'t>>, Error> {
     let client = tx.client();
     async {
         let row = client
@@ -116,19 +116,18 @@ pub async fn try_claim<'t>(
             .await?;
         let claimed: bool = row.try_get(0)?;
         Span::current().record("idem.outcome", if claimed { "claimed" } else { "duplicate" });
-        Ok(claimed.then(|| Claimed::won(client, id, destination)))
+        Ok(Claim::new_if(claimed, || Claimed::won(client, id, destination)))
     }
     .instrument(span::of_message("try_claim", id, destination))
     .await
 }
 
-/// Claims many messages in one statement. The answer is positional: `None` is a duplicate, and so is the second of
-/// two equal ids.
+/// Claims many messages in one statement. The answer is positional, and the second of two equal ids is a duplicate.
 pub async fn try_claim_batch<'t>(
     tx: &'t Transaction<'_>,
     ids: &[MessageId],
     destination: &Destination,
-) -> Result<Vec<Option<Claimed<'t>>>, Error> {
+) -> Result<Claims<'t>, Error> {
     let client = tx.client();
     let row = client
         .query_typed_one(
@@ -141,11 +140,9 @@ pub async fn try_claim_batch<'t>(
     if claimed.len() != ids.len() {
         return Err(Error::Unexpected(format!("{} answers to {} ids", claimed.len(), ids.len())));
     }
-    Ok(claimed
-        .into_iter()
-        .zip(ids)
-        .map(|(claimed, id)| claimed.then(|| Claimed::won(client, id, destination)))
-        .collect())
+    let claims = claimed.into_iter().zip(ids);
+    let claims = claims.map(|(claimed, id)| Claim::new_if(claimed, || Claimed::won(client, id, destination)));
+    Ok(Claims(claims.collect()))
 }
 
 /// How [`claim`] goes about it.
@@ -186,35 +183,13 @@ impl ClaimOptions {
     }
 }
 
-/// What became of a [`claim`].
-#[derive(Debug)]
-#[must_use = "only a claimed message may be processed"]
-pub enum Claim<'t> {
-    /// This transaction processes the message.
-    New(Claimed<'t>),
-    /// It was processed before.
-    Duplicate {
-        /// When the first execution claimed it.
-        handled_at: Option<OffsetDateTime>,
-    },
-    /// Another transaction is processing it just now; only without waiting.
-    InProgress,
-    /// The identity is known with another fingerprint: two messages under one id.
-    Mismatch {
-        /// When the other one was claimed.
-        handled_at: Option<OffsetDateTime>,
-    },
-    /// Sent so long ago that it can no longer be told from a duplicate.
-    Expired,
-}
-
 /// Claims a message and says more about why not than [`try_claim`].
 pub async fn claim<'t>(
     tx: &'t Transaction<'_>,
     id: &MessageId,
     destination: &Destination,
     options: &ClaimOptions,
-) -> Result<Claim<'t>, Error> {
+) -> Result<Claim<Claimed<'t>>, Error> {
     async {
         let client = tx.client();
         let row = client
@@ -248,14 +223,14 @@ pub async fn claim<'t>(
     .await
 }
 
-/// Claims and records in one call, at the end of a transaction that has done its work already. `false` is a
-/// duplicate: **roll back**, for the work was done twice.
+/// Claims and records in one call, at the end of a transaction that has done its work already. After
+/// [`Claim::Duplicate`] **roll back**, for the work was done twice.
 pub async fn try_record(
     tx: &Transaction<'_>,
     id: &MessageId,
     destination: &Destination,
     effects: &[Effect],
-) -> Result<bool, Error> {
+) -> Result<Claim<()>, Error> {
     let row: Row = tx
         .query_typed_one(
             "SELECT idem_try_record($1, $2, $3)",
@@ -263,7 +238,7 @@ pub async fn try_record(
         )
         .instrument(span::of_message("try_record", id, destination))
         .await?;
-    Ok(row.try_get(0)?)
+    Ok(Claim::new_if(row.try_get(0)?, || ()))
 }
 
 /// Whether the message was claimed by a committed transaction or by this one. Reads only, so a standby answers too.

@@ -11,6 +11,7 @@ mod effect;
 mod error;
 mod id;
 mod outbox;
+mod outcome;
 mod recorded;
 mod span;
 mod sql;
@@ -32,13 +33,14 @@ mod relay;
 mod settlement;
 
 pub use begin::{ClaimedTransaction, begin_and_claim};
-pub use claim::{Claim, ClaimOptions, Claimed, claim, is_claimed, try_claim, try_claim_batch, try_record};
+pub use claim::{ClaimOptions, Claimed, claim, is_claimed, try_claim, try_claim_batch, try_record};
 pub use commit::commit;
 pub use destination::Destination;
 pub use effect::Effect;
 pub use error::{Error, ErrorKind};
 pub use id::MessageId;
 pub use outbox::send;
+pub use outcome::{Claim, Claims};
 pub use recorded::{RecordedEffect, effects, replay_effects};
 
 #[cfg(feature = "runtime")]

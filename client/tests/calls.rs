@@ -63,7 +63,7 @@ async fn a_duplicate_is_given_what_the_first_recorded() {
 
     let bytes = vec![0, 255, 10];
     let tx = client.transaction().await.unwrap();
-    let won = try_claim(&tx, &id, &to).await.unwrap().expect("a new id");
+    let won = try_claim(&tx, &id, &to).await.unwrap().into_new().expect("a new id");
     let ids = won
         .record_effects(&[
             fact(1).key("k").message_type("Fact").header("h", "v"),
@@ -74,7 +74,7 @@ async fn a_duplicate_is_given_what_the_first_recorded() {
     commit(tx).await.unwrap();
 
     let tx = client.transaction().await.unwrap();
-    assert!(try_claim(&tx, &id, &to).await.unwrap().is_none());
+    assert!(try_claim(&tx, &id, &to).await.unwrap().is_duplicate());
     let recorded = effects(&tx, &id, &to).await.unwrap();
     tx.rollback().await.unwrap();
     assert!(recorded.iter().map(|effect| effect.message_id).eq(ids));
@@ -165,7 +165,7 @@ async fn a_batch_answers_by_position() {
     let to = destination();
     let known = new_id();
     let tx = client.transaction().await.unwrap();
-    assert!(try_claim(&tx, &known, &to).await.unwrap().is_some());
+    assert!(try_claim(&tx, &known, &to).await.unwrap().is_new());
     commit(tx).await.unwrap();
 
     let uuid = Uuid::new_v4();
@@ -175,9 +175,9 @@ async fn a_batch_answers_by_position() {
     let ids = [uuid.into(), known, text, same];
     let tx = client.transaction().await.unwrap();
     let claims = try_claim_batch(&tx, &ids, &to).await.unwrap();
-    let won: Vec<bool> = claims.iter().map(Option::is_some).collect();
+    let won: Vec<bool> = claims.iter().map(Claim::is_new).collect();
     assert_eq!(won, [true, false, true, false]);
-    for claim in claims.into_iter().flatten() {
+    for claim in claims.into_iter().filter_map(Claim::into_new) {
         claim.record_effects(&[fact(7)]).await.unwrap();
     }
     commit(tx).await.unwrap();
@@ -191,10 +191,10 @@ async fn work_that_claims_at_its_end_is_told_that_it_came_second() {
     let mut client = server.connect().await;
     let (id, to) = (new_id(), destination());
     let tx = client.transaction().await.unwrap();
-    assert!(try_record(&tx, &id, &to, &[fact(1)]).await.unwrap());
+    assert!(try_record(&tx, &id, &to, &[fact(1)]).await.unwrap().is_new());
     commit(tx).await.unwrap();
     let tx = client.transaction().await.unwrap();
-    assert!(!try_record(&tx, &id, &to, &[fact(2)]).await.unwrap());
+    assert!(try_record(&tx, &id, &to, &[fact(2)]).await.unwrap().is_duplicate());
     tx.rollback().await.unwrap();
     let recorded = effects(&client, &id, &to).await.unwrap();
     assert_eq!(recorded.len(), 1);
@@ -220,18 +220,18 @@ async fn begin_travels_with_the_claim_and_recording_with_commit() {
     let server = Server::get();
     let mut client = server.connect().await;
     let (id, to) = (new_id(), destination());
-    let claimed = begin_and_claim(&mut client, &id, &to).await.unwrap().unwrap();
+    let claimed = begin_and_claim(&mut client, &id, &to).await.unwrap().into_new().unwrap();
     assert!(is_in_transaction(&claimed).await);
     let ids = claimed.record_and_commit(&[fact(1), fact(2)]).await.unwrap();
     assert!(!is_in_transaction(&client).await);
     let recorded = effects(&client, &id, &to).await.unwrap();
     assert!(recorded.iter().map(|effect| effect.message_id).eq(ids));
 
-    assert!(begin_and_claim(&mut client, &id, &to).await.unwrap().is_none());
+    assert!(begin_and_claim(&mut client, &id, &to).await.unwrap().is_duplicate());
     assert!(!is_in_transaction(&client).await);
 
     let empty = new_id();
-    let claimed = begin_and_claim(&mut client, &empty, &to).await.unwrap().unwrap();
+    let claimed = begin_and_claim(&mut client, &empty, &to).await.unwrap().into_new().unwrap();
     claimed.commit().await.unwrap();
     assert!(is_claimed(&client, &empty, &to).await.unwrap());
 }
@@ -241,9 +241,9 @@ async fn a_claimed_transaction_that_is_dropped_or_rolled_back_leaves_the_message
     let server = Server::get();
     let mut client = server.connect().await;
     let (id, to) = (new_id(), destination());
-    drop(begin_and_claim(&mut client, &id, &to).await.unwrap().unwrap());
+    drop(begin_and_claim(&mut client, &id, &to).await.unwrap().into_new().unwrap());
     assert!(!is_claimed(&client, &id, &to).await.unwrap());
-    let claimed = begin_and_claim(&mut client, &id, &to).await.unwrap().unwrap();
+    let claimed = begin_and_claim(&mut client, &id, &to).await.unwrap().into_new().unwrap();
     claimed.rollback().await.unwrap();
     assert!(!is_claimed(&client, &id, &to).await.unwrap());
 
@@ -258,7 +258,7 @@ async fn a_claimed_transaction_notices_a_statement_that_failed_unnoticed() {
     let server = Server::get();
     let mut client = server.connect().await;
     let (id, to) = (new_id(), destination());
-    let claimed = begin_and_claim(&mut client, &id, &to).await.unwrap().unwrap();
+    let claimed = begin_and_claim(&mut client, &id, &to).await.unwrap().into_new().unwrap();
     assert!(claimed.batch_execute("SELECT 1/0").await.is_err());
     let error = claimed.commit().await.unwrap_err();
     assert_eq!(error.sqlstate(), Some(&SqlState::IN_FAILED_SQL_TRANSACTION));
@@ -291,7 +291,11 @@ async fn a_connection_lost_during_commit_is_ambiguous_and_a_refused_commit_is_no
     assert!(matches!(error, Error::Database(_)), "{error:?}");
     assert!(!error.is_retryable());
     assert_eq!(error.sqlstate(), Some(&SqlState::CHECK_VIOLATION));
-    let claimed = begin_and_claim(&mut client, &new_id(), &to).await.unwrap().unwrap();
+    let claimed = begin_and_claim(&mut client, &new_id(), &to)
+        .await
+        .unwrap()
+        .into_new()
+        .unwrap();
     claimed.batch_execute(refuse).await.unwrap();
     let error = claimed.record_and_commit(&[fact(1)]).await.unwrap_err();
     assert!(matches!(error, Error::Database(_)), "{error:?}");
@@ -303,7 +307,11 @@ async fn a_connection_lost_during_commit_is_ambiguous_and_a_refused_commit_is_no
     assert!(matches!(error, Error::AmbiguousCommit(_)), "{error:?}");
     assert!(error.is_retryable());
     let mut client = server.connect().await;
-    let claimed = begin_and_claim(&mut client, &new_id(), &to).await.unwrap().unwrap();
+    let claimed = begin_and_claim(&mut client, &new_id(), &to)
+        .await
+        .unwrap()
+        .into_new()
+        .unwrap();
     claimed.batch_execute(die).await.unwrap();
     let error = claimed.record_and_commit(&[fact(1)]).await.unwrap_err();
     assert!(matches!(error, Error::AmbiguousCommit(_)), "{error:?}");
@@ -322,7 +330,7 @@ async fn errors_say_what_to_do() {
     // A claim whose savepoint is gone is no claim: the server says so, and the borrow checker before it.
     let mut tx = client.transaction().await.unwrap();
     let inner = tx.transaction().await.unwrap();
-    assert!(try_claim(&inner, &new_id(), &to).await.unwrap().is_some());
+    assert!(try_claim(&inner, &new_id(), &to).await.unwrap().is_new());
     inner.rollback().await.unwrap();
     let wrong = tx
         .query_typed("SELECT idem_record_effects('never-claimed', 'client.tests', '[]')", &[])
@@ -357,7 +365,7 @@ async fn of_many_who_claim_at_the_same_time_one_wins() {
     let attempts = (0..8).map(|_| async {
         let mut client = server.connect().await;
         let tx = client.transaction().await.unwrap();
-        let won = try_claim(&tx, &id, &to).await.unwrap().is_some();
+        let won = try_claim(&tx, &id, &to).await.unwrap().is_new();
         commit(tx).await.unwrap();
         won
     });
