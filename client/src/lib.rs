@@ -4,6 +4,7 @@
 
 // The calls, on a transaction or connection of the user.
 mod begin;
+mod care;
 mod claim;
 mod commit;
 mod destination;
@@ -33,6 +34,7 @@ mod relay;
 mod settlement;
 
 pub use begin::{ClaimedTransaction, begin_and_claim};
+pub use care::{Check, Ring, RoleKind, Status, configure, forget, grant, health, maintain, set_retention};
 pub use claim::{ClaimOptions, Claimed, claim, is_claimed, try_claim, try_claim_batch, try_record};
 pub use commit::commit;
 pub use destination::Destination;

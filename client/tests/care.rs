@@ -1,0 +1,142 @@
+//! Set-up and care on a real server, and that the client has a call of every function.
+
+use std::time::{Duration, Instant};
+
+use idem_client::{
+    Claim, Destination, ErrorKind, MessageId, RecordedEffect, Ring, RoleKind, Status, begin_and_claim, configure, effects,
+    forget, grant, health, is_claimed, maintain, set_retention,
+};
+use idem_cluster::{Cluster, Install};
+use tokio_postgres::{Client, NoTls, error::SqlState};
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A server of its own for each test: rings, roles and health belong to all who use one. No worker, so that
+/// nobody else takes care.
+async fn start(name: &str) -> (Cluster, Client) {
+    let install = Install::from_env().expect("cargo xtask setup makes the install");
+    let cluster = Cluster::builder(&install).name(name).preload(false).start().unwrap();
+    cluster.psql("postgres", "CREATE EXTENSION idem").unwrap();
+    let client = connect(&cluster, "").await;
+    (cluster, client)
+}
+
+async fn connect(cluster: &Cluster, options: &str) -> Client {
+    let url = format!("{} {options}", cluster.connection_string("postgres"));
+    let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+async fn claim_and_commit(client: &mut Client, id: &MessageId, to: &Destination) -> Result<bool, idem_client::Error> {
+    match begin_and_claim(client, id, to).await? {
+        Claim::New(claimed) => claimed.commit().await.map(|()| true),
+        other => {
+            assert!(other.is_duplicate());
+            Ok(false)
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_forgotten_message_is_processed_again() {
+    let (_cluster, mut client) = start("client-forget").await;
+    let (id, to) = (MessageId::text("m-1").unwrap(), Destination::new("care").unwrap());
+    assert!(!forget(&client, &id, &to).await.unwrap());
+    assert!(claim_and_commit(&mut client, &id, &to).await.unwrap());
+    assert!(!claim_and_commit(&mut client, &id, &to).await.unwrap());
+    assert!(forget(&client, &id, &to).await.unwrap());
+    assert!(!is_claimed(&client, &id, &to).await.unwrap());
+    assert_eq!(effects(&client, &id, &to).await.unwrap(), Vec::<RecordedEffect>::new());
+    assert!(claim_and_commit(&mut client, &id, &to).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_destination_sits_in_the_first_ring_that_keeps_what_it_asks_for() {
+    let (_cluster, client) = start("client-configure").await;
+    let to = Destination::new("care").unwrap();
+    let ring = async || -> String {
+        let sql = "SELECT r.name FROM idem.destination d JOIN idem.ring r ON r.id = d.ring WHERE d.name = 'care'";
+        client.query_one(sql, &[]).await.unwrap().get(0)
+    };
+    configure(&client, &to, Duration::from_secs(60)).await.unwrap();
+    assert_eq!(ring().await, "short");
+    configure(&client, &to, 8 * DAY).await.unwrap();
+    assert_eq!(ring().await, "long");
+    for wrong in [31 * DAY, Duration::ZERO] {
+        let error = configure(&client, &to, wrong).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    }
+    assert_eq!(ring().await, "long");
+
+    // To the microsecond, and no ring keeps less than is asked of it.
+    set_retention(&client, Ring::Long, 60 * DAY).await.unwrap();
+    set_retention(&client, Ring::Short, Duration::from_micros(100_001))
+        .await
+        .unwrap();
+    let sql = "SELECT retention = '60 days' FROM idem.ring WHERE name = 'long'
+               UNION ALL SELECT retention = '100.001 milliseconds' FROM idem.ring WHERE name = 'short'";
+    for row in client.query(sql, &[]).await.unwrap() {
+        assert!(row.get::<_, bool>(0));
+    }
+    configure(&client, &to, 31 * DAY).await.unwrap();
+    let error = set_retention(&client, Ring::Long, 30 * DAY).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    let error = set_retention(&client, Ring::Standard, 61 * DAY).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+}
+
+#[tokio::test]
+async fn a_role_may_do_what_it_was_granted_and_no_more() {
+    let (cluster, client) = start("client-grant").await;
+    // A name that SQL would have to quote.
+    let name = "The Consumer's";
+    client.batch_execute(r#"CREATE ROLE "The Consumer's" LOGIN"#).await.unwrap();
+    let mut consumer = connect(&cluster, r"user='The Consumer\'s'").await;
+    let (id, to) = (MessageId::text("m-1").unwrap(), Destination::new("care").unwrap());
+
+    let error = claim_and_commit(&mut consumer, &id, &to).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotGranted, "{error}");
+    grant(&client, name, RoleKind::Consumer).await.unwrap();
+    assert!(claim_and_commit(&mut consumer, &id, &to).await.unwrap());
+    let error = health(&consumer).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotGranted, "{error}");
+    grant(&client, name, RoleKind::Monitor).await.unwrap();
+    assert!(!health(&consumer).await.unwrap().is_empty());
+    let error = maintain(&consumer).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotGranted, "{error}");
+    grant(&client, name, RoleKind::Admin).await.unwrap();
+    maintain(&consumer).await.unwrap();
+    grant(&client, name, RoleKind::Relay).await.unwrap();
+
+    let error = grant(&client, "nobody", RoleKind::Consumer).await.unwrap_err();
+    assert_eq!(error.sqlstate(), Some(&SqlState::UNDEFINED_OBJECT), "{error}");
+}
+
+#[tokio::test]
+async fn health_says_the_worst_first_and_maintenance_mends_it() {
+    let (_cluster, client) = start("client-health").await;
+    client
+        .batch_execute("UPDATE idem.ring SET turned_at = turned_at - interval '1 day' WHERE name = 'short'")
+        .await
+        .unwrap();
+    let checks = health(&client).await.unwrap();
+    assert!(checks.is_sorted_by(|a, b| a.status >= b.status), "{checks:#?}");
+    assert_eq!(checks[0].name, "rotation short");
+    assert_eq!(checks[0].status, Status::Critical);
+    assert!(checks[0].detail.contains("late"), "{checks:#?}");
+    for name in ["worker", "rotation long", "outbox", "relay default/0"] {
+        assert!(checks.iter().any(|check| check.name == name), "{name}: {checks:#?}");
+    }
+
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        maintain(&client).await.unwrap();
+        let checks = health(&client).await.unwrap();
+        let ring = checks.iter().find(|check| check.name == "rotation short").unwrap();
+        if ring.status == Status::Ok {
+            break;
+        }
+        assert!(Instant::now() < deadline, "the ring does not turn: {ring:?}");
+    }
+}
