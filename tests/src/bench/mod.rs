@@ -14,6 +14,7 @@ mod load;
 mod old_snapshot;
 mod options;
 mod outbox;
+mod process;
 mod profile;
 mod relay;
 mod report;
@@ -49,6 +50,7 @@ pub fn run(options: &Options) -> Result<bool> {
             Part::C => batch::run(&install, options)?,
             Part::D => old_snapshot::run(&install, options)?,
             Part::E => outbox::run(&install, options)?,
+            Part::F => process::run(&install, options)?,
         };
         for table in tables {
             println!("\n{table}");

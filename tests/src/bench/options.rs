@@ -17,10 +17,12 @@ pub enum Part {
     D,
     /// Recording an effect and draining the outbox
     E,
+    /// The client's `process()`, against the same transaction without protection
+    F,
 }
 
 impl Part {
-    const ALL: [Self; 5] = [Self::A, Self::B, Self::C, Self::D, Self::E];
+    const ALL: [Self; 6] = [Self::A, Self::B, Self::C, Self::D, Self::E, Self::F];
 }
 
 /// The command line.
