@@ -16,8 +16,25 @@ use crate::{chroot, step};
 /// Has to be the version that the extension's Cargo.toml pins.
 const CARGO_PGRX: &str = "0.18.1";
 
-/// While it exists, PostgreSQL's package creates no cluster of its own on this machine.
-const NO_MAIN_CLUSTER: &str = "/etc/postgresql-common/createcluster.d/idem-setup.conf";
+/// Packages would make clusters and start services of their own, which nobody here asked for. PostgreSQL's asks the first file;
+/// all others ask the second, which may be there already and then stays as it is. Both are there only while packages are
+/// installed.
+const BE_QUIET: &str = "set -e
+mkdir -p /etc/postgresql-common/createcluster.d
+echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.d/idem-setup.conf
+if [ ! -e /usr/sbin/policy-rc.d ]; then
+    printf '#!/bin/sh\\n# of the set-up of idem\\nexit 101\\n' >/usr/sbin/policy-rc.d
+    chmod 755 /usr/sbin/policy-rc.d
+fi";
+
+/// Takes back what [`BE_QUIET`] did.
+const BE_AS_BEFORE: &str = "rm -f /etc/postgresql-common/createcluster.d/idem-setup.conf
+if grep -qs 'of the set-up of idem' /usr/sbin/policy-rc.d; then rm /usr/sbin/policy-rc.d; fi";
+
+/// What was not started now would start with the machine. The arguments are packages that have been installed just now.
+const STAY_QUIET: &str = r#"set -e
+command -v systemctl >/dev/null || exit 0
+dpkg-query --listfiles "$@" | sed -n 's|^.*/systemd/system/\([^/@]*\.\(service\|socket\)\)$|\1|p' | xargs -r systemctl disable"#;
 
 pub fn setup(context: &Context) -> Result<()> {
     let _alone = context.alone()?;
@@ -35,16 +52,23 @@ pub fn do_what_is_missing(context: &Context) -> Result<PathBuf> {
 
 /// Debian packages and what each is for; NN is the major version of PostgreSQL.
 #[rustfmt::skip]
-const PACKAGES: [(&str, &str); 9] = [
+const PACKAGES: [(&str, &str); 16] = [
     ("postgresql-NN", "the server; a copy of its programs runs the demo and the tests"),
     ("postgresql-server-dev-NN", "its headers, to build the extension against, and its isolation tester"),
     ("gcc", "the linker, for everything that is built"),
     ("libc6-dev", "the C library to link with"),
+    ("g++", "compiles librdkafka, the client library of Kafka"),
+    ("make", "makes librdkafka"),
+    ("zlib1g-dev", "librdkafka compresses with it"),
     ("clang", "compiles the glue between Rust and the server's headers"),
     ("libclang-dev", "reads the server's headers to make Rust bindings (bindgen)"),
     ("pkg-config", "finds libraries while cargo-pgrx is built"),
     ("libssl-dev", "cargo-pgrx links with it"),
     ("ca-certificates", "lets cargo check whom it downloads from"),
+    ("erlang-base", "RabbitMQ is written in it"),
+    ("rabbitmq-server", "a broker that the demo and the tests start for themselves"),
+    ("nats-server", "another one"),
+    ("pgbouncer", "a proxy that the tests put in front of the server"),
 ];
 
 type Package = (String, &'static str);
@@ -68,35 +92,31 @@ fn install_packages(context: &Context) -> Result<()> {
     );
     let apt = Apt::new(&missing)?;
 
-    // The package would otherwise create and start a cluster of its own, which nobody here asked for.
-    let creates_cluster = missing.iter().any(|(name, _)| name.starts_with("postgresql-"));
-    if creates_cluster {
-        apt.as_root(
-            context,
-            "telling PostgreSQL's package to create no cluster",
-            &[
-                "sh",
-                "-c",
-                &format!("mkdir -p \"$(dirname {NO_MAIN_CLUSTER})\" && echo 'create_main_cluster = false' >{NO_MAIN_CLUSTER}"),
-            ],
-        )?;
-    }
-    let installed = apt.as_root(context, "apt-get update", &["apt-get", "update"]).and_then(|()| {
-        let mut install = vec![
-            "env",
-            "DEBIAN_FRONTEND=noninteractive",
-            "apt-get",
-            "install",
-            "-y",
-            "--no-install-recommends",
-        ];
-        install.extend(missing.iter().map(|(name, _)| name.as_str()));
-        apt.as_root(context, "apt-get install", &install)
-    });
-    if creates_cluster {
-        apt.as_root(context, "taking that back", &["rm", "-f", NO_MAIN_CLUSTER])?;
-    }
+    apt.as_root(context, "telling packages to start no services", &["sh", "-c", BE_QUIET])?;
+    let names: Vec<_> = missing.iter().map(|(name, _)| name.as_str()).collect();
+    let installed = install(context, &apt, &names);
+    apt.as_root(context, "taking that back", &["sh", "-c", BE_AS_BEFORE])?;
     installed
+}
+
+fn install(context: &Context, apt: &Apt, names: &[&str]) -> Result<()> {
+    apt.as_root(context, "apt-get update", &["apt-get", "update"])?;
+    let install = [
+        "env",
+        "DEBIAN_FRONTEND=noninteractive",
+        "apt-get",
+        "install",
+        "-y",
+        "--no-install-recommends",
+    ];
+    apt.as_root(context, "apt-get install", &[&install, names].concat())?;
+    // PostgreSQL's service is for clusters, and there is none unless somebody makes it.
+    let quiet: Vec<_> = names.iter().copied().filter(|name| !name.starts_with("postgresql")).collect();
+    apt.as_root(
+        context,
+        "keeping their services from starting with the machine",
+        &[&["sh", "-c", STAY_QUIET, "sh"], quiet.as_slice()].concat(),
+    )
 }
 
 /// Runs commands as root.
