@@ -1,5 +1,30 @@
 -- The relay's calls: next, publish (outside), ack, each a short transaction of its own.
 
+CREATE FUNCTION idem_relay_partitions(relay text) RETURNS integer
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    this idem.relay := idem.check_relay(idem_relay_partitions.relay, 0);
+BEGIN
+    RETURN this.partitions;
+END
+$$;
+COMMENT ON FUNCTION idem_relay_partitions(text) IS 'How many partitions a relay has; they are numbered from 0. Errors: 22004, 42704.';
+
+CREATE FUNCTION idem.check_lease(lease interval) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF lease IS NULL THEN
+        RAISE EXCEPTION 'lease must not be null' USING ERRCODE = 'null_value_not_allowed';
+    ELSIF lease NOT BETWEEN '1 millisecond' AND '1 day' THEN
+        RAISE EXCEPTION 'lease is %', lease
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 1 millisecond and 1 day.';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION idem.check_lease(interval) IS 'Errors: 22004, 22023.';
+
 CREATE FUNCTION idem_relay_next(relay text, partition integer DEFAULT 0, max_effects integer DEFAULT 100, lease interval DEFAULT '30 seconds')
 RETURNS TABLE (
     token              bigint,
@@ -24,15 +49,13 @@ DECLARE
     p       idem.progress;
     before  timestamptz;
 BEGIN
-    IF max_effects IS NULL OR lease IS NULL THEN
-        RAISE EXCEPTION 'max_effects and lease must not be null' USING ERRCODE = 'null_value_not_allowed';
+    IF max_effects IS NULL THEN
+        RAISE EXCEPTION 'max_effects must not be null' USING ERRCODE = 'null_value_not_allowed';
     ELSIF max_effects NOT BETWEEN 1 AND 10000 THEN
         RAISE EXCEPTION 'max_effects is %', max_effects
             USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 1 and 10000.';
-    ELSIF lease NOT BETWEEN '1 millisecond' AND '1 day' THEN
-        RAISE EXCEPTION 'lease is %', lease
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 1 millisecond and 1 day.';
     END IF;
+    PERFORM idem.check_lease(lease);
 
     -- Locking a row draws a transaction id and writes to the log: not for a look that finds nothing.
     IF NOT idem.has_work(this, partition) THEN
@@ -152,6 +175,28 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem_relay_ack(text, integer, bigint) IS 'The batch that this token holds is published: the cursor moves behind it. Errors: 22004, 22023, 42704, 25000, 55000 (stale token).';
+
+CREATE FUNCTION idem_relay_extend(relay text, partition integer, token bigint, lease interval DEFAULT '30 seconds') RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    this idem.relay := idem.check_relay(idem_relay_extend.relay, idem_relay_extend.partition);
+    p    idem.progress;
+BEGIN
+    PERFORM idem.check_lease(lease);
+    PERFORM idem.lock_partition(this.id, partition);
+    p := idem.held_batch(this, partition, token);
+    -- Its written_at stays: which effects of the batch are due was decided then.
+    p.leased_until := clock_timestamp() + lease;
+    p.pos := idem.append_progress(p);
+    IF p.from_delayed THEN
+        UPDATE idem.delayed d SET token = p.pos
+         WHERE d.relay = this.id AND d.partition = idem_relay_extend.partition AND d.token = idem_relay_extend.token;
+    END IF;
+    RETURN p.pos;
+END
+$$;
+COMMENT ON FUNCTION idem_relay_extend(text, integer, bigint, interval) IS 'The batch that this token holds is leased for so long from now on, under the new token that it answers; with 1 millisecond it is given back, and comes again at once. Errors: 22004, 22023, 42704, 25000, 25006, 55000 (stale token).';
 
 CREATE FUNCTION idem_relay_park(relay text, partition integer, token bigint, message_id uuid, error text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp

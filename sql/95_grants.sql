@@ -11,6 +11,7 @@ INSERT INTO idem.kind_of_role (kind, may_call) VALUES
     ('consumer', 'idem_is_claimed'), ('consumer', 'idem_record_effects'), ('consumer', 'idem_try_record'),
     ('consumer', 'idem_effects'), ('consumer', 'idem_replay_effects'), ('consumer', 'idem_send'),
     ('relay', 'idem_relay_next'), ('relay', 'idem_relay_ack'), ('relay', 'idem_relay_park'), ('relay', 'idem_relay_wait'),
+    ('relay', 'idem_relay_extend'), ('relay', 'idem_relay_partitions'),
     ('monitor', 'idem_health'), ('monitor', 'idem_is_claimed'),
     ('admin', 'idem_forget'), ('admin', 'idem_configure'), ('admin', 'idem_set_retention'), ('admin', 'idem_grant'),
     ('admin', 'idem_maintain'), ('admin', 'idem_create_relay'), ('admin', 'idem_drop_relay'),

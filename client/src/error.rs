@@ -62,8 +62,11 @@ pub enum ErrorKind {
     AmbiguousCommit,
     /// A read-only transaction or a standby (25006): connect to the primary.
     ReadOnly,
-    /// Effects without a claim in this transaction, or a stale token (55000).
+    /// It is not held (55000): effects without a claim in this transaction, or a batch of a relay whose token is stale. Also
+    /// what a relay is told whose transaction ids went backwards.
     NotClaimed,
+    /// There is no relay, or no role, of this name (42704).
+    NotFound,
     /// The role lacks `idem_grant` (42501).
     NotGranted,
     /// The functions are not on the search_path, or the extension is not installed (42883, 3F000).
@@ -169,6 +172,7 @@ fn kind_of(state: &SqlState) -> ErrorKind {
         "22004" | "22023" => ErrorKind::Invalid,
         "25006" => ErrorKind::ReadOnly,
         "55000" => ErrorKind::NotClaimed,
+        "42704" => ErrorKind::NotFound,
         "42501" => ErrorKind::NotGranted,
         "42883" | "3F000" => ErrorKind::NotInstalled,
         _ => ErrorKind::Other,
@@ -220,6 +224,7 @@ mod tests {
             ("22023", ErrorKind::Invalid),
             ("25006", ErrorKind::ReadOnly),
             ("55000", ErrorKind::NotClaimed),
+            ("42704", ErrorKind::NotFound),
             ("42501", ErrorKind::NotGranted),
             ("42883", ErrorKind::NotInstalled),
             ("23505", ErrorKind::Other),

@@ -56,6 +56,9 @@ pub use policy::{IdStrategy, Isolation, MissingId, OnDuplicate, Policy, Retry, S
 #[cfg(feature = "runtime")]
 pub use process::{Idem, Processed, Tx};
 #[cfg(feature = "runtime")]
-pub use relay::{OutgoingMessage, PublishError, Publisher};
+pub use relay::{
+    Batch, OutgoingMessage, PublishError, Publisher, create_relay, drop_relay, relay_ack, relay_extend, relay_next, relay_park,
+    relay_partitions, relay_unpark, relay_wait, repair_relays,
+};
 #[cfg(feature = "runtime")]
 pub use settlement::Settlement;

@@ -11,6 +11,8 @@ use uuid::Uuid;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct OutgoingMessage {
+    /// Its number in the outbox, which gives the order; 0 when it comes from none.
+    pub seq: i64,
     /// Give it to the broker as the message id: brokers that dedup do it by this, and so do consumers.
     pub message_id: Uuid,
     /// Where it goes: exchange, subject, topic, or a destination in the same database.
@@ -38,6 +40,7 @@ impl OutgoingMessage {
     /// not have yet can be set.
     pub fn new(message_id: Uuid, topic: impl Into<String>, payload: impl Into<Bytes>) -> Self {
         Self {
+            seq: 0,
             message_id,
             topic: topic.into(),
             key: None,

@@ -82,17 +82,19 @@ pub const NULL_IS_AN_ANSWER: [(&str, &str); 7] = [
 ];
 
 /// The calls that a read-only transaction can make; idem_maintain as long as nothing is due.
-pub const READERS: [&str; 5] = [
+pub const READERS: [&str; 6] = [
     "idem_is_claimed",
     "idem_effects",
     "idem_health",
+    "idem_relay_partitions",
     "idem_relay_wait",
     "idem_maintain",
 ];
 
 /// The calls that must see what is there now.
-pub const READ_COMMITTED_ONLY: [&str; 5] = [
+pub const READ_COMMITTED_ONLY: [&str; 6] = [
     "idem_relay_next",
+    "idem_relay_extend",
     "idem_relay_ack",
     "idem_relay_park",
     "idem_repair_relays",

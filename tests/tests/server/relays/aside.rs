@@ -30,9 +30,10 @@ async fn i4_a_parked_effect_lets_the_others_pass_and_comes_back_when_it_is_unpar
     assert_eq!(relay.session.text(&unpark).await?, "f", "it is back already");
     let again = relay.batch().await?;
     assert_eq!((again.says(), again.ids()), (vec!["poison"], vec![poison]));
-    // It can be parked again, out of the batch that brought it back.
-    park(&relay.session, again.token, poison).await?;
-    relay.ack(again.token).await?;
+    // It can be parked again, out of the batch that brought it back, and whose lease was extended.
+    let token = relay.extend(again.token, "1 hour").await?;
+    park(&relay.session, token, poison).await?;
+    relay.ack(token).await?;
     assert_eq!(relay.drained().await?, NOTHING);
     assert_eq!(relay.session.text(&unpark).await?, "t");
     assert_eq!(relay.drained().await?, ["poison"]);
@@ -105,7 +106,9 @@ async fn i4_an_effect_whose_time_comes_while_its_batch_is_out_is_not_acknowledge
     let batch = relay.batch().await?;
     assert_eq!(batch.says(), ["now"]);
     until("its time has come", async || is_past(&relay.session, "m1").await).await?;
-    relay.ack(batch.token).await?;
+    // Nor does a longer lease change what is in the batch.
+    let token = relay.extend(batch.token, "1 hour").await?;
+    relay.ack(token).await?;
     assert_eq!(relay.drained().await?, ["later"]);
     Ok(())
 }

@@ -51,6 +51,43 @@ async fn i5_a_lease_keeps_others_away_and_its_token_goes_stale_when_it_runs_out(
     Ok(())
 }
 
+#[tokio::test]
+async fn i5_a_lease_that_is_extended_keeps_others_away_under_a_new_token() -> Result<()> {
+    let db = Database::with_idem("extend").await?;
+    let first = Reader::of(&db, "default").await?.lease("500 milliseconds");
+    let second = Reader::of(&db, "default").await?;
+    send(&first.session, "a").await?;
+    let batch = first.batch().await?;
+    let token = first.extend(batch.token, "1 hour").await?;
+    until("the first lease would have run out", async || {
+        let over = "SELECT clock_timestamp() > max(written_at) + '500 milliseconds' FROM idem.progress";
+        Ok(second.session.text(over).await? == "t")
+    })
+    .await?;
+    assert_eq!(second.next().await?, None, "it holds on");
+    let ack = format!("SELECT idem_relay_ack('default', 0, {})", batch.token);
+    assert_eq!(first.session.refused(&ack).await?.sqlstate, "55000", "the old token is spent");
+    first.ack(token).await?;
+    assert_eq!(second.next().await?, None);
+    Ok(())
+}
+
+#[tokio::test]
+async fn i4_a_batch_that_is_given_back_comes_again_at_once() -> Result<()> {
+    let db = Database::with_idem("back").await?;
+    let first = Reader::of(&db, "default").await?;
+    let second = Reader::of(&db, "default").await?;
+    send(&first.session, "a").await?;
+    let batch = first.batch().await?;
+    first.extend(batch.token, "1 millisecond").await?;
+    until_expired(&first.session).await?;
+    let again = second.batch().await?;
+    assert_eq!(again.ids(), batch.ids());
+    second.ack(again.token).await?;
+    assert_eq!(first.next().await?, None);
+    Ok(())
+}
+
 /// Nobody took it meanwhile, so what was published is published.
 #[tokio::test]
 async fn i5_a_late_acknowledgement_counts_while_nobody_else_took_the_batch() -> Result<()> {

@@ -108,6 +108,18 @@ impl Reader {
         Ok(())
     }
 
+    /// Keeps the lease on a batch for so long from now on; answers its new token.
+    pub async fn extend(&self, token: i64, lease: &str) -> Result<i64> {
+        let row = self
+            .session
+            .query_one(
+                "SELECT idem_relay_extend($1, $2, $3, $4::text::interval)",
+                &[&self.relay, &self.partition, &token, &lease],
+            )
+            .await?;
+        Ok(row.get(0))
+    }
+
     /// Publishes until there is nothing more; answers what was acknowledged, in that order.
     pub async fn drain(&self) -> Result<Vec<Effect>> {
         let mut published = Vec::new();

@@ -25,7 +25,14 @@ const KINDS: [(&str, &[&str]); 4] = [
     ),
     (
         "relay",
-        &["idem_relay_next", "idem_relay_ack", "idem_relay_park", "idem_relay_wait"],
+        &[
+            "idem_relay_partitions",
+            "idem_relay_next",
+            "idem_relay_extend",
+            "idem_relay_ack",
+            "idem_relay_park",
+            "idem_relay_wait",
+        ],
     ),
     ("monitor", &["idem_health", "idem_is_claimed"]),
     (

@@ -179,7 +179,11 @@ async fn i9_the_calls_of_a_relay_look_nothing_up() -> Result<()> {
         rows.iter().map(|row| (row[2], row[3])).collect::<Vec<_>>(),
         [("a", "orders"), ("b", "orders")]
     );
-    let (token, message_id) = (rows[0][0], rows[0][1]);
+    assert_eq!(session.text("SELECT public.idem_relay_partitions('default')").await?, "1");
+    let message_id = rows[0][1];
+    let token = session
+        .text(&format!("SELECT public.idem_relay_extend('default', 0, {})", rows[0][0]))
+        .await?;
     session
         .run(&format!(
             "SELECT public.idem_relay_park('default', 0, {token}, '{message_id}', 'refused')"
