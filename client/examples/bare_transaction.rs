@@ -1,6 +1,6 @@
 //! A pooled transaction is as good as any: deadpool's derefs to the driver's.
 //!
-//! `cargo run -p idem-client --example deadpool -- "host=/run/postgresql user=postgres"`, in a database with the extension.
+//! `cargo run -p idem-client --example bare_transaction -- "host=/run/postgresql user=postgres"`, in a database with the extension.
 
 use std::env;
 
@@ -18,7 +18,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..Config::default()
     }
     .create_pool(Some(Runtime::Tokio1), NoTls)?;
-    let destination = Destination::try_from("example.deadpool")?;
+    let destination = Destination::try_from("example.bare-transaction")?;
     let fact = Effect::json("example.facts", &json!({"seen": true}))?;
 
     // The transaction is the pool's.

@@ -1,0 +1,113 @@
+//! The examples are programs that run: each against a real server, as its first lines say.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+};
+
+use idem_cluster::{Cluster, Install};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+fn server(name: &str) -> Cluster {
+    let install = Install::from_env().expect("cargo xtask setup makes the install");
+    let cluster = Cluster::builder(&install).name(name).start().unwrap();
+    cluster.psql("postgres", "CREATE EXTENSION idem").unwrap();
+    cluster
+}
+
+/// Builds the example, which is quick when `cargo test` has done it before, and finds it.
+fn example(name: &str) -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args([
+            "build",
+            "--quiet",
+            "--package",
+            "idem-client",
+            "--all-features",
+            "--example",
+            name,
+        ])
+        .status()
+        .unwrap();
+    assert!(built.success(), "{name} does not build");
+    // This test is in target/PROFILE/deps.
+    let mut path: PathBuf = std::env::current_exe().unwrap();
+    path.pop();
+    path.pop();
+    Command::new(path.join("examples").join(name))
+}
+
+/// A program that ends when its test does.
+struct Running(Child);
+
+impl Running {
+    /// Asks it to end, and waits.
+    fn terminate(mut self) -> std::process::ExitStatus {
+        kill(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGTERM).unwrap();
+        self.0.wait().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_bare_transaction_claims_and_records() {
+    let cluster = server("example-bare");
+    let output = example("bare_transaction")
+        .arg(cluster.connection_string("postgres"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(
+        cluster
+            .psql("postgres", "SELECT count(*), count(DISTINCT message_id) FROM idem.outbox_row")
+            .unwrap()
+            .trim(),
+        "2|2"
+    );
+}
+
+#[test]
+fn an_axum_service_sends_through_the_outbox() {
+    let cluster = server("example-axum");
+    let mut service = Running(
+        example("axum_outbox")
+            .arg(cluster.connection_string("postgres"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    let mut line = String::new();
+    BufReader::new(service.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line
+        .trim()
+        .strip_prefix("listening on http://")
+        .unwrap_or_else(|| panic!("{line}"));
+
+    let body = r#"{"item": "boots", "pairs": 2}"#;
+    let mut connection = TcpStream::connect(address).unwrap();
+    write!(
+        connection,
+        "POST /orders HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
+
+    let sent = "SELECT o.item, o.pairs, o.id = e.message_id, convert_from(e.payload, 'UTF8')::jsonb ->> 'item' \
+                FROM orders o JOIN idem.outbox_row e ON e.topic = 'orders.placed'";
+    assert_eq!(cluster.psql("postgres", sent).unwrap().trim(), "boots|2|t|boots");
+    assert!(service.terminate().success());
+}
