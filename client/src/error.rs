@@ -29,8 +29,16 @@ pub enum Error {
     #[error("the payload is not the JSON that was expected")]
     Decode(#[source] serde_json::Error),
     /// The message has nothing that it could be known by, and its policy is to refuse such messages.
-    #[error("the message has no id: choose another id strategy for its destination, or let it be processed unprotected")]
-    MissingId,
+    #[error(
+        "a message for {destination} has no id: its id is {strategy}, which is not there \
+         (choose another id strategy for this destination, or let it be processed unprotected)"
+    )]
+    MissingId {
+        /// The destination whose policy it is.
+        destination: String,
+        /// Where the id should have come from.
+        strategy: String,
+    },
     /// The handler failed, and everything was rolled back.
     #[cfg(feature = "runtime")]
     #[error("the handler failed: {0}")]
@@ -88,7 +96,7 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Invalid(_) | Self::Encode(_) | Self::Decode(_) => ErrorKind::Invalid,
-            Self::MissingId => ErrorKind::MissingId,
+            Self::MissingId { .. } => ErrorKind::MissingId,
             #[cfg(feature = "runtime")]
             Self::Handler(error) if error.is_terminal() => ErrorKind::Terminal,
             #[cfg(feature = "runtime")]

@@ -67,6 +67,16 @@ impl MessageId {
         }
     }
 
+    /// As the server takes it: a text that spells a uuid, hyphenated and in either case, is that uuid.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn canonical(&self) -> Self {
+        match &self.0 {
+            // Other spellings of a uuid are texts to the server; they are shorter or longer.
+            Repr::Text(text) if text.len() == 36 => Uuid::try_parse(text).map_or_else(|_| self.clone(), Self::from),
+            _ => self.clone(),
+        }
+    }
+
     fn as_uuid(&self) -> Option<Uuid> {
         match self.0 {
             Repr::Uuid(id) => Some(id),

@@ -21,7 +21,11 @@ mod sql;
 #[cfg(feature = "runtime")]
 mod consumer;
 #[cfg(feature = "runtime")]
+mod filter;
+#[cfg(feature = "runtime")]
 mod handler;
+#[cfg(feature = "runtime")]
+mod memory;
 #[cfg(feature = "runtime")]
 mod message;
 #[cfg(feature = "runtime")]
@@ -48,13 +52,15 @@ pub use recorded::{RecordedEffect, effects, replay_effects};
 #[cfg(feature = "runtime")]
 pub use consumer::{Delivery, Receipt, Source, TransportError};
 #[cfg(feature = "runtime")]
+pub use filter::{After, Before, Filter};
+#[cfg(feature = "runtime")]
 pub use handler::{Handled, Handler, HandlerError};
 #[cfg(feature = "runtime")]
 pub use message::{Coordinates, Message};
 #[cfg(feature = "runtime")]
-pub use policy::{IdStrategy, Isolation, MissingId, OnDuplicate, Policy, Retry, Store, Style};
+pub use policy::{IdFunction, IdStrategy, Isolation, MissingId, OnDuplicate, Policies, Policy, Retry, Rule, Store, Style};
 #[cfg(feature = "runtime")]
-pub use process::{Idem, Processed, Tx};
+pub use process::{Idem, IdemBuilder, Processed, Tx};
 #[cfg(feature = "runtime")]
 pub use relay::{
     Batch, OutgoingMessage, PublishError, Publisher, create_relay, drop_relay, relay_ack, relay_extend, relay_next, relay_park,

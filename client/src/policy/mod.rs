@@ -1,10 +1,23 @@
 //! How a destination wants its messages processed.
 
+mod check;
 mod identity;
+mod pointer;
+mod policies;
+mod rule;
+mod table;
 
 use std::time::Duration;
 
-pub use identity::{IdStrategy, MissingId};
+use serde::Deserialize;
+
+pub use identity::{IdFunction, IdStrategy, MissingId};
+pub use policies::Policies;
+pub use rule::Rule;
+pub(crate) use {
+    check::{check_capacity, check_time_to_live},
+    table::{Entry, Table},
+};
 
 /// What holds for the messages of one destination, or of all whose names begin alike.
 #[derive(Clone, Debug)]
@@ -20,8 +33,13 @@ pub struct Policy {
     pub on_duplicate: OnDuplicate,
     /// Where it is remembered what was handled.
     pub store: Store,
-    /// How long it is remembered; `None` leaves it as the database has it.
+    /// How long it is remembered; `None` leaves it as the database has it. [`Idem::configure`](crate::Idem::configure) tells
+    /// the database.
     pub retention: Option<Duration>,
+    /// How many messages [`Store::Memory`] remembers; beyond that the one that was not asked for longest is forgotten.
+    pub memory_capacity: u64,
+    /// How long [`Store::Memory`] remembers; the retention unless given, and one hour without that.
+    pub memory_ttl: Option<Duration>,
     /// Whether to wait for another transaction that is just handling the same message. Otherwise it comes again later.
     pub wait: bool,
     /// Whether a hash of the payload is kept with the claim, so that another payload under the same id is refused.
@@ -43,6 +61,8 @@ impl Default for Policy {
             on_duplicate: OnDuplicate::Acknowledge,
             store: Store::Database,
             retention: None,
+            memory_capacity: 100_000,
+            memory_ttl: None,
             wait: true,
             fingerprint: false,
             expire: false,
@@ -53,7 +73,8 @@ impl Default for Policy {
 }
 
 /// When the claim is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Style {
     /// First: a duplicate costs no work.
@@ -65,7 +86,8 @@ pub enum Style {
 }
 
 /// What to do about a duplicate, besides acknowledging it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum OnDuplicate {
     /// Nothing.
@@ -77,17 +99,20 @@ pub enum OnDuplicate {
 }
 
 /// Where it is remembered what was handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Store {
     /// In the database, exactly once.
     Database,
-    /// In this process, as long as it lives: for handlers where losing the memory does no harm.
+    /// In this process, as long as it lives: for handlers where losing the memory does no harm. The handler still gets a
+    /// transaction, and its effects go out with it.
     Memory,
 }
 
 /// The isolation level of the transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Isolation {
     /// As the session has it.

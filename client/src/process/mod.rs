@@ -1,14 +1,25 @@
 //! One message, once: claim, work, record, commit.
 
+mod builder;
+mod engine;
+mod front;
 mod processed;
 mod tx;
 
 use std::{future::Future, sync::Arc};
 
 use deadpool_postgres::Pool;
+use tokio_postgres::GenericClient;
+use tracing::warn;
 
-use crate::{Destination, Error, Handled, Message, MessageId, begin, process::tx::Loan};
+use self::{
+    builder::Settings,
+    engine::Work,
+    front::{Prepared, Ready},
+};
+use crate::{Destination, Error, Handled, Message};
 
+pub use builder::IdemBuilder;
 pub use processed::Processed;
 pub use tx::Tx;
 
@@ -18,61 +29,80 @@ pub struct Idem {
     settings: Arc<Settings>,
 }
 
-#[derive(Debug, Default)]
-struct Settings {}
-
 impl Idem {
     /// With the defaults: claim first, by the sender's message id, and acknowledge duplicates silently.
     pub fn new() -> Self {
         Self::default()
     }
 
+    /// With policies, filters and whatever else is to be different.
+    pub fn builder() -> IdemBuilder {
+        IdemBuilder::default()
+    }
+
+    pub(crate) fn with(settings: Settings) -> Self {
+        Self {
+            settings: Arc::new(settings),
+        }
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// Claims the message, lets `handler` work, records the effects that it answers, and commits.
     ///
     /// BEGIN travels with the claim, recording with COMMIT. A handler runs again after a lost conflict or connection, so
     /// what it does outside of the transaction may happen more than once.
+    ///
+    /// Around it the [filters](crate::Filter), and before it the [policy](crate::Policies) of the destination.
     pub async fn process<F, Fut>(&self, pool: &Pool, message: &Message, handler: F) -> Result<Processed, Error>
     where
         F: Fn(Tx, Message) -> Fut,
         Fut: Future<Output = Handled>,
     {
-        let _ = &self.settings;
-        let destination = message.destination()?;
-        let id = MessageId::text(message.message_id().ok_or(Error::MissingId)?)?;
-        eager(pool, message, &id, &destination, handler).await
+        let ready = match self.prepare(message).await? {
+            Prepared::Ready(ready) => ready,
+            Prepared::Done(processed) => return Ok(processed),
+        };
+        let handler = |tx, message: Message| {
+            let handled = handler(tx, message.clone());
+            async move { self.filter_effects(&message, handled.await?).await }
+        };
+        let processed = engine::run(&self.work(pool, &ready), &handler).await;
+        self.conclude(ready, processed).await
     }
-}
 
-async fn eager<F, Fut>(
-    pool: &Pool,
-    message: &Message,
-    id: &MessageId,
-    destination: &Destination,
-    handler: F,
-) -> Result<Processed, Error>
-where
-    F: Fn(Tx, Message) -> Fut,
-    Fut: Future<Output = Handled>,
-{
-    let loan = Loan::new(pool.get().await?);
-    if !begin::begin_with_claim(loan.client(), id, destination).await? {
-        begin::rollback_unheard(loan.client());
-        loan.give_back();
-        return Ok(Processed::Duplicate { effects: Vec::new() });
-    }
-    let handled = handler(loan.lend(), message.clone()).await;
-    if loan.is_kept() {
-        return Err(Error::TransactionKept);
-    }
-    let effects = match handled {
-        Ok(effects) => effects,
-        Err(error) => {
-            begin::rollback_unheard(loan.client());
-            loan.give_back();
-            return Err(Error::Handler(error));
+    fn work<'w>(&'w self, pool: &'w Pool, ready: &'w Ready) -> Work<'w> {
+        Work {
+            pool,
+            message: &ready.message,
+            id: ready.id.as_ref(),
+            destination: &ready.destination,
+            policy: ready.policy(),
+            settings: &self.settings,
         }
-    };
-    let ids = begin::record_and_commit(loan.client(), id, destination, &effects).await?;
-    loan.give_back();
-    Ok(Processed::New { effects: ids })
+    }
+
+    /// Tells the database how long each destination with a rule of its own is remembered, where its rules give a retention,
+    /// and answers which these were. Needs the role of an admin ([`grant`](crate::grant)); nothing else does this.
+    ///
+    /// Rules for names that begin alike and the default rule cannot be told, for the database knows only names: of each that
+    /// has a retention there is a warning. Call [`configure`](crate::configure) for the names that will come, or give them rules
+    /// of their own. Each call waits at most two seconds for running claims; call this outside of a transaction, which would
+    /// keep all claims waiting to its end.
+    pub async fn configure(&self, client: &impl GenericClient) -> Result<Vec<Destination>, Error> {
+        for rule in self.settings.policies.open_retentions() {
+            warn!(
+                rule,
+                "this rule's retention is not applied: the database has to be told each name"
+            );
+        }
+        let mut configured = Vec::new();
+        for (destination, retention) in self.settings.policies.retentions()? {
+            crate::configure(client, &destination, retention).await?;
+            configured.push(destination);
+        }
+        Ok(configured)
+    }
 }

@@ -28,14 +28,18 @@ pub enum Processed {
     /// Sent so long ago that it can no longer be told from a duplicate.
     Expired,
     /// A filter stopped it before it was handled.
-    Stopped,
+    Stopped {
+        /// What the filter says to tell the broker.
+        settlement: Settlement,
+    },
 }
 
 impl Processed {
     /// What to tell the broker.
     pub fn settlement(&self) -> Settlement {
         match self {
-            Self::New { .. } | Self::Duplicate { .. } | Self::Stopped => Settlement::Acknowledge,
+            Self::New { .. } | Self::Duplicate { .. } => Settlement::Acknowledge,
+            Self::Stopped { settlement } => settlement.clone(),
             Self::InProgress => Settlement::Retry {
                 after: Duration::from_millis(100),
             },

@@ -1,0 +1,248 @@
+//! What this process remembers of the messages that it handled.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use moka::{policy::EvictionPolicy, sync::Cache};
+use tokio::sync::{Mutex as Turns, OwnedMutexGuard};
+
+use crate::{Destination, MessageId};
+
+/// One message of one destination, as the server tells them apart.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Identity(Destination, MessageId);
+
+impl Identity {
+    pub(crate) fn new(destination: &Destination, id: &MessageId) -> Self {
+        Self(destination.clone(), id.canonical())
+    }
+}
+
+/// Identities that were handled: a bounded number, for a limited time.
+#[derive(Clone)]
+pub(crate) struct Known(Cache<Identity, ()>);
+
+impl Known {
+    pub(crate) fn new(capacity: u64, ttl: Duration) -> Self {
+        let cache = Cache::builder()
+            .max_capacity(capacity)
+            .time_to_live(ttl)
+            // moka's own policy lets nobody into a full cache who was not asked for before; a message comes once.
+            .eviction_policy(EvictionPolicy::lru());
+        Self(cache.build())
+    }
+
+    pub(crate) fn contains(&self, identity: &Identity) -> bool {
+        // Unlike `contains_key`, this counts as a use.
+        self.0.get(identity).is_some()
+    }
+
+    pub(crate) fn insert(&self, identity: Identity) {
+        self.0.insert(identity, ());
+    }
+}
+
+impl fmt::Debug for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Known").field(&self.0.entry_count()).finish()
+    }
+}
+
+/// The store of [`Store::Memory`](crate::Store::Memory): what was handled, and what is being handled just now.
+#[derive(Clone, Debug)]
+pub(crate) struct Memory {
+    known: Known,
+    /// Apart from the cache, which may forget whom it likes: who is at work must not be forgotten.
+    seats: Arc<Mutex<HashMap<Identity, Seat>>>,
+}
+
+/// Where those who come with one message take turns.
+#[derive(Debug, Default)]
+struct Seat {
+    holders: usize,
+    turns: Arc<Turns<()>>,
+}
+
+/// What a memory says about a message.
+pub(crate) enum Entered {
+    /// It is new: handle it, and say so with [`Turn::handled`].
+    New(Turn),
+    /// It was handled before.
+    Duplicate,
+    /// Somebody is at it.
+    InProgress,
+}
+
+impl Memory {
+    pub(crate) fn new(capacity: u64, ttl: Duration) -> Self {
+        Self {
+            known: Known::new(capacity, ttl),
+            seats: Arc::default(),
+        }
+    }
+
+    /// Asks for a message; with `wait` not before all others who are at it have succeeded, failed or gone.
+    pub(crate) async fn enter(&self, identity: Identity, wait: bool) -> Entered {
+        if self.known.contains(&identity) {
+            return Entered::Duplicate;
+        }
+        let place = Place::new(self, identity);
+        let turns = Arc::clone(&place.turns);
+        let guard = if wait {
+            turns.lock_owned().await
+        } else {
+            match turns.try_lock_owned() {
+                Ok(guard) => guard,
+                Err(_) => return Entered::InProgress,
+            }
+        };
+        // Whoever had the turn before may have handled it.
+        if self.known.contains(&place.identity) {
+            return Entered::Duplicate;
+        }
+        Entered::New(Turn { _guard: guard, place })
+    }
+}
+
+/// The turn to handle a message. Dropped without [`handled`](Self::handled), it lets the next one try.
+pub(crate) struct Turn {
+    // Dropped before the place, so that nobody finds the seat taken by one who has left.
+    _guard: OwnedMutexGuard<()>,
+    place: Place,
+}
+
+impl Turn {
+    /// It took effect: from now on it is a duplicate.
+    pub(crate) fn handled(self) {
+        self.place.memory.known.insert(self.place.identity.clone());
+    }
+}
+
+/// Somebody who has or waits for a turn. A seat lives as long as one of them.
+struct Place {
+    memory: Memory,
+    identity: Identity,
+    turns: Arc<Turns<()>>,
+}
+
+impl Place {
+    fn new(memory: &Memory, identity: Identity) -> Self {
+        let mut seats = lock(&memory.seats);
+        let seat = seats.entry(identity.clone()).or_default();
+        seat.holders += 1;
+        let turns = Arc::clone(&seat.turns);
+        drop(seats);
+        Self {
+            memory: memory.clone(),
+            identity,
+            turns,
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut seats = lock(&self.memory.seats);
+        if let Some(seat) = seats.get_mut(&self.identity) {
+            seat.holders -= 1;
+            if seat.holders == 0 {
+                seats.remove(&self.identity);
+            }
+        }
+    }
+}
+
+/// Nothing that holds the lock can leave the seats half changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+
+    use futures_util::{FutureExt, poll};
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn identity(id: &str) -> Identity {
+        Identity::new(&Destination::new("d").unwrap(), &MessageId::text(id).unwrap())
+    }
+
+    fn memory() -> Memory {
+        Memory::new(100, Duration::from_secs(60))
+    }
+
+    /// The turn, which must be there to be had at once.
+    fn turn(entering: impl Future<Output = Entered>) -> Turn {
+        match entering.now_or_never() {
+            Some(Entered::New(turn)) => turn,
+            _ => panic!("the message is not free"),
+        }
+    }
+
+    #[tokio::test]
+    async fn who_comes_second_waits_and_is_a_duplicate() {
+        let memory = memory();
+        let first = turn(memory.enter(identity("a"), true));
+        let mut second = std::pin::pin!(memory.enter(identity("a"), true));
+        assert!(poll!(second.as_mut()).is_pending());
+        assert!(matches!(memory.enter(identity("a"), false).await, Entered::InProgress));
+        drop(turn(memory.enter(identity("b"), true)));
+        first.handled();
+        assert!(matches!(second.await, Entered::Duplicate));
+        assert!(matches!(memory.enter(identity("a"), false).await, Entered::Duplicate));
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_one_that_fails_has_the_next_turn() {
+        let memory = memory();
+        let first = turn(memory.enter(identity("a"), true));
+        let mut second = std::pin::pin!(memory.enter(identity("a"), true));
+        assert!(poll!(second.as_mut()).is_pending());
+        drop(first);
+        assert!(matches!(second.await, Entered::New(_)));
+    }
+
+    #[tokio::test]
+    async fn who_has_gone_leaves_no_seat_behind() {
+        let memory = memory();
+        let first = turn(memory.enter(identity("a"), true));
+        {
+            let mut second = Box::pin(memory.enter(identity("a"), true));
+            assert!(poll!(second.as_mut()).is_pending());
+        }
+        assert!(matches!(memory.enter(identity("a"), false).await, Entered::InProgress));
+        drop(first);
+        turn(memory.enter(identity("a"), true)).handled();
+        assert!(matches!(memory.enter(identity("a"), true).await, Entered::Duplicate));
+        assert!(lock(&memory.seats).is_empty());
+    }
+
+    #[test]
+    fn the_newest_are_remembered_and_the_number_is_bounded() {
+        let known = Known::new(10, Duration::from_secs(60));
+        for n in 0..1_000 {
+            known.insert(identity(&n.to_string()));
+        }
+        known.0.run_pending_tasks();
+        assert!(known.0.entry_count() <= 10);
+        assert!(known.contains(&identity("999")));
+        assert!(!known.contains(&identity("0")));
+    }
+
+    #[test]
+    fn a_text_that_spells_a_uuid_is_that_uuid() {
+        let uuid = Uuid::from_u128(0xabc);
+        let destination = Destination::new("d").unwrap();
+        let by_uuid = Identity::new(&destination, &uuid.into());
+        assert_eq!(identity(&uuid.to_string()), by_uuid);
+        assert_eq!(identity(&uuid.to_string().to_uppercase()), by_uuid);
+        assert_ne!(identity(&uuid.simple().to_string()), by_uuid);
+    }
+}

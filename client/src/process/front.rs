@@ -1,0 +1,166 @@
+//! What comes before the engine, and what follows it: filters, the policy, the id, and what this process remembers.
+
+use std::sync::Arc;
+
+use tracing::{info, warn};
+
+use super::Idem;
+use crate::{
+    After, Before, Destination, Effect, Error, Handled, Message, MessageId, MissingId, OnDuplicate, Processed, Style,
+    memory::{Entered, Identity, Known, Turn},
+    policy::{Entry, Policy},
+};
+
+/// What is to be done with a message.
+pub(crate) enum Prepared {
+    /// Nothing more: this is the answer.
+    Done(Processed),
+    /// It goes to the engine.
+    Ready(Ready),
+}
+
+/// A message on its way to the engine. Whatever becomes of it there, [`Idem::conclude`] is told.
+pub(crate) struct Ready {
+    /// The message as the filters have left it.
+    pub(crate) message: Message,
+    pub(crate) destination: Destination,
+    pub(crate) entry: Arc<Entry>,
+    /// The id to claim; `None` where nothing is claimed in the database.
+    pub(crate) id: Option<MessageId>,
+    /// Held while the message is handled, where the memory is this process.
+    turn: Option<Turn>,
+}
+
+impl Ready {
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.entry.policy
+    }
+}
+
+impl Idem {
+    /// Everything before the engine. Nothing of the database is touched.
+    pub(crate) async fn prepare(&self, message: &Message) -> Result<Prepared, Error> {
+        let mut message = message.clone();
+        for filter in &self.settings().filters {
+            match filter.before_consuming(&message).await {
+                Before::Continue => {}
+                Before::Stop(settlement) => return Ok(Prepared::Done(Processed::Stopped { settlement })),
+                Before::Replace(other) => message = other,
+            }
+        }
+        let destination = message.destination()?;
+        let entry = Arc::clone(self.settings().policies.of(destination.as_str()));
+        let id = id_of(&message, &destination, &entry.policy)?;
+        let mut ready = Ready {
+            message,
+            destination,
+            entry,
+            id,
+            turn: None,
+        };
+        let Some(id) = &ready.id else {
+            return Ok(Prepared::Ready(ready));
+        };
+        let processed = if let Some(memory) = &ready.entry.memory {
+            match memory.enter(Identity::new(&ready.destination, id), ready.policy().wait).await {
+                Entered::Duplicate => DUPLICATE,
+                Entered::InProgress => Processed::InProgress,
+                Entered::New(turn) => {
+                    (ready.id, ready.turn) = (None, Some(turn));
+                    return Ok(Prepared::Ready(ready));
+                }
+            }
+        } else if let Some((known, identity)) = self.known(&ready)
+            && known.contains(&identity)
+        {
+            DUPLICATE
+        } else {
+            return Ok(Prepared::Ready(ready));
+        };
+        self.after_duplicate(&ready, &processed).await?;
+        Ok(Prepared::Done(processed))
+    }
+
+    /// Everything after the engine, which has committed when it answers.
+    pub(crate) async fn conclude(&self, mut ready: Ready, processed: Result<Processed, Error>) -> Result<Processed, Error> {
+        let processed = processed?;
+        if let Some((known, identity)) = self.known(&ready) {
+            match &processed {
+                // Who only checks has claimed nothing.
+                Processed::New { .. } if ready.policy().style == Style::CheckOnly => {}
+                Processed::New { .. } | Processed::Duplicate { .. } => known.insert(identity),
+                _ => {}
+            }
+        }
+        if let (Some(turn), Processed::New { .. }) = (ready.turn.take(), &processed) {
+            turn.handled();
+        }
+        self.after_duplicate(&ready, &processed).await?;
+        Ok(processed)
+    }
+
+    /// Where it is known that this message is a duplicate, should it be allowed to say so.
+    fn known(&self, ready: &Ready) -> Option<(&Known, Identity)> {
+        let policy = ready.policy();
+        let asks_database = policy.on_duplicate == OnDuplicate::Effects || policy.fingerprint || policy.expire;
+        match (&self.settings().known, &ready.id) {
+            (Some(known), Some(id)) if !asks_database => Some((known, Identity::new(&ready.destination, id))),
+            _ => None,
+        }
+    }
+
+    async fn after_duplicate(&self, ready: &Ready, processed: &Processed) -> Result<(), Error> {
+        let Processed::Duplicate { effects } = processed else {
+            return Ok(());
+        };
+        match (ready.policy().on_duplicate, &self.settings().on_duplicate) {
+            (OnDuplicate::Log, _) => {
+                let id = ready.id.as_ref().map(MessageId::to_string);
+                info!(
+                    destination = ready.destination.as_str(),
+                    message_id = id,
+                    "a duplicate is acknowledged"
+                );
+                Ok(())
+            }
+            (OnDuplicate::Effects, Some(callback)) => {
+                callback(ready.message.clone(), effects.clone()).await.map_err(Error::Handler)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What the filters make of the effects of a handler.
+    pub(crate) async fn filter_effects(&self, message: &Message, mut effects: Vec<Effect>) -> Handled {
+        for filter in self.settings().filters.iter().rev() {
+            match filter.on_consumed(message, &effects).await {
+                After::Continue => {}
+                After::Replace(others) => effects = others,
+                After::Stop(error) => return Err(error),
+            }
+        }
+        Ok(effects)
+    }
+}
+
+const DUPLICATE: Processed = Processed::Duplicate { effects: Vec::new() };
+
+fn id_of(message: &Message, destination: &Destination, policy: &Policy) -> Result<Option<MessageId>, Error> {
+    let id = policy.id.id_of(message)?;
+    if id.is_none() {
+        match policy.missing_id {
+            MissingId::Reject => {
+                return Err(Error::MissingId {
+                    destination: destination.to_string(),
+                    strategy: policy.id.to_string(),
+                });
+            }
+            MissingId::Unprotected => warn!(
+                destination = destination.as_str(),
+                strategy = %policy.id,
+                "a message without an id is processed unprotected: a duplicate of it would take effect again"
+            ),
+        }
+    }
+    Ok(id)
+}
