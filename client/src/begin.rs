@@ -1,17 +1,20 @@
 //! A transaction without extra round trips: BEGIN travels with the claim, recording with COMMIT.
 //!
-//! The driver sends a request at the first poll of its future, so two futures that are polled one after the other
-//! share a round trip. `tokio_postgres::Transaction` keeps its connection to itself until its own BEGIN is answered,
+//! `tokio_postgres::Transaction` keeps its connection to itself until its own BEGIN is answered,
 //! and is used up by its COMMIT. Hence a transaction type of this crate, over a connection that the user owns.
 
-use std::{future::Future, ops::Deref, pin::pin, task::Poll};
+use std::ops::Deref;
 
-use futures_util::{FutureExt, poll};
 use tokio_postgres::{Client, SimpleQueryMessage};
 use tracing::{Instrument, Span};
 use uuid::Uuid;
 
-use crate::{Claim, Claimed, Destination, Effect, Error, MessageId, claim::record_effects, span};
+use crate::{
+    Claim, Claimed, Destination, Effect, Error, MessageId,
+    claim::record_effects,
+    sent::{Sent, commit_alone, commit_behind, rollback_unheard},
+    span,
+};
 
 /// Begins a transaction and claims a message in one round trip. After a duplicate no transaction is open.
 pub async fn begin_and_claim<'c>(
@@ -32,15 +35,11 @@ pub async fn begin_and_claim<'c>(
 ///
 /// One simple query, because its statements stand or fall together: were BEGIN a message of its own and cancelled, the
 /// claim behind it would commit by itself, and nobody would ever process the message.
-pub(crate) async fn begin_with_claim(client: &Client, id: &MessageId, destination: &Destination) -> Result<bool, Error> {
+async fn begin_with_claim(client: &Client, id: &MessageId, destination: &Destination) -> Result<bool, Error> {
     let sql = format!("BEGIN; SELECT idem_try_claim({}, {})", id.literal()?, destination.literal()?);
     async {
         let answers = client.simple_query(&sql).await?;
-        let claimed = answers.iter().find_map(|answer| match answer {
-            SimpleQueryMessage::Row(row) => row.get(0),
-            _ => None,
-        });
-        let claimed = match claimed {
+        let claimed = match only_value(&answers) {
             Some("t") => true,
             Some("f") => false,
             other => return Err(Error::Unexpected(format!("{other:?} to a claim"))),
@@ -52,34 +51,12 @@ pub(crate) async fn begin_with_claim(client: &Client, id: &MessageId, destinatio
     .await
 }
 
-/// Sends ROLLBACK and waits for nothing: the connection works off its requests in order.
-pub(crate) fn rollback_unheard(client: &Client) {
-    // The first poll sends it.
-    let _ = client.batch_execute("ROLLBACK").now_or_never();
-}
-
-/// Records and commits in one round trip. An error other than [`Error::AmbiguousCommit`] is a certain rollback.
-pub(crate) async fn record_and_commit(
-    client: &Client,
-    id: &MessageId,
-    destination: &Destination,
-    effects: &[Effect],
-) -> Result<Vec<Uuid>, Error> {
-    let mut record = pin!(record_effects(client, id, destination, effects));
-    let recorded = poll!(record.as_mut());
-    if let Poll::Ready(Err(error)) = recorded {
-        // It never left, or the connection is gone already: COMMIT was not sent.
-        return Err(error);
-    }
-    // Should recording fail, the server makes a ROLLBACK of this COMMIT.
-    let mut commit = pin!(client.batch_execute("COMMIT"));
-    let committed = poll!(commit.as_mut());
-    let ids = match settle(recorded, record).await {
-        Err(Error::Database(error)) => return Err(Error::of_commit(error)),
-        answer => answer?,
-    };
-    settle(committed, commit).await.map_err(Error::of_commit)?;
-    Ok(ids)
+/// The only value of the only row that a simple query has answered.
+pub(crate) fn only_value(answers: &[SimpleQueryMessage]) -> Option<&str> {
+    answers.iter().find_map(|answer| match answer {
+        SimpleQueryMessage::Row(row) => row.get(0),
+        _ => None,
+    })
 }
 
 /// A transaction that began together with its claim. Rolls back when dropped.
@@ -103,9 +80,14 @@ impl<'c> ClaimedTransaction<'c> {
     /// failed unnoticed is found here too.
     pub async fn record_and_commit(self, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
         let Self { claim, mut open } = self;
-        let committed = record_and_commit(open.client, claim.id(), claim.destination(), effects).await;
-        open.is_open = committed.is_err();
-        committed
+        let recorded = if effects.is_empty() {
+            commit_alone(open.client).await.map(|()| Vec::new())
+        } else {
+            let record = Sent::new(record_effects(open.client, claim.id(), claim.destination(), effects)).await;
+            commit_behind(open.client, vec![record]).await
+        };
+        open.is_open = false;
+        Ok(recorded?.into_iter().flatten().collect())
     }
 
     /// Commits a message without effects.
@@ -140,13 +122,5 @@ impl Drop for Open<'_> {
         if self.is_open {
             rollback_unheard(self.client);
         }
-    }
-}
-
-/// The result of a future that was polled once before.
-async fn settle<T>(first: Poll<T>, rest: impl Future<Output = T>) -> T {
-    match first {
-        Poll::Ready(answer) => answer,
-        Poll::Pending => rest.await,
     }
 }

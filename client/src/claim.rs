@@ -75,6 +75,8 @@ impl<'t> Claimed<'t> {
     }
 }
 
+pub(crate) const RECORD_EFFECTS: &str = "SELECT idem_record_effects($1, $2, $3)";
+
 pub(crate) async fn record_effects(
     client: &Client,
     id: &MessageId,
@@ -83,7 +85,7 @@ pub(crate) async fn record_effects(
 ) -> Result<Vec<Uuid>, Error> {
     let row = client
         .query_typed_one(
-            "SELECT idem_record_effects($1, $2, $3)",
+            RECORD_EFFECTS,
             &[id.parameter(), destination.parameter(), (&Json(effects), Type::JSONB)],
         )
         .instrument(span::of_message("record_effects", id, destination))

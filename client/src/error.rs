@@ -1,6 +1,6 @@
 //! What can go wrong, and whether it makes sense to try again.
 
-use std::{error::Error as _, io};
+use std::{error::Error as _, io, sync::Arc};
 
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
@@ -24,7 +24,7 @@ pub enum Error {
     ///
     /// **Do not acknowledge the message.** Let it be delivered again: the claim then says which it was.
     #[error("the connection was lost during COMMIT, which may have taken effect or not")]
-    AmbiguousCommit(#[source] tokio_postgres::Error),
+    AmbiguousCommit(#[source] Arc<tokio_postgres::Error>),
     /// The payload is not the JSON that was asked for: the same message will fail again.
     #[error("the payload is not the JSON that was expected")]
     Decode(#[source] serde_json::Error),
@@ -85,7 +85,7 @@ pub enum ErrorKind {
     Handler,
     /// The handler failed and said that no attempt can succeed.
     Terminal,
-    /// The pool had no connection to give: nothing took effect.
+    /// The pool or the server (53300) had no connection to give: nothing took effect.
     PoolExhausted,
     /// Anything else.
     Other,
@@ -124,7 +124,8 @@ impl Error {
     /// The SQLSTATE, when the server gave one.
     pub fn sqlstate(&self) -> Option<&SqlState> {
         match self {
-            Self::Database(error) | Self::AmbiguousCommit(error) => error.code(),
+            Self::Database(error) => error.code(),
+            Self::AmbiguousCommit(error) => error.code(),
             _ => None,
         }
     }
@@ -135,7 +136,7 @@ impl Error {
     pub fn of_commit(error: tokio_postgres::Error) -> Self {
         match error.as_db_error() {
             Some(answer) if !is_last_word(answer) => Self::Database(error),
-            _ => Self::AmbiguousCommit(error),
+            _ => Self::AmbiguousCommit(Arc::new(error)),
         }
     }
 }
@@ -183,6 +184,7 @@ fn kind_of(state: &SqlState) -> ErrorKind {
         "42704" => ErrorKind::NotFound,
         "42501" => ErrorKind::NotGranted,
         "42883" | "3F000" => ErrorKind::NotInstalled,
+        "53300" => ErrorKind::PoolExhausted,
         _ => ErrorKind::Other,
     }
 }
@@ -235,6 +237,7 @@ mod tests {
             ("42704", ErrorKind::NotFound),
             ("42501", ErrorKind::NotGranted),
             ("42883", ErrorKind::NotInstalled),
+            ("53300", ErrorKind::PoolExhausted),
             ("23505", ErrorKind::Other),
         ] {
             assert_eq!(kind_of(&SqlState::from_code(state)), kind, "{state}");

@@ -131,6 +131,19 @@ impl IdArray {
         }
     }
 
+    /// The value as SQL, for a simple query. [`Error::Invalid`] for a text that no SQL can carry.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn literal(&self) -> Result<String, Error> {
+        let (items, array) = match self {
+            Self::Text(ids) => (
+                ids.iter().map(|id| sql::literal(id)).collect::<Result<Vec<_>, _>>()?,
+                "text[]",
+            ),
+            Self::Uuid(ids) => (ids.iter().map(|id| format!("'{id}'")).collect(), "uuid[]"),
+        };
+        Ok(format!("ARRAY[{}]::{array}", items.join(",")))
+    }
+
     pub(crate) fn parameter(&self) -> (&(dyn ToSql + Sync), Type) {
         match self {
             Self::Text(ids) => (ids, Type::TEXT_ARRAY),

@@ -14,6 +14,7 @@ mod id;
 mod outbox;
 mod outcome;
 mod recorded;
+mod sent;
 mod span;
 mod sql;
 
@@ -60,7 +61,7 @@ pub use message::{Coordinates, Message};
 #[cfg(feature = "runtime")]
 pub use policy::{IdFunction, IdStrategy, Isolation, MissingId, OnDuplicate, Policies, Policy, Retry, Rule, Store, Style};
 #[cfg(feature = "runtime")]
-pub use process::{Idem, IdemBuilder, Processed, Tx};
+pub use process::{Idem, IdemBuilder, Processed, Savepoint, Tx};
 #[cfg(feature = "runtime")]
 pub use relay::{
     Batch, OutgoingMessage, PublishError, Publisher, create_relay, drop_relay, relay_ack, relay_extend, relay_next, relay_park,

@@ -14,36 +14,61 @@ use crate::{Effect, Error, effect::Payload, span};
 ///
 /// The time of [`Effect::deliver_after`] belongs to effects of a claim; here it is [`Error::Invalid`].
 pub async fn send(client: &impl GenericClient, effect: &Effect) -> Result<Uuid, Error> {
-    if effect.deliver_after.is_some() {
-        return Err(Error::Invalid(
-            "deliver_after is for effects of a claim, a plain send has none".into(),
-        ));
-    }
-    let (payload, content_type): ((&(dyn ToSql + Sync), Type), Option<&str>) = match &effect.payload {
-        Payload::Json(value) => ((value, Type::JSONB), None),
-        Payload::Bytes { bytes, content_type } => ((bytes, Type::BYTEA), Some(content_type)),
-    };
-    let headers = (!effect.headers.is_empty()).then(|| Value::Object(effect.headers.clone()));
+    let send = Send::of(effect)?;
     async {
-        let row = client
-            .query_typed_one(
-                "SELECT idem_send($1, $2, key => $3, type => $4, headers => $5, \
-                 message_id => $6, content_type => $7)",
-                &[
-                    (&effect.topic, Type::TEXT),
-                    payload,
-                    (&effect.key, Type::TEXT),
-                    (&effect.message_type, Type::TEXT),
-                    (&headers, Type::JSONB),
-                    (&effect.message_id, Type::UUID),
-                    (&content_type, Type::TEXT),
-                ],
-            )
-            .await?;
+        let row = client.query_typed_one(Send::SQL, &send.parameters()).await?;
         let id: Uuid = row.try_get(0)?;
         Span::current().record("messaging.message.id", id.to_string());
         Ok(id)
     }
-    .instrument(span::of_send(&effect.topic))
+    .instrument(send.span())
     .await
+}
+
+/// An effect as the parameters of [`Send::SQL`].
+pub(crate) struct Send<'e> {
+    effect: &'e Effect,
+    content_type: Option<&'e str>,
+    headers: Option<Value>,
+}
+
+impl<'e> Send<'e> {
+    pub(crate) const SQL: &'static str = "SELECT idem_send($1, $2, key => $3, type => $4, headers => $5, \
+        message_id => $6, content_type => $7)";
+
+    pub(crate) fn of(effect: &'e Effect) -> Result<Self, Error> {
+        if effect.deliver_after.is_some() {
+            return Err(Error::Invalid(
+                "deliver_after is for effects of a claim, a plain send has none".into(),
+            ));
+        }
+        Ok(Self {
+            effect,
+            content_type: match &effect.payload {
+                Payload::Json(_) => None,
+                Payload::Bytes { content_type, .. } => Some(content_type),
+            },
+            headers: (!effect.headers.is_empty()).then(|| Value::Object(effect.headers.clone())),
+        })
+    }
+
+    pub(crate) fn span(&self) -> Span {
+        span::of_send(&self.effect.topic)
+    }
+
+    pub(crate) fn parameters(&self) -> [(&(dyn ToSql + Sync), Type); 7] {
+        let effect = self.effect;
+        [
+            (&effect.topic, Type::TEXT),
+            match &effect.payload {
+                Payload::Json(value) => (value, Type::JSONB),
+                Payload::Bytes { bytes, .. } => (bytes, Type::BYTEA),
+            },
+            (&effect.key, Type::TEXT),
+            (&effect.message_type, Type::TEXT),
+            (&self.headers, Type::JSONB),
+            (&effect.message_id, Type::UUID),
+            (&self.content_type, Type::TEXT),
+        ]
+    }
 }

@@ -56,6 +56,10 @@ impl TryFrom<&Row> for RecordedEffect {
     }
 }
 
+/// Columns by name: a later version may add some.
+pub(crate) const EFFECTS: &str = "SELECT message_id, ordinal, topic, key, type, payload, content_type, headers, \
+    traceparent, deliver_after, recorded_at FROM idem_effects($1, $2)";
+
 /// The effects that the first execution of this message recorded, in order. Empty when there is no claim.
 pub async fn effects(
     client: &impl GenericClient,
@@ -63,12 +67,7 @@ pub async fn effects(
     destination: &Destination,
 ) -> Result<Vec<RecordedEffect>, Error> {
     let rows = client
-        .query_typed(
-            // Columns by name: a later version may add some.
-            "SELECT message_id, ordinal, topic, key, type, payload, content_type, headers, \
-             traceparent, deliver_after, recorded_at FROM idem_effects($1, $2)",
-            &[id.parameter(), destination.parameter()],
-        )
+        .query_typed(EFFECTS, &[id.parameter(), destination.parameter()])
         .instrument(span::of_message("effects", id, destination))
         .await?;
     rows.iter().map(RecordedEffect::try_from).collect()

@@ -18,6 +18,7 @@ pub(crate) struct Settings {
     pub(crate) on_duplicate: Option<OnDuplicateCallback>,
     /// Duplicates that need not be asked of the database.
     pub(crate) known: Option<Known>,
+    pub(crate) prepared_statements: bool,
 }
 
 pub(crate) type OnDuplicateCallback =
@@ -31,6 +32,7 @@ pub struct IdemBuilder {
     filters: Vec<Arc<dyn Filter>>,
     on_duplicate: Option<OnDuplicateCallback>,
     known: Option<(u64, Duration)>,
+    prepared_statements: bool,
 }
 
 impl IdemBuilder {
@@ -71,6 +73,14 @@ impl IdemBuilder {
         self
     }
 
+    /// Whether statements are prepared and kept with their connection; without this they are sent by their text each time.
+    ///
+    /// It saves the server the parsing. Not for proxies that give each transaction another connection.
+    pub fn prepared_statements(mut self, prepared_statements: bool) -> Self {
+        self.prepared_statements = prepared_statements;
+        self
+    }
+
     /// [`Error::Invalid`] when the policies or limits cannot be; it names the rule.
     pub fn build(self) -> Result<Idem, Error> {
         if let Some((capacity, ttl)) = self.known {
@@ -83,6 +93,7 @@ impl IdemBuilder {
             filters: self.filters,
             on_duplicate: self.on_duplicate,
             known: self.known.map(|(capacity, ttl)| Known::new(capacity, ttl)),
+            prepared_statements: self.prepared_statements,
         }))
     }
 }
@@ -94,6 +105,7 @@ impl fmt::Debug for Settings {
             .field("filters", &self.filters.len())
             .field("on_duplicate", &self.on_duplicate.is_some())
             .field("known", &self.known)
+            .field("prepared_statements", &self.prepared_statements)
             .finish()
     }
 }
@@ -105,6 +117,7 @@ impl fmt::Debug for IdemBuilder {
             .field("filters", &self.filters.len())
             .field("on_duplicate", &self.on_duplicate.is_some())
             .field("known", &self.known)
+            .field("prepared_statements", &self.prepared_statements)
             .finish()
     }
 }

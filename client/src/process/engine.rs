@@ -1,13 +1,17 @@
-//! The transaction of one message: claim, work, record, commit.
+//! One message through its transaction, again and again until it is known what became of it.
 
-use std::future::Future;
+use std::{future::Future, sync::Arc, time::Duration};
 
+use backon::{BackoffBuilder, ExponentialBuilder};
 use deadpool_postgres::Pool;
 
-use super::{builder::Settings, tx::Loan};
-use crate::{Destination, Error, Handled, Message, MessageId, Policy, Processed, Tx, begin, send};
+use crate::{
+    Destination, Effect, Error, Handled, Message, MessageId, OnDuplicate, Policy, Processed, Retry, Style, Tx,
+    process::{Settings, claim::Outcome, session::Session},
+};
 
 /// One message, and all that is known of it before the database is asked.
+#[derive(Clone, Copy)]
 pub(crate) struct Work<'w> {
     pub(crate) pool: &'w Pool,
     pub(crate) message: &'w Message,
@@ -18,46 +22,153 @@ pub(crate) struct Work<'w> {
     pub(crate) settings: &'w Settings,
 }
 
-pub(crate) async fn run<F, Fut>(work: &Work<'_>, handler: &F) -> Result<Processed, Error>
+/// A commit of this message of which nobody knows whether it took effect. The next claim says it.
+pub(crate) type Doubt = Option<Arc<tokio_postgres::Error>>;
+
+/// Processes one message; what may succeed in another attempt is attempted as often as the policy says.
+///
+/// An open doubt outlives every other error: "the connection was lost" would say that nothing took effect.
+pub(crate) async fn run<F, Fut>(work: &Work<'_>, handler: &F, mut doubt: Doubt) -> Result<Processed, Error>
 where
     F: Fn(Tx, Message) -> Fut,
     Fut: Future<Output = Handled>,
 {
-    let _ = (work.policy, work.settings);
-    let loan = Loan::new(work.pool.get().await?);
-    match work.id {
+    let mut pauses = pauses(&work.policy.retry);
+    loop {
+        let error = match attempt(work, handler, &mut doubt).await {
+            Ok(processed) => return Ok(processed),
+            Err(error) => error,
+        };
+        if let Error::AmbiguousCommit(cause) = &error {
+            doubt = Some(Arc::clone(cause));
+        }
+        // Without a claim another attempt learns nothing about a commit in doubt.
+        let is_worth_it = error.is_retryable() && (doubt.is_none() || work.claims());
+        let Some(pause) = pauses.next().filter(|_| is_worth_it) else {
+            return Err(doubt.map_or(error, Error::AmbiguousCommit));
+        };
+        tracing::debug!(%error, ?pause, destination = %work.destination, "processing is attempted again");
+        tokio::time::sleep(pause).await;
+    }
+}
+
+impl Work<'_> {
+    fn claims(&self) -> bool {
+        self.id.is_some() && self.policy.style != Style::CheckOnly
+    }
+}
+
+/// The pauses between attempts. A random half is added to a half that grows, so that those who lost together do not meet again.
+fn pauses(retry: &Retry) -> impl Iterator<Item = Duration> + use<> {
+    ExponentialBuilder::new()
+        .with_min_delay(retry.base / 2)
+        .with_max_delay(retry.cap / 2)
+        .with_max_times(retry.max_attempts.saturating_sub(1) as usize)
+        .with_jitter()
+        .build()
+}
+
+async fn attempt<F, Fut>(work: &Work<'_>, handler: &F, doubt: &mut Doubt) -> Result<Processed, Error>
+where
+    F: Fn(Tx, Message) -> Fut,
+    Fut: Future<Output = Handled>,
+{
+    let mut session = Session::borrow(work.pool, work.settings).await?;
+    let processed = match (work.id, work.policy.style) {
+        (None, _) => unclaimed(&mut session, work, handler, None).await,
+        (Some(id), Style::CheckOnly) => unclaimed(&mut session, work, handler, Some(id)).await,
+        // A handler that runs before its claim would meet its own writes, should the commit in doubt have taken effect.
+        (Some(id), Style::Reactive) if doubt.is_none() => claim_last(&mut session, work, handler, id).await,
+        (Some(id), _) => claim_first(&mut session, work, handler, id, doubt).await,
+    };
+    session.finish(processed.as_ref().err());
+    processed
+}
+
+/// The eager style.
+async fn claim_first<F, Fut>(
+    session: &mut Session,
+    work: &Work<'_>,
+    handler: &F,
+    id: &MessageId,
+    doubt: &mut Doubt,
+) -> Result<Processed, Error>
+where
+    F: Fn(Tx, Message) -> Fut,
+    Fut: Future<Output = Handled>,
+{
+    let outcome = session.begin_and_claim(work, id).await?;
+    // The claim waits for whoever has claimed before, be it a lost connection's transaction at its COMMIT.
+    if outcome != Outcome::InProgress {
+        *doubt = None;
+    }
+    if outcome != Outcome::Claimed {
+        return not_claimed(session, work, id, outcome).await;
+    }
+    let effects = session.work(handler, work.message).await?;
+    record(session, work, id, &effects).await
+}
+
+async fn record(session: &mut Session, work: &Work<'_>, id: &MessageId, effects: &[Effect]) -> Result<Processed, Error> {
+    let recorded = session.record_and_commit(work.destination, &[(id, effects)]).await?;
+    Ok(Processed::New {
+        effects: recorded.into_iter().flatten().collect(),
+    })
+}
+
+/// The reactive style. BEGIN is awaited: were it lost, each business statement would commit by itself.
+async fn claim_last<F, Fut>(session: &mut Session, work: &Work<'_>, handler: &F, id: &MessageId) -> Result<Processed, Error>
+where
+    F: Fn(Tx, Message) -> Fut,
+    Fut: Future<Output = Handled>,
+{
+    session.begin(work.policy.isolation).await?;
+    let effects = session.work(handler, work.message).await?;
+    let outcome = session.claim(work, id).await?;
+    if outcome != Outcome::Claimed {
+        return not_claimed(session, work, id, outcome).await;
+    }
+    record(session, work, id, &effects).await
+}
+
+/// Without a claim: after a check, or (`None`) without protection.
+async fn unclaimed<F, Fut>(
+    session: &mut Session,
+    work: &Work<'_>,
+    handler: &F,
+    check: Option<&MessageId>,
+) -> Result<Processed, Error>
+where
+    F: Fn(Tx, Message) -> Fut,
+    Fut: Future<Output = Handled>,
+{
+    match check {
         Some(id) => {
-            if !begin::begin_with_claim(loan.client(), id, work.destination).await? {
-                begin::rollback_unheard(loan.client());
-                loan.give_back();
-                return Ok(Processed::Duplicate { effects: Vec::new() });
+            if session.begin_and_check(work, id).await? {
+                return not_claimed(session, work, id, Outcome::Duplicate).await;
             }
         }
-        None => loan.client().batch_execute("BEGIN").await?,
+        None => session.begin(work.policy.isolation).await?,
     }
-    let handled = handler(loan.lend(), work.message.clone()).await;
-    if loan.is_kept() {
-        return Err(Error::TransactionKept);
+    let effects = session.work(handler, work.message).await?;
+    let effects = session.send_and_commit(&effects).await?;
+    Ok(match check {
+        Some(_) => Processed::New { effects },
+        None => Processed::Unprotected { effects },
+    })
+}
+
+/// What a message that is not to be processed comes to. The transaction is still open.
+async fn not_claimed(session: &Session, work: &Work<'_>, id: &MessageId, outcome: Outcome) -> Result<Processed, Error> {
+    match outcome {
+        Outcome::InProgress => Ok(Processed::InProgress),
+        Outcome::Mismatch => Ok(Processed::Mismatch),
+        Outcome::Expired => Ok(Processed::Expired),
+        Outcome::Claimed | Outcome::Duplicate => Ok(Processed::Duplicate {
+            effects: match work.policy.on_duplicate {
+                OnDuplicate::Effects => session.effects(id, work.destination).await?,
+                _ => Vec::new(),
+            },
+        }),
     }
-    let effects = match handled {
-        Ok(effects) => effects,
-        Err(error) => {
-            begin::rollback_unheard(loan.client());
-            loan.give_back();
-            return Err(Error::Handler(error));
-        }
-    };
-    let ids = match work.id {
-        Some(id) => begin::record_and_commit(loan.client(), id, work.destination, &effects).await?,
-        None => {
-            let mut ids = Vec::new();
-            for effect in &effects {
-                ids.push(send(loan.client(), effect).await?);
-            }
-            loan.client().batch_execute("COMMIT").await.map_err(Error::of_commit)?;
-            ids
-        }
-    };
-    loan.give_back();
-    Ok(Processed::New { effects: ids })
 }

@@ -83,7 +83,11 @@ impl Idem {
 
     /// Everything after the engine, which has committed when it answers.
     pub(crate) async fn conclude(&self, mut ready: Ready, processed: Result<Processed, Error>) -> Result<Processed, Error> {
-        let processed = processed?;
+        let processed = match processed? {
+            // The memory of this process protects it.
+            Processed::Unprotected { effects } if ready.turn.is_some() => Processed::New { effects },
+            processed => processed,
+        };
         if let Some((known, identity)) = self.known(&ready) {
             match &processed {
                 // Who only checks has claimed nothing.

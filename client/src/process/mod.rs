@@ -1,9 +1,13 @@
 //! One message, once: claim, work, record, commit.
 
+mod batch;
 mod builder;
+mod claim;
 mod engine;
 mod front;
 mod processed;
+mod savepoint;
+mod session;
 mod tx;
 
 use std::{future::Future, sync::Arc};
@@ -21,6 +25,7 @@ use crate::{Destination, Error, Handled, Message};
 
 pub use builder::IdemBuilder;
 pub use processed::Processed;
+pub use savepoint::Savepoint;
 pub use tx::Tx;
 
 /// Processes messages so that each takes effect once. Cheap to clone; one for a whole application.
@@ -52,8 +57,14 @@ impl Idem {
 
     /// Claims the message, lets `handler` work, records the effects that it answers, and commits.
     ///
-    /// BEGIN travels with the claim, recording with COMMIT. A handler runs again after a lost conflict or connection, so
-    /// what it does outside of the transaction may happen more than once.
+    /// BEGIN travels with the claim, recording with COMMIT: it takes no more round trips than BEGIN, the handler's own
+    /// statements and COMMIT. [`Style::Reactive`](crate::Style::Reactive) takes one more, for its BEGIN travels alone.
+    ///
+    /// A handler runs again after a lost conflict or connection, so what it does outside of the transaction may happen more
+    /// than once. A connection that is lost during COMMIT leaves open whether it took effect: the claim of the next attempt
+    /// says so. Only when no attempt is left this answers [`Error::AmbiguousCommit`], and the next delivery finds out.
+    ///
+    /// The future may be dropped at any time: then all of the claim, the handler's writes and the effects take effect, or none.
     ///
     /// Around it the [filters](crate::Filter), and before it the [policy](crate::Policies) of the destination.
     pub async fn process<F, Fut>(&self, pool: &Pool, message: &Message, handler: F) -> Result<Processed, Error>
@@ -69,7 +80,7 @@ impl Idem {
             let handled = handler(tx, message.clone());
             async move { self.filter_effects(&message, handled.await?).await }
         };
-        let processed = engine::run(&self.work(pool, &ready), &handler).await;
+        let processed = engine::run(&self.work(pool, &ready), &handler, None).await;
         self.conclude(ready, processed).await
     }
 

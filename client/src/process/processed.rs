@@ -16,6 +16,11 @@ pub enum Processed {
         /// The message ids of the effects, in order.
         effects: Vec<Uuid>,
     },
+    /// It was handled just now, and committed, without a claim: it has no id, and its policy lets such messages pass.
+    Unprotected {
+        /// The message ids of the effects, in order.
+        effects: Vec<Uuid>,
+    },
     /// It was handled before.
     Duplicate {
         /// What was recorded then; empty unless the policy asks for it.
@@ -38,7 +43,7 @@ impl Processed {
     /// What to tell the broker.
     pub fn settlement(&self) -> Settlement {
         match self {
-            Self::New { .. } | Self::Duplicate { .. } => Settlement::Acknowledge,
+            Self::New { .. } | Self::Unprotected { .. } | Self::Duplicate { .. } => Settlement::Acknowledge,
             Self::Stopped { settlement } => settlement.clone(),
             Self::InProgress => Settlement::Retry {
                 after: Duration::from_millis(100),

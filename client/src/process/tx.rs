@@ -2,13 +2,33 @@
 
 use std::{ops::Deref, sync::Arc};
 
-use deadpool_postgres::Object;
+use deadpool_postgres::{ClientWrapper, Object};
 use tokio_postgres::Client;
+
+use crate::{Error, process::savepoint::Savepoint};
 
 /// The transaction that a message is processed in. It derefs to the [`Client`], which takes the business statements.
 ///
 /// It is begun and ended by whoever lends it. Drop it before the handler answers.
 pub struct Tx(Arc<Loan>);
+
+impl Tx {
+    /// Begins a savepoint: what fails in it can be taken back without losing the rest.
+    ///
+    /// ```
+    /// # async fn handler(mut tx: idem_client::Tx) -> Result<(), Box<dyn std::error::Error>> {
+    /// let savepoint = tx.savepoint().await?;
+    /// match savepoint.execute_typed("INSERT INTO players VALUES (7)", &[]).await {
+    ///     Ok(_) => savepoint.release().await?,
+    ///     // Known already.
+    ///     Err(_) => savepoint.rollback().await?,
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn savepoint(&mut self) -> Result<Savepoint<'_>, Error> {
+        Savepoint::begin(self, 1).await
+    }
+}
 
 impl Deref for Tx {
     type Target = Client;
@@ -33,7 +53,7 @@ impl Loan {
         Tx(Arc::clone(self))
     }
 
-    pub(crate) fn client(&self) -> &Client {
+    pub(crate) fn client(&self) -> &ClientWrapper {
         match &self.object {
             Some(object) => object,
             // `object` leaves in `give_back` and `drop` only, which take the last handle.

@@ -1,0 +1,105 @@
+//! The claim as the policy wants it, as the text of a statement.
+
+use sha2::{Digest, Sha256};
+use time::format_description::well_known::Rfc3339;
+
+use crate::{Destination, Error, Isolation, Message, MessageId, id::IdArray, process::engine::Work};
+
+/// What the server answers to a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Claimed,
+    Duplicate,
+    InProgress,
+    Mismatch,
+    Expired,
+}
+
+impl Outcome {
+    /// From the text of a boolean or of an `idem_outcome`.
+    pub(crate) fn parse(answer: Option<&str>) -> Result<Self, Error> {
+        match answer {
+            Some("t" | "claimed") => Ok(Self::Claimed),
+            Some("f" | "duplicate") => Ok(Self::Duplicate),
+            Some("in_progress") => Ok(Self::InProgress),
+            Some("mismatch") => Ok(Self::Mismatch),
+            Some("expired") => Ok(Self::Expired),
+            other => Err(Error::Unexpected(format!("{other:?} to a claim"))),
+        }
+    }
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Claimed => "claimed",
+            Self::Duplicate => "duplicate",
+            Self::InProgress => "in_progress",
+            Self::Mismatch => "mismatch",
+            Self::Expired => "expired",
+        }
+    }
+}
+
+/// A claim whose answer [`Outcome::parse`] reads.
+pub(crate) fn claim(work: &Work<'_>, id: &MessageId) -> Result<String, Error> {
+    let (policy, id, destination) = (work.policy, id.literal()?, work.destination.literal()?);
+    let fingerprint = policy.fingerprint.then(|| fingerprint(work.message));
+    let sent_at = work.message.sent_at().filter(|_| policy.expire);
+    if policy.wait && fingerprint.is_none() && sent_at.is_none() {
+        return Ok(format!("SELECT idem_try_claim({id}, {destination})"));
+    }
+    let sent_at = match sent_at.map(|sent_at| sent_at.format(&Rfc3339)) {
+        Some(Ok(sent_at)) => format!("'{sent_at}'"),
+        Some(Err(error)) => return Err(Error::Invalid(format!("the time at which it was sent: {error}"))),
+        None => "NULL".into(),
+    };
+    let fingerprint = fingerprint.map_or("NULL".into(), |hex| format!("decode('{hex}', 'hex')"));
+    let wait = policy.wait;
+    Ok(format!(
+        "SELECT outcome FROM idem_claim({id}, {destination}, {wait}, {fingerprint}, {sent_at})"
+    ))
+}
+
+/// A claim of many messages; the answer is an array of booleans.
+pub(crate) fn claim_batch(ids: &[MessageId], destination: &Destination) -> Result<String, Error> {
+    let (ids, destination) = (IdArray::new(ids).literal()?, destination.literal()?);
+    Ok(format!("SELECT idem_try_claim_batch({ids}, {destination})"))
+}
+
+/// Which of a batch are claimed, from the text of an array of booleans.
+pub(crate) fn parse_batch(answer: Option<&str>, count: usize) -> Result<Vec<bool>, Error> {
+    let unexpected = || Error::Unexpected(format!("{answer:?} to a claim of {count}"));
+    let items = answer
+        .and_then(|answer| answer.strip_prefix('{')?.strip_suffix('}'))
+        .ok_or_else(unexpected)?;
+    let claimed: Vec<bool> = items.split(',').map(|item| item == "t").collect();
+    if claimed.len() == count {
+        Ok(claimed)
+    } else {
+        Err(unexpected())
+    }
+}
+
+pub(crate) fn is_claimed(id: &MessageId, destination: &Destination) -> Result<String, Error> {
+    Ok(format!(
+        "SELECT idem_is_claimed({}, {})",
+        id.literal()?,
+        destination.literal()?
+    ))
+}
+
+pub(crate) fn begin(isolation: Isolation) -> &'static str {
+    match isolation {
+        Isolation::Default => "BEGIN",
+        Isolation::ReadCommitted => "BEGIN ISOLATION LEVEL READ COMMITTED",
+        Isolation::RepeatableRead => "BEGIN ISOLATION LEVEL REPEATABLE READ",
+        Isolation::Serializable => "BEGIN ISOLATION LEVEL SERIALIZABLE",
+    }
+}
+
+/// SHA-256 of the payload, in hexadecimal digits.
+fn fingerprint(message: &Message) -> String {
+    Sha256::digest(message.payload())
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}

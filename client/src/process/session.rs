@@ -1,0 +1,252 @@
+//! One transaction on a pooled connection, from its BEGIN to its end.
+
+use std::{future::Future, sync::Arc};
+
+use deadpool_postgres::Pool;
+use tokio_postgres::{
+    Row, Statement,
+    types::{Json, ToSql, Type},
+};
+use tracing::{Instrument, Span};
+use uuid::Uuid;
+
+use crate::{
+    Destination, Effect, Error, ErrorKind, Handled, Isolation, Message, MessageId, RecordedEffect, Tx,
+    begin::only_value,
+    claim::RECORD_EFFECTS,
+    outbox::Send,
+    process::{Settings, claim, claim::Outcome, engine::Work, tx::Loan},
+    recorded::EFFECTS,
+    sent::{Sent, commit_alone, commit_behind, rollback_unheard, send_unheard},
+    span,
+};
+
+/// A connection for one transaction. Dropped before it [finishes](Session::finish), it is closed, which rolls back: so a future
+/// may be dropped at any await.
+pub(crate) struct Session {
+    loan: Arc<Loan>,
+    uses_prepared: bool,
+    /// Whether the server is still to be told how the transaction ends.
+    is_open: bool,
+}
+
+/// A value of a statement with its type.
+type Parameter<'p> = (&'p (dyn ToSql + Sync), Type);
+
+/// A statement that only needs to be sent.
+struct Request<'p, const N: usize> {
+    sql: &'static str,
+    /// As the connection keeps it; without, the text is sent.
+    prepared: Option<Statement>,
+    parameters: [Parameter<'p>; N],
+    span: Span,
+}
+
+impl Session {
+    pub(crate) async fn borrow(pool: &Pool, settings: &Settings) -> Result<Self, Error> {
+        Ok(Self {
+            loan: Loan::new(pool.get().await?),
+            uses_prepared: settings.prepared_statements,
+            is_open: false,
+        })
+    }
+
+    // The beginning. Each is one simple query, whose statements stand or fall together: were BEGIN a message of its own and
+    // cancelled, what is behind it would commit by itself.
+
+    pub(crate) async fn begin(&mut self, isolation: Isolation) -> Result<(), Error> {
+        self.is_open = true;
+        Ok(self.loan.client().batch_execute(claim::begin(isolation)).await?)
+    }
+
+    pub(crate) async fn begin_and_claim(&mut self, work: &Work<'_>, id: &MessageId) -> Result<Outcome, Error> {
+        let begin = claim::begin(work.policy.isolation);
+        let sql = format!("{begin}; {}", claim::claim(work, id)?);
+        self.is_open = true;
+        self.outcome(&sql, work, id).await
+    }
+
+    pub(crate) async fn begin_and_check(&mut self, work: &Work<'_>, id: &MessageId) -> Result<bool, Error> {
+        let begin = claim::begin(work.policy.isolation);
+        let sql = format!("{begin}; {}", claim::is_claimed(id, work.destination)?);
+        self.is_open = true;
+        let answers = self
+            .loan
+            .client()
+            .simple_query(&sql)
+            .instrument(span::of_message("is_claimed", id, work.destination))
+            .await?;
+        Ok(only_value(&answers) == Some("t"))
+    }
+
+    pub(crate) async fn begin_and_claim_batch(&mut self, work: &Work<'_>, ids: &[MessageId]) -> Result<Vec<bool>, Error> {
+        let begin = claim::begin(work.policy.isolation);
+        let sql = format!("{begin}; {}", claim::claim_batch(ids, work.destination)?);
+        self.is_open = true;
+        let answers = self
+            .loan
+            .client()
+            .simple_query(&sql)
+            .instrument(span::of_batch("try_claim_batch", work.destination, ids.len()))
+            .await?;
+        claim::parse_batch(only_value(&answers), ids.len())
+    }
+
+    // The middle.
+
+    /// Claims in the transaction that is open already.
+    pub(crate) async fn claim(&self, work: &Work<'_>, id: &MessageId) -> Result<Outcome, Error> {
+        self.outcome(&claim::claim(work, id)?, work, id).await
+    }
+
+    async fn outcome(&self, sql: &str, work: &Work<'_>, id: &MessageId) -> Result<Outcome, Error> {
+        async {
+            let answers = self.loan.client().simple_query(sql).await?;
+            let outcome = Outcome::parse(only_value(&answers))?;
+            Span::current().record("idem.outcome", outcome.as_str());
+            Ok(outcome)
+        }
+        .instrument(span::of_message("claim", id, work.destination))
+        .await
+    }
+
+    /// Lets the handler work in the transaction.
+    pub(crate) async fn work<F, Fut>(&self, handler: &F, message: &Message) -> Result<Vec<Effect>, Error>
+    where
+        F: Fn(Tx, Message) -> Fut,
+        Fut: Future<Output = Handled>,
+    {
+        let handled = handler(self.loan.lend(), message.clone()).await;
+        if self.loan.is_kept() {
+            // Whoever kept it can still send statements, so the connection must not live until they let go of it. Whether this
+            // is granted or refused, the transaction cannot commit any more.
+            send_unheard(self.loan.client(), "SELECT pg_terminate_backend(pg_backend_pid())");
+            return Err(Error::TransactionKept);
+        }
+        handled.map_err(Error::Handler)
+    }
+
+    /// What the first execution of a message recorded.
+    pub(crate) async fn effects(&self, id: &MessageId, destination: &Destination) -> Result<Vec<RecordedEffect>, Error> {
+        let parameters = [id.parameter(), destination.parameter()];
+        let request = self
+            .request(EFFECTS, parameters, span::of_message("effects", id, destination))
+            .await?;
+        let rows = self.query(&request).instrument(request.span.clone()).await?;
+        rows.iter().map(RecordedEffect::try_from).collect()
+    }
+
+    // The end.
+
+    /// Records the effects of one or several messages and commits, in one round trip; answers the message ids of each.
+    pub(crate) async fn record_and_commit(
+        &mut self,
+        destination: &Destination,
+        effects: &[(&MessageId, &[Effect])],
+    ) -> Result<Vec<Vec<Uuid>>, Error> {
+        let lists: Vec<_> = effects.iter().map(|(id, effects)| (*id, Json(*effects))).collect();
+        let mut records = Vec::with_capacity(lists.len());
+        for (id, list) in lists.iter().filter(|(_, list)| !list.0.is_empty()) {
+            let parameters = [id.parameter(), destination.parameter(), (list as _, Type::JSONB)];
+            records.push(
+                self.request(
+                    RECORD_EFFECTS,
+                    parameters,
+                    span::of_message("record_effects", id, destination),
+                )
+                .await?,
+            );
+        }
+        let mut rows = self.request_and_commit(&records).await?.into_iter();
+        let ids = effects.iter().map(|(_, effects)| match effects {
+            [] => Ok(Vec::new()),
+            _ => match rows.next().as_deref() {
+                Some([row]) => Ok(row.try_get(0)?),
+                other => Err(Error::Unexpected(format!("{other:?} to a recording"))),
+            },
+        });
+        ids.collect()
+    }
+
+    /// Puts effects into the outbox that belong to no claim, and commits, in one round trip; answers their message ids.
+    pub(crate) async fn send_and_commit(&mut self, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
+        let sends = effects.iter().map(Send::of).collect::<Result<Vec<_>, _>>()?;
+        let mut requests = Vec::with_capacity(sends.len());
+        for send in &sends {
+            requests.push(self.request(Send::SQL, send.parameters(), send.span()).await?);
+        }
+        let rows = self.request_and_commit(&requests).await?;
+        rows.iter().flatten().map(|row| Ok(row.try_get(0)?)).collect()
+    }
+
+    async fn request_and_commit<const N: usize>(&mut self, requests: &[Request<'_, N>]) -> Result<Vec<Vec<Row>>, Error> {
+        let client = self.loan.client();
+        let rows = if requests.is_empty() {
+            commit_alone(client).await.map(|()| Vec::new())
+        } else {
+            let mut sent = Vec::with_capacity(requests.len());
+            for request in requests {
+                sent.push(Sent::new(self.query(request).instrument(request.span.clone())).await);
+            }
+            commit_behind(client, sent).await
+        };
+        self.is_open = false;
+        rows
+    }
+
+    /// Ends what is still open, and returns the connection to its pool unless it is not sound.
+    pub(crate) fn finish(self, error: Option<&Error>) {
+        if error.is_some_and(|error| !leaves_connection_sound(error)) {
+            return;
+        }
+        if self.is_open {
+            rollback_unheard(self.loan.client());
+        }
+        self.loan.give_back();
+    }
+
+    // How statements travel.
+
+    /// A statement that is ready to be sent. Where statements are prepared and this one is not yet, it takes a round trip.
+    async fn request<'p, const N: usize>(
+        &self,
+        sql: &'static str,
+        parameters: [Parameter<'p>; N],
+        span: Span,
+    ) -> Result<Request<'p, N>, Error> {
+        let prepared = if self.uses_prepared {
+            let types: Vec<Type> = parameters.iter().map(|(_, of_type)| of_type.clone()).collect();
+            Some(self.loan.client().prepare_typed_cached(sql, &types).await?)
+        } else {
+            None
+        };
+        Ok(Request {
+            sql,
+            prepared,
+            parameters,
+            span,
+        })
+    }
+
+    /// Leaves at the first poll, as [`Sent`] needs it.
+    async fn query<const N: usize>(&self, request: &Request<'_, N>) -> Result<Vec<Row>, Error> {
+        let client = self.loan.client();
+        Ok(match &request.prepared {
+            None => client.query_typed(request.sql, &request.parameters).await?,
+            Some(statement) => {
+                let values = request.parameters.each_ref().map(|(value, _)| *value);
+                client.query(statement, &values).await?
+            }
+        })
+    }
+}
+
+/// Whether the connection can serve others after this. What is not known to be harmless is not.
+fn leaves_connection_sound(error: &Error) -> bool {
+    match error {
+        Error::Handler(error) => error.database_kind() != Some(ErrorKind::ConnectionLost),
+        Error::Database(answer) => answer.as_db_error().is_some() && error.kind() != ErrorKind::ConnectionLost,
+        Error::Invalid(_) | Error::Encode(_) | Error::Decode(_) => true,
+        _ => false,
+    }
+}
