@@ -1,17 +1,31 @@
 //! The Rust of the README, as it stands there: a test compares the two, and runs it.
 
-use idem_client::{Claim, Destination, Effect, MessageId, commit, try_claim};
+use deadpool_postgres::Pool;
+use idem_client::{Delivery, Effect, Idem};
+use serde::{Deserialize, Serialize};
 
-/// One message of a consumer; false for a duplicate.
-pub async fn charge(client: &mut tokio_postgres::Client, id: &MessageId, destination: &Destination) -> anyhow::Result<bool> {
-    let tx = client.transaction().await?; // tokio-postgres, or deadpool-postgres
-    let Claim::New(claimed) = try_claim(&tx, id, destination).await? else {
-        return Ok(false); // a duplicate: acknowledge
-    };
-    tx.execute("UPDATE account SET paid = paid + 1 WHERE id = 7", &[]).await?;
-    claimed
-        .record_effects(&[Effect::json("receipts", &serde_json::json!({"account": 7}))?])
-        .await?;
-    commit(tx).await?; // only now acknowledge the message
-    Ok(true)
+/// What a message says.
+#[derive(Deserialize, Serialize)]
+pub struct Payment {
+    /// Whose.
+    pub account: i64,
+    /// How much.
+    pub amount: i64,
+}
+
+/// One delivery of a consumer.
+pub async fn charge(idem: &Idem, pool: &Pool, delivery: Delivery) -> Result<(), idem_client::TransportError> {
+    let processed = idem
+        .process(pool, delivery.message(), |tx, message| async move {
+            let payment: Payment = message.json()?;
+            tx.execute(
+                "UPDATE account SET paid = paid + $1 WHERE id = $2",
+                &[&payment.amount, &payment.account],
+            )
+            .await?;
+            Ok(vec![Effect::json("receipts", &payment)?])
+        })
+        .await?; // BEGIN travels with the claim, the effects with COMMIT: no round trip more than your transaction has
+    delivery.settle(processed.settlement()).await?; // handled now, or before: only now acknowledge
+    Ok(())
 }

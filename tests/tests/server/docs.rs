@@ -5,9 +5,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, ensure};
+use futures_util::future::BoxFuture;
+use idem_client::{Delivery, Idem, Message, Receipt, Settlement, TransportError};
 use idem_cluster::{Cluster, Install, workspace_root};
 use idem_tests::harness::{Database, Session};
 
@@ -131,23 +133,41 @@ async fn the_rust_of_the_readme_is_code_that_runs() -> Result<()> {
     admin
         .run("CREATE TABLE account (id bigint, paid bigint); INSERT INTO account VALUES (7, 0)")
         .await?;
-    let (mut client, connection) =
-        tokio_postgres::connect(&db.cluster().connection_string(db.name()), tokio_postgres::NoTls).await?;
-    let connection = tokio::spawn(connection);
-    let id = idem_client::MessageId::try_from("payment-4711")?;
-    let destination = idem_client::Destination::try_from("billing.charge")?;
-    ensure!(idem_tests::readme::charge(&mut client, &id, &destination).await?);
-    ensure!(!idem_tests::readme::charge(&mut client, &id, &destination).await?);
-    let row = client
-        .query_one(
-            "SELECT (SELECT paid FROM account), (SELECT count(*) FROM idem_effects('payment-4711', 'billing.charge'))",
-            &[],
-        )
-        .await?;
-    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (1, 1));
-    drop(client);
-    connection.await??;
+    let pool = deadpool_postgres::Config {
+        url: Some(db.cluster().connection_string(db.name())),
+        ..Default::default()
+    }
+    .create_pool(Some(deadpool_postgres::Runtime::Tokio1), tokio_postgres::NoTls)?;
+    let idem = Idem::default();
+    let settled = Arc::new(Mutex::new(Vec::new()));
+    for _ in 0..2 {
+        let message = Message::new("billing.charge", r#"{"account": 7, "amount": 100}"#).with_message_id("payment-4711");
+        let delivery = Delivery::new(message, Notes(Arc::clone(&settled)));
+        idem_tests::readme::charge(&idem, &pool, delivery)
+            .await
+            .map_err(|error| anyhow::anyhow!(error))?;
+    }
+    let settled = settled.lock().map_err(|_| anyhow::anyhow!("poisoned"))?.clone();
+    assert_eq!(settled, [Settlement::Acknowledge, Settlement::Acknowledge]);
+    assert_eq!(
+        admin
+            .text("SELECT (SELECT paid FROM account), (SELECT count(*) FROM idem_effects('payment-4711', 'billing.charge'))")
+            .await?,
+        "100|1"
+    );
     Ok(())
+}
+
+/// A broker that notes what it is told.
+struct Notes(Arc<Mutex<Vec<Settlement>>>);
+
+impl Receipt for Notes {
+    fn settle(self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>> {
+        Box::pin(async move {
+            self.0.lock().map_err(|_| "poisoned")?.push(settlement);
+            Ok(())
+        })
+    }
 }
 
 #[test]
