@@ -1,0 +1,67 @@
+//! What the cases in `ui` break does compile: they fail for what they say and for nothing else.
+
+#![deny(unused_must_use)]
+
+use deadpool_postgres::Pool;
+use idem_client::{
+    Claim, ClaimOptions, Destination, Effect, Error, Idem, Message, MessageId, Settlement, begin_and_claim, claim, commit,
+    try_claim, try_claim_batch, try_record,
+};
+use tokio_postgres::{Client, Transaction};
+
+/// Claims and records, in a transaction of the driver and in one of this crate.
+pub async fn by_hand(client: &mut Client, id: &MessageId, to: &Destination, effects: &[Effect]) -> Result<(), Error> {
+    let tx = client.transaction().await?;
+    let Claim::New(claimed) = try_claim(&tx, id, to).await? else {
+        return Ok(());
+    };
+    claimed.record_effects(effects).await?;
+    commit(tx).await?;
+
+    let Claim::New(tx) = begin_and_claim(client, id, to).await? else {
+        return Ok(());
+    };
+    tx.batch_execute("SELECT 1").await?;
+    tx.record_and_commit(effects).await?;
+    Ok(())
+}
+
+/// Claims in a savepoint.
+pub async fn in_a_savepoint(tx: &mut Transaction<'_>, id: &MessageId, to: &Destination) -> Result<(), Error> {
+    let savepoint = tx.transaction().await?;
+    if let Claim::New(claimed) = claim(&savepoint, id, to, &ClaimOptions::default()).await? {
+        claimed.record_effects(&[]).await?;
+    }
+    savepoint.commit().await?;
+    Ok(())
+}
+
+/// Claims a batch.
+pub async fn many(tx: &Transaction<'_>, ids: &[MessageId], to: &Destination) -> Result<(), Error> {
+    for claimed in try_claim_batch(tx, ids, to).await? {
+        if let Claim::New(claimed) = claimed {
+            claimed.record_effects(&[]).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Claims when the work is done.
+pub async fn at_the_end(tx: Transaction<'_>, id: &MessageId, to: &Destination) -> Result<(), Error> {
+    match try_record(&tx, id, to, &[]).await? {
+        Claim::New(()) => commit(tx).await,
+        _ => Ok(tx.rollback().await?),
+    }
+}
+
+/// Lets the client do it.
+pub async fn by_process(idem: &Idem, pool: &Pool, message: &Message) -> Settlement {
+    let processed = idem.process(pool, message, |tx, _| async move {
+        tx.batch_execute("SELECT 1").await?;
+        Ok(vec![])
+    });
+    match processed.await {
+        Ok(processed) => processed.settlement(),
+        Err(error) => error.settlement(),
+    }
+}

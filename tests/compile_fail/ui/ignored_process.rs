@@ -1,0 +1,17 @@
+//! What was processed says what to tell the broker.
+
+#![deny(unused_must_use)]
+
+use deadpool_postgres::Pool;
+use idem_client::{Error, Idem, Message};
+
+async fn ignored(idem: &Idem, pool: &Pool, message: &Message) -> Result<(), Error> {
+    idem.process(pool, message, |_, _| async { Ok(vec![]) }).await?;
+    let processed = idem.process(pool, message, |_, _| async { Ok(vec![]) }).await?;
+    processed.settlement();
+    Ok(())
+}
+
+fn main() {
+    let _ = ignored;
+}

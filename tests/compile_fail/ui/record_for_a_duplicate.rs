@@ -1,0 +1,14 @@
+//! Only a new message has what records.
+
+use idem_client::{Destination, Error, MessageId, try_claim};
+use tokio_postgres::Transaction;
+
+async fn whatever_the_outcome(tx: &Transaction<'_>, id: &MessageId, to: &Destination) -> Result<(), Error> {
+    let claim = try_claim(tx, id, to).await?;
+    claim.record_effects(&[]).await?;
+    Ok(())
+}
+
+fn main() {
+    let _ = whatever_the_outcome;
+}

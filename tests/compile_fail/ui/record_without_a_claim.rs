@@ -1,0 +1,18 @@
+//! Nobody but a claim makes the proof that recording takes.
+
+use idem_client::{Claimed, Destination, Effect, Error, MessageId};
+use tokio_postgres::Client;
+
+async fn forged(client: &Client, id: MessageId, destination: Destination, effects: &[Effect]) -> Result<(), Error> {
+    let claimed = Claimed {
+        client,
+        id,
+        destination,
+    };
+    claimed.record_effects(effects).await?;
+    Ok(())
+}
+
+fn main() {
+    let _ = forged;
+}
