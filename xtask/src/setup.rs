@@ -34,7 +34,7 @@ if grep -qs 'of the set-up of idem' /usr/sbin/policy-rc.d; then rm /usr/sbin/pol
 /// What was not started now would start with the machine. The arguments are packages that have been installed just now.
 const STAY_QUIET: &str = r#"set -e
 command -v systemctl >/dev/null || exit 0
-dpkg-query --listfiles "$@" | sed -n 's|^.*/systemd/system/\([^/@]*\.\(service\|socket\)\)$|\1|p' | xargs -r systemctl disable"#;
+dpkg-query --listfiles "$@" | sed -n 's,^.*/systemd/system/\([^/@]*\.\(service\|socket\)\)$,\1,p' | xargs -r systemctl disable"#;
 
 pub fn setup(context: &Context) -> Result<()> {
     let _alone = context.alone()?;
