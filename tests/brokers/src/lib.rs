@@ -1,1 +1,27 @@
 //! Throwaway brokers and proxies for tests, on free loopback ports, with their data under `target/`.
+//!
+//! The programs are those of Debian's packages, which `cargo xtask setup` installs. A server is started, used and gone: nothing of
+//! it outlives its owner, whatever becomes of that. A server that cannot start is an error that ends with the last lines of its log.
+//!
+//! ```no_run
+//! use idem_brokers::Nats;
+//!
+//! # fn main() -> anyhow::Result<()> {
+//! let mut nats = Nats::start()?;
+//! let url = nats.url();
+//! nats.kill()?;
+//! nats.start_again()?; // the same url, the same data
+//! # Ok(())
+//! # }
+//! ```
+
+mod nats;
+mod pgbouncer;
+mod port;
+mod rabbitmq;
+mod server;
+
+pub use nats::Nats;
+pub use pgbouncer::PgBouncer;
+pub use rabbitmq::RabbitMq;
+pub use server::Server;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,7 +17,8 @@ use nix::unistd::Pid;
 use crate::builder::Builder;
 use crate::home::Home;
 use crate::install::Install;
-use crate::postmaster::{Postmaster, Shutdown};
+use crate::process::Process;
+use crate::shutdown::Shutdown;
 use crate::user::{ServerUser, clear_environment};
 use crate::wait::wait_for;
 
@@ -29,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// When a test panics, the data stays and the path of the log is printed.
 pub struct Cluster {
     // The order matters: the server is stopped before its directories go.
-    postmaster: Option<Postmaster>,
+    postmaster: Option<Process>,
     install: Install,
     name: String,
     user: ServerUser,
@@ -103,7 +104,7 @@ impl Cluster {
     /// The process id of the server while it runs.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
-        self.postmaster.as_ref().map(Postmaster::pid)
+        self.postmaster.as_ref().map(Process::pid)
     }
 
     /// How to connect as superuser `postgres`, for libpq and for `tokio-postgres`.
@@ -117,7 +118,7 @@ impl Cluster {
     /// # Errors
     /// When the log cannot be read.
     pub fn log(&self) -> Result<String> {
-        Ok(String::from_utf8_lossy(&fs::read(self.home.log_file())?).into_owned())
+        self.home.log()
     }
 
     // Life
@@ -131,10 +132,10 @@ impl Cluster {
             bail!("cluster {} runs already", self.name);
         }
         self.write_settings()?;
-        let log = File::options().create(true).append(true).open(self.home.log_file())?;
+        let log = self.home.open_log()?;
         let mut postgres = self.user.command(&self.install.program("postgres")?);
         postgres.arg("-D").arg(&self.data_dir).current_dir(&self.data_dir);
-        self.postmaster = Some(Postmaster::spawn(postgres, log)?);
+        self.postmaster = Some(Process::spawn(postgres, log, Shutdown::IN_TURN)?);
         let answered = self.wait_until_ready(PATIENCE);
         if answered.is_err() {
             self.postmaster = None;
@@ -147,7 +148,9 @@ impl Cluster {
     /// # Errors
     /// When it does not end in a minute, or does not run.
     pub fn stop(&mut self, how: Shutdown) -> Result<()> {
-        self.running()?.stop(how, PATIENCE)?;
+        self.running()?
+            .stop(how.signal(), PATIENCE)
+            .with_context(|| format!("{how:?} shutdown"))?;
         self.postmaster = None;
         Ok(())
     }
@@ -201,7 +204,7 @@ impl Cluster {
                 .status()?;
             Ok(answer.success())
         });
-        answered.with_context(|| format!("cluster {}; its log ends with\n{}", self.name, self.log_tail()))
+        answered.with_context(|| format!("cluster {}; its log ends with\n{}", self.name, self.home.log_tail()))
     }
 
     /// Makes a standby the primary; returns when it is.
@@ -269,7 +272,7 @@ impl Cluster {
         Ok(command)
     }
 
-    fn running(&self) -> Result<&Postmaster> {
+    fn running(&self) -> Result<&Process> {
         self.postmaster
             .as_ref()
             .with_context(|| format!("cluster {} does not run", self.name))
@@ -283,12 +286,6 @@ impl Cluster {
         let file = self.data_dir.join("postgresql.conf");
         fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
         self.user.own(&file)
-    }
-
-    fn log_tail(&self) -> String {
-        let log = self.log().unwrap_or_else(|error| format!("(no log: {error})"));
-        let lines: Vec<_> = log.lines().collect();
-        lines[lines.len().saturating_sub(30)..].join("\n")
     }
 }
 

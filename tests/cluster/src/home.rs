@@ -1,4 +1,4 @@
-//! The directories of a cluster, and how they disappear.
+//! The directories of a server, and how they disappear.
 
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::Write;
@@ -15,7 +15,7 @@ const SOCKET_PARENT: &str = "/tmp";
 const LOCK_FILE: &str = "owner.lock";
 
 /// One directory for data and log, and one for the socket. Both go when this is dropped.
-pub(crate) struct Home {
+pub struct Home {
     dir: TempDir,
     socket_dir: TempDir,
     /// The lock goes with the process, however it ends; that is how the next one knows what is left behind.
@@ -23,8 +23,11 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    /// Makes new directories for a cluster called `name`.
-    pub(crate) fn create(name: &str) -> Result<Self> {
+    /// Makes new directories for a server called `name`.
+    ///
+    /// # Errors
+    /// When they cannot be made.
+    pub fn create(name: &str) -> Result<Self> {
         let parent = crate::workspace_root().join("target/clusters");
         fs::create_dir_all(&parent).with_context(|| format!("cannot create {}", parent.display()))?;
         remove_orphans(&parent)?;
@@ -48,20 +51,52 @@ impl Home {
         })
     }
 
-    pub(crate) fn dir(&self) -> &Path {
+    /// Where data and log are.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    pub(crate) fn socket_dir(&self) -> &Path {
+    /// A directory with a path short enough for sockets, for their owner alone.
+    #[must_use]
+    pub fn socket_dir(&self) -> &Path {
         self.socket_dir.path()
     }
 
-    pub(crate) fn log_file(&self) -> PathBuf {
+    /// The file that the server's output goes to.
+    #[must_use]
+    pub fn log_file(&self) -> PathBuf {
         self.dir().join("log")
     }
 
+    /// Opens the log to append to it.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn open_log(&self) -> Result<File> {
+        let file = self.log_file();
+        let opened = File::options().create(true).append(true).open(&file);
+        opened.with_context(|| format!("cannot open {}", file.display()))
+    }
+
+    /// Everything that has been logged so far, over all starts.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn log(&self) -> Result<String> {
+        Ok(String::from_utf8_lossy(&fs::read(self.log_file())?).into_owned())
+    }
+
+    /// The last lines of the log: why a server did not start.
+    #[must_use]
+    pub fn log_tail(&self) -> String {
+        let log = self.log().unwrap_or_else(|error| format!("(no log: {error})"));
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(30)..].join("\n")
+    }
+
     /// Leaves data and log for whoever wants to know what happened; they stay until somebody removes `target/clusters`.
-    pub(crate) fn keep(&mut self) {
+    pub fn keep(&mut self) {
         self.dir.disable_cleanup(true);
         // Without its lock file it is nobody's orphan. A failure here only means that it may be cleaned away.
         let _ = fs::remove_file(self.dir().join(LOCK_FILE));

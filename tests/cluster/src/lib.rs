@@ -16,20 +16,26 @@
 //! # }
 //! ```
 //!
-//! What an owner leaves behind when it is killed (`SIGKILL`, a power cut) is removed by the next cluster that starts.
+//! Other throwaway servers are made of the same parts: a [`Home`], a [`Process`] and a [`ServerUser`].
+//!
+//! What an owner leaves behind when it is killed (`SIGKILL`, a power cut) is removed by the next server that starts.
 
 mod builder;
 mod cluster;
 mod home;
 mod install;
-mod postmaster;
+mod process;
+mod shutdown;
 mod user;
 mod wait;
 
 pub use builder::Builder;
 pub use cluster::Cluster;
+pub use home::Home;
 pub use install::Install;
-pub use postmaster::Shutdown;
+pub use process::{Process, Stops};
+pub use shutdown::Shutdown;
+pub use user::ServerUser;
 pub use wait::wait_for;
 
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Who runs the server programs. PostgreSQL refuses root, so root has to become somebody else.
+//! Who runs the server programs. PostgreSQL and PgBouncer refuse root, so root has to become somebody else.
 
 use std::fs;
 use std::io;
@@ -16,19 +16,32 @@ const NAME: &str = "postgres";
 
 /// The identity of the server programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ServerUser {
+pub enum ServerUser {
     /// We are not root: the server runs as we do.
     Myself,
     /// We are root: the server runs as user `postgres`.
-    Other { uid: u32, gid: u32 },
+    Other {
+        /// Its number.
+        uid: u32,
+        /// That of its group.
+        gid: u32,
+    },
     /// We are root in a directory that `postgres` cannot reach (`/root`, `mktemp -d`): the server runs as root, but in a user
     /// namespace that shows root as `postgres`. The uid shown must exist, because initdb looks its name up.
-    Mapped { uid: u32, gid: u32 },
+    Mapped {
+        /// The user that is shown.
+        uid: u32,
+        /// The group that is shown.
+        gid: u32,
+    },
 }
 
 impl ServerUser {
-    /// Finds the identity that can run `program` and write to `dir`, which exists, by trying.
-    pub(crate) fn choose(program: &Path, dir: &Path) -> Result<Self> {
+    /// Finds the identity that can run `program` and write to `dir`, which exists, by trying. It answers `--version`.
+    ///
+    /// # Errors
+    /// When there is none; the message says what to do.
+    pub fn choose(program: &Path, dir: &Path) -> Result<Self> {
         if !geteuid().is_root() {
             return Ok(Self::Myself);
         }
@@ -46,10 +59,11 @@ impl ServerUser {
         // The directory goes back to root, as it was found.
         chown(dir, Some(0), Some(0))?;
         bail!(
-            "PostgreSQL refuses to run as root, and no other way was found to run it in {dir}:\n{refusals}\n\
+            "{program} refuses to run as root, and no other way was found to run it in {dir}:\n{refusals}\n\
              Do one of these: work as a user who is not root; move the checkout to where user `{NAME}` can reach it \
              (every directory above it needs `chmod o+x`); or allow user namespaces (sysctl user.max_user_namespaces, \
              or the container's seccomp profile).",
+            program = program.display(),
             dir = dir.display(),
             refusals = refusals.join("\n"),
         );
@@ -79,7 +93,10 @@ impl ServerUser {
     }
 
     /// Gives `path` to the server's user.
-    pub(crate) fn own(self, path: &Path) -> Result<()> {
+    ///
+    /// # Errors
+    /// When that is not allowed.
+    pub fn own(self, path: &Path) -> Result<()> {
         let (uid, gid) = match self {
             Self::Myself => return Ok(()),
             Self::Other { uid, gid } => (uid, gid),
@@ -90,7 +107,8 @@ impl ServerUser {
 
     /// A command that will run as this user, with an environment that does not leak into the server: with `RUST_BACKTRACE`
     /// set the extension would put backtraces into error details, and libpq's variables would lead a client astray.
-    pub(crate) fn command(self, program: &Path) -> Command {
+    #[must_use]
+    pub fn command(self, program: &Path) -> Command {
         let mut command = Command::new(program);
         clear_environment(&mut command);
         match self {

@@ -1,7 +1,9 @@
-//! The server's first process, held so that it cannot outlive its owner.
+//! A server's first process, held so that it cannot outlive its owner.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::iter::successors;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -18,30 +20,19 @@ use nix::unistd::{Pid, getppid};
 
 use crate::wait::wait_for;
 
-/// How a server is told to stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shutdown {
-    /// Sessions are ended, everything is written, the next start needs no recovery.
-    Fast,
-    /// Everything is dropped; the next start recovers from the log, as after a crash.
-    Immediate,
-}
-
-impl Shutdown {
-    fn signal(self) -> Signal {
-        match self {
-            Self::Fast => Signal::SIGINT,
-            Self::Immediate => Signal::SIGQUIT,
-        }
-    }
-}
-
-/// A running server. It is a direct child of a thread of its own, and the kernel sends it SIGINT (a fast shutdown) when that
+/// A running server. It is a direct child of a thread of its own, and the kernel sends it the first of its [`Stops`] when that
 /// thread ends. The thread ends only after the server, or with the whole process, also when that is killed.
-pub(crate) struct Postmaster {
+pub struct Process {
     pid: Pid,
     exit: Arc<Exit>,
+    stops: Stops,
 }
+
+/// What tells a server to stop, the gentlest first. When the process is dropped they are tried in turn, and at last SIGKILL.
+pub type Stops = &'static [Signal];
+
+/// How long a dropped server has for each of its signals.
+const LAST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Filled in when the process has been reaped; a pid is signalled only under this lock and before that, so that the signal
 /// cannot hit another process that got the same number.
@@ -57,22 +48,27 @@ impl Exit {
     }
 }
 
-impl Postmaster {
-    /// Starts `command`, which is `postgres` with its arguments, writing to `log`.
-    pub(crate) fn spawn(mut command: Command, log: File) -> Result<Self> {
+impl Process {
+    /// Starts `command`, which has to stay in the foreground, writing to `log`.
+    ///
+    /// # Errors
+    /// When the program cannot be run.
+    pub fn spawn(mut command: Command, log: File, stops: Stops) -> Result<Self> {
         let owner = Pid::this();
+        let program = command.get_program().to_owned();
+        let at_death = stops.first().copied().unwrap_or(Signal::SIGKILL);
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         // Ctrl-C on the terminal is for us or for psql, not for the server.
         command.process_group(0);
         // SAFETY: between fork and exec only system calls are made. std has changed the user before, which would have
         // cleared the setting.
-        unsafe { command.pre_exec(move || die_with(owner)) };
+        unsafe { command.pre_exec(move || die_with(owner, at_death)) };
 
         let exit = Arc::new(Exit::default());
         let (report, started) = mpsc::channel();
         let shared = Arc::clone(&exit);
         thread::Builder::new()
-            .name("postmaster".to_owned())
+            .name("server".to_owned())
             .spawn(move || match command.spawn() {
                 Ok(child) => {
                     let _ = report.send(Ok(child.id()));
@@ -85,37 +81,47 @@ impl Postmaster {
         let pid = started
             .recv()
             .context("the thread of the server ended")?
-            .context("cannot run postgres")?;
+            .with_context(|| format!("cannot run {}", program.display()))?;
         Ok(Self {
             pid: Pid::from_raw(pid.cast_signed()),
             exit,
+            stops,
         })
     }
 
-    pub(crate) fn pid(&self) -> u32 {
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
         self.pid.as_raw().cast_unsigned()
     }
 
     /// How the server ended, if it did.
-    pub(crate) fn exit_status(&self) -> Option<ExitStatus> {
+    #[must_use]
+    pub fn exit_status(&self) -> Option<ExitStatus> {
         *self.exit.lock()
     }
 
     /// Tells the server to stop and waits until it did.
-    pub(crate) fn stop(&self, how: Shutdown, deadline: Duration) -> Result<()> {
-        self.signal(how.signal())?;
-        self.wait(deadline).with_context(|| format!("{how:?} shutdown"))
+    ///
+    /// # Errors
+    /// When it has not ended at the deadline.
+    pub fn stop(&self, signal: Signal, deadline: Duration) -> Result<()> {
+        self.signal(signal)?;
+        self.wait(deadline).with_context(|| format!("shutdown by {signal}"))
     }
 
-    /// Kills the server as a power cut would, and waits until its children have noticed: a new server could not start before.
-    pub(crate) fn kill(&self, deadline: Duration) -> Result<()> {
+    /// Kills the server as a power cut would, and waits until its descendants have noticed: a new server could not start before.
+    ///
+    /// # Errors
+    /// When something of it is still there at the deadline.
+    pub fn kill(&self, deadline: Duration) -> Result<()> {
         // Stopped, it cannot have another child that would be missed here.
         self.signal(Signal::SIGSTOP)?;
-        let children = children_of(self.pid)?;
+        let descendants = descendants_of(self.pid)?;
         self.signal(Signal::SIGKILL)?;
         self.wait(deadline)?;
-        wait_for("the backends of a killed server end", deadline, || {
-            Ok(!children.iter().any(|pid| is_alive(*pid)))
+        wait_for("the children of a killed server end", deadline, || {
+            Ok(!descendants.iter().any(|pid| is_alive(*pid)))
         })
     }
 
@@ -140,21 +146,18 @@ impl Postmaster {
     }
 }
 
-impl Drop for Postmaster {
+impl Drop for Process {
     fn drop(&mut self) {
-        let ended = self
-            .stop(Shutdown::Fast, Duration::from_secs(10))
-            .or_else(|_| self.stop(Shutdown::Immediate, Duration::from_secs(10)))
-            .or_else(|_| self.kill(Duration::from_secs(10)));
-        if let Err(error) = ended {
+        let stopped = self.stops.iter().any(|signal| self.stop(*signal, LAST_PATIENCE).is_ok());
+        if !stopped && let Err(error) = self.kill(LAST_PATIENCE) {
             eprintln!("server {} could not be stopped: {error:#}", self.pid);
         }
     }
 }
 
 /// Runs in the child: from here on the kernel ends the server when the thread that started it ends.
-fn die_with(owner: Pid) -> io::Result<()> {
-    set_pdeathsig(Signal::SIGINT)?;
+fn die_with(owner: Pid, signal: Signal) -> io::Result<()> {
+    set_pdeathsig(signal)?;
     // The owner may have died before the line above.
     if getppid() != owner {
         return Err(io::ErrorKind::BrokenPipe.into());
@@ -186,18 +189,23 @@ fn is_alive(pid: Pid) -> bool {
     stat_of(pid).is_some_and(|(state, _)| state != 'Z')
 }
 
-fn children_of(parent: Pid) -> Result<Vec<Pid>> {
-    let mut children = Vec::new();
+fn descendants_of(ancestor: Pid) -> Result<Vec<Pid>> {
+    let mut parents = HashMap::new();
     for entry in Path::new("/proc").read_dir()? {
         if let Some(pid) = entry?
             .file_name()
             .to_str()
             .and_then(|name| name.parse().ok())
             .map(Pid::from_raw)
-            && stat_of(pid).is_some_and(|(_, its_parent)| its_parent == parent)
+            && let Some((_, parent)) = stat_of(pid)
         {
-            children.push(pid);
+            parents.insert(pid, parent);
         }
     }
-    Ok(children)
+    let is_descendant = |pid: &Pid| {
+        successors(Some(*pid), |pid| parents.get(pid).copied())
+            .skip(1)
+            .any(|pid| pid == ancestor)
+    };
+    Ok(parents.keys().copied().filter(is_descendant).collect())
 }

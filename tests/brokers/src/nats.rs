@@ -1,0 +1,67 @@
+//! NATS with JetStream.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use idem_cluster::Home;
+
+use crate::port::Port;
+use crate::server::{Program, Server};
+
+/// A NATS server whose JetStream keeps its streams in files.
+pub type Nats = Server<NatsServer>;
+
+/// What [`Nats`] runs.
+pub struct NatsServer {
+    port: Port,
+}
+
+impl Nats {
+    /// Starts a new server without streams.
+    ///
+    /// # Errors
+    /// When it does not start; with the last lines of its log.
+    pub fn start() -> Result<Self> {
+        let port = Port::claim()?;
+        Self::start_in(Home::create(NatsServer::NAME)?, NatsServer { port })
+    }
+
+    /// Where it listens: `nats://127.0.0.1:PORT`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("nats://127.0.0.1:{}", self.program().port.number())
+    }
+}
+
+impl Program for NatsServer {
+    const NAME: &'static str = "nats";
+
+    fn command(&self, home: &Home) -> Result<Command> {
+        let file = home.dir().join("nats.conf");
+        let text = format!(
+            "listen: \"127.0.0.1:{port}\"\n\
+             jetstream {{ store_dir: \"{store}\", max_memory_store: 64MB, max_file_store: 4GB }}\n",
+            port = self.port.number(),
+            store = home.dir().join("data").display(),
+        );
+        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        let mut command = Command::new("/usr/sbin/nats-server");
+        command.arg("--config").arg(file);
+        Ok(command)
+    }
+
+    /// The server greets with what it can do.
+    fn is_ready(&self, _home: &Home) -> bool {
+        let greeting = || {
+            let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port.number()))?;
+            stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+            let mut line = String::new();
+            BufReader::new(stream).read_line(&mut line).map(|_| line)
+        };
+        greeting().is_ok_and(|line: String| line.starts_with("INFO ") && line.contains("\"jetstream\":true"))
+    }
+}

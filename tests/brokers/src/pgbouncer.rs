@@ -1,0 +1,92 @@
+//! PgBouncer in transaction mode, in front of a cluster.
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use idem_cluster::{Cluster, Home, ServerUser};
+
+use crate::server::{Program, Server};
+
+const PROGRAM: &str = "/usr/sbin/pgbouncer";
+
+/// It listens on a socket in its own directory, so any number does.
+const PORT: u16 = 6432;
+
+/// A proxy that gives a server's session to a client for the time of one transaction.
+pub type PgBouncer = Server<Proxy>;
+
+/// What [`PgBouncer`] runs.
+pub struct Proxy {
+    user: ServerUser,
+    upstream_dir: PathBuf,
+    database: String,
+}
+
+impl PgBouncer {
+    /// Starts a proxy for all databases of a cluster; `database` is what [`PgBouncer::connection_string`] names. It lets in every
+    /// role that the cluster has.
+    ///
+    /// # Errors
+    /// When it does not start; with the last lines of its log.
+    pub fn start(cluster: &Cluster, database: &str) -> Result<Self> {
+        let home = Home::create(Proxy::NAME)?;
+        // It refuses root, as PostgreSQL does.
+        let user = ServerUser::choose(Path::new(PROGRAM), home.dir())?;
+        user.own(home.socket_dir())?;
+        let program = Proxy {
+            user,
+            upstream_dir: cluster.socket_dir().to_path_buf(),
+            database: database.to_owned(),
+        };
+        Self::start_in(home, program)
+    }
+
+    /// How to connect as superuser `postgres`, for libpq and for `tokio-postgres`.
+    #[must_use]
+    pub fn connection_string(&self) -> String {
+        format!(
+            "host={} port={PORT} user=postgres dbname={}",
+            self.home().socket_dir().display(),
+            self.program().database
+        )
+    }
+}
+
+impl Program for Proxy {
+    const NAME: &'static str = "pgbouncer";
+
+    fn command(&self, home: &Home) -> Result<Command> {
+        let (config, users) = (home.dir().join("pgbouncer.ini"), home.dir().join("users.txt"));
+        // Users that the file does not name are looked up in the server, by the one it names.
+        let text = format!(
+            "[databases]\n\
+             * = host={upstream} port=5432\n\
+             [pgbouncer]\n\
+             listen_addr =\n\
+             listen_port = {PORT}\n\
+             unix_socket_dir = {socket_dir}\n\
+             auth_type = trust\n\
+             auth_file = {users}\n\
+             auth_user = postgres\n\
+             pool_mode = transaction\n\
+             max_client_conn = 500\n\
+             default_pool_size = 30\n\
+             ignore_startup_parameters = extra_float_digits\n",
+            upstream = self.upstream_dir.display(),
+            socket_dir = home.socket_dir().display(),
+            users = users.display(),
+        );
+        fs::write(&users, "\"postgres\" \"\"\n")?;
+        fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
+        let mut command = self.user.command(Path::new(PROGRAM));
+        command.arg(config);
+        Ok(command)
+    }
+
+    fn is_ready(&self, home: &Home) -> bool {
+        UnixStream::connect(home.socket_dir().join(format!(".s.PGSQL.{PORT}"))).is_ok()
+    }
+}

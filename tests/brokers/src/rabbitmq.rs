@@ -1,0 +1,135 @@
+//! RabbitMQ, on its own Erlang node.
+
+use std::fs::{self, File, Permissions};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use idem_cluster::{Home, Process, wait_for};
+use nix::sys::signal::Signal;
+
+use crate::port::Port;
+use crate::server::{Program, Server};
+
+/// A RabbitMQ server: user `guest`, password `guest`, virtual host `/`, no plugins.
+pub type RabbitMq = Server<RabbitMqServer>;
+
+/// What [`RabbitMq`] runs.
+pub struct RabbitMqServer {
+    port: Port,
+    /// Where the node talks to other nodes. There are none, but it insists.
+    distribution: Port,
+    epmd: Epmd,
+}
+
+/// Erlang's name server. A node would start one for the whole machine, as a daemon, and leave it there; so each has its own, which
+/// it finds running.
+struct Epmd {
+    port: Port,
+    _process: Process,
+}
+
+impl RabbitMq {
+    /// Starts a new server without queues. That takes some seconds.
+    ///
+    /// # Errors
+    /// When it does not start; with the last lines of its log.
+    pub fn start() -> Result<Self> {
+        let home = Home::create(RabbitMqServer::NAME)?;
+        let program = RabbitMqServer {
+            port: Port::claim()?,
+            distribution: Port::claim()?,
+            epmd: Epmd::start(&home)?,
+        };
+        Self::start_in(home, program)
+    }
+
+    /// Where it listens: `amqp://guest:guest@127.0.0.1:PORT/%2f`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.program().port.number())
+    }
+}
+
+impl Program for RabbitMqServer {
+    const NAME: &'static str = "rabbitmq";
+
+    fn command(&self, home: &Home) -> Result<Command> {
+        let dir = home.dir();
+        let (config, plugins, cookie) = (dir.join("rabbitmq.conf"), dir.join("plugins"), dir.join(".erlang.cookie"));
+        let text = format!(
+            "listeners.tcp.1 = 127.0.0.1:{port}\n\
+             log.console = true\n\
+             log.file = false\n\
+             vm_memory_high_watermark.absolute = 512MB\n\
+             disk_free_limit.absolute = 50MB\n",
+            port = self.port.number(),
+        );
+        fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
+        fs::write(&plugins, "[].\n")?;
+        // The password among nodes.
+        if !cookie.exists() {
+            let mut random = [0; 16];
+            File::open("/dev/urandom")?.read_exact(&mut random)?;
+            fs::write(&cookie, format!("{:032X}", u128::from_ne_bytes(random)))?;
+            fs::set_permissions(&cookie, Permissions::from_mode(0o400))?;
+        }
+
+        // Not the one in the search path, which becomes the user of the machine's own server.
+        let mut command = Command::new("/usr/lib/rabbitmq/bin/rabbitmq-server");
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy();
+            if name.starts_with("RABBITMQ_") || name.starts_with("ERL_") {
+                command.env_remove(name.as_ref());
+            }
+        }
+        command
+            .env("HOME", dir)
+            // The machine's settings are not ours.
+            .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
+            // The script becomes the server, and does not wait for it: signals hit the right process.
+            .env("RUNNING_UNDER_SYSTEMD", "true")
+            .env("RABBITMQ_NODENAME", format!("idem-{}@localhost", self.port.number()))
+            .env("RABBITMQ_MNESIA_BASE", dir.join("data"))
+            .env("RABBITMQ_LOG_BASE", dir.join("logs"))
+            .env("RABBITMQ_CONFIG_FILE", config)
+            .env("RABBITMQ_ENABLED_PLUGINS_FILE", plugins)
+            .env("RABBITMQ_DIST_PORT", self.distribution.number().to_string())
+            .env(
+                "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
+                "-start_epmd false -kernel inet_dist_use_interface {127,0,0,1}",
+            )
+            .env("ERL_EPMD_PORT", self.epmd.port.number().to_string())
+            .env("ERL_EPMD_ADDRESS", "127.0.0.1")
+            .env("ERL_CRASH_DUMP", dir.join("erl_crash.dump"));
+        Ok(command)
+    }
+
+    /// The server answers the header of AMQP 0-9-1 with a frame of the type *method*.
+    fn is_ready(&self, _home: &Home) -> bool {
+        let answer = || {
+            let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port.number()))?;
+            stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+            stream.write_all(b"AMQP\x00\x00\x09\x01")?;
+            let mut frame_type = [0];
+            stream.read_exact(&mut frame_type).map(|()| frame_type)
+        };
+        answer().is_ok_and(|frame_type: [u8; 1]| frame_type == [1])
+    }
+}
+
+impl Epmd {
+    fn start(home: &Home) -> Result<Self> {
+        let port = Port::claim()?;
+        let mut command = Command::new("/usr/bin/epmd");
+        command.args(["-address", "127.0.0.1", "-port", &port.number().to_string()]);
+        let process = Process::spawn(command, home.open_log()?, &[Signal::SIGKILL])?;
+        wait_for("epmd listens", Duration::from_secs(60), || {
+            Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, port.number())).is_ok())
+        })?;
+        Ok(Self { port, _process: process })
+    }
+}

@@ -1,0 +1,187 @@
+//! The lives of brokers and proxies, on the programs of Debian's packages.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::Result;
+use async_nats::jetstream;
+use idem_brokers::{Nats, PgBouncer, RabbitMq};
+use idem_cluster::{Cluster, Install, wait_for};
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
+use lapin::types::FieldTable;
+use lapin::{BasicProperties, Connection, ConnectionProperties};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A queue that stays, with `count` messages that the broker has confirmed.
+async fn fill_queue(url: &str, count: usize) -> Result<()> {
+    let connection = Connection::connect(url, ConnectionProperties::default()).await?;
+    let channel = connection.create_channel().await?;
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    channel
+        .queue_declare("kept".into(), QueueDeclareOptions::durable(), FieldTable::default())
+        .await?;
+    for _ in 0..count {
+        let persistent = BasicProperties::default().with_delivery_mode(2);
+        let confirm = channel
+            .basic_publish("".into(), "kept".into(), BasicPublishOptions::default(), b"x", persistent)
+            .await?;
+        assert!(confirm.await?.is_ack());
+    }
+    Ok(())
+}
+
+async fn count_queue(url: &str) -> Result<u32> {
+    let connection = Connection::connect(url, ConnectionProperties::default()).await?;
+    let channel = connection.create_channel().await?;
+    let queue = channel
+        .queue_declare("kept".into(), QueueDeclareOptions::durable(), FieldTable::default())
+        .await?;
+    Ok(queue.message_count())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rabbitmq_keeps_what_it_confirmed_when_it_is_killed_and_shares_nothing_with_another_one() {
+    let (mut one, other) = (RabbitMq::start().unwrap(), RabbitMq::start().unwrap());
+    let url = one.url();
+    fill_queue(&url, 200).await.unwrap();
+    one.kill().unwrap();
+    assert!(Connection::connect(&url, ConnectionProperties::default()).await.is_err());
+    assert_eq!(count_queue(&other.url()).await.unwrap(), 0);
+
+    one.start_again().unwrap();
+    assert_eq!(one.url(), url);
+    assert_eq!(count_queue(&url).await.unwrap(), 200);
+    one.stop().unwrap();
+    one.start_again().unwrap();
+    assert_eq!(count_queue(&url).await.unwrap(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nats_keeps_what_it_confirmed_when_it_is_killed_and_shares_nothing_with_another_one() {
+    let (mut one, other) = (Nats::start().unwrap(), Nats::start().unwrap());
+    let url = one.url();
+    let context = jetstream::new(async_nats::connect(&url).await.unwrap());
+    let config = jetstream::stream::Config {
+        name: "kept".into(),
+        subjects: vec!["kept.>".into()],
+        ..Default::default()
+    };
+    context.create_stream(config).await.unwrap();
+    for _ in 0..200 {
+        context.publish("kept.x", "x".into()).await.unwrap().await.unwrap();
+    }
+    one.kill().unwrap();
+    assert!(async_nats::connect(&url).await.is_err());
+    let elsewhere = jetstream::new(async_nats::connect(other.url()).await.unwrap());
+    assert!(elsewhere.get_stream("kept").await.is_err());
+
+    for stop in [Nats::stop, Nats::kill] {
+        one.start_again().unwrap();
+        let context = jetstream::new(async_nats::connect(&url).await.unwrap());
+        let stream = context.get_stream("kept").await.unwrap();
+        assert_eq!(stream.cached_info().state.messages, 200);
+        stop(&mut one).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pgbouncer_gives_a_session_for_the_time_of_one_transaction() {
+    let install = Install::from_env().unwrap();
+    let cluster = Cluster::builder(&install)
+        .name("pooled")
+        .preload(false)
+        .setting("shared_buffers", "16MB")
+        .start()
+        .unwrap();
+    let mut proxy = PgBouncer::start(&cluster, "template1").unwrap();
+    for _ in 0..2 {
+        let (one, two) = (connect(&proxy).await, connect(&proxy).await);
+        let count = "SELECT count(*) FROM pg_stat_activity WHERE datname = 'template1' AND backend_type = 'client backend'";
+        for client in [&one, &two, &one, &two] {
+            let row = client.simple_query(count).await.unwrap();
+            let tokio_postgres::SimpleQueryMessage::Row(row) = &row[1] else {
+                panic!("{row:?}")
+            };
+            assert_eq!(row.get(0), Some("1"), "two idle clients share one session");
+        }
+        proxy.kill().unwrap();
+        proxy.start_again().unwrap();
+    }
+}
+
+async fn connect(proxy: &PgBouncer) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(&proxy.connection_string(), tokio_postgres::NoTls)
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+#[test]
+fn nothing_of_a_dropped_server_is_left() {
+    let (rabbitmq, nats) = (RabbitMq::start().unwrap(), Nats::start().unwrap());
+    let pids = [rabbitmq.pid().unwrap(), nats.pid().unwrap()];
+    let all = processes_of(&pids);
+    assert!(all.len() > pids.len(), "Erlang has helpers");
+    drop((rabbitmq, nats));
+    let left: Vec<_> = all.into_iter().filter(|pid| is_running(*pid)).collect();
+    assert_eq!(left, [0; 0]);
+}
+
+/// The test process cannot be killed, so the owner is another one: this binary with this one test and a variable.
+#[test]
+fn servers_do_not_outlive_an_owner_that_is_killed() {
+    const ROLE: &str = "IDEM_BROKERS_TEST_OWNER";
+    if std::env::var_os(ROLE).is_some() {
+        let (rabbitmq, nats) = (RabbitMq::start().unwrap(), Nats::start().unwrap());
+        println!("SERVERS {} {}", rabbitmq.pid().unwrap(), nats.pid().unwrap());
+        loop {
+            std::thread::park();
+        }
+    }
+
+    let mut owner = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "servers_do_not_outlive_an_owner_that_is_killed", "--nocapture"])
+        .env(ROLE, "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(owner.stdout.take().unwrap()));
+    let line = lines.map(Result::unwrap).find(|line| line.contains("SERVERS ")).unwrap();
+    let names = line.split_once("SERVERS ").unwrap().1;
+    let mut pids: Vec<u32> = names.split(' ').map(|pid| pid.parse().unwrap()).collect();
+    // Erlang's name server too, and whatever else there is.
+    pids.extend(processes_of(&[owner.id()]));
+
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    wait_for("the servers end", DEADLINE, || Ok(pids.iter().all(|pid| !is_running(*pid)))).unwrap();
+}
+
+/// The given processes and their descendants, as far as they run.
+fn processes_of(roots: &[u32]) -> Vec<u32> {
+    let mut found = Vec::new();
+    for entry in Path::new("/proc").read_dir().unwrap() {
+        let Some(pid) = entry.unwrap().file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let mut line = std::iter::successors(Some(pid), |pid| stat_of(*pid).map(|(_, parent)| parent));
+        if is_running(pid) && line.any(|pid| roots.contains(&pid)) {
+            found.push(pid);
+        }
+    }
+    found
+}
+
+/// An orphan may stay a zombie for ever in a container whose first process reaps nobody.
+fn is_running(pid: u32) -> bool {
+    stat_of(pid).is_some_and(|(state, _)| state != 'Z')
+}
+
+fn stat_of(pid: u32) -> Option<(char, u32)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
+}
