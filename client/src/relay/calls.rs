@@ -1,4 +1,4 @@
-//! The calls of a relay, one by one: for whoever needs another loop than the runtime.
+//! The calls of a relay, one by one: for whoever needs another loop than [`Relay`](crate::Relay).
 
 use std::time::Duration;
 

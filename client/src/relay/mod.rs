@@ -1,10 +1,21 @@
 //! The relay: leases partitions, publishes effects, acknowledges.
 
+mod batch;
+mod bell;
 mod calls;
+mod lanes;
+mod memory;
+mod partition;
+mod pauses;
 mod publisher;
+mod runtime;
+mod status;
+mod steps;
 
 pub use calls::{
     Batch, create_relay, drop_relay, relay_ack, relay_extend, relay_next, relay_park, relay_partitions, relay_unpark, relay_wait,
     repair_relays,
 };
 pub use publisher::{OutgoingMessage, PublishError, Publisher};
+pub use runtime::Relay;
+pub use status::{RelayStatus, RelaySummary};

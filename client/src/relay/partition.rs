@@ -1,0 +1,158 @@
+//! The work on one partition: lease, publish, acknowledge.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    select,
+    time::{Instant, sleep},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use super::{
+    Batch, Publisher,
+    batch::{self, Broker, Context, Outcome},
+    bell::Bell,
+    memory::Memory,
+    pauses::Pauses,
+    steps::{Steps, is_final},
+};
+use crate::{Error, ErrorKind};
+
+/// How long an idle partition sleeps that nobody wakes: first, and at most. Another process may have died over it.
+const IDLE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+/// The pauses while the database or the broker is away.
+const AWAY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+pub(super) struct Partition<P> {
+    steps: Steps,
+    publisher: Arc<P>,
+    bell: Arc<Bell>,
+    stop: CancellationToken,
+    memory: Memory,
+    broker: Broker,
+}
+
+impl<P: Publisher> Partition<P> {
+    pub(super) fn new(steps: Steps, publisher: Arc<P>, bell: Arc<Bell>, stop: CancellationToken) -> Self {
+        // A batch, and one that another process has taken over meanwhile.
+        let remembers = 2 * usize::try_from(steps.settings.batch).unwrap_or(1).max(1);
+        Self {
+            steps,
+            publisher,
+            bell,
+            stop,
+            memory: Memory::new(remembers),
+            broker: Broker {
+                is_away: false,
+                pauses: Pauses::new(AWAY.0, AWAY.1),
+            },
+        }
+    }
+
+    /// Works until it is told to stop. An error is final.
+    pub(super) async fn run(mut self) -> Result<(), Error> {
+        let (bell, stop) = (Arc::clone(&self.bell), self.stop.clone());
+        let mut rung = bell.listen();
+        let mut idle = Pauses::new(IDLE.0, IDLE.1);
+        let mut away = Pauses::new(AWAY.0, AWAY.1);
+        while !stop.is_cancelled() {
+            // What is committed from here on rings, whether this look finds it or not.
+            rung.mark_unchanged();
+            let asked = Instant::now();
+            match self.steps.next().await {
+                Ok(Some(batch)) => {
+                    away.reset();
+                    idle.reset();
+                    self.work(&batch, asked).await?;
+                }
+                Ok(None) => {
+                    away.reset();
+                    let _idle = bell.idle();
+                    select! {
+                        () = stop.cancelled() => {}
+                        _ = rung.changed() => idle.reset(),
+                        () = sleep(idle.next()) => {}
+                    }
+                }
+                // Here it says that transaction ids went backwards, which somebody has to repair.
+                Err(error) if is_final(&error) || error.kind() == ErrorKind::NotClaimed => return Err(error),
+                Err(error) => {
+                    let pause = away.next();
+                    warn!(partition = self.steps.partition, ?pause, %error, "no batch can be had");
+                    self.rest(pause).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn work(&mut self, batch: &Batch, asked: Instant) -> Result<(), Error> {
+        let context = Context {
+            steps: &self.steps,
+            publisher: &*self.publisher,
+            stop: &self.stop,
+            memory: &mut self.memory,
+            broker: &mut self.broker,
+        };
+        match batch::publish(context, batch, asked).await? {
+            Outcome::Done { token } => self.acknowledge(batch, token).await,
+            Outcome::Unfinished { token } if self.stop.is_cancelled() => {
+                // Nobody shall have to wait for the lease. If this fails, they do.
+                if let Err(error) = self.steps.give_back(token).await {
+                    debug!(partition = self.steps.partition, %error, "a batch could not be given back");
+                }
+                Ok(())
+            }
+            // The lease is over: whoever asks next gets it, and whoever reaches the broker shall be first.
+            Outcome::Unfinished { .. } => {
+                if self.broker.is_away {
+                    let pause = self.broker.pauses.next();
+                    self.rest(pause).await;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Everything was published: tries until the database says so, or has given the batch to another process.
+    async fn acknowledge(&mut self, batch: &Batch, token: i64) -> Result<(), Error> {
+        let mut away = Pauses::new(AWAY.0, AWAY.1);
+        let mut given_up_at = None;
+        loop {
+            match self.steps.ack(token).await {
+                Ok(()) => break,
+                Err(error) if error.kind() == ErrorKind::NotClaimed => {
+                    // Or an acknowledgement took effect whose answer was lost.
+                    warn!(partition = self.steps.partition, %error, "another process has taken over a batch");
+                    break;
+                }
+                Err(error) if is_final(&error) => return Err(error),
+                Err(error) => {
+                    let pause = away.next();
+                    warn!(partition = self.steps.partition, ?pause, %error, "a batch is published and not acknowledged yet");
+                    if self.stop.is_cancelled() {
+                        let until = *given_up_at.get_or_insert(Instant::now() + self.steps.settings.grace);
+                        if Instant::now() >= until {
+                            return Ok(());
+                        }
+                        sleep(pause.min(until - Instant::now())).await;
+                    } else {
+                        self.rest(pause).await;
+                    }
+                }
+            }
+        }
+        for message in &batch.messages {
+            self.memory.forget(message.seq);
+        }
+        Ok(())
+    }
+
+    async fn rest(&self, pause: Duration) {
+        select! {
+            () = self.stop.cancelled() => {}
+            () = sleep(pause) => {}
+        }
+    }
+}

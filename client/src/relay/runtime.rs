@@ -1,0 +1,217 @@
+//! The relay as its user sees it: settings, start, end.
+
+use std::{future::Future, panic, pin::pin, sync::Arc, time::Duration};
+
+use deadpool_postgres::Pool;
+use tokio::{select, sync::watch, task::JoinSet, time::sleep};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::{
+    Publisher, RelayStatus, RelaySummary,
+    bell::Bell,
+    partition::Partition,
+    pauses::Pauses,
+    relay_partitions,
+    status::Status,
+    steps::{Steps, is_final},
+};
+use crate::Error;
+
+/// Publishes the effects of a database: leases batches, gives them to a [`Publisher`], acknowledges.
+///
+/// Any number of processes may run the same relay: they share its partitions, and when one dies the others take over as
+/// soon as its leases have run out. An effect is published at least once, under the same message id each time, and effects
+/// of one key in order: an effect that the broker does not take holds up those of its key, and nobody else in its batch.
+///
+/// Each step in the database is one short statement on a connection of the pool, and none is held while the broker is
+/// talked to. Besides, one connection waits for new effects: a pool of at least two.
+///
+/// ```no_run
+/// # async fn run(pool: deadpool_postgres::Pool, publisher: impl idem_client::Publisher) -> Result<(), idem_client::Error> {
+/// use std::time::Duration;
+///
+/// use idem_client::Relay;
+///
+/// let shutdown = async {
+///     let _ = tokio::signal::ctrl_c().await;
+/// };
+/// let summary = Relay::new(pool, publisher)
+///     .name("default")
+///     .lease(Duration::from_secs(30))
+///     .max_attempts(10)
+///     .run(shutdown)
+///     .await?;
+/// println!("{} effects published, {} parked", summary.published, summary.parked);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "a relay does nothing until it runs"]
+pub struct Relay<P> {
+    pool: Pool,
+    publisher: Arc<P>,
+    settings: Settings,
+    status: Status,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) name: String,
+    pub(super) batch: i32,
+    pub(super) in_flight: usize,
+    pub(super) lease: Duration,
+    pub(super) max_attempts: u32,
+    /// The first pause, and the longest.
+    pub(super) back_off: (Duration, Duration),
+    pub(super) publish_timeout: Duration,
+    pub(super) grace: Duration,
+}
+
+impl<P: Publisher> Relay<P> {
+    /// A relay named `default`, with the defaults of its settings.
+    pub fn new(pool: Pool, publisher: P) -> Self {
+        Self {
+            pool,
+            publisher: Arc::new(publisher),
+            settings: Settings {
+                name: "default".into(),
+                batch: 500,
+                in_flight: 256,
+                lease: Duration::from_secs(30),
+                max_attempts: 10,
+                back_off: (Duration::from_millis(100), Duration::from_secs(10)),
+                publish_timeout: Duration::from_secs(30),
+                grace: Duration::from_secs(5),
+            },
+            status: Status::new(),
+        }
+    }
+
+    /// Which relay of the database this is: `default` is there from the start, `idem_create_relay` makes others.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.settings.name = name.into();
+        self
+    }
+
+    /// How many effects are leased together, 1 to 10,000; 500 unless given. They are acknowledged together, too.
+    pub fn batch(mut self, effects: u32) -> Self {
+        self.settings.batch = i32::try_from(effects).unwrap_or(i32::MAX);
+        self
+    }
+
+    /// How many effects of a partition are under way to the broker at once; 256 unless given.
+    pub fn in_flight(mut self, effects: usize) -> Self {
+        self.settings.in_flight = effects.max(1);
+        self
+    }
+
+    /// How long a batch is this process's; 30 s unless given. Who takes longer extends it, who dies lets others wait for so long.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.settings.lease = lease;
+        self
+    }
+
+    /// How often an effect is given to a broker that [does not take it](crate::PublishError::Rejected) before it is parked; 10
+    /// unless given. Each process counts for itself.
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.settings.max_attempts = attempts;
+        self
+    }
+
+    /// The pause before such an effect is tried again: the first, doubled from attempt to attempt up to `cap`, each with up
+    /// to as much again of jitter. 100 ms and 10 s unless given.
+    pub fn back_off(mut self, base: Duration, cap: Duration) -> Self {
+        self.settings.back_off = (base, cap);
+        self
+    }
+
+    /// How long a publisher may take over one effect before the broker counts as away; 30 s unless given.
+    pub fn publish_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.publish_timeout = timeout;
+        self
+    }
+
+    /// How long a relay that is shut down goes on with the batch that it has; 5 s unless given. What is left then is given
+    /// back, and comes again to whoever asks.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.settings.grace = grace;
+        self
+    }
+
+    /// How it fares, from now on and while it runs.
+    pub fn status(&self) -> watch::Receiver<RelayStatus> {
+        self.status.subscribe()
+    }
+
+    /// Publishes until `shutdown` ends; then finishes what it has, acknowledges, and leaves.
+    ///
+    /// A database or broker that is away is waited for. The error is one that waiting does not mend: the relay does not exist,
+    /// the role lacks its grant, the extension is not installed, a setting is out of its range, or transaction ids went
+    /// backwards (see `idem_repair_relays`).
+    ///
+    /// Dropping the future stops it at once: what was leased comes again after its lease.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<RelaySummary, Error> {
+        let mut shutdown = pin!(shutdown);
+        let partitions = select! {
+            partitions = self.partitions() => partitions?,
+            () = &mut shutdown => return Ok(self.status.summary()),
+        };
+        let relay = self.settings.name.clone();
+        info!(relay, partitions, "the relay works");
+        let (bell, stop, settings) = (Arc::new(Bell::new()), CancellationToken::new(), Arc::new(self.settings));
+        let mut tasks = JoinSet::new();
+        for partition in 0..partitions {
+            let steps = Steps {
+                pool: self.pool.clone(),
+                settings: Arc::clone(&settings),
+                status: self.status.clone(),
+                partition,
+            };
+            let partition = Partition::new(steps, Arc::clone(&self.publisher), Arc::clone(&bell), stop.clone());
+            tasks.spawn(partition.run());
+        }
+        let mut ring = pin!(bell.ring(&self.pool));
+        let mut failed = None;
+        loop {
+            select! {
+                ended = tasks.join_next() => match ended {
+                    None => break,
+                    Some(Ok(Ok(()))) => {}
+                    Some(Ok(Err(error))) => {
+                        failed.get_or_insert(error);
+                        stop.cancel();
+                    }
+                    Some(Err(panicked)) => if let Ok(panic) = panicked.try_into_panic() {
+                        // Of the publisher: it is its user's.
+                        panic::resume_unwind(panic);
+                    },
+                },
+                () = &mut shutdown, if !stop.is_cancelled() => stop.cancel(),
+                () = &mut ring, if !stop.is_cancelled() => {}
+            }
+        }
+        let summary = self.status.summary();
+        info!(relay, summary.published, summary.parked, "the relay has ended");
+        failed.map_or(Ok(summary), Err)
+    }
+
+    async fn partitions(&self) -> Result<i32, Error> {
+        let mut away = Pauses::new(Duration::from_millis(100), Duration::from_secs(5));
+        loop {
+            let asked = async { relay_partitions(&**self.pool.get().await?, &self.settings.name).await }.await;
+            match asked {
+                Ok(partitions) => {
+                    self.status.database(true);
+                    return Ok(partitions);
+                }
+                Err(error) if is_final(&error) => return Err(error),
+                Err(error) => {
+                    let pause = away.next();
+                    warn!(?pause, %error, "the relay cannot start yet");
+                    sleep(pause).await;
+                }
+            }
+        }
+    }
+}
