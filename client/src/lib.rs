@@ -51,7 +51,7 @@ pub use outcome::{Claim, Claims};
 pub use recorded::{RecordedEffect, effects, replay_effects};
 
 #[cfg(feature = "runtime")]
-pub use consumer::{Delivery, Receipt, Source, TransportError};
+pub use consumer::{Batches, Consumer, Delivery, Receipt, Source, Summary, TransportError, terminated};
 #[cfg(feature = "runtime")]
 pub use filter::{After, Before, Filter};
 #[cfg(feature = "runtime")]

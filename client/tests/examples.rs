@@ -111,3 +111,17 @@ fn an_axum_service_sends_through_the_outbox() {
     assert_eq!(cluster.psql("postgres", sent).unwrap().trim(), "boots|2|t|boots");
     assert!(service.terminate().success());
 }
+
+#[test]
+fn ones_own_transport_feeds_a_consumer() {
+    let cluster = server("example-transport");
+    let output = example("own_transport")
+        .arg(cluster.connection_string("postgres"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(said.lines().last(), Some("2 handled, 1 duplicate"), "{said}");
+    let effects = "SELECT count(*) FROM idem.outbox_row WHERE topic = 'stock'";
+    assert_eq!(cluster.psql("postgres", effects).unwrap().trim(), "2");
+}

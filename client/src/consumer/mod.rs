@@ -1,5 +1,23 @@
 //! The consumer runtime: fetch, process, settle.
+//!
+//! Workers take turns at the source. Whoever has the turn fetches what it can process at once, one message or a batch,
+//! and passes the turn on while it works. So nothing is held that nobody works on, but for messages that wait for another
+//! one of their key; how much a broker sends ahead is the source's business.
 
+mod attempt;
+mod builder;
+mod failures;
+mod gate;
+mod intake;
+mod queue;
+mod routes;
+mod runtime;
+mod shutdown;
 mod source;
+mod summary;
+mod verdict;
 
+pub use builder::{Batches, Consumer};
+pub use shutdown::terminated;
 pub use source::{Delivery, Receipt, Source, TransportError};
+pub use summary::Summary;

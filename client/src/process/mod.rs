@@ -26,6 +26,7 @@ use crate::{Destination, Error, Handled, Message};
 pub use builder::IdemBuilder;
 pub use processed::Processed;
 pub use savepoint::Savepoint;
+pub(crate) use tx::Loan;
 pub use tx::Tx;
 
 /// Processes messages so that each takes effect once. Cheap to clone; one for a whole application.

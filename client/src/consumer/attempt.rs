@@ -1,0 +1,67 @@
+//! One attempt at a message, or at several in one transaction. Whatever panics is a failure and no more.
+
+use std::{any::Any, future::Future, panic::AssertUnwindSafe, sync::Arc};
+
+use deadpool_postgres::Pool;
+use futures_util::FutureExt;
+
+use super::routes::Route;
+use crate::{Error, Handled, HandlerError, Idem, Message, Processed, Tx};
+
+/// Processes messages of one route, and answers by position.
+pub(super) async fn attempt(idem: &Idem, pool: &Pool, route: &Route, messages: &[Message]) -> Vec<Result<Processed, Error>> {
+    if messages.len() > 1
+        && let Ok(answers) = unwinding(batch(idem, pool, route, messages)).await
+        && answers.len() == messages.len()
+    {
+        return answers;
+    }
+    // What panicked outside of a handler, such as a function for ids, shall hit its own message alone.
+    let mut answers = Vec::with_capacity(messages.len());
+    for message in messages {
+        let answer = unwinding(single(idem, pool, route, message)).await;
+        answers.push(answer.unwrap_or_else(|panic| Err(Error::Handler(HandlerError::from(panic)))));
+    }
+    answers
+}
+
+/// Everything that happens to one message between its delivery and its settlement.
+async fn single(idem: &Idem, pool: &Pool, route: &Route, message: &Message) -> Result<Processed, Error> {
+    idem.process(pool, message, handler(route)).await
+}
+
+/// The same for several messages that share a transaction.
+async fn batch(idem: &Idem, pool: &Pool, route: &Route, messages: &[Message]) -> Vec<Result<Processed, Error>> {
+    idem.process_batch(pool, messages, handler(route)).await
+}
+
+/// The route's handler, whose panics are errors: its transaction rolls back as after any other.
+fn handler(route: &Route) -> impl Fn(Tx, Message) -> futures_util::future::BoxFuture<'static, Handled> + Send + Sync + 'static {
+    let handler = Arc::clone(&route.handler);
+    move |tx, message| {
+        let handler = Arc::clone(&handler);
+        let work = async move { handler.handle_boxed(tx, message).await };
+        unwinding(work)
+            .map(|handled| handled.unwrap_or_else(|panic| Err(HandlerError::from(panic))))
+            .boxed()
+    }
+}
+
+/// A panic of somebody else's code.
+#[derive(Debug, thiserror::Error)]
+#[error("panicked: {0}")]
+pub(super) struct Panicked(String);
+
+/// Makes a panic an answer. What `work` holds is dropped in either case.
+pub(super) async fn unwinding<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
+    AssertUnwindSafe(work)
+        .catch_unwind()
+        .await
+        .map_err(|panic| Panicked(what(&*panic)))
+}
+
+fn what(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "without a message".to_owned())
+}

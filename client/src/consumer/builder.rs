@@ -1,0 +1,186 @@
+//! How a consumer is put together.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use deadpool_postgres::Pool;
+
+use super::{
+    routes::Routes,
+    runtime::{self, Runtime},
+};
+use crate::{Error, Handler, Idem, Message, Source, Summary};
+
+/// Fetches messages from a [`Source`], processes each once, and tells the broker what became of it.
+///
+/// ```no_run
+/// # async fn service<S: idem_client::Source>(pool: deadpool_postgres::Pool, source: S) -> Result<(), idem_client::Error> {
+/// use idem_client::{Consumer, Message, Tx, terminated};
+///
+/// let summary = Consumer::new(pool, source)
+///     .handle("orders.reserve-inventory", |tx: Tx, message: Message| async move {
+///         let order: i64 = message.json()?;
+///         tx.execute("UPDATE stock SET reserved = reserved + 1 WHERE item = $1", &[&order]).await?;
+///         Ok(vec![])
+///     })
+///     .concurrency(16)
+///     .run(terminated())
+///     .await?;
+/// println!("{summary:?}");
+/// # Ok(()) }
+/// ```
+///
+/// A failed message goes back to its broker, later each time, and is refused after
+/// [`max_deliveries`](Self::max_deliveries). When the database is away, messages go back, nothing is fetched, and the
+/// database is asked now and then whether it is there again.
+#[must_use = "nothing is fetched before `run`"]
+pub struct Consumer<S> {
+    pub(super) pool: Pool,
+    pub(super) source: S,
+    pub(super) idem: Idem,
+    pub(super) routes: Routes,
+    pub(super) settings: Settings,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    pub(super) concurrency: usize,
+    pub(super) is_ordered: bool,
+    pub(super) batches: Batches,
+    pub(super) max_deliveries: u32,
+    pub(super) first_pause: Duration,
+    pub(super) longest_pause: Duration,
+    pub(super) grace: Duration,
+}
+
+/// How many messages share a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batches {
+    /// At most so many.
+    pub max: usize,
+    /// How long to wait for more, after the first one.
+    pub linger: Duration,
+}
+
+impl Batches {
+    const SINGLES: Self = Self {
+        max: 1,
+        linger: Duration::ZERO,
+    };
+}
+
+impl<S: Source> Consumer<S> {
+    /// A consumer with the defaults: eight messages at a time, in no order, each in a transaction of its own.
+    pub fn new(pool: Pool, source: S) -> Self {
+        Self {
+            pool,
+            source,
+            idem: Idem::default(),
+            routes: Routes::default(),
+            settings: Settings {
+                concurrency: 8,
+                is_ordered: false,
+                batches: Batches::SINGLES,
+                max_deliveries: 10,
+                first_pause: Duration::from_millis(200),
+                longest_pause: Duration::from_secs(30),
+                grace: Duration::from_secs(30),
+            },
+        }
+    }
+
+    /// The policies; [`Idem::default`] unless given.
+    pub fn idem(mut self, idem: Idem) -> Self {
+        self.idem = idem;
+        self
+    }
+
+    /// Who handles what no [route](Self::route) takes, and the destination that it is handled as.
+    pub fn handle(mut self, destination: &str, handler: impl Handler) -> Self {
+        self.routes.set_last(destination, handler);
+        self
+    }
+
+    /// Who handles the messages that `matches` says yes to, and their destination. The first route that matches wins.
+    ///
+    /// A message that nobody takes is refused, with a warning.
+    pub fn route(
+        mut self,
+        matches: impl Fn(&Message) -> bool + Send + Sync + 'static,
+        destination: &str,
+        handler: impl Handler,
+    ) -> Self {
+        self.routes.add(matches, destination, handler);
+        self
+    }
+
+    /// How many transactions are open at a time; 8 unless given. The pool should have as many connections.
+    pub fn concurrency(mut self, transactions: usize) -> Self {
+        self.settings.concurrency = transactions;
+        self
+    }
+
+    /// Whether messages of one key are handled one after the other, in the order of their delivery; messages of other
+    /// keys and without a key go on beside them.
+    ///
+    /// What fails is then tried again in place, since giving it back would reorder; its successors wait meanwhile, and
+    /// count among the messages that are held. A batch has one message of a key at most.
+    pub fn ordered_by_key(mut self, is_ordered: bool) -> Self {
+        self.settings.is_ordered = is_ordered;
+        self
+    }
+
+    /// Lets several messages share a transaction: one round trip claims them, one commits them. When one of them fails, the
+    /// others are processed by themselves.
+    pub fn batches(mut self, batches: Batches) -> Self {
+        self.settings.batches = batches;
+        self
+    }
+
+    /// After so many failed deliveries a message is refused, which brokers answer with their dead letters; 10 unless given.
+    /// That the database was away is no failure of the message.
+    pub fn max_deliveries(mut self, deliveries: u32) -> Self {
+        self.settings.max_deliveries = deliveries;
+        self
+    }
+
+    /// How long a failed message waits: the first time, and at most. Each wait is twice the one before, plus jitter of up
+    /// to as much again. 200 ms and 30 s unless given.
+    pub fn back_off(mut self, first: Duration, longest: Duration) -> Self {
+        self.settings.first_pause = first;
+        self.settings.longest_pause = longest;
+        self
+    }
+
+    /// How long a shutdown waits for what is being processed; 30 s unless given. What has not ended by then is rolled back
+    /// and given back.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.settings.grace = grace;
+        self
+    }
+
+    /// Consumes until `shutdown` completes or the source has ended: then nothing is fetched any more, what is being processed
+    /// is finished and settled, and what waits is given back.
+    ///
+    /// [`Error::Invalid`] before anything is fetched when there is no handler, a destination has no valid name, or a
+    /// number is zero. Nothing else ends it. Dropping the future rolls back what is open and settles nothing.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<Summary, Error> {
+        self.settings.check()?;
+        let runtime = Runtime::new(self)?;
+        Ok(runtime::run(Arc::new(runtime), shutdown).await)
+    }
+}
+
+impl Settings {
+    fn check(&self) -> Result<(), Error> {
+        for (number, name) in [
+            (self.concurrency, "concurrency"),
+            (self.batches.max, "the size of a batch"),
+            (self.max_deliveries as usize, "max_deliveries"),
+        ] {
+            if number == 0 {
+                return Err(Error::Invalid(format!("{name} must be at least 1")));
+            }
+        }
+        Ok(())
+    }
+}

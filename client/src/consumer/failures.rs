@@ -1,0 +1,81 @@
+//! How often a message has failed.
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    time::Duration,
+};
+
+use moka::sync::Cache;
+
+use super::{builder::Settings, intake::growing, queue::Held};
+use crate::Message;
+
+/// Of so many messages the failures are counted here, where their broker does not count.
+const REMEMBERED: u64 = 10_000;
+const REMEMBERED_FOR: Duration = Duration::from_secs(3600);
+
+/// Counts failed deliveries: the broker's own count is kept through restarts and across processes; where it has none, this
+/// process counts.
+pub(super) struct Failures {
+    here: Cache<u64, u32>,
+    max_deliveries: u32,
+    first_pause: Duration,
+    longest_pause: Duration,
+}
+
+impl Failures {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            here: Cache::builder().max_capacity(REMEMBERED).time_to_idle(REMEMBERED_FOR).build(),
+            max_deliveries: settings.max_deliveries,
+            first_pause: settings.first_pause,
+            longest_pause: settings.longest_pause,
+        }
+    }
+
+    /// Takes down one more, and answers how long to wait before the next attempt; `None` when there shall be none.
+    pub(super) fn count(&self, held: &mut Held) -> Option<Duration> {
+        let failures = match held.message.deliveries() {
+            Some(deliveries) => deliveries.saturating_add(held.repeats),
+            None => self
+                .here
+                .entry(identity(&held.message))
+                .and_upsert_with(|before| before.map_or(1, |entry| entry.into_value().saturating_add(1)))
+                .into_value(),
+        };
+        held.repeats = held.repeats.saturating_add(1);
+        (failures < self.max_deliveries).then(|| self.pause(failures))
+    }
+
+    /// It has ended one way or the other.
+    pub(super) fn forget(&self, message: &Message) {
+        if message.deliveries().is_none() && self.here.entry_count() > 0 {
+            self.here.invalidate(&identity(message));
+        }
+    }
+
+    /// The pause before an attempt that this process knows nothing about.
+    pub(super) fn first_pause(&self) -> Duration {
+        self.pause(1)
+    }
+
+    fn pause(&self, failures: u32) -> Duration {
+        // Doubling is over long before: `nth` shall not loop through a number that a broker made up.
+        let n = failures.clamp(1, 64) as usize - 1;
+        growing(self.first_pause, self.longest_pause)
+            .nth(n)
+            .unwrap_or(self.longest_pause)
+    }
+}
+
+/// The same at every delivery of one message, and different for another one.
+fn identity(message: &Message) -> u64 {
+    let mut hash = DefaultHasher::new();
+    message.topic().hash(&mut hash);
+    message.message_id().hash(&mut hash);
+    message.correlation_id().hash(&mut hash);
+    message.key().hash(&mut hash);
+    message.coordinates().hash(&mut hash);
+    message.payload().hash(&mut hash);
+    hash.finish()
+}

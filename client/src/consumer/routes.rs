@@ -1,0 +1,96 @@
+//! Which handler takes a message, and as which destination.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use crate::{Destination, Error, Handled, Handler, Message, Tx};
+
+/// The routes in their order; the one without a condition comes last.
+#[derive(Default)]
+pub(super) struct Routes {
+    routes: Vec<Entry>,
+    last: Option<Entry>,
+}
+
+/// A route as it was given: the name is checked when the consumer begins to run.
+struct Entry {
+    matches: Box<dyn Fn(&Message) -> bool + Send + Sync>,
+    destination: Result<Destination, Error>,
+    handler: Arc<dyn AnyHandler>,
+}
+
+impl Entry {
+    fn new(matches: impl Fn(&Message) -> bool + Send + Sync + 'static, destination: &str, handler: impl Handler) -> Self {
+        Self {
+            matches: Box::new(matches),
+            destination: Destination::new(destination),
+            handler: Arc::new(handler),
+        }
+    }
+}
+
+impl Routes {
+    pub(super) fn add(
+        &mut self,
+        matches: impl Fn(&Message) -> bool + Send + Sync + 'static,
+        destination: &str,
+        handler: impl Handler,
+    ) {
+        self.routes.push(Entry::new(matches, destination, handler));
+    }
+
+    pub(super) fn set_last(&mut self, destination: &str, handler: impl Handler) {
+        self.last = Some(Entry::new(|_| true, destination, handler));
+    }
+
+    /// The table that messages are looked up in. [`Error::Invalid`] without any handler, or for a name that is none.
+    pub(super) fn check(self) -> Result<Table, Error> {
+        let routes = self.routes.into_iter().chain(self.last);
+        let table: Vec<Route> = routes
+            .enumerate()
+            .map(|(number, entry)| {
+                Ok(Route {
+                    number,
+                    matches: entry.matches,
+                    destination: entry.destination?,
+                    handler: entry.handler,
+                })
+            })
+            .collect::<Result<_, Error>>()?;
+        if table.is_empty() {
+            return Err(Error::Invalid(
+                "a consumer needs a handler: give it one with `handle` or `route`".into(),
+            ));
+        }
+        Ok(Table(table))
+    }
+}
+
+/// Routes whose names are good.
+pub(super) struct Table(Vec<Route>);
+
+impl Table {
+    /// The first route that takes this message.
+    pub(super) fn find(&self, message: &Message) -> Option<&Route> {
+        self.0.iter().find(|route| (route.matches)(message))
+    }
+}
+
+pub(super) struct Route {
+    pub(super) number: usize,
+    matches: Box<dyn Fn(&Message) -> bool + Send + Sync>,
+    pub(super) destination: Destination,
+    pub(super) handler: Arc<dyn AnyHandler>,
+}
+
+/// A [`Handler`] whose type is forgotten.
+pub(super) trait AnyHandler: Send + Sync {
+    fn handle_boxed(&self, tx: Tx, message: Message) -> BoxFuture<'_, Handled>;
+}
+
+impl<H: Handler> AnyHandler for H {
+    fn handle_boxed(&self, tx: Tx, message: Message) -> BoxFuture<'_, Handled> {
+        Box::pin(self.handle(tx, message))
+    }
+}

@@ -1,0 +1,358 @@
+//! The workers: collect, process, settle.
+
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use deadpool_postgres::Pool;
+use futures_util::future::join_all;
+use tokio::{
+    sync::{Mutex, Notify, Semaphore},
+    task::JoinSet,
+    time::{Instant, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    attempt::{attempt, unwinding},
+    builder::{Consumer, Settings},
+    failures::Failures,
+    gate::Gate,
+    intake::Intake,
+    queue::{Held, Queue},
+    routes::{Route, Table},
+    summary::{Counters, Outcome, Summary},
+    verdict::Verdict,
+};
+use crate::{Error, Idem, Message, Processed, Settlement, Source};
+
+/// How long a broker may take to hear what is given back, after the grace.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// What the workers share.
+pub(super) struct Runtime<S> {
+    pool: Pool,
+    idem: Idem,
+    routes: Table,
+    settings: Settings,
+    /// The turn to fetch.
+    intake: Mutex<Intake<S>>,
+    /// One permit for each message that may be held.
+    room: Arc<Semaphore>,
+    capacity: usize,
+    queue: Queue,
+    /// Wakes whoever has the turn: there may be something in the queue for it.
+    changed: Notify,
+    has_ended: AtomicBool,
+    gate: Gate,
+    failures: Failures,
+    counters: Counters,
+    /// Nothing more is fetched.
+    stop: CancellationToken,
+    /// What is being processed is given up.
+    cut: CancellationToken,
+}
+
+/// Works until `shutdown` or the end of the source, then drains.
+pub(super) async fn run<S: Source>(runtime: Arc<Runtime<S>>, shutdown: impl Future<Output = ()>) -> Summary {
+    let mut workers = JoinSet::new();
+    for _ in 0..runtime.settings.concurrency {
+        workers.spawn(Arc::clone(&runtime).work());
+    }
+    tokio::select! {
+        () = shutdown => tracing::info!("the consumer stops: nothing more is fetched"),
+        () = all_have_ended(&mut workers) => {}
+    }
+    runtime.stop.cancel();
+    let grace = runtime.settings.grace;
+    if timeout(grace, all_have_ended(&mut workers)).await.is_err() {
+        tracing::warn!(?grace, "what has not ended within its grace is rolled back and given back");
+        runtime.cut.cancel();
+        if timeout(LAST_WORDS, all_have_ended(&mut workers)).await.is_err() {
+            runtime.count_unsettled();
+            workers.shutdown().await;
+        }
+    }
+    // Not before: a successor of a message that is being processed must not be handled elsewhere meanwhile.
+    if timeout(LAST_WORDS, runtime.give_back_the_rest()).await.is_err() {
+        tracing::warn!("the broker does not take back what was waiting");
+    }
+    runtime.counters.summary()
+}
+
+async fn all_have_ended(workers: &mut JoinSet<()>) {
+    while let Some(ended) = workers.join_next().await {
+        if let Err(error) = ended {
+            tracing::error!(%error, "a worker has died");
+        }
+    }
+}
+
+impl<S: Source> Runtime<S> {
+    pub(super) fn new(consumer: Consumer<S>) -> Result<Self, Error> {
+        let settings = consumer.settings;
+        let capacity = settings
+            .concurrency
+            .saturating_mul(settings.batches.max)
+            .min(Semaphore::MAX_PERMITS);
+        Ok(Self {
+            pool: consumer.pool,
+            idem: consumer.idem,
+            routes: consumer.routes.check()?,
+            settings,
+            intake: Mutex::new(Intake::new(consumer.source)),
+            room: Arc::new(Semaphore::new(capacity)),
+            capacity,
+            queue: Queue::default(),
+            changed: Notify::new(),
+            has_ended: AtomicBool::new(false),
+            gate: Gate::new(),
+            failures: Failures::new(&settings),
+            counters: Counters::default(),
+            stop: CancellationToken::new(),
+            cut: CancellationToken::new(),
+        })
+    }
+
+    async fn work(self: Arc<Self>) {
+        loop {
+            let batch = self.collect().await;
+            if batch.is_empty() {
+                return;
+            }
+            self.process(batch).await;
+        }
+    }
+
+    // Collecting
+
+    /// Waits for its turn and then for messages; nothing when there is no more to do.
+    async fn collect(&self) -> Vec<Held> {
+        let mut intake = self.intake.lock().await;
+        let mut batch = Vec::new();
+        let mut until = None;
+        loop {
+            if self.stop.is_cancelled() {
+                return batch;
+            }
+            if self.gate.is_closed() {
+                self.wait_for_database(std::mem::take(&mut batch)).await;
+                until = None;
+                continue;
+            }
+            if batch.len() >= self.settings.batches.max {
+                return batch;
+            }
+            if let Some(held) = self.queue.take() {
+                batch.push(held);
+                until.get_or_insert_with(|| Instant::now() + self.settings.batches.linger);
+                continue;
+            }
+            if intake.has_ended() && (!batch.is_empty() || self.holds_nothing()) {
+                return batch;
+            }
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return batch,
+                () = at(until) => return batch,
+                () = at(self.queue.next_due()) => {}
+                () = self.changed.notified() => {}
+                held = self.fetch(&mut intake), if !intake.has_ended() => match held {
+                    Some(held) => self.queue.push(held),
+                    None => self.source_has_ended(),
+                },
+            }
+        }
+    }
+
+    /// Gives back what nobody has begun to process, and waits until the database serves or the consumer is stopped.
+    async fn wait_for_database(&self, mut unbegun: Vec<Held>) {
+        unbegun.extend(std::iter::from_fn(|| self.queue.take()));
+        join_all(unbegun.into_iter().map(|held| self.away(held))).await;
+        tokio::select! {
+            () = self.stop.cancelled() => {}
+            () = self.gate.pass(&self.pool) => {}
+        }
+    }
+
+    /// Cancel safe, as the source is.
+    async fn fetch(&self, intake: &mut Intake<S>) -> Option<Held> {
+        let permit = Arc::clone(&self.room).acquire_owned().await.ok()?;
+        let delivery = intake.next().await?;
+        Some(Held::new(delivery, self.settings.is_ordered, permit))
+    }
+
+    fn holds_nothing(&self) -> bool {
+        self.room.available_permits() == self.capacity
+    }
+
+    /// Whoever has the turn waits from now on until nothing is held any more.
+    fn source_has_ended(&self) {
+        self.has_ended.swap(true, Ordering::AcqRel);
+    }
+
+    // Processing
+
+    async fn process(&self, batch: Vec<Held>) {
+        for (route, group) in self.by_route(batch).await {
+            let messages: Vec<Message> = group.iter().map(|held| held.message.clone()).collect();
+            let answers = tokio::select! {
+                biased;
+                () = self.cut.cancelled() => None,
+                answers = attempt(&self.idem, &self.pool, route, &messages) => Some(answers),
+            };
+            match answers {
+                Some(answers) => {
+                    let ends = group.into_iter().zip(answers);
+                    join_all(ends.map(|(held, answer)| self.conclude(held, answer))).await;
+                }
+                None => {
+                    join_all(
+                        group
+                            .into_iter()
+                            .map(|held| self.settle(held, Settlement::RETRY, Outcome::GivenBack)),
+                    )
+                    .await;
+                }
+            }
+        }
+    }
+
+    /// Messages by their routes, each in the order of delivery. What nobody takes is refused here.
+    async fn by_route(&self, batch: Vec<Held>) -> Vec<(&Route, Vec<Held>)> {
+        let mut groups: Vec<(&Route, Vec<Held>)> = Vec::new();
+        for mut held in batch {
+            let found = unwinding(async { self.routes.find(&held.message) }).await;
+            match found {
+                Ok(Some(route)) => {
+                    held.message = held.message.with_destination(route.destination.clone());
+                    match groups.iter_mut().find(|(other, _)| other.number == route.number) {
+                        Some((_, group)) => group.push(held),
+                        None => groups.push((route, vec![held])),
+                    }
+                }
+                Ok(None) => {
+                    let reason = "no route takes this message";
+                    self.reject(held, reason.into()).await;
+                }
+                Err(panic) => self.failed(held, &Error::Handler(panic.into())).await,
+            }
+        }
+        groups
+    }
+
+    async fn conclude(&self, held: Held, answer: Result<Processed, Error>) {
+        if answer.is_ok() {
+            self.gate.works();
+        }
+        match Verdict::of(answer) {
+            Verdict::Over(Settlement::Reject { reason }, _) => self.reject(held, reason).await,
+            Verdict::Over(settlement, outcome) => {
+                self.failures.forget(&held.message);
+                self.settle(held, settlement, outcome).await;
+            }
+            Verdict::Again { after } => self.again(held, after, Outcome::Retried).await,
+            Verdict::Failed(error) => self.failed(held, &error).await,
+            Verdict::Away(error) => {
+                self.gate.close(&error);
+                self.away(held).await;
+            }
+        }
+    }
+
+    // Settling
+
+    async fn failed(&self, mut held: Held, error: &Error) {
+        match self.failures.count(&mut held) {
+            Some(after) => {
+                tracing::warn!(%error, ?after, message_id = held.message.message_id(), "a message failed, and is tried again");
+                self.again(held, after, Outcome::Retried).await;
+            }
+            None => self.reject(held, format!("failed too often: {error}")).await,
+        }
+    }
+
+    async fn away(&self, held: Held) {
+        self.again(held, self.failures.first_pause(), Outcome::GivenBack).await;
+    }
+
+    async fn reject(&self, held: Held, reason: String) {
+        tracing::warn!(
+            reason,
+            message_id = held.message.message_id(),
+            topic = held.message.topic(),
+            "a message is refused"
+        );
+        self.failures.forget(&held.message);
+        self.settle(held, Settlement::Reject { reason }, Outcome::Rejected).await;
+    }
+
+    /// Lets it come again: from its broker or, where that would reorder, in place.
+    async fn again(&self, held: Held, after: Duration, outcome: Outcome) {
+        if held.sequence.is_none() {
+            return self.settle(held, Settlement::Retry { after }, outcome).await;
+        }
+        if outcome == Outcome::Retried {
+            self.counters.count(outcome);
+        }
+        self.queue.delay(held, Instant::now() + after);
+        self.changed.notify_one();
+    }
+
+    async fn settle(&self, held: Held, settlement: Settlement, outcome: Outcome) {
+        let Held {
+            message,
+            receipt,
+            sequence,
+            permit,
+            ..
+        } = held;
+        self.counters.count(outcome);
+        let told = unwinding(async { receipt.settle(settlement).await }).await;
+        if let Err(error) = told.unwrap_or_else(|panic| Err(panic.into())) {
+            tracing::warn!(
+                error,
+                message_id = message.message_id(),
+                "the broker was not told: the message comes again"
+            );
+            self.counters.failed_settlements(1);
+        }
+        if let Some(sequence) = &sequence {
+            self.queue.release(sequence);
+        }
+        drop(permit);
+        // Otherwise nobody waits for this, and the source need not be disturbed. A plain load could be early: this one comes
+        // either after the end of the source, or before whoever noted it looks at the permits.
+        if sequence.is_some() || self.has_ended.fetch_or(false, Ordering::AcqRel) {
+            self.changed.notify_one();
+        }
+    }
+
+    async fn give_back_the_rest(&self) {
+        // One after the other: the broker may deliver them again in this order.
+        for held in self.queue.drain() {
+            self.settle(held, Settlement::RETRY, Outcome::GivenBack).await;
+        }
+    }
+
+    /// Workers are about to be ended in the middle of a settlement.
+    fn count_unsettled(&self) {
+        let held = self.capacity.saturating_sub(self.room.available_permits());
+        let unsettled = held.saturating_sub(self.queue.len());
+        tracing::warn!(unsettled, "the broker does not listen: these messages come again");
+        self.counters.failed_settlements(unsettled as u64);
+    }
+}
+
+/// Sleeps until then, or for ever.
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,50 @@
+//! What follows for a message from how its processing ended.
+
+use std::time::Duration;
+
+use super::summary::Outcome;
+use crate::{Error, ErrorKind, Processed, Settlement};
+
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// It is over.
+    Over(Settlement, Outcome),
+    /// It comes again, and this was no failure.
+    Again { after: Duration },
+    /// It failed by itself: it comes again later, until it has failed too often.
+    Failed(Error),
+    /// Database or set-up failed: it comes again, and nothing is fetched until the database serves.
+    Away(Error),
+}
+
+impl Verdict {
+    pub(super) fn of(processed: Result<Processed, Error>) -> Self {
+        match processed {
+            Ok(processed) => Self::of_processed(&processed),
+            Err(error) => match error.kind() {
+                ErrorKind::Invalid | ErrorKind::MissingId | ErrorKind::Terminal => {
+                    Self::Over(error.settlement(), Outcome::Rejected)
+                }
+                // Should an ambiguous commit have taken effect, the next delivery is a duplicate.
+                ErrorKind::AmbiguousCommit
+                | ErrorKind::ConnectionLost
+                | ErrorKind::PoolExhausted
+                // These are no fault of any message, and would send all of them to the dead letters.
+                | ErrorKind::ReadOnly
+                | ErrorKind::NotGranted
+                | ErrorKind::NotInstalled => Self::Away(error),
+                _ => Self::Failed(error),
+            },
+        }
+    }
+
+    fn of_processed(processed: &Processed) -> Self {
+        match (processed, processed.settlement()) {
+            (Processed::New { .. } | Processed::Unprotected { .. }, settlement) => Self::Over(settlement, Outcome::Handled),
+            (Processed::Duplicate { .. }, settlement) => Self::Over(settlement, Outcome::Duplicate),
+            (_, Settlement::Retry { after }) => Self::Again { after },
+            (_, settlement @ Settlement::Reject { .. }) => Self::Over(settlement, Outcome::Rejected),
+            (_, settlement @ Settlement::Acknowledge) => Self::Over(settlement, Outcome::Stopped),
+        }
+    }
+}

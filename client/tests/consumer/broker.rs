@@ -1,0 +1,218 @@
+//! A broker in memory: delivers at least once, again what is not acknowledged, and takes down what it is told.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use futures_util::future::BoxFuture;
+use idem_client::{Delivery, Message, Receipt, Settlement, Source, TransportError};
+use tokio::{sync::Notify, time::Instant};
+
+/// Also the source: its clones share the queue.
+#[derive(Clone, Default)]
+pub struct Broker(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    ready: VecDeque<Copy>,
+    delayed: Vec<(Instant, Copy)>,
+    unsettled: HashMap<u64, Copy>,
+    deliveries: u64,
+    is_closed: bool,
+    counts: bool,
+    failures: VecDeque<Failure>,
+    told: Told,
+}
+
+#[derive(Clone, Debug)]
+struct Copy {
+    message: Message,
+    deliveries: u32,
+}
+
+/// What the broker was told, and what it saw.
+#[derive(Clone, Debug, Default)]
+pub struct Told {
+    /// The ids of acknowledged messages, in order.
+    pub acknowledged: Vec<String>,
+    /// The ids of messages given back, and when they shall come again.
+    pub retried: Vec<(String, Duration)>,
+    /// The ids of refused messages, and why.
+    pub rejected: Vec<(String, String)>,
+    /// The ids of messages whose receipts were dropped.
+    pub dropped: Vec<String>,
+    /// The most messages that were unsettled at a time.
+    pub most_unsettled: usize,
+    /// How often it was asked for a message.
+    pub asked: u64,
+}
+
+/// How the next answer goes wrong.
+pub enum Failure {
+    Error,
+    Panic,
+}
+
+impl Broker {
+    pub fn with(messages: impl IntoIterator<Item = Message>) -> Self {
+        let broker = Self::default();
+        messages.into_iter().for_each(|message| broker.send(message));
+        broker
+    }
+
+    /// Tells with each delivery the how manyth it is.
+    pub fn counting(self) -> Self {
+        self.state().counts = true;
+        self
+    }
+
+    /// The source ends when everything is acknowledged or refused.
+    pub fn closed(self) -> Self {
+        self.state().is_closed = true;
+        self.0.changed.notify_waiters();
+        self
+    }
+
+    pub fn failing(self, failures: impl IntoIterator<Item = Failure>) -> Self {
+        self.state().failures.extend(failures);
+        self
+    }
+
+    pub fn send(&self, message: Message) {
+        self.state().ready.push_back(Copy { message, deliveries: 0 });
+        self.0.changed.notify_waiters();
+    }
+
+    pub fn told(&self) -> Told {
+        self.state().told.clone()
+    }
+
+    /// How many nobody holds.
+    pub fn waiting(&self) -> usize {
+        let state = self.state();
+        state.ready.len() + state.delayed.len()
+    }
+
+    /// How many a consumer holds.
+    pub fn unsettled(&self) -> usize {
+        self.state().unsettled.len()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn deliver(&self) -> Result<Answer, TransportError> {
+        let mut state = self.state();
+        state.told.asked += 1;
+        match state.failures.pop_front() {
+            Some(Failure::Error) => return Err("the broker hiccups".into()),
+            Some(Failure::Panic) => {
+                drop(state);
+                panic!("the source has a bug");
+            }
+            None => {}
+        }
+        let now = Instant::now();
+        while let Some(at) = state.delayed.iter().position(|(due, _)| *due <= now) {
+            let (_, copy) = state.delayed.remove(at);
+            state.ready.push_back(copy);
+        }
+        let Some(mut copy) = state.ready.pop_front() else {
+            if state.is_closed && state.delayed.is_empty() && state.unsettled.is_empty() {
+                return Ok(Answer::End);
+            }
+            return Ok(Answer::NotBefore(state.delayed.iter().map(|(due, _)| *due).min()));
+        };
+        copy.deliveries += 1;
+        let mut message = copy.message.clone();
+        if state.counts {
+            message = message.with_deliveries(copy.deliveries);
+        }
+        state.deliveries += 1;
+        let tag = state.deliveries;
+        state.unsettled.insert(tag, copy);
+        state.told.most_unsettled = state.told.most_unsettled.max(state.unsettled.len());
+        let receipt = Ticket {
+            broker: self.clone(),
+            tag,
+        };
+        Ok(Answer::Delivery(Box::new(Delivery::new(message, receipt))))
+    }
+
+    fn settle(&self, tag: u64, settlement: Option<Settlement>) {
+        let mut state = self.state();
+        let Some(copy) = state.unsettled.remove(&tag) else {
+            return;
+        };
+        let id = id(&copy.message);
+        match settlement {
+            Some(Settlement::Acknowledge) => state.told.acknowledged.push(id),
+            Some(Settlement::Retry { after }) => {
+                state.told.retried.push((id, after));
+                state.delayed.push((Instant::now() + after, copy));
+            }
+            Some(Settlement::Reject { reason }) => state.told.rejected.push((id, reason)),
+            None => {
+                state.told.dropped.push(id);
+                state.ready.push_back(copy);
+            }
+        }
+        self.0.changed.notify_waiters();
+    }
+}
+
+enum Answer {
+    Delivery(Box<Delivery>),
+    NotBefore(Option<Instant>),
+    End,
+}
+
+impl Source for Broker {
+    async fn next(&mut self) -> Result<Option<Delivery>, TransportError> {
+        loop {
+            let shared = Arc::clone(&self.0);
+            let changed = shared.changed.notified();
+            match self.deliver()? {
+                Answer::Delivery(delivery) => return Ok(Some(*delivery)),
+                Answer::End => return Ok(None),
+                Answer::NotBefore(Some(due)) => {
+                    let _ = tokio::time::timeout_at(due, changed).await;
+                }
+                Answer::NotBefore(None) => changed.await,
+            }
+        }
+    }
+}
+
+struct Ticket {
+    broker: Broker,
+    tag: u64,
+}
+
+impl Receipt for Ticket {
+    fn settle(self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>> {
+        Box::pin(async move {
+            self.broker.settle(self.tag, Some(settlement));
+            Ok(())
+        })
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.broker.settle(self.tag, None);
+    }
+}
+
+pub fn id(message: &Message) -> String {
+    message.message_id().unwrap_or_default().to_owned()
+}

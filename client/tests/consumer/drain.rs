@@ -1,0 +1,178 @@
+//! A shutdown loses nothing: what is being processed is finished, what waits is given back.
+
+use std::{future::pending, sync::Arc, time::Duration};
+
+use idem_client::{Batches, Consumer, Message, Tx};
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::{
+    broker::Broker,
+    ground::{Ground, in_time, message, note, noting, until},
+};
+
+const MESSAGES: usize = 100;
+
+fn messages(key: &str) -> impl Iterator<Item = Message> {
+    (0..MESSAGES).map(move |n| message(format!("m-{n}"), key))
+}
+
+/// Handlers that stand in the middle of their work until they are let go.
+struct Barrier {
+    arrived: Arc<Semaphore>,
+    go: Arc<Semaphore>,
+}
+
+impl Barrier {
+    fn new() -> Self {
+        Self {
+            arrived: Arc::new(Semaphore::new(0)),
+            go: Arc::new(Semaphore::new(0)),
+        }
+    }
+
+    fn handler(
+        &self,
+    ) -> impl Fn(Tx, Message) -> futures_util::future::BoxFuture<'static, idem_client::Handled> + Send + Sync + 'static {
+        let (arrived, go) = (Arc::clone(&self.arrived), Arc::clone(&self.go));
+        move |tx, message| {
+            let (arrived, go) = (Arc::clone(&arrived), Arc::clone(&go));
+            Box::pin(async move {
+                note(&tx, &message).await?;
+                arrived.add_permits(1);
+                go.acquire().await?.forget();
+                Ok(vec![])
+            })
+        }
+    }
+
+    async fn have_arrived(&self, count: u32) {
+        in_time(self.arrived.acquire_many(count)).await.unwrap().forget();
+    }
+}
+
+/// Another consumer does the rest: everything has taken effect once.
+async fn the_rest_is_handled_once(ground: &Ground, broker: Broker) {
+    let rest = Consumer::new(ground.pool.clone(), broker.clone().closed()).handle("drain", noting());
+    let summary = in_time(rest.run(pending())).await.unwrap();
+    assert_eq!(summary.duplicates, 0);
+    let mut done = ground.done().await;
+    assert_eq!(done.len(), MESSAGES);
+    done.sort();
+    done.dedup();
+    assert_eq!(done.len(), MESSAGES);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_finishes_what_is_in_flight_and_fetches_no_more() {
+    let ground = Ground::new().await;
+    let (broker, barrier) = (Broker::with(messages("")), Barrier::new());
+    let (stop, stopped) = oneshot::channel::<()>();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("drain", barrier.handler())
+        .concurrency(4);
+    let running = tokio::spawn(consumer.run(async { stopped.await.unwrap() }));
+    barrier.have_arrived(4).await;
+    assert_eq!(ground.done().await.len(), 0);
+    stop.send(()).unwrap();
+    barrier.go.add_permits(MESSAGES);
+    let summary = in_time(running).await.unwrap().unwrap();
+
+    // A handler that was let go before the consumer noticed may have been followed by another.
+    let handled = summary.handled as usize;
+    assert!((4..MESSAGES).contains(&handled), "{summary:?}");
+    assert_eq!(summary.given_back, 0);
+    assert_eq!(broker.told().acknowledged.len(), handled);
+    assert_eq!((broker.unsettled(), broker.waiting()), (0, MESSAGES - handled));
+    the_rest_is_handled_once(&ground, broker).await;
+}
+
+#[tokio::test]
+async fn a_shutdown_gives_back_what_waits_for_another_of_its_key_in_its_order() {
+    let ground = Ground::new().await;
+    let (broker, barrier) = (Broker::with(messages("one")), Barrier::new());
+    let (stop, stopped) = oneshot::channel::<()>();
+    let (notice, noticed) = oneshot::channel::<()>();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("drain", barrier.handler())
+        .concurrency(4)
+        .ordered_by_key(true);
+    let running = tokio::spawn(consumer.run(async {
+        stopped.await.unwrap();
+        notice.send(()).unwrap();
+    }));
+    barrier.have_arrived(1).await;
+    until("its successors are fetched", async || broker.unsettled() == 4).await;
+    stop.send(()).unwrap();
+    // On one thread: who hears this runs after the consumer has stopped to fetch.
+    in_time(noticed).await.unwrap();
+    barrier.go.add_permits(1);
+    let summary = in_time(running).await.unwrap().unwrap();
+
+    let given_back: Vec<String> = broker.told().retried.into_iter().map(|(id, _)| id).collect();
+    assert_eq!((summary.handled, summary.given_back), (1, 3));
+    assert_eq!(given_back, ["m-1", "m-2", "m-3"]);
+    assert_eq!((broker.unsettled(), ground.done().await), (0, vec!["m-0".to_owned()]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_end_within_its_grace_is_rolled_back_and_given_back() {
+    let ground = Ground::new().await;
+    let (broker, barrier) = (Broker::with(messages("")), Barrier::new());
+    let (stop, stopped) = oneshot::channel::<()>();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("drain", barrier.handler())
+        .concurrency(4)
+        .grace(Duration::from_millis(50));
+    let running = tokio::spawn(consumer.run(async { stopped.await.unwrap() }));
+    barrier.have_arrived(4).await;
+    stop.send(()).unwrap();
+    let summary = in_time(running).await.unwrap().unwrap();
+
+    assert_eq!((summary.handled, summary.given_back), (0, 4));
+    assert_eq!(broker.told().retried.len(), 4);
+    assert_eq!((broker.unsettled(), broker.waiting()), (0, MESSAGES));
+    the_rest_is_handled_once(&ground, broker).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_gives_back_or_finishes_whole_batches() {
+    let ground = Ground::new().await;
+    let (broker, barrier) = (Broker::with(messages("")), Barrier::new());
+    let (stop, stopped) = oneshot::channel::<()>();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("drain", barrier.handler())
+        .batches(Batches {
+            max: 10,
+            linger: Duration::from_secs(3600),
+        })
+        .concurrency(3);
+    let running = tokio::spawn(consumer.run(async { stopped.await.unwrap() }));
+    barrier.have_arrived(3).await;
+    until("three batches are held", async || broker.unsettled() == 30).await;
+    stop.send(()).unwrap();
+    barrier.go.add_permits(MESSAGES);
+    let summary = in_time(running).await.unwrap().unwrap();
+
+    let handled = summary.handled as usize;
+    assert!((30..MESSAGES).contains(&handled), "{summary:?}");
+    assert_eq!(handled % 10, 0);
+    assert_eq!((broker.unsettled(), broker.waiting()), (0, MESSAGES - handled));
+    the_rest_is_handled_once(&ground, broker).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_that_is_dropped_in_the_middle_loses_nothing() {
+    let ground = Ground::new().await;
+    let (broker, barrier) = (Broker::with(messages("")), Barrier::new());
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("drain", barrier.handler())
+        .concurrency(4);
+    let mut running = Box::pin(consumer.run(pending()));
+    tokio::select! {
+        _ = &mut running => unreachable!("nobody stops it"),
+        () = barrier.have_arrived(4) => {}
+    }
+    drop(running);
+    until("the receipts are dropped", async || broker.told().dropped.len() == 4).await;
+    the_rest_is_handled_once(&ground, broker).await;
+}

@@ -1,0 +1,142 @@
+//! What fails comes again later, and is refused when it has failed too often.
+
+use std::{
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use idem_client::{Consumer, HandlerError, Message, Tx};
+use tokio_postgres::Client;
+
+use crate::{
+    broker::{Broker, Told},
+    ground::{Ground, in_time, message, note},
+};
+
+const SHORT: Duration = Duration::from_millis(2);
+const LONG: Duration = Duration::from_millis(16);
+
+/// The pauses that were asked for, of one message.
+fn pauses(told: &Told, id: &str) -> Vec<Duration> {
+    let of_it = told.retried.iter().filter(|(of, _)| of == id);
+    of_it.map(|(_, after)| *after).collect()
+}
+
+fn assert_growing(pauses: &[Duration]) {
+    // Twice as long each time, plus jitter of up to as much again.
+    for (n, pause) in pauses.iter().enumerate() {
+        let least = SHORT.saturating_mul(1 << n).min(LONG);
+        assert!((least..=2 * least).contains(pause), "pause {n}: {pause:?}");
+    }
+}
+
+async fn refused_after_five_deliveries(broker: Broker) {
+    let ground = Ground::new().await;
+    let attempts = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&attempts);
+    let handler = move |tx: Tx, message: Message| {
+        let counted = Arc::clone(&counted);
+        async move {
+            note(&tx, &message).await?;
+            if message.message_id() == Some("bad") {
+                counted.fetch_add(1, Ordering::Relaxed);
+                return Err("no".into());
+            }
+            Ok(vec![])
+        }
+    };
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("failures", handler)
+        .back_off(SHORT, LONG)
+        .max_deliveries(5);
+    let summary = in_time(consumer.run(pending())).await.unwrap();
+
+    assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 4, 1));
+    assert_eq!(attempts.load(Ordering::Relaxed), 5);
+    assert_eq!(ground.done().await, ["good"], "what failed was rolled back");
+    let told = broker.told();
+    assert_growing(&pauses(&told, "bad"));
+    assert_eq!(told.rejected.len(), 1);
+    assert!(told.rejected[0].1.contains("failed too often"), "{:?}", told.rejected);
+}
+
+#[tokio::test]
+async fn a_message_is_refused_after_max_deliveries_that_its_broker_counts() {
+    refused_after_five_deliveries(Broker::with([message("bad", ""), message("good", "")]).counting().closed()).await;
+}
+
+#[tokio::test]
+async fn a_message_is_refused_after_max_deliveries_that_nobody_else_counts() {
+    refused_after_five_deliveries(Broker::with([message("bad", ""), message("good", "")]).closed()).await;
+}
+
+#[tokio::test]
+async fn a_message_that_never_can_succeed_is_refused_at_once() {
+    let ground = Ground::new().await;
+    let broker = Broker::with([message("bad", ""), Message::new("tests", "without an id")]).closed();
+    let handler = async |_: Tx, _: Message| Err(HandlerError::terminal("never"));
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone()).handle("terminal", handler);
+    let summary = in_time(consumer.run(pending())).await.unwrap();
+    assert_eq!((summary.retried, summary.rejected), (0, 2));
+}
+
+#[tokio::test]
+async fn a_panic_in_a_handler_is_a_failure_of_its_message_and_rolls_back() {
+    let ground = Ground::new().await;
+    let messages = (0..20).map(|n| message(format!("m-{n}"), ""));
+    let broker = Broker::with(messages).closed();
+    let panicked = Arc::new(AtomicU32::new(0));
+    let times = Arc::clone(&panicked);
+    let handler = move |tx: Tx, message: Message| {
+        let times = Arc::clone(&times);
+        async move {
+            note(&tx, &message).await?;
+            let is_seventh = message.message_id() == Some("m-7");
+            if is_seventh && times.fetch_add(1, Ordering::Relaxed) < 2 {
+                panic!("a bug that shows now and then");
+            }
+            Ok(vec![])
+        }
+    };
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("panics", handler)
+        .back_off(SHORT, LONG)
+        .concurrency(2);
+    let summary = in_time(consumer.run(pending())).await.unwrap();
+
+    assert_eq!((summary.handled, summary.retried), (20, 2));
+    let mut done = ground.done().await;
+    done.sort();
+    done.dedup();
+    assert_eq!(done.len(), 20);
+    assert_eq!(ground.done().await.len(), 20);
+    assert_eq!(open_transactions(&ground.pool.get().await.unwrap()).await, 0);
+}
+
+#[tokio::test]
+async fn a_panic_of_a_route_is_a_failure_of_its_message() {
+    let ground = Ground::new().await;
+    let broker = Broker::with([message("bad", ""), message("good", "")]).closed();
+    let route = |message: &Message| match message.message_id() {
+        Some("bad") => panic!("a bug in a condition"),
+        _ => true,
+    };
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .route(route, "routes", crate::ground::noting())
+        .back_off(SHORT, LONG)
+        .max_deliveries(2);
+    let summary = in_time(consumer.run(pending())).await.unwrap();
+    assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 1, 1));
+    assert_eq!(ground.done().await, ["good"]);
+}
+
+/// Sessions of this database, other than the asking one, that are in a transaction.
+async fn open_transactions(client: &Client) -> i64 {
+    let sql = "SELECT count(*) FROM pg_stat_activity
+               WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL";
+    client.query_typed_one(sql, &[]).await.unwrap().get(0)
+}

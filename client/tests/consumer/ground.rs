@@ -1,0 +1,113 @@
+//! A database for one test, with the table that handlers write to.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use deadpool_postgres::{Manager, Pool};
+use idem_client::{Handled, Message, Tx};
+use idem_cluster::{Cluster, Install};
+use tokio_postgres::NoTls;
+
+/// Longer than anything takes on a busy machine.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+pub struct Ground {
+    pub pool: Pool,
+    // After the pool: the last test that runs takes the cluster down.
+    _cluster: Arc<Cluster>,
+}
+
+impl Ground {
+    pub async fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(1);
+        let cluster = shared_cluster();
+        let database = format!("consumer_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+        cluster.psql("postgres", &format!("CREATE DATABASE {database}")).unwrap();
+        cluster.psql(&database, SCHEMA).unwrap();
+        Self {
+            pool: pool(&cluster.connection_string(&database)),
+            _cluster: cluster,
+        }
+    }
+
+    /// What was handled, in the order of its writing: ids, each as often as it took effect.
+    pub async fn done(&self) -> Vec<String> {
+        done(&self.pool).await
+    }
+}
+
+pub const SCHEMA: &str = "CREATE EXTENSION idem;
+     -- The first claim of a destination makes others wait for its transaction, and some tests keep that open.
+     SELECT idem_configure('drain', '1 day');
+     CREATE TABLE done (place bigserial, id text, key text, tx xid8 DEFAULT pg_current_xact_id())";
+
+pub async fn done(pool: &Pool) -> Vec<String> {
+    let client = pool.get().await.unwrap();
+    let rows = client.query_typed("SELECT id FROM done ORDER BY place", &[]).await.unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+pub fn pool(url: &str) -> Pool {
+    let manager = Manager::new(url.parse().unwrap(), NoTls);
+    Pool::builder(manager).max_size(12).build().unwrap()
+}
+
+fn shared_cluster() -> Arc<Cluster> {
+    static RUNNING: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
+    let mut running = RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(cluster) = running.upgrade() {
+        return cluster;
+    }
+    let install = Install::from_env().expect("cargo xtask setup makes the install");
+    let cluster = Arc::new(Cluster::builder(&install).name("consumer").start().unwrap());
+    *running = Arc::downgrade(&cluster);
+    cluster
+}
+
+/// A message with an id, and a key if it is not empty.
+pub fn message(id: impl Into<String>, key: &str) -> Message {
+    let message = Message::new("tests", "{}").with_message_id(id);
+    if key.is_empty() { message } else { message.with_key(key) }
+}
+
+/// The business of all these tests: one row for each time that a message takes effect.
+pub async fn note(tx: &Tx, message: &Message) -> Result<(), tokio_postgres::Error> {
+    use tokio_postgres::types::Type;
+    tx.execute_typed(
+        "INSERT INTO done (id, key) VALUES ($1, $2)",
+        &[(&message.message_id(), Type::TEXT), (&message.key(), Type::TEXT)],
+    )
+    .await
+    .map(drop)
+}
+
+/// A handler that does this business and nothing else.
+pub fn noting() -> impl Fn(Tx, Message) -> Pin<Box<dyn Future<Output = Handled> + Send>> + Send + Sync + 'static {
+    |tx, message| {
+        Box::pin(async move {
+            note(&tx, &message).await?;
+            Ok(vec![])
+        })
+    }
+}
+
+/// Waits for a state.
+pub async fn until(what: &str, mut reached: impl AsyncFnMut() -> bool) {
+    let started = Instant::now();
+    while !reached().await {
+        assert!(started.elapsed() < DEADLINE, "{what}: not within {DEADLINE:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Fails when this takes longer than the deadline.
+pub async fn in_time<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(DEADLINE, work).await.expect("it ends in time")
+}

@@ -1,0 +1,10 @@
+//! The consumer runtime on a real server, fed by a broker in memory that does what brokers do to their consumers.
+
+mod broker;
+mod ground;
+
+mod drain;
+mod failures;
+mod once;
+mod order;
+mod source_fails;

@@ -1,0 +1,113 @@
+//! Messages of one key are handled in the order of their delivery, also when some of them fail.
+
+use std::{
+    collections::HashSet,
+    future::pending,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use idem_client::{Batches, Consumer, Handled, Message, Tx};
+use rand::RngExt;
+
+use crate::{
+    broker::Broker,
+    ground::{Ground, in_time, message, note},
+};
+
+const KEYS: usize = 7;
+const MESSAGES: usize = 210;
+
+fn sent() -> Vec<Message> {
+    (0..MESSAGES)
+        .map(|n| message(format!("{}:{n}", n % KEYS), &format!("key-{}", n % KEYS)))
+        .collect()
+}
+
+/// One of four messages fails the first time.
+fn now_and_then() -> impl Fn(Tx, Message) -> std::pin::Pin<Box<dyn Future<Output = Handled> + Send>> + Send + Sync + 'static {
+    let failed = Arc::new(Mutex::new(HashSet::new()));
+    move |tx, message| {
+        let failed = Arc::clone(&failed);
+        Box::pin(async move {
+            note(&tx, &message).await?;
+            let pause = rand::rng().random_range(0..3);
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+            let id = crate::broker::id(&message);
+            let is_unlucky = rand::rng().random_bool(0.25);
+            if is_unlucky && failed.lock().unwrap().insert(id) {
+                return Err("not this time".into());
+            }
+            Ok(vec![])
+        })
+    }
+}
+
+async fn order_is_kept(change: impl FnOnce(Consumer<Broker>) -> Consumer<Broker>) {
+    let ground = Ground::new().await;
+    let broker = Broker::with(sent()).closed();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("order", now_and_then())
+        .back_off(Duration::from_millis(5), Duration::from_millis(20))
+        .concurrency(6)
+        .ordered_by_key(true);
+    let summary = in_time(change(consumer).run(pending())).await.unwrap();
+    assert_eq!(summary.handled, MESSAGES as u64);
+    assert!(summary.retried > 0);
+    assert_eq!(broker.told().retried, [], "it is tried again in place");
+
+    let done = ground.done().await;
+    assert_eq!(done.len(), MESSAGES);
+    for key in 0..KEYS {
+        let of_key = |ids: &[String]| -> Vec<String> {
+            let prefix = format!("{key}:");
+            ids.iter().filter(|id| id.starts_with(&prefix)).cloned().collect()
+        };
+        let expected: Vec<String> = sent().iter().map(crate::broker::id).collect();
+        assert_eq!(of_key(&done), of_key(&expected));
+        // Acknowledged in order as well: a broker with offsets depends on it.
+        assert_eq!(of_key(&broker.told().acknowledged), of_key(&expected));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_of_a_key_keep_their_order_while_handlers_fail() {
+    order_is_kept(|consumer| consumer).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_of_a_key_keep_their_order_in_batches_too() {
+    let batches = Batches {
+        max: 20,
+        linger: Duration::from_millis(5),
+    };
+    order_is_kept(|consumer| consumer.batches(batches)).await;
+}
+
+#[tokio::test]
+async fn other_keys_go_on_while_a_poisoned_message_holds_up_its_own() {
+    let ground = Ground::new().await;
+    let messages = [
+        message("poison", "a"),
+        message("behind", "a"),
+        message("beside", "b"),
+        message("without", ""),
+    ];
+    let broker = Broker::with(messages).closed();
+    let handler = async |tx: Tx, message: Message| {
+        if message.message_id() == Some("poison") {
+            return Err("never".into());
+        }
+        note(&tx, &message).await?;
+        Ok(vec![])
+    };
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("order", handler)
+        .back_off(Duration::from_millis(200), Duration::from_millis(200))
+        .max_deliveries(3)
+        .ordered_by_key(true);
+    let summary = in_time(consumer.run(pending())).await.unwrap();
+    assert_eq!((summary.handled, summary.retried, summary.rejected), (3, 2, 1));
+    let done = ground.done().await;
+    assert_eq!(done.last().map(String::as_str), Some("behind"), "{done:?}");
+}
