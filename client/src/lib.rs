@@ -26,6 +26,8 @@ mod filter;
 #[cfg(feature = "runtime")]
 mod handler;
 #[cfg(feature = "runtime")]
+mod layer;
+#[cfg(feature = "runtime")]
 mod memory;
 #[cfg(feature = "runtime")]
 mod message;
@@ -56,6 +58,8 @@ pub use consumer::{Batches, Consumer, Delivery, Receipt, Source, Summary, Transp
 pub use filter::{After, Before, Filter};
 #[cfg(feature = "runtime")]
 pub use handler::{Handled, Handler, HandlerError};
+#[cfg(feature = "runtime")]
+pub use layer::{IdemLayer, IdemService, Protected, ServiceHandler, service_handler};
 #[cfg(feature = "runtime")]
 pub use message::{Coordinates, Message};
 #[cfg(feature = "runtime")]

@@ -1,0 +1,189 @@
+//! idem in a pipeline of `tower` services, on either side of a handler.
+//!
+//! Limits, timeouts and tracing of one's own go above or below: above [`IdemLayer`] they are around the whole of a message, its
+//! transaction and retries; below it, around one attempt of the handler.
+
+use std::{
+    fmt,
+    future::Future,
+    mem,
+    sync::{Mutex, PoisonError},
+    task::{Context, Poll},
+};
+
+use deadpool_postgres::Pool;
+use futures_util::{FutureExt, future::BoxFuture};
+use tower::{Layer, Service, ServiceExt};
+
+use crate::{Effect, Error, Handled, Handler, HandlerError, Idem, Message, Processed, Tx};
+
+/// What a handler is called with, as the request of a service: a message and the transaction that protects it.
+pub struct Protected {
+    /// The transaction. Drop it before the answer.
+    pub tx: Tx,
+    /// The message.
+    pub message: Message,
+}
+
+impl fmt::Debug for Protected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Protected")
+            .field("message", &self.message)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Makes a service of messages from a service of [`Protected`] messages: each takes effect once.
+///
+/// A service whose future is dropped, by a timeout above for example, has committed all or nothing. The handler is called again
+/// after a lost conflict or connection, if it is ready at once: nobody waits for a place with a transaction open. Otherwise that
+/// counts as an attempt too.
+///
+/// ```
+/// use idem_client::{Effect, HandlerError, Idem, IdemLayer, Protected};
+/// use tower::{ServiceBuilder, service_fn};
+///
+/// # fn pipeline(pool: deadpool_postgres::Pool) {
+/// let service = ServiceBuilder::new()
+///     .concurrency_limit(64)
+///     .layer(IdemLayer::new(Idem::new(), pool))
+///     .service(service_fn(|Protected { tx, message }| async move {
+///         tx.execute("INSERT INTO seen (topic) VALUES ($1)", &[&message.topic()]).await?;
+///         Ok::<_, tokio_postgres::Error>(Vec::<Effect>::new())
+///     }));
+/// # let _ = service;
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct IdemLayer {
+    idem: Idem,
+    pool: Pool,
+}
+
+impl IdemLayer {
+    /// A layer that takes its connections from `pool`.
+    pub fn new(idem: Idem, pool: Pool) -> Self {
+        Self { idem, pool }
+    }
+}
+
+impl<S> Layer<S> for IdemLayer {
+    type Service = IdemService<S>;
+
+    fn layer(&self, inner: S) -> IdemService<S> {
+        IdemService {
+            idem: self.idem.clone(),
+            pool: self.pool.clone(),
+            inner,
+        }
+    }
+}
+
+/// The service that [`IdemLayer`] makes.
+#[derive(Clone, Debug)]
+pub struct IdemService<S> {
+    idem: Idem,
+    pool: Pool,
+    inner: S,
+}
+
+impl<S> Service<Message> for IdemService<S>
+where
+    S: Service<Protected, Response = Vec<Effect>> + Clone + Send + 'static,
+    S::Error: Into<HandlerError>,
+    S::Future: Send,
+{
+    type Response = Processed;
+    type Error = Error;
+    type Future = BoxFuture<'static, Result<Processed, Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx).map_err(|error| Error::Handler(error.into()))
+    }
+
+    fn call(&mut self, message: Message) -> Self::Future {
+        let later = self.inner.clone();
+        // The one that said it is ready is the one to call; its clone may not be.
+        let ready = mem::replace(&mut self.inner, later.clone());
+        let attempts = Attempts(Mutex::new(Upcoming {
+            ready: Some(ready),
+            later,
+        }));
+        let (idem, pool) = (self.idem.clone(), self.pool.clone());
+        async move {
+            idem.process(&pool, &message, |tx, message| attempts.next(Protected { tx, message }))
+                .await
+        }
+        .boxed()
+    }
+}
+
+/// The services for the attempts at one message. Behind a lock because a handler is shared and a service is not.
+struct Attempts<S>(Mutex<Upcoming<S>>);
+
+struct Upcoming<S> {
+    ready: Option<S>,
+    later: S,
+}
+
+impl<S> Attempts<S>
+where
+    S: Service<Protected, Response = Vec<Effect>> + Clone + Send,
+    S::Error: Into<HandlerError>,
+    S::Future: Send,
+{
+    fn next(&self, request: Protected) -> impl Future<Output = Handled> + Send + use<S> {
+        let (ready, mut later) = {
+            let mut upcoming = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            (upcoming.ready.take(), upcoming.later.clone())
+        };
+        // Called here and not in the future: a place that was kept is used up or given back with this attempt.
+        let handled = match ready {
+            Some(mut service) => Ok(service.call(request)),
+            // Whoever has the place we would wait for may be waiting for the connection that we have.
+            None => match later.ready().now_or_never() {
+                Some(Ok(service)) => Ok(service.call(request)),
+                Some(Err(error)) => Err(error.into()),
+                None => Err(Error::Pool("the handler's service is not ready for another attempt".into()).into()),
+            },
+        };
+        async move {
+            match handled {
+                Ok(handled) => handled.await.map_err(Into::into),
+                Err(error) => Err(error),
+            }
+        }
+    }
+}
+
+/// Makes a [`Handler`] from a service, for [`Idem::process`] and the consumer: the transaction is open while the service is waited
+/// for.
+pub fn service_handler<S>(service: S) -> ServiceHandler<S>
+where
+    S: Service<Protected, Response = Vec<Effect>> + Clone + Send + 'static,
+    S::Error: Into<HandlerError>,
+    S::Future: Send,
+{
+    ServiceHandler(Mutex::new(service))
+}
+
+/// The handler that [`service_handler`] makes.
+pub struct ServiceHandler<S>(Mutex<S>);
+
+impl<S> Handler for ServiceHandler<S>
+where
+    S: Service<Protected, Response = Vec<Effect>> + Clone + Send + 'static,
+    S::Error: Into<HandlerError>,
+    S::Future: Send,
+{
+    async fn handle(&self, tx: Tx, message: Message) -> Handled {
+        let service = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        service.oneshot(Protected { tx, message }).await.map_err(Into::into)
+    }
+}
+
+impl<S> fmt::Debug for ServiceHandler<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServiceHandler").finish_non_exhaustive()
+    }
+}

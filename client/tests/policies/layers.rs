@@ -1,0 +1,220 @@
+//! idem in pipelines of tower's own layers.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use idem_client::{Effect, Handler, HandlerError, Idem, IdemLayer, Message, Processed, Protected, Settlement, service_handler};
+use tokio::sync::{Notify, mpsc};
+use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
+
+use crate::{
+    ground::{Ground, is_duplicate, is_new, message, note},
+    support::{DEADLINE, until},
+};
+
+fn layer(ground: &Ground) -> IdemLayer {
+    IdemLayer::new(Idem::new(), ground.pool.clone())
+}
+
+async fn noting(Protected { tx, message }: Protected) -> Result<Vec<Effect>, HandlerError> {
+    note(tx, message).await
+}
+
+/// Writes, says that it has, and never answers.
+fn stuck(
+    entered: mpsc::Sender<()>,
+) -> impl Fn(Protected) -> futures_util::future::BoxFuture<'static, Result<Vec<Effect>, BoxError>> + Clone {
+    move |Protected { tx, message }| {
+        let entered = entered.clone();
+        Box::pin(async move {
+            tx.query_typed("INSERT INTO fact (topic) VALUES ('stuck')", &[]).await?;
+            entered.send(()).await?;
+            let _ = message;
+            std::future::pending().await
+        })
+    }
+}
+
+/// Nothing was left behind: no fact, no claim, no open transaction, and the message is free.
+async fn is_as_before(ground: &Ground) {
+    until("no transaction is open", async || {
+        ground
+            .count("pg_stat_activity WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()")
+            .await
+            == 0
+    })
+    .await;
+    assert_eq!((ground.facts().await, ground.claims().await), (0, 0));
+    assert!(is_new(&ground.process(&Idem::new(), &message("a")).await));
+}
+
+#[tokio::test]
+async fn a_service_of_messages_lets_each_take_effect_once() {
+    let ground = Ground::new().await;
+    let mut service = ServiceBuilder::new().layer(layer(&ground)).service_fn(noting);
+    let first = service.ready().await.unwrap().call(message("a")).await;
+    assert!(is_new(&first));
+    let again = service.ready().await.unwrap().call(message("a")).await;
+    assert!(is_duplicate(&again));
+    assert_eq!((ground.facts().await, ground.claims().await), (1, 1));
+}
+
+#[tokio::test]
+async fn a_timeout_above_commits_nothing() {
+    let ground = Ground::new().await;
+    let (entered, mut is_in) = mpsc::channel(1);
+    let service = ServiceBuilder::new()
+        .timeout(Duration::from_millis(500))
+        .layer(layer(&ground))
+        .service(service_fn(stuck(entered)));
+    // Until it was inside its handler when the time was up.
+    let error = loop {
+        let error = service.clone().oneshot(message("a")).await.unwrap_err();
+        if is_in.try_recv().is_ok() {
+            break error;
+        }
+    };
+    assert!(error.is::<tower::timeout::error::Elapsed>(), "{error}");
+    is_as_before(&ground).await;
+}
+
+#[tokio::test]
+async fn a_timeout_below_is_an_error_of_the_handler() {
+    let ground = Ground::new().await;
+    let (entered, mut is_in) = mpsc::channel(1);
+    let service = ServiceBuilder::new()
+        .layer(layer(&ground))
+        .timeout(Duration::from_millis(500))
+        .service(service_fn(stuck(entered)));
+    let error = loop {
+        let error = service.clone().oneshot(message("a")).await.unwrap_err();
+        if is_in.try_recv().is_ok() {
+            break error;
+        }
+    };
+    assert!(matches!(error, idem_client::Error::Handler(_)), "{error:?}");
+    assert_eq!(error.settlement(), Settlement::RETRY);
+    is_as_before(&ground).await;
+}
+
+/// A handler that says how many are in it, and leaves when it is told.
+#[derive(Clone, Default)]
+struct Room {
+    inside: Arc<AtomicU32>,
+    most: Arc<AtomicU32>,
+    leave: Arc<Notify>,
+}
+
+impl Room {
+    async fn visit(self, Protected { tx, message }: Protected) -> Result<Vec<Effect>, HandlerError> {
+        let now = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        self.leave.notified().await;
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        note(tx, message).await
+    }
+}
+
+#[tokio::test]
+async fn a_limit_below_is_kept_and_no_message_is_lost() {
+    let ground = Ground::new().await;
+    // The first claim of a destination holds up all others, so it comes before.
+    assert!(is_new(&ground.process(&Idem::new(), &message("first")).await));
+    let room = Room::default();
+    let visited = room.clone();
+    let service = ServiceBuilder::new()
+        .layer(layer(&ground))
+        .concurrency_limit(2)
+        .service(service_fn(move |request| visited.clone().visit(request)));
+    let messages = (0..8).map(|n| message(&format!("m-{n}")));
+    let running: Vec<_> = messages
+        .map(|message| tokio::spawn(service.clone().oneshot(message)))
+        .collect();
+    until("the room is full", async || room.inside.load(Ordering::SeqCst) == 2).await;
+    for task in running {
+        let leaving = tokio::spawn({
+            let room = room.clone();
+            async move {
+                loop {
+                    room.leave.notify_one();
+                    tokio::task::yield_now().await;
+                }
+            }
+        });
+        let processed = tokio::time::timeout(DEADLINE, task).await.unwrap().unwrap();
+        leaving.abort();
+        assert!(is_new(&processed), "{processed:?}");
+    }
+    assert_eq!(ground.facts().await, 9);
+    assert_eq!(room.most.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn a_duplicate_gives_its_place_back_without_a_call() {
+    let ground = Ground::new().await;
+    let service = ServiceBuilder::new()
+        .layer(layer(&ground))
+        .concurrency_limit(1)
+        .service(service_fn(noting));
+    for n in 0..3 {
+        let processed = tokio::time::timeout(DEADLINE, service.clone().oneshot(message("a")))
+            .await
+            .unwrap();
+        assert_eq!(is_new(&processed), n == 0, "{processed:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_is_not_ready_is_not_called() {
+    let ground = Ground::new().await;
+    let (entered, mut is_in) = mpsc::channel(1);
+    let mut service = ServiceBuilder::new()
+        .layer(layer(&ground))
+        .concurrency_limit(1)
+        .service(service_fn(stuck(entered)));
+    let first = tokio::spawn(service.ready().await.unwrap().call(message("a")));
+    is_in.recv().await.unwrap();
+    assert!(futures_util::poll!(std::pin::pin!(service.ready())).is_pending());
+    first.abort();
+    let ready = tokio::time::timeout(DEADLINE, service.ready()).await;
+    assert!(ready.unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn a_handler_may_be_a_service() {
+    let ground = Ground::new().await;
+    let service = ServiceBuilder::new()
+        .concurrency_limit(1)
+        .timeout(DEADLINE)
+        .service(service_fn(async |Protected { tx, message }: Protected| {
+            note(tx, message).await.map_err(|error| BoxError::from(error.to_string()))
+        }));
+    let handler = service_handler(service);
+    let idem = Idem::new();
+    for n in 0..3 {
+        let processed = idem
+            .process(&ground.pool, &message("a"), |tx, message| handler.handle(tx, message))
+            .await;
+        assert_eq!(is_new(&processed), n == 0, "{processed:?}");
+    }
+    assert_eq!(ground.facts().await, 1);
+}
+
+#[tokio::test]
+async fn a_pipeline_can_be_spawned() {
+    fn is_send<T: Send>(value: T) -> T {
+        value
+    }
+    let ground = Ground::new().await;
+    let service = ServiceBuilder::new().layer(layer(&ground)).service(service_fn(noting));
+    let service = tower::util::BoxCloneService::new(service);
+    let answer: Result<Processed, _> = tokio::spawn(is_send(service.oneshot(Message::new("tests", "{}").with_message_id("a"))))
+        .await
+        .unwrap();
+    assert!(is_new(&answer));
+}

@@ -1,0 +1,188 @@
+//! Handlers whose memory is this process.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
+
+use idem_client::{ErrorKind, Handled, Idem, Message, Processed, Tx};
+use tokio::sync::{Notify, mpsc};
+
+use crate::{
+    ground::{Ground, idem, is_duplicate, is_new, message, note},
+    support::until,
+};
+
+fn in_memory() -> Idem {
+    idem("[default]\nstore = 'memory'")
+}
+
+#[tokio::test]
+async fn a_message_takes_effect_once_without_a_claim() {
+    let ground = Ground::new().await;
+    let idem = in_memory();
+    assert!(is_new(&ground.process(&idem, &message("a")).await));
+    assert!(is_duplicate(&ground.process(&idem, &message("a")).await));
+    assert!(is_new(&ground.process(&idem, &message("b")).await));
+    assert_eq!((ground.facts().await, ground.claims().await), (2, 0));
+    assert_eq!(ground.outbox().await.len(), 2);
+    // A clone is the same memory, another one is not.
+    assert!(is_duplicate(&ground.process(&idem.clone(), &message("a")).await));
+    assert!(is_new(&ground.process(&in_memory(), &message("a")).await));
+}
+
+#[tokio::test]
+async fn destinations_of_one_memory_are_told_apart() {
+    let ground = Ground::new().await;
+    let idem = in_memory();
+    assert!(is_new(&ground.process(&idem, &message("a")).await));
+    let elsewhere = Message::new("elsewhere", "{}").with_message_id("a");
+    assert!(is_new(&ground.process(&idem, &elsewhere).await));
+}
+
+#[tokio::test]
+async fn a_failed_first_lets_the_next_one_try_and_leaves_nothing() {
+    let ground = Ground::new().await;
+    let idem = in_memory();
+    let failed = idem
+        .process(&ground.pool, &message("a"), async |tx: Tx, message: Message| -> Handled {
+            note(tx, message).await?;
+            Err("not today".into())
+        })
+        .await
+        .unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::Handler);
+    assert_eq!((ground.facts().await, ground.outbox().await.len()), (0, 0));
+    assert!(is_new(&ground.process(&idem, &message("a")).await));
+    assert_eq!(ground.facts().await, 1);
+}
+
+/// A first delivery that is inside its handler until it is told to go on.
+struct Held {
+    go: Arc<Notify>,
+    first: tokio::task::JoinHandle<Result<Processed, idem_client::Error>>,
+}
+
+async fn held(ground: &Ground, idem: &Idem, fails: bool) -> Held {
+    let go = Arc::new(Notify::new());
+    let (entered, mut is_in) = mpsc::channel(1);
+    let (idem, pool, gate) = (idem.clone(), ground.pool.clone(), Arc::clone(&go));
+    let first = tokio::spawn(async move {
+        idem.process(&pool, &message("a"), |tx, message| {
+            let (gate, entered) = (Arc::clone(&gate), entered.clone());
+            async move {
+                entered.send(()).await?;
+                gate.notified().await;
+                let effects = note(tx, message).await?;
+                if fails { Err("not today".into()) } else { Ok(effects) }
+            }
+        })
+        .await
+    });
+    is_in.recv().await.unwrap();
+    Held { go, first }
+}
+
+/// A second delivery of the same message, and how often its handler ran.
+fn second(ground: &Ground, idem: &Idem) -> (tokio::task::JoinHandle<Result<Processed, idem_client::Error>>, Arc<AtomicU32>) {
+    let (idem, pool, calls) = (idem.clone(), ground.pool.clone(), Arc::new(AtomicU32::new(0)));
+    let counted = Arc::clone(&calls);
+    let task = tokio::spawn(async move {
+        idem.process(&pool, &message("a"), |tx, message| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            note(tx, message)
+        })
+        .await
+    });
+    (task, calls)
+}
+
+#[tokio::test]
+async fn a_concurrent_duplicate_waits_for_the_first() {
+    let ground = Ground::new().await;
+    let idem = in_memory();
+    let held = held(&ground, &idem, false).await;
+    let (second, calls) = second(&ground, &idem);
+    tokio::task::yield_now().await;
+    assert!(!second.is_finished());
+    held.go.notify_one();
+    assert!(is_new(&held.first.await.unwrap()));
+    assert!(is_duplicate(&second.await.unwrap()));
+    assert_eq!((calls.load(Ordering::Relaxed), ground.facts().await), (0, 1));
+}
+
+#[tokio::test]
+async fn a_concurrent_duplicate_takes_over_from_a_first_that_fails() {
+    let ground = Ground::new().await;
+    let idem = in_memory();
+    let held = held(&ground, &idem, true).await;
+    let (second, calls) = second(&ground, &idem);
+    tokio::task::yield_now().await;
+    assert_eq!(calls.load(Ordering::Relaxed), 0);
+    held.go.notify_one();
+    assert!(held.first.await.unwrap().is_err());
+    assert!(is_new(&second.await.unwrap()));
+    assert_eq!((calls.load(Ordering::Relaxed), ground.facts().await), (1, 1));
+}
+
+#[tokio::test]
+async fn a_concurrent_duplicate_takes_over_from_a_first_that_is_cancelled() {
+    let ground = Ground::new().await;
+    let idem = in_memory();
+    let held = held(&ground, &idem, false).await;
+    let (second, calls) = second(&ground, &idem);
+    tokio::task::yield_now().await;
+    held.first.abort();
+    assert!(held.first.await.unwrap_err().is_cancelled());
+    assert!(is_new(&second.await.unwrap()));
+    assert_eq!((calls.load(Ordering::Relaxed), ground.facts().await), (1, 1));
+}
+
+#[tokio::test]
+async fn who_shall_not_wait_is_told_that_it_is_in_progress() {
+    let ground = Ground::new().await;
+    let idem = idem("[default]\nstore = 'memory'\nwait = false");
+    let held = held(&ground, &idem, false).await;
+    let answer = ground.process(&idem, &message("a")).await.unwrap();
+    assert_eq!(answer, Processed::InProgress);
+    held.go.notify_one();
+    assert!(is_new(&held.first.await.unwrap()));
+    assert!(is_duplicate(&ground.process(&idem, &message("a")).await));
+    assert_eq!(ground.facts().await, 1);
+}
+
+#[tokio::test]
+async fn what_is_older_than_its_time_to_live_is_forgotten() {
+    let ground = Ground::new().await;
+    let idem = idem("[default]\nstore = 'memory'\nmemory-ttl = '50ms'\nretention = '7 days'");
+    assert!(is_new(&ground.process(&idem, &message("a")).await));
+    until("the message is forgotten", async || {
+        is_new(&ground.process(&idem, &message("a")).await)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn no_more_is_remembered_than_the_capacity() {
+    let ground = Ground::new().await;
+    let idem = idem("[default]\nstore = 'memory'\nmemory-capacity = 2");
+    for id in ["a", "b", "c"] {
+        assert!(is_new(&ground.process(&idem, &message(id)).await));
+    }
+    until("the oldest is forgotten", async || {
+        is_new(&ground.process(&idem, &message("a")).await)
+    })
+    .await;
+    assert!(is_duplicate(&ground.process(&idem, &message("a")).await));
+}
+
+#[tokio::test]
+async fn the_retention_is_the_time_to_live_unless_one_is_given() {
+    let ground = Ground::new().await;
+    let idem = idem("[default]\nstore = 'memory'\nretention = '50ms'");
+    assert!(is_new(&ground.process(&idem, &message("a")).await));
+    until("the message is forgotten", async || {
+        is_new(&ground.process(&idem, &message("a")).await)
+    })
+    .await;
+}

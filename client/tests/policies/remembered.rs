@@ -1,0 +1,114 @@
+//! Duplicates that this process answers for, without the database.
+
+use std::time::Duration;
+
+use idem_client::{Destination, Idem, Message, MessageId, Policies, forget};
+
+use crate::{
+    ground::{Ground, is_duplicate, is_new, message},
+    support::until,
+};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn remembering(policies: &str) -> Idem {
+    let policies: Policies = toml::from_str(policies).unwrap();
+    Idem::builder()
+        .policies(policies)
+        .remember_duplicates(100, HOUR)
+        .build()
+        .unwrap()
+}
+
+/// Makes the database forget, behind the back of whoever remembers. Answers whether there was a claim.
+async fn free(ground: &Ground, id: &str) -> bool {
+    let destination = Destination::new("tests").unwrap();
+    forget(&ground.client, &MessageId::text(id).unwrap(), &destination)
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_known_duplicate_does_not_reach_the_database() {
+    let ground = Ground::new().await;
+    let idem = remembering("");
+    assert!(is_new(&ground.process(&idem, &message("a")).await));
+    // Were the database asked, it would say that this is new.
+    assert!(free(&ground, "a").await);
+    assert!(is_duplicate(&ground.process(&idem, &message("a")).await));
+    ground.pool.close();
+    assert!(is_duplicate(&ground.process(&idem, &message("a")).await));
+    assert!(ground.process(&idem, &message("b")).await.is_err());
+}
+
+#[tokio::test]
+async fn it_learns_from_the_database_what_others_have_handled() {
+    let ground = Ground::new().await;
+    let idem = remembering("");
+    assert!(is_new(&ground.process(&Idem::new(), &message("a")).await));
+    assert!(is_duplicate(&ground.process(&idem, &message("a")).await));
+    assert!(free(&ground, "a").await);
+    assert!(is_duplicate(&ground.process(&idem, &message("a")).await));
+    assert_eq!(ground.facts().await, 1);
+}
+
+#[tokio::test]
+async fn it_learns_nothing_from_what_was_rolled_back() {
+    let ground = Ground::new().await;
+    let idem = remembering("");
+    let failed = idem
+        .process(&ground.pool, &message("a"), async |_, _: Message| Err("not today".into()))
+        .await;
+    assert!(failed.is_err());
+    assert!(is_new(&ground.process(&idem, &message("a")).await));
+}
+
+#[tokio::test]
+async fn who_only_checks_teaches_it_nothing() {
+    let ground = Ground::new().await;
+    let idem = remembering("[default]\nstyle = 'check-only'");
+    for _ in 0..2 {
+        assert!(is_new(&ground.process(&idem, &message("a")).await));
+    }
+    assert_eq!(ground.claims().await, 0);
+}
+
+#[tokio::test]
+async fn it_is_not_asked_where_the_database_has_more_to_say() {
+    for policy in ["on-duplicate = 'effects'", "fingerprint = true", "expire = true"] {
+        let ground = Ground::new().await;
+        let idem = remembering(&format!("[default]\n{policy}"));
+        for _ in 0..2 {
+            assert!(is_new(&ground.process(&idem, &message("a")).await), "{policy}");
+            assert!(is_duplicate(&ground.process(&idem, &message("a")).await), "{policy}");
+            assert!(free(&ground, "a").await, "{policy}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn it_is_off_unless_asked_for() {
+    let ground = Ground::new().await;
+    for _ in 0..2 {
+        assert!(is_new(&ground.process(&Idem::new(), &message("a")).await));
+        assert!(free(&ground, "a").await);
+    }
+}
+
+#[tokio::test]
+async fn what_it_knows_has_an_end() {
+    let ground = Ground::new().await;
+    let idem = Idem::builder()
+        .remember_duplicates(100, Duration::from_millis(50))
+        .build()
+        .unwrap();
+    assert!(is_new(&ground.process(&idem, &message("a")).await));
+    assert!(free(&ground, "a").await);
+    until("it asks the database again", async || {
+        is_new(&ground.process(&idem, &message("a")).await)
+    })
+    .await;
+
+    assert!(Idem::builder().remember_duplicates(0, HOUR).build().is_err());
+    assert!(Idem::builder().remember_duplicates(1, Duration::ZERO).build().is_err());
+}

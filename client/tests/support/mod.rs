@@ -1,0 +1,84 @@
+//! What the tests of the client share: one server for a test program, and a database for each test.
+
+// Not every program uses all of it.
+#![allow(dead_code)]
+
+use std::{
+    future::Future,
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use deadpool_postgres::{Manager, Pool};
+use idem_cluster::{Cluster, Install};
+use tokio_postgres::{Client, NoTls};
+
+/// Longer than anything takes on a busy machine.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A database with the extension, on the server that all tests of a program share.
+pub struct Database {
+    pub name: String,
+    // The last test that runs takes the cluster down.
+    cluster: Arc<Cluster>,
+}
+
+impl Database {
+    pub fn create() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(1);
+        let cluster = shared_cluster();
+        let name = format!("test_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+        cluster.psql("postgres", &format!("CREATE DATABASE {name}")).unwrap();
+        cluster.psql(&name, "CREATE EXTENSION idem").unwrap();
+        Self { name, cluster }
+    }
+
+    /// As the program under test connects.
+    pub fn url(&self) -> String {
+        self.direct_url()
+    }
+
+    /// Past every proxy: for looking at sessions and locks.
+    pub fn direct_url(&self) -> String {
+        self.cluster.connection_string(&self.name)
+    }
+
+    pub fn pool(&self, size: usize) -> Pool {
+        let manager = Manager::new(self.url().parse().unwrap(), NoTls);
+        Pool::builder(manager).max_size(size).build().unwrap()
+    }
+
+    pub async fn connect(&self) -> Client {
+        let (client, connection) = tokio_postgres::connect(&self.direct_url(), NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client
+    }
+}
+
+fn shared_cluster() -> Arc<Cluster> {
+    static RUNNING: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
+    let mut running = RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(cluster) = running.upgrade() {
+        return cluster;
+    }
+    let install = Install::from_env().expect("cargo xtask setup makes the install");
+    let cluster = Arc::new(Cluster::builder(&install).name("client").start().unwrap());
+    *running = Arc::downgrade(&cluster);
+    cluster
+}
+
+/// Waits for a state, and fails when it does not come.
+pub async fn until<F, Fut>(what: &str, mut is_so: F)
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = bool>,
+{
+    let deadline = Instant::now() + DEADLINE;
+    while !is_so().await {
+        assert!(Instant::now() < deadline, "never came: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
