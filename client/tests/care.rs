@@ -140,3 +140,64 @@ async fn health_says_the_worst_first_and_maintenance_mends_it() {
         assert!(Instant::now() < deadline, "the ring does not turn: {ring:?}");
     }
 }
+
+/// Which call of the client is for which function, all of which exist or this does not compile.
+macro_rules! calls {
+    ($($function:literal => $($call:ident)::+,)+) => {
+        mod every_call_exists {
+            $(#[expect(unused_imports)] use $($call)::+ as _;)+
+        }
+        const CALLS: &[(&str, &str)] = &[$(($function, stringify!($($call)::+)),)+];
+    };
+}
+
+calls! {
+    "idem_claim" => idem_client::claim,
+    "idem_configure" => idem_client::configure,
+    "idem_create_relay" => idem_client::create_relay,
+    "idem_drop_relay" => idem_client::drop_relay,
+    "idem_effects" => idem_client::effects,
+    "idem_forget" => idem_client::forget,
+    "idem_grant" => idem_client::grant,
+    "idem_health" => idem_client::health,
+    "idem_is_claimed" => idem_client::is_claimed,
+    "idem_maintain" => idem_client::maintain,
+    "idem_record_effects" => idem_client::Claimed, // its method
+    "idem_relay_ack" => idem_client::relay_ack,
+    "idem_relay_extend" => idem_client::relay_extend,
+    "idem_relay_next" => idem_client::relay_next,
+    "idem_relay_park" => idem_client::relay_park,
+    "idem_relay_partitions" => idem_client::relay_partitions,
+    "idem_relay_unpark" => idem_client::relay_unpark,
+    "idem_relay_wait" => idem_client::relay_wait,
+    "idem_repair_relays" => idem_client::repair_relays,
+    "idem_replay_effects" => idem_client::replay_effects,
+    "idem_send" => idem_client::send,
+    "idem_set_retention" => idem_client::set_retention,
+    "idem_try_claim" => idem_client::try_claim,
+    "idem_try_claim_batch" => idem_client::try_claim_batch,
+    "idem_try_record" => idem_client::try_record,
+}
+
+#[tokio::test]
+async fn every_function_of_the_core_has_a_call_and_a_line_in_the_reference() {
+    let (_cluster, client) = start("client-catalog").await;
+    let sql = "SELECT DISTINCT f.proname::text FROM pg_proc f
+                 JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = f.oid AND d.deptype = 'e'
+                 JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid
+                WHERE e.extname = 'idem' AND f.pronamespace = 'public'::regnamespace ORDER BY 1";
+    let functions: Vec<String> = client.query(sql, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+    let called: Vec<&str> = CALLS.iter().map(|(function, _)| *function).collect();
+    assert_eq!(
+        functions, called,
+        "the functions of the extension, and those that the client has a call of"
+    );
+
+    let reference = include_str!("../../docs/reference.md");
+    for function in called {
+        assert!(
+            reference.contains(&format!("{function}(")),
+            "{function} is not in docs/reference.md"
+        );
+    }
+}
