@@ -68,8 +68,8 @@ pub use policy::{IdFunction, IdStrategy, Isolation, MissingId, OnDuplicate, Poli
 pub use process::{Idem, IdemBuilder, Processed, Savepoint, Tx};
 #[cfg(feature = "runtime")]
 pub use relay::{
-    Batch, OutgoingMessage, PublishError, Publisher, Relay, RelayStatus, RelaySummary, create_relay, drop_relay, relay_ack,
-    relay_extend, relay_next, relay_park, relay_partitions, relay_unpark, relay_wait, repair_relays,
+    Batch, Local, OutgoingMessage, PublishError, Publisher, Relay, RelayStatus, RelaySummary, Topics, create_relay, drop_relay,
+    relay_ack, relay_extend, relay_next, relay_park, relay_partitions, relay_unpark, relay_wait, repair_relays,
 };
 #[cfg(feature = "runtime")]
 pub use settlement::Settlement;

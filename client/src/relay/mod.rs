@@ -3,7 +3,9 @@
 mod batch;
 mod bell;
 mod calls;
+mod erased;
 mod lanes;
+mod local;
 mod memory;
 mod partition;
 mod pauses;
@@ -11,11 +13,14 @@ mod publisher;
 mod runtime;
 mod status;
 mod steps;
+mod topics;
 
 pub use calls::{
     Batch, create_relay, drop_relay, relay_ack, relay_extend, relay_next, relay_park, relay_partitions, relay_unpark, relay_wait,
     repair_relays,
 };
+pub use local::Local;
 pub use publisher::{OutgoingMessage, PublishError, Publisher};
 pub use runtime::Relay;
 pub use status::{RelayStatus, RelaySummary};
+pub use topics::Topics;

@@ -1,0 +1,23 @@
+//! Publishers whose type is forgotten, so that several kinds of them stand side by side.
+
+use std::sync::Arc;
+
+use futures_util::{FutureExt, future::BoxFuture};
+
+use super::{OutgoingMessage, PublishError, Publisher};
+
+pub(super) trait ErasedPublisher: Send + Sync {
+    fn publish<'a>(&'a self, message: &'a OutgoingMessage) -> BoxFuture<'a, Result<(), PublishError>>;
+}
+
+impl<P: Publisher> ErasedPublisher for P {
+    fn publish<'a>(&'a self, message: &'a OutgoingMessage) -> BoxFuture<'a, Result<(), PublishError>> {
+        Publisher::publish(self, message).boxed()
+    }
+}
+
+impl<P: Publisher> Publisher for Arc<P> {
+    async fn publish(&self, message: &OutgoingMessage) -> Result<(), PublishError> {
+        Publisher::publish(&**self, message).await
+    }
+}

@@ -1,0 +1,231 @@
+//! Brokers and databases that fail: nothing is lost, and nothing is blamed that is not at fault.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use deadpool_postgres::{Manager, Pool};
+use idem_client::{ErrorKind, relay_unpark};
+use idem_cluster::{Cluster, Install};
+use tokio_postgres::NoTls;
+
+use crate::{
+    broker::{Broker, Fate},
+    support::{DEADLINE, Database, until},
+    world::{Running, parked, quick, rounds, say, say_rounds, split, until_acknowledged},
+};
+
+#[tokio::test]
+async fn what_is_never_taken_is_parked_with_its_reason_and_its_key_goes_on() {
+    let db = Database::create();
+    let client = db.connect().await;
+    let poison = say(&client, Some("a"), "poison").await;
+    say(&client, Some("a"), "next").await;
+    let broker = Broker::default();
+    broker.rule(|says| if says == "poison" { Fate::Reject } else { Fate::Take });
+    let relay = Running::start(quick(db.pool(2), broker.clone()).max_attempts(4));
+    until_acknowledged(&client, "default").await;
+    assert_eq!(broker.of_key("a"), ["next"]);
+    assert_eq!(broker.attempts("poison"), 4);
+    let [(id, reason)] = &parked(&client).await[..] else {
+        panic!("one is parked");
+    };
+    assert_eq!(*id, poison);
+    assert_eq!(reason, "after 4 attempts: the broker did not take it: the queue is full");
+    assert_eq!(relay.status.borrow().parked, 1);
+
+    // Somebody has mended what was broken. All its attempts are before it again.
+    let mut left = 3;
+    broker.rule(move |_| {
+        left -= 1;
+        if left > 0 { Fate::Reject } else { Fate::Take }
+    });
+    assert!(relay_unpark(&client, "default", poison).await.unwrap());
+    broker.until_taken(2).await;
+    assert_eq!(broker.of_key("a"), ["next", "poison"]);
+    until_acknowledged(&client, "default").await;
+    assert_eq!(parked(&client).await, []);
+    let summary = relay.stop().await;
+    assert_eq!((summary.published, summary.parked), (2, 1));
+}
+
+#[tokio::test]
+async fn what_no_broker_will_ever_take_is_parked_at_once() {
+    let db = Database::create();
+    let client = db.connect().await;
+    let poison = say(&client, Some("a"), "poison").await;
+    say(&client, Some("a"), "next").await;
+    let broker = Broker::default();
+    broker.rule(|says| if says == "poison" { Fate::Refuse } else { Fate::Take });
+    let relay = Running::start(quick(db.pool(2), broker.clone()));
+    until_acknowledged(&client, "default").await;
+    relay.stop().await;
+    assert_eq!(broker.attempts("poison"), 1);
+    assert_eq!(broker.of_key("a"), ["next"]);
+    let reason = "it cannot be published: no such exchange".to_owned();
+    assert_eq!(parked(&client).await, [(poison, reason)]);
+}
+
+/// For longer than its lease is, with more failures than an effect may have.
+#[tokio::test]
+async fn a_broker_that_is_away_parks_nothing_and_loses_nothing() {
+    let db = Database::create();
+    let mut client = db.connect().await;
+    say_rounds(&mut client, &["a", "b"], 3).await;
+    let broker = Broker::default();
+    let is_away = Arc::new(AtomicBool::new(true));
+    let away = Arc::clone(&is_away);
+    broker.rule(move |says| {
+        // What was taken before it went away is not published again.
+        if says == "a-0" || !away.load(Ordering::SeqCst) {
+            Fate::Take
+        } else {
+            Fate::Unavailable
+        }
+    });
+    let relay = quick(db.pool(2), broker.clone())
+        .max_attempts(2)
+        .lease(Duration::from_millis(300));
+    let relay = Running::start(relay);
+    until("it fails again and again", async || {
+        broker.attempts("a-1") + broker.attempts("b-0") > 4 && relay.status.borrow().broker == Some(false)
+    })
+    .await;
+    let leases = "SELECT count(*) > 2 FROM idem.progress WHERE leased_until IS NOT NULL";
+    until("leases run out", async || client.query_one(leases, &[]).await.unwrap().get(0)).await;
+    assert_eq!(parked(&client).await, []);
+    is_away.store(false, Ordering::SeqCst);
+    until_acknowledged(&client, "default").await;
+    assert_eq!(relay.status.borrow().broker, Some(true));
+    relay.stop().await;
+    assert_eq!(broker.of_key("a"), rounds("a", 3), "each once");
+    assert_eq!(broker.of_key("b"), rounds("b", 3), "each once");
+    assert_eq!(parked(&client).await, []);
+}
+
+#[tokio::test]
+async fn a_broker_that_never_answers_counts_as_away() {
+    let db = Database::create();
+    let client = db.connect().await;
+    say(&client, None, "a").await;
+    let broker = Broker::default();
+    let mut first = true;
+    broker.rule(move |_| {
+        if std::mem::take(&mut first) {
+            Fate::Silence
+        } else {
+            Fate::Take
+        }
+    });
+    let relay = quick(db.pool(2), broker.clone()).publish_timeout(Duration::from_millis(50));
+    let relay = Running::start(relay.max_attempts(1));
+    until_acknowledged(&client, "default").await;
+    relay.stop().await;
+    assert_eq!((broker.attempts("a"), broker.taken().len()), (2, 1));
+    assert_eq!(parked(&client).await, []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_crashes_in_the_middle_costs_nothing() {
+    const ROUNDS: usize = 60;
+    let install = Install::from_env().unwrap();
+    let mut cluster = Cluster::builder(&install).name("relay").start().unwrap();
+    cluster.psql("postgres", "CREATE EXTENSION idem").unwrap();
+    let url = cluster.connection_string("postgres");
+    let connect = async || {
+        let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client
+    };
+    let mut client = connect().await;
+    split(&client, 2).await;
+    let keys = ["a", "b", "c", "d"];
+    say_rounds(&mut client, &keys, ROUNDS).await;
+    let pool = Pool::builder(Manager::new(url.parse().unwrap(), NoTls))
+        .max_size(3)
+        .build()
+        .unwrap();
+    let broker = Broker::default();
+    broker.rule(|_| Fate::Slowly(Duration::from_millis(2)));
+    let relay = quick(pool, broker.clone())
+        .name("split")
+        .batch(10)
+        .lease(Duration::from_secs(1));
+    let relay = Running::start(relay);
+    for crash in 1..=2 {
+        broker.until_taken(crash * keys.len() * ROUNDS / 4).await;
+        cluster.kill().unwrap();
+        until("the relay notices", async || !relay.status.borrow().database).await;
+        cluster.start().unwrap();
+        cluster.wait_until_ready(DEADLINE).unwrap();
+        until("the relay works on", async || relay.status.borrow().database).await;
+    }
+    let client = connect().await;
+    until_acknowledged(&client, "split").await;
+    relay.stop().await;
+    for key in keys {
+        // An acknowledgement that the crash swallowed has its batch published again, at most.
+        let taken = broker.of_key(key);
+        let mut firsts: Vec<String> = Vec::new();
+        for says in taken {
+            if !firsts.contains(&says) {
+                firsts.push(says);
+            }
+        }
+        assert_eq!(firsts, rounds(key, ROUNDS));
+    }
+    assert_eq!(parked(&client).await, []);
+}
+
+#[tokio::test]
+async fn what_waiting_does_not_mend_ends_the_relay() {
+    let db = Database::create();
+    let client = db.connect().await;
+    let unknown = Running::start(quick(db.pool(2), Broker::default()).name("unknown"));
+    assert_eq!(unknown.failed().await.kind(), ErrorKind::NotFound);
+    let too_many = Running::start(quick(db.pool(2), Broker::default()).batch(20_000));
+    assert_eq!(too_many.failed().await.kind(), ErrorKind::Invalid);
+
+    let relay = Running::start(quick(db.pool(2), Broker::default()));
+    let mut status = relay.status.clone();
+    status.wait_for(|status| status.database).await.unwrap();
+    client.execute("SELECT idem_drop_relay('default')", &[]).await.unwrap();
+    assert_eq!(relay.failed().await.kind(), ErrorKind::NotFound);
+}
+
+/// It has no right but to make the calls that `idem_grant` gives to a relay.
+#[tokio::test]
+async fn a_role_of_kind_relay_can_run_one() {
+    let db = Database::create();
+    let client = db.connect().await;
+    let role = format!("relay_of_{}", db.name);
+    client.batch_execute(&format!("CREATE ROLE {role} LOGIN")).await.unwrap();
+    let pool = || {
+        let mut config: tokio_postgres::Config = db.url().parse().unwrap();
+        config.user(&role);
+        Pool::builder(Manager::new(config, NoTls)).max_size(2).build().unwrap()
+    };
+    let refused = Running::start(quick(pool(), Broker::default()));
+    assert_eq!(refused.failed().await.kind(), ErrorKind::NotGranted);
+
+    let grant = format!("SELECT idem_grant('{role}', 'relay')");
+    client.batch_execute(&grant).await.unwrap();
+    let broker = Broker::default();
+    broker.rule(|says| match says {
+        "poison" => Fate::Refuse,
+        "slow" => Fate::Slowly(Duration::from_millis(400)),
+        _ => Fate::Take,
+    });
+    for says in ["a", "poison", "slow"] {
+        say(&client, None, says).await;
+    }
+    // The lease is extended meanwhile.
+    let relay = Running::start(quick(pool(), broker.clone()).lease(Duration::from_millis(200)));
+    until_acknowledged(&client, "default").await;
+    let summary = relay.stop().await;
+    assert_eq!((summary.published, summary.parked), (2, 1));
+}

@@ -1,0 +1,88 @@
+//! Everything is published, in the order of its key.
+
+use std::{collections::HashSet, time::Duration};
+
+use crate::{
+    broker::{Broker, Fate},
+    support::Database,
+    world::{Running, parked, quick, rounds, say, say_rounds, split, until_acknowledged},
+};
+
+const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_effect_is_published_once_and_in_the_order_of_its_key() {
+    const ROUNDS: usize = 40;
+    let db = Database::create();
+    let mut client = db.connect().await;
+    split(&client, 3).await;
+    let broker = Broker::default();
+    let mut n = 0u64;
+    broker.rule(move |_| {
+        n += 1;
+        Fate::Slowly(Duration::from_millis(n % 5))
+    });
+    // Some are there when it starts, and some come while it runs.
+    say_rounds(&mut client, &KEYS, ROUNDS).await;
+    let relay = Running::start(quick(db.pool(4), broker.clone()).name("split").batch(50));
+    for n in 0..20 {
+        say(&client, None, &format!("free-{n}")).await;
+    }
+    broker.until_taken(KEYS.len() * ROUNDS + 20).await;
+    until_acknowledged(&client, "split").await;
+    let summary = relay.stop().await;
+
+    let taken = broker.taken();
+    assert_eq!(taken.len(), KEYS.len() * ROUNDS + 20);
+    assert_eq!(summary.published as usize, taken.len());
+    let ids: HashSet<_> = taken.iter().map(|taken| taken.id).collect();
+    assert_eq!(ids.len(), taken.len(), "each once");
+    for key in KEYS {
+        assert_eq!(broker.of_key(key), rounds(key, ROUNDS));
+    }
+    assert_eq!(broker.overlaps(), Vec::<String>::new());
+    assert!(broker.most_under_way() > 1, "effects of different keys overlap");
+    assert_eq!(parked(&client).await, []);
+}
+
+#[tokio::test]
+async fn no_more_effects_are_under_way_than_allowed() {
+    let db = Database::create();
+    let client = db.connect().await;
+    for n in 0..50 {
+        say(&client, None, &n.to_string()).await;
+    }
+    let broker = Broker::default();
+    broker.rule(|_| Fate::Slowly(Duration::from_millis(2)));
+    let relay = Running::start(quick(db.pool(2), broker.clone()).in_flight(5));
+    broker.until_taken(50).await;
+    relay.stop().await;
+    assert_eq!(broker.most_under_way(), 5);
+}
+
+#[tokio::test]
+async fn an_effect_that_the_broker_does_not_take_holds_up_its_key_and_nobody_else() {
+    let db = Database::create();
+    let mut client = db.connect().await;
+    say_rounds(&mut client, &["a", "b"], 3).await;
+    let broker = Broker::default();
+    let mut others = 0;
+    broker.rule(move |says| {
+        // It is not taken before the last of the other key is under way.
+        others += usize::from(says.starts_with('b'));
+        match says {
+            "a-0" if others < 3 => Fate::Reject,
+            "b-2" => Fate::Slowly(Duration::from_millis(100)),
+            _ => Fate::Take,
+        }
+    });
+    let relay = Running::start(quick(db.pool(2), broker.clone()).max_attempts(1_000_000));
+    broker.until_taken(6).await;
+    until_acknowledged(&client, "default").await;
+    relay.stop().await;
+    assert!(broker.attempts("a-0") > 1, "it was tried again");
+    assert_eq!(broker.of_key("a"), rounds("a", 3));
+    assert_eq!(broker.of_key("b"), rounds("b", 3));
+    assert_eq!(broker.attempts("a-1"), 1);
+    assert_eq!(parked(&client).await, []);
+}
