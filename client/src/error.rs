@@ -150,6 +150,15 @@ impl ErrorKind {
         error.code().map_or(Self::Other, kind_of)
     }
 
+    /// The kind of an answer of the server that came without the error of the driver around it.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn of_answer(answer: &DbError) -> Self {
+        match is_goodbye(answer) {
+            true => Self::ConnectionLost,
+            false => kind_of(answer.code()),
+        }
+    }
+
     /// Whether running the whole transaction again can succeed: see [`Error::is_retryable`].
     pub fn is_retryable(self) -> bool {
         matches!(
@@ -191,17 +200,19 @@ fn kind_of(state: &SqlState) -> ErrorKind {
 
 fn is_connection_loss(error: &tokio_postgres::Error) -> bool {
     match error.as_db_error() {
-        Some(answer) => {
-            is_last_word(answer)
-                && matches!(
-                    answer.code().code(),
-                    // 25P03 and 57P05 are the server's own time limits for idle sessions.
-                    "57P01" | "57P02" | "57P03" | "57P05" | "25P03"
-                )
-                || answer.code().code().starts_with("08")
-        }
+        Some(answer) => is_goodbye(answer),
         None => error.is_closed() || error.source().is_some_and(|source| source.is::<io::Error>()),
     }
+}
+
+fn is_goodbye(answer: &DbError) -> bool {
+    is_last_word(answer)
+        && matches!(
+            answer.code().code(),
+            // 25P03 and 57P05 are the server's own time limits for idle sessions.
+            "57P01" | "57P02" | "57P03" | "57P05" | "25P03"
+        )
+        || answer.code().code().starts_with("08")
 }
 
 /// A FATAL or PANIC ends the connection: after it the server says nothing about the transaction any more. One that

@@ -2,6 +2,8 @@
 
 use std::{error::Error as StdError, fmt, future::Future};
 
+use tokio_postgres::error::DbError;
+
 use crate::{Effect, Error, ErrorKind, Message, Tx};
 
 /// What a handler answers: the effects to record, or why it failed.
@@ -62,6 +64,10 @@ impl HandlerError {
             if let Some(error) = error.downcast_ref::<tokio_postgres::Error>() {
                 return Some(ErrorKind::of(error));
             }
+            // An `anyhow::Error` shows the cause of what it was made from, but not that itself.
+            if let Some(answer) = error.downcast_ref::<DbError>() {
+                return Some(ErrorKind::of_answer(answer));
+            }
             cause = error.source();
         }
         None
@@ -70,10 +76,24 @@ impl HandlerError {
 
 impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for HandlerError {
     fn from(source: E) -> Self {
+        let source = source.into();
         Self {
-            source: source.into(),
-            is_terminal: false,
+            is_terminal: source.is::<TerminalError>(),
+            source,
         }
+    }
+}
+
+/// An error that no new attempt can mend, for a pipeline of services whose errors are boxed: it becomes a
+/// [terminal](HandlerError::terminal) [`HandlerError`], which is no [`std::error::Error`] and cannot be boxed itself.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct TerminalError(#[source] Box<dyn StdError + Send + Sync>);
+
+impl TerminalError {
+    /// Says of an error that no new attempt can mend it.
+    pub fn new(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self(source.into())
     }
 }
 

@@ -57,7 +57,7 @@ pub use consumer::{Batches, Consumer, Delivery, Receipt, Source, Summary, Transp
 #[cfg(feature = "runtime")]
 pub use filter::{After, Before, Filter};
 #[cfg(feature = "runtime")]
-pub use handler::{Handled, Handler, HandlerError};
+pub use handler::{Handled, Handler, HandlerError, TerminalError};
 #[cfg(feature = "runtime")]
 pub use layer::{IdemLayer, IdemService, Protected, ServiceHandler, service_handler};
 #[cfg(feature = "runtime")]

@@ -15,7 +15,7 @@ use crate::support::Database;
 pub struct Ground {
     pub pool: Pool,
     pub client: Client,
-    _database: Database,
+    database: Database,
     /// How often the handler ran.
     pub calls: Arc<AtomicU32>,
 }
@@ -31,9 +31,13 @@ impl Ground {
         Self {
             pool: database.pool(8),
             client,
-            _database: database,
+            database,
             calls: Arc::default(),
         }
+    }
+
+    pub fn pool_of(&self, size: usize) -> Pool {
+        self.database.pool(size)
     }
 
     pub async fn process(&self, idem: &Idem, message: &Message) -> Result<Processed, idem_client::Error> {

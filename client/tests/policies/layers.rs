@@ -1,14 +1,18 @@
 //! idem in pipelines of tower's own layers.
 
 use std::{
+    collections::HashSet,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
 
-use idem_client::{Effect, Handler, HandlerError, Idem, IdemLayer, Message, Processed, Protected, Settlement, service_handler};
+use idem_client::{
+    Effect, ErrorKind, Handler, HandlerError, Idem, IdemLayer, Message, Processed, Protected, Settlement, TerminalError,
+    service_handler,
+};
 use tokio::sync::{Notify, mpsc};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
 
@@ -185,6 +189,68 @@ async fn a_service_that_is_not_ready_is_not_called() {
     assert!(ready.unwrap().is_ok());
 }
 
+const LOSE: &str = "DO $$ BEGIN RAISE EXCEPTION 'lost' USING ERRCODE = 'serialization_failure'; END $$";
+
+/// Loses a conflict the first time that it sees a message, and does its work the second time.
+#[derive(Clone, Default)]
+struct Unlucky {
+    seen: Arc<Mutex<HashSet<String>>>,
+}
+
+impl Unlucky {
+    async fn try_it(self, Protected { tx, message }: Protected) -> Result<Vec<Effect>, HandlerError> {
+        let is_first = self
+            .seen
+            .lock()
+            .unwrap()
+            .insert(message.message_id().unwrap_or_default().to_owned());
+        if is_first {
+            tx.batch_execute(LOSE).await?;
+        }
+        note(tx, message).await
+    }
+}
+
+#[tokio::test]
+async fn a_lost_conflict_is_tried_again_through_a_limit() {
+    let ground = Ground::new().await;
+    let unlucky = Unlucky::default();
+    let service = ServiceBuilder::new()
+        .layer(layer(&ground))
+        .concurrency_limit(1)
+        .service(service_fn(move |request| unlucky.clone().try_it(request)));
+    let processed = tokio::time::timeout(DEADLINE, service.oneshot(message("a"))).await.unwrap();
+    assert!(is_new(&processed), "{processed:?}");
+    assert_eq!(ground.facts().await, 1);
+}
+
+#[tokio::test]
+async fn who_waits_for_a_place_and_who_waits_for_a_connection_do_not_wait_for_each_other() {
+    let ground = Ground::new().await;
+    assert!(is_new(&ground.process(&Idem::new(), &message("first")).await));
+    let unlucky = Unlucky::default();
+    let one_connection = IdemLayer::new(Idem::new(), ground.pool_of(1));
+    let service = ServiceBuilder::new()
+        .layer(one_connection)
+        .concurrency_limit(1)
+        .service(service_fn(move |request| unlucky.clone().try_it(request)));
+    let all = (0..6).map(|n| {
+        let service = service.clone();
+        // As a broker does, until it is done.
+        tokio::spawn(async move {
+            while let Err(error) = service.clone().oneshot(message(&format!("m-{n}"))).await {
+                assert!(error.is_retryable(), "{error}");
+            }
+        })
+    });
+    let all = futures_util::future::try_join_all(all);
+    tokio::time::timeout(DEADLINE, all)
+        .await
+        .expect("nobody waits for ever")
+        .unwrap();
+    assert_eq!(ground.facts().await, 7);
+}
+
 #[tokio::test]
 async fn a_handler_may_be_a_service() {
     let ground = Ground::new().await;
@@ -217,4 +283,40 @@ async fn a_pipeline_can_be_spawned() {
         .await
         .unwrap();
     assert!(is_new(&answer));
+}
+
+#[tokio::test]
+async fn a_conflict_in_a_handler_that_speaks_anyhow_is_tried_again() {
+    let ground = Ground::new().await;
+    let unlucky = Unlucky::default();
+    let processed = Idem::new()
+        .process(&ground.pool, &message("a"), |tx, message| {
+            let is_first = unlucky.seen.lock().unwrap().insert("a".into());
+            async move {
+                let work = async || -> anyhow::Result<()> {
+                    if is_first {
+                        tx.batch_execute(LOSE).await?;
+                    }
+                    Ok(())
+                };
+                work().await?;
+                note(tx, message).await
+            }
+        })
+        .await;
+    assert!(is_new(&processed), "{processed:?}");
+}
+
+#[tokio::test]
+async fn what_no_attempt_can_mend_stays_so_through_layers_that_box_errors() {
+    let ground = Ground::new().await;
+    let service = ServiceBuilder::new()
+        .layer(layer(&ground))
+        .timeout(DEADLINE)
+        .service(service_fn(async |_: Protected| {
+            Err::<Vec<Effect>, _>(TerminalError::new("there is no such account"))
+        }));
+    let error = service.oneshot(message("a")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Terminal);
+    assert!(error.to_string().contains("there is no such account"), "{error}");
 }
