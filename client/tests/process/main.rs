@@ -1,0 +1,14 @@
+//! `Idem::process` and `process_batch` on a real server: each style, each failure, each moment at which one can stop.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod ambiguous;
+mod batch;
+mod cancel;
+mod ground;
+mod proxy;
+mod retries;
+mod styles;
+mod tx;
+mod wire;

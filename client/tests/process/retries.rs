@@ -1,0 +1,167 @@
+//! What is attempted again, and what is not.
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use deadpool_postgres::{Manager, Pool, Runtime};
+use idem_client::{Error, ErrorKind, HandlerError, Idem, Isolation, Message, Processed, Settlement, Style, Tx};
+use tokio_postgres::NoTls;
+
+use crate::{
+    ground::{Ground, fact, idem, insert, message, work},
+    support::until,
+};
+
+/// Handles a message after `prelude` has run in the first `times` attempts.
+async fn process_with(
+    ground: &Ground,
+    idem: &Idem,
+    message: &Message,
+    times: usize,
+    prelude: &str,
+) -> (Result<Processed, Error>, usize) {
+    let calls = AtomicUsize::new(0);
+    let processed = idem
+        .process(&ground.pool, message, |tx: Tx, message| {
+            let call = calls.fetch_add(1, Ordering::SeqCst);
+            async move {
+                insert(&tx, &message).await?;
+                if call < times {
+                    tx.batch_execute(prelude).await?;
+                }
+                tx.execute_typed("DELETE FROM work WHERE false", &[]).await?;
+                Ok(vec![fact()])
+            }
+        })
+        .await;
+    (processed, calls.into_inner())
+}
+
+const CONFLICT: &str = "DO $$ BEGIN RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END $$";
+const DIE: &str = "SELECT pg_terminate_backend(pg_backend_pid())";
+
+#[tokio::test]
+async fn a_lost_conflict_or_connection_is_attempted_again_from_the_claim_on() {
+    let ground = Ground::new().await;
+    for style in [Style::Eager, Style::Reactive, Style::CheckOnly] {
+        for prelude in [CONFLICT, DIE] {
+            let message = message();
+            let idem = idem(|rule| rule.style(style));
+            let (processed, calls) = process_with(&ground, &idem, &message, 2, prelude).await;
+            assert!(matches!(processed, Ok(Processed::New { .. })), "{processed:?}");
+            assert_eq!(calls, 3);
+            assert_eq!(ground.work(&message).await, 1);
+        }
+    }
+    ground.until_quiet().await;
+}
+
+#[tokio::test]
+async fn no_more_attempts_are_made_than_the_policy_allows() {
+    let ground = Ground::new().await;
+    let idem = idem(|rule| {
+        rule.max_attempts(3)
+            .backoff(Duration::from_millis(1), Duration::from_millis(4))
+    });
+    for (prelude, kind) in [(CONFLICT, ErrorKind::Conflict), (DIE, ErrorKind::ConnectionLost)] {
+        let message = message();
+        let (processed, calls) = process_with(&ground, &idem, &message, usize::MAX, prelude).await;
+        let error = processed.unwrap_err();
+        assert_eq!((calls, error.kind()), (3, kind));
+        assert_eq!(error.settlement(), Settlement::RETRY);
+        ground.assert_untouched(&message).await;
+    }
+}
+
+#[tokio::test]
+async fn a_conflict_at_commit_is_attempted_again() {
+    let ground = Ground::new().await;
+    ground
+        .observer
+        .batch_execute(
+            "CREATE SEQUENCE attempts; CREATE TABLE late ();
+             CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN
+                 IF nextval('attempts') < 3 THEN RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END IF;
+                 RETURN NULL;
+             END $$;
+             CREATE CONSTRAINT TRIGGER late AFTER INSERT ON late
+                 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late();",
+        )
+        .await
+        .unwrap();
+    let message = message();
+    let late = "INSERT INTO late DEFAULT VALUES";
+    let (processed, calls) = process_with(&ground, &Idem::new(), &message, usize::MAX, late).await;
+    assert!(matches!(processed, Ok(Processed::New { .. })), "{processed:?}");
+    assert_eq!(calls, 3);
+    ground.assert_done_once(&message).await;
+}
+
+#[tokio::test]
+async fn serializable_handlers_that_meet_both_take_effect() {
+    let ground = Ground::new().await;
+    let idem = idem(|rule| rule.isolation(Isolation::Serializable).max_attempts(20));
+    let messages: Vec<_> = (0..4).map(|_| message()).collect();
+    let all = messages.iter().map(|message| {
+        idem.process(&ground.pool, message, |tx: Tx, message| async move {
+            // Each reads what the others write.
+            tx.query_typed("SELECT count(*) FROM work", &[]).await?;
+            work(tx, message).await
+        })
+    });
+    for processed in futures_util::future::join_all(all).await {
+        assert!(matches!(processed, Ok(Processed::New { .. })), "{processed:?}");
+    }
+    for message in &messages {
+        ground.assert_done_once(message).await;
+    }
+}
+
+#[tokio::test]
+async fn an_error_of_the_handler_itself_is_not_attempted_again() {
+    let ground = Ground::new().await;
+    let failures: [fn() -> HandlerError; 2] = [|| "no".into(), || HandlerError::terminal("never")];
+    for failure in failures {
+        let (message, calls) = (message(), AtomicUsize::new(0));
+        let idem = Idem::new();
+        let processed = idem.process(&ground.pool, &message, |tx, message| {
+            calls.fetch_add(1, Ordering::SeqCst);
+            async move {
+                insert(&tx, &message).await?;
+                Err(failure())
+            }
+        });
+        let error = processed.await.unwrap_err();
+        assert!(matches!(error, Error::Handler(_)), "{error:?}");
+        assert_eq!(calls.into_inner(), 1);
+        ground.assert_untouched(&message).await;
+    }
+}
+
+#[tokio::test]
+async fn an_exhausted_pool_is_waited_for_and_then_said() {
+    let ground = Ground::new().await;
+    let manager = Manager::new(ground.database.url().parse().unwrap(), NoTls);
+    let pool = Pool::builder(manager)
+        .max_size(1)
+        .runtime(Runtime::Tokio1)
+        .wait_timeout(Some(Duration::from_millis(20)))
+        .build()
+        .unwrap();
+    let taken = pool.get().await.unwrap();
+    let message = message();
+    let error = Idem::new().process(&pool, &message, work).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PoolExhausted);
+    assert_eq!(error.settlement(), Settlement::RETRY);
+    // As soon as there is one again, an attempt that is still waiting gets it.
+    let idem = idem(|rule| rule.max_attempts(1000));
+    let (processed, ()) = tokio::join!(idem.process(&pool, &message, work), async {
+        until("an attempt waits", || async { pool.status().waiting > 0 }).await;
+        drop(taken);
+    });
+    assert!(matches!(processed, Ok(Processed::New { .. })), "{processed:?}");
+    ground.assert_done_once(&message).await;
+}

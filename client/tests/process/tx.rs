@@ -1,0 +1,100 @@
+//! The transaction in the hands of a handler.
+
+use std::sync::{Arc, Mutex};
+
+use idem_client::{Error, Idem, Processed, Style, Tx};
+
+use crate::{
+    ground::{Ground, fact, idem, insert, message, work},
+    support::until,
+};
+
+#[tokio::test]
+async fn a_kept_transaction_is_rolled_back_and_its_connection_is_gone() {
+    let ground = Ground::new().await;
+    for (style, is_failing) in [(Style::Eager, false), (Style::Reactive, false), (Style::CheckOnly, true)] {
+        let pool = ground.database.pool(1);
+        let (message, kept) = (message(), Arc::new(Mutex::new(None)));
+        let idem = idem(|rule| rule.style(style));
+        let processed = idem.process(&pool, &message, |tx: Tx, message| {
+            let kept = Arc::clone(&kept);
+            async move {
+                insert(&tx, &message).await?;
+                *kept.lock().unwrap() = Some(tx);
+                if is_failing { Err("no".into()) } else { Ok(vec![fact()]) }
+            }
+        });
+        assert!(matches!(processed.await, Err(Error::TransactionKept)));
+        // While it is still held: nothing more can be done with it, and others are served.
+        let kept = kept.lock().unwrap().take().unwrap();
+        until("the kept connection is gone", || async { kept.is_closed() }).await;
+        assert!(kept.batch_execute("COMMIT").await.is_err());
+        ground.until_quiet().await;
+        ground.assert_untouched(&message).await;
+        drop(kept);
+        let processed = Idem::new().process(&pool, &message, work).await.unwrap();
+        assert!(matches!(processed, Processed::New { .. }), "{processed:?}");
+        ground.assert_done_once(&message).await;
+    }
+}
+
+#[tokio::test]
+async fn what_fails_in_a_savepoint_is_taken_back_alone() {
+    let ground = Ground::new().await;
+    let message = message();
+    let idem = Idem::new();
+    let processed = idem.process(&ground.pool, &message, |mut tx: Tx, message| async move {
+        let savepoint = tx.savepoint().await?;
+        insert(&savepoint, &message).await?;
+        assert!(savepoint.batch_execute("SELECT 1 / 0").await.is_err());
+        savepoint.rollback().await?;
+        work(tx, message).await
+    });
+    assert!(matches!(processed.await, Ok(Processed::New { .. })));
+    ground.assert_done_once(&message).await;
+}
+
+#[tokio::test]
+async fn a_dropped_savepoint_is_rolled_back_and_a_released_one_is_kept() {
+    let ground = Ground::new().await;
+    let (kept, dropped) = (message(), message());
+    let other = &dropped;
+    let idem = Idem::new();
+    let processed = idem.process(&ground.pool, &kept, |mut tx: Tx, message| async move {
+        {
+            let savepoint = tx.savepoint().await?;
+            insert(&savepoint, other).await?;
+        }
+        let mut outer = tx.savepoint().await?;
+        {
+            // Nested, and the inner one is dropped while its statement has failed.
+            let inner = outer.savepoint().await?;
+            insert(&inner, other).await?;
+            assert!(inner.batch_execute("SELECT 1 / 0").await.is_err());
+        }
+        insert(&outer, &message).await?;
+        outer.release().await?;
+        Ok(vec![fact()])
+    });
+    assert!(matches!(processed.await, Ok(Processed::New { .. })));
+    ground.assert_done_once(&kept).await;
+    assert_eq!(ground.work(&dropped).await, 0);
+}
+
+#[tokio::test]
+async fn a_savepoint_whose_beginning_was_cancelled_does_not_take_what_is_meant_for_the_outer_one() {
+    use futures_util::FutureExt;
+    let ground = Ground::new().await;
+    let message = message();
+    let idem = Idem::new();
+    let processed = idem.process(&ground.pool, &message, |mut tx: Tx, message| async move {
+        let mut outer = tx.savepoint().await?;
+        insert(&outer, &message).await?;
+        // Sent, and not awaited.
+        assert!(outer.savepoint().now_or_never().is_none());
+        outer.rollback().await?;
+        work(tx, message).await
+    });
+    assert!(matches!(processed.await, Ok(Processed::New { .. })));
+    ground.assert_done_once(&message).await;
+}

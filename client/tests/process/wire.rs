@@ -1,0 +1,80 @@
+//! Round trips, counted on the wire.
+
+use deadpool_postgres::Pool;
+use idem_client::{Handled, Idem, Message, Processed, Style, Tx};
+
+use crate::{
+    ground::{Ground, fact, idem, insert, message},
+    proxy::Proxy,
+};
+
+/// A handler of `statements` that answers `effects`.
+async fn handle(tx: Tx, message: Message, statements: usize, effects: usize) -> Handled {
+    for _ in 0..statements {
+        insert(&tx, &message).await?;
+    }
+    Ok((0..effects).map(|_| fact()).collect())
+}
+
+async fn turns_of_bare(proxy: &Proxy, pool: &Pool, statements: usize) -> usize {
+    let mut client = pool.get().await.unwrap();
+    let before = proxy.turns();
+    let tx = client.transaction().await.unwrap();
+    for _ in 0..statements {
+        insert(tx.client(), &message()).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+    proxy.turns() - before
+}
+
+async fn turns_of(proxy: &Proxy, pool: &Pool, idem: &Idem, statements: usize, effects: usize) -> usize {
+    drop(pool.get().await.unwrap());
+    let before = proxy.turns();
+    let processed = idem
+        .process(pool, &message(), |tx, message| handle(tx, message, statements, effects))
+        .await
+        .unwrap();
+    assert!(matches!(processed, Processed::New { effects: ids } if ids.len() == effects));
+    proxy.turns() - before
+}
+
+#[tokio::test]
+async fn a_protected_message_takes_no_more_round_trips_than_the_bare_transaction() {
+    let ground = Ground::new().await;
+    let proxy = Proxy::to(&ground.database).await;
+    let pool = proxy.pool(1);
+    let prepared = Idem::builder().prepared_statements(true).build().unwrap();
+    // The first use of a statement prepares it.
+    turns_of(&proxy, &pool, &prepared, 0, 1).await;
+    for statements in [0, 1, 4] {
+        let bare = turns_of_bare(&proxy, &pool, statements).await;
+        assert_eq!(bare, statements + 2);
+        for effects in [0, 1, 3] {
+            assert_eq!(turns_of(&proxy, &pool, &Idem::new(), statements, effects).await, bare);
+            assert_eq!(turns_of(&proxy, &pool, &prepared, statements, effects).await, bare);
+            let checked = idem(|rule| rule.style(Style::CheckOnly));
+            assert_eq!(turns_of(&proxy, &pool, &checked, statements, effects).await, bare);
+            let reactive = idem(|rule| rule.style(Style::Reactive));
+            assert_eq!(turns_of(&proxy, &pool, &reactive, statements, effects).await, bare + 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_batch_takes_the_round_trips_of_one_message_and_of_its_handlers() {
+    let ground = Ground::new().await;
+    let proxy = Proxy::to(&ground.database).await;
+    let pool = proxy.pool(1);
+    drop(pool.get().await.unwrap());
+    let messages: Vec<_> = (0..40).map(|_| message()).collect();
+    let before = proxy.turns();
+    let answers = Idem::new()
+        .process_batch(&pool, &messages, |tx, message| handle(tx, message, 1, 1))
+        .await;
+    assert_eq!(proxy.turns() - before, messages.len() + 2);
+    assert!(
+        answers
+            .iter()
+            .all(|answer| matches!(answer, Ok(Processed::New { effects }) if effects.len() == 1))
+    );
+}
