@@ -19,6 +19,8 @@ mod span;
 mod sql;
 
 // What runs consumers and relays on top of them.
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq"))]
+mod brokers;
 #[cfg(feature = "runtime")]
 mod consumer;
 #[cfg(feature = "runtime")]
@@ -52,6 +54,10 @@ pub use outbox::send;
 pub use outcome::{Claim, Claims};
 pub use recorded::{RecordedEffect, effects, replay_effects};
 
+#[cfg(feature = "nats")]
+pub use brokers::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription};
+#[cfg(feature = "rabbitmq")]
+pub use brokers::{RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription};
 #[cfg(feature = "runtime")]
 pub use consumer::{Batches, Consumer, Delivery, Receipt, Source, Summary, TransportError, terminated};
 #[cfg(feature = "runtime")]

@@ -1,0 +1,105 @@
+//! What is not payload travels in headers: their names where a broker has no property of its own for it, and the way there and
+//! back.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::{Message, OutgoingMessage};
+
+pub(super) const MESSAGE_ID: &str = "message-id";
+pub(super) const CORRELATION_ID: &str = "correlation-id";
+pub(super) const MESSAGE_TYPE: &str = "message-type";
+pub(super) const CONTENT_TYPE: &str = "content-type";
+/// Messages of one key keep their order.
+pub(super) const KEY: &str = "idem-key";
+/// W3C trace context; the name is theirs.
+pub(super) const TRACEPARENT: &str = "traceparent";
+/// The destination whose handling an effect results from.
+pub(super) const SOURCE_DESTINATION: &str = "idem-source-destination";
+/// Why a message lies among the dead letters.
+#[cfg(any(feature = "kafka", feature = "nats"))]
+pub(super) const DEAD_LETTER_REASON: &str = "idem-dead-letter-reason";
+
+/// How a message gets one of its properties.
+pub(super) type With = fn(Message, String) -> Message;
+
+/// A header's value as text: a string is itself, and everything else its JSON.
+pub(super) fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// The headers that an effect goes out with: `own`, what the broker has no property for, and then those of the effect. One of
+/// the effect's that has the name of an own one would come twice; it gives way.
+pub(super) fn outgoing<'a>(
+    message: &'a OutgoingMessage,
+    own: &'a [(&'a str, Option<&'a str>)],
+) -> impl Iterator<Item = (&'a str, String)> {
+    let is_free = |name: &str| !own.iter().any(|(own, value)| *own == name && value.is_some());
+    let free = message.headers.iter().filter(move |(name, _)| is_free(name));
+    own.iter()
+        .filter_map(|(name, value)| Some((*name, (*value)?.to_owned())))
+        .chain(free.map(|(name, value)| (name.as_str(), text(value))))
+}
+
+/// A message with all its headers; what they say of it is taken from them.
+pub(super) fn incoming(topic: impl Into<String>, payload: impl Into<Bytes>, headers: BTreeMap<String, String>) -> Message {
+    let mut message = Message::new(topic, payload);
+    let take: [(_, With); 5] = [
+        (MESSAGE_ID, Message::with_message_id),
+        (CORRELATION_ID, Message::with_correlation_id),
+        (KEY, Message::with_key),
+        (MESSAGE_TYPE, Message::with_type),
+        (CONTENT_TYPE, Message::with_content_type),
+    ];
+    for (name, with) in take {
+        if let Some(value) = headers.get(name) {
+            message = with(message, value.clone());
+        }
+    }
+    headers
+        .into_iter()
+        .fold(message, |message, (name, value)| message.with_header(name, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn what_headers_carry_out_comes_back_in() {
+        let mut effect = OutgoingMessage::new(Uuid::from_u128(1), "orders", "{}");
+        effect.headers.insert("attempt".into(), json!(3));
+        effect.headers.insert("note".into(), json!("text"));
+        effect.headers.insert(KEY.into(), json!("the effect's own gives way"));
+        let own = [
+            (MESSAGE_ID, Some("m-1")),
+            (CORRELATION_ID, Some("c-1")),
+            (KEY, Some("k-1")),
+            (MESSAGE_TYPE, Some("placed")),
+            (CONTENT_TYPE, Some("application/json")),
+            (TRACEPARENT, None),
+        ];
+        let pairs: Vec<_> = outgoing(&effect, &own)
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
+        assert_eq!(pairs.len(), 7, "{pairs:?}");
+
+        let message = incoming("orders", "{}", pairs.into_iter().collect());
+        assert_eq!(message.message_id(), Some("m-1"));
+        assert_eq!(message.correlation_id(), Some("c-1"));
+        assert_eq!(message.key(), Some("k-1"));
+        assert_eq!(message.message_type(), Some("placed"));
+        assert_eq!(message.content_type(), Some("application/json"));
+        assert_eq!(message.header("attempt"), Some("3"));
+        assert_eq!(message.header("note"), Some("text"));
+        assert_eq!(message.header(TRACEPARENT), None);
+    }
+}

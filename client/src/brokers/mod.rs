@@ -1,0 +1,12 @@
+//! Brokers, both directions each: a source of messages and a publisher of effects.
+
+mod headers;
+#[cfg(feature = "nats")]
+mod nats;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
+
+#[cfg(feature = "nats")]
+pub use nats::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription};
+#[cfg(feature = "rabbitmq")]
+pub use rabbitmq::{RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription};

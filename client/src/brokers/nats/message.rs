@@ -1,0 +1,133 @@
+//! Messages as NATS subjects, headers and payloads, and back.
+
+use std::collections::BTreeMap;
+
+use async_nats::{HeaderMap, HeaderName, HeaderValue, jetstream};
+use bytes::Bytes;
+
+use crate::{Coordinates, Message, OutgoingMessage, TransportError, brokers::headers};
+
+/// What JetStream dedups by, within the window of the stream.
+pub(super) const NATS_MESSAGE_ID: &str = "Nats-Msg-Id";
+
+/// An error when a name or a value is none that NATS can carry: a line break, a colon in a name.
+pub(super) fn outgoing(message: &OutgoingMessage) -> Result<HeaderMap, TransportError> {
+    let id = message.message_id.to_string();
+    let own = [
+        (NATS_MESSAGE_ID, Some(id.as_str())),
+        (headers::KEY, message.key.as_deref()),
+        (headers::MESSAGE_TYPE, message.message_type.as_deref()),
+        (headers::CONTENT_TYPE, message.content_type.as_deref()),
+        (headers::TRACEPARENT, message.traceparent.as_deref()),
+        (headers::SOURCE_DESTINATION, message.source_destination.as_deref()),
+    ];
+    let mut map = HeaderMap::new();
+    for (name, value) in headers::outgoing(message, &own) {
+        insert(&mut map, name, &value)?;
+    }
+    Ok(map)
+}
+
+pub(super) fn insert(map: &mut HeaderMap, name: &str, value: &str) -> Result<(), TransportError> {
+    map.insert(name.parse::<HeaderName>()?, value.parse::<HeaderValue>()?);
+    Ok(())
+}
+
+/// A message of a stream, with its place there and the time when the stream took it.
+pub(super) fn incoming(message: &jetstream::Message) -> Result<Message, TransportError> {
+    let info = message.info()?;
+    let coordinates = Coordinates {
+        topic: info.stream.to_owned(),
+        partition: 0,
+        offset: i64::try_from(info.stream_sequence)?,
+    };
+    let message = received(message.subject.as_str(), message.payload.clone(), message.headers.as_ref());
+    Ok(message
+        .with_coordinates(coordinates)
+        .with_deliveries(u32::try_from(info.delivered)?)
+        .with_sent_at(info.published))
+}
+
+fn received(subject: &str, payload: Bytes, map: Option<&HeaderMap>) -> Message {
+    let headers: BTreeMap<_, _> = map
+        .into_iter()
+        .flat_map(HeaderMap::iter)
+        .filter_map(|(name, values)| Some((name.to_string(), values.last()?.to_string())))
+        .collect();
+    let id = headers.get(NATS_MESSAGE_ID).cloned();
+    let message = headers::incoming(subject, payload, headers);
+    match id {
+        // Dead letters have another id for the server than for their consumers.
+        Some(id) if message.message_id().is_none() => message.with_message_id(id),
+        _ => message,
+    }
+}
+
+/// What a rejected message is published as: itself, and the reason. The server would take it for a duplicate under its own id,
+/// if the same stream takes its dead letters; under the id of its place it is one only when it is rejected twice.
+pub(super) fn dead_letter(message: &Message, reason: &str) -> Result<HeaderMap, TransportError> {
+    let mut map = HeaderMap::new();
+    for (name, value) in message.headers() {
+        insert(&mut map, name, value)?;
+    }
+    if let Some(id) = message.message_id() {
+        insert(&mut map, headers::MESSAGE_ID, id)?;
+    }
+    if let Some(at) = message.coordinates() {
+        insert(&mut map, NATS_MESSAGE_ID, &format!("dead.{}.{}", at.topic, at.offset))?;
+    }
+    insert(&mut map, headers::DEAD_LETTER_REASON, &reason.replace(['\r', '\n'], " "))?;
+    Ok(map)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn what_goes_out_comes_back_in() {
+        let mut effect = OutgoingMessage::new(Uuid::from_u128(7), "orders.placed", "{}");
+        effect.key = Some("k".into());
+        effect.message_type = Some("placed".into());
+        effect.content_type = Some("application/json".into());
+        effect.traceparent = Some("00-1-2-01".into());
+        effect.source_destination = Some("orders".into());
+        effect.headers.insert("correlation-id".into(), json!("c"));
+        effect.headers.insert("count".into(), json!(3));
+
+        let message = received("orders.placed", "{}".into(), Some(&outgoing(&effect).unwrap()));
+        assert_eq!(message.message_id(), Some(Uuid::from_u128(7).to_string().as_str()));
+        assert_eq!(message.correlation_id(), Some("c"));
+        assert_eq!(message.key(), Some("k"));
+        assert_eq!(message.message_type(), Some("placed"));
+        assert_eq!(message.content_type(), Some("application/json"));
+        assert_eq!(message.header("traceparent"), Some("00-1-2-01"));
+        assert_eq!(message.header("idem-source-destination"), Some("orders"));
+        assert_eq!(message.header("count"), Some("3"));
+    }
+
+    #[test]
+    fn a_header_that_nats_cannot_carry_is_an_error_and_no_panic() {
+        for (name, value) in [("a:b", "x"), ("a b", "x"), ("a", "two\nlines")] {
+            let mut effect = OutgoingMessage::new(Uuid::from_u128(7), "s", "{}");
+            effect.headers.insert(name.into(), json!(value));
+            assert!(outgoing(&effect).is_err(), "{name:?}: {value:?}");
+        }
+    }
+
+    #[test]
+    fn a_dead_letter_has_the_id_of_its_place_for_the_server_and_its_own_for_consumers() {
+        let message = Message::new("s", "{}").with_message_id("m-1").with_coordinates(Coordinates {
+            topic: "STREAM".into(),
+            partition: 0,
+            offset: 9,
+        });
+        let map = dead_letter(&message, "two\nlines").unwrap();
+        assert_eq!(map.get(NATS_MESSAGE_ID).unwrap().as_str(), "dead.STREAM.9");
+        assert_eq!(map.get(headers::DEAD_LETTER_REASON).unwrap().as_str(), "two lines");
+        assert_eq!(received("dead", "{}".into(), Some(&map)).message_id(), Some("m-1"));
+    }
+}

@@ -1,0 +1,11 @@
+//! NATS JetStream.
+
+mod config;
+mod message;
+mod publisher;
+mod receipt;
+mod source;
+
+pub use config::{NatsConfig, NatsSubscription};
+pub use publisher::NatsPublisher;
+pub use source::NatsSource;

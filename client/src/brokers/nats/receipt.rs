@@ -1,0 +1,79 @@
+//! How a stream is told what became of one delivery.
+
+use std::sync::Arc;
+
+use async_nats::{
+    Subject,
+    jetstream::{AckKind, Context, message::PublishMessage},
+};
+use futures_util::future::BoxFuture;
+use tokio::runtime::Handle;
+
+use super::message;
+use crate::{Message, Receipt, Settlement, TransportError};
+
+pub(super) struct NatsReceipt {
+    context: Context,
+    /// Where to answer; taken when it is settled.
+    reply: Option<Subject>,
+    message: Message,
+    dead_letter: Option<Arc<str>>,
+}
+
+impl NatsReceipt {
+    pub(super) fn new(context: Context, reply: Subject, message: Message, dead_letter: Option<Arc<str>>) -> Self {
+        Self {
+            context,
+            reply: Some(reply),
+            message,
+            dead_letter,
+        }
+    }
+
+    /// A letter that was published and whose message comes again all the same is a duplicate for the server.
+    async fn bury(&self, reason: &str) -> Result<(), TransportError> {
+        let Some(subject) = &self.dead_letter else {
+            return Ok(());
+        };
+        let headers = message::dead_letter(&self.message, reason)?;
+        let letter = PublishMessage::build()
+            .payload(self.message.payload().clone())
+            .headers(headers);
+        self.context.send_publish(subject.to_string(), letter).await?.await?;
+        Ok(())
+    }
+}
+
+impl Receipt for NatsReceipt {
+    fn settle(mut self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>> {
+        Box::pin(async move {
+            let kind = match settlement {
+                Settlement::Acknowledge => AckKind::Ack,
+                Settlement::Retry { after } => AckKind::Nak((!after.is_zero()).then_some(after)),
+                Settlement::Reject { reason } => {
+                    // When that fails, dropping the receipt asks for the message again.
+                    self.bury(&reason).await?;
+                    AckKind::Term
+                }
+            };
+            let Some(reply) = self.reply.take() else { return Ok(()) };
+            // The server answers an answer that asks for it: now it is known to be settled.
+            self.context.client().request(reply, kind.into()).await?;
+            Ok(())
+        })
+    }
+}
+
+/// Unsettled it would come again too, but only after the time that there is for it.
+impl Drop for NatsReceipt {
+    fn drop(&mut self) {
+        let Some(reply) = self.reply.take() else { return };
+        let client = self.context.client();
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move {
+                // Without a connection it comes again after its time.
+                let _ = client.publish(reply, AckKind::Nak(None).into()).await;
+            });
+        }
+    }
+}

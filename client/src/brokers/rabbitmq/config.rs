@@ -1,0 +1,140 @@
+//! What has to be known to reach a RabbitMQ, and to consume from it.
+
+use std::{fmt, time::Duration};
+
+use serde::Deserialize;
+
+/// How to reach a RabbitMQ, and how to publish to it.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// let config: idem_client::RabbitMqConfig =
+///     serde_json::from_str(r#"{"url": "amqps://user:secret@rabbit/vhost", "exchange": "events"}"#)?;
+/// # let _ = config;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RabbitMqConfig {
+    /// `amqp://user:password@host:port/vhost`, or `amqps://`; the virtual host `/` is written `%2f`.
+    pub url: String,
+    /// Where effects are published, with their topic as routing key. The default exchange unless given, where the topic is the
+    /// name of a queue.
+    #[serde(default)]
+    pub exchange: String,
+    /// How many effects may wait for their confirmation at once, each on a channel of its own; 256 unless given. RabbitMQ allows
+    /// 2,047 channels a connection.
+    #[serde(default = "max_unconfirmed")]
+    pub max_unconfirmed: u16,
+    /// How long to wait for the broker: for a connection, and for a confirmation. In seconds, 30 unless given.
+    #[serde(default = "timeout_s")]
+    pub timeout_s: u16,
+}
+
+fn max_unconfirmed() -> u16 {
+    256
+}
+
+fn timeout_s() -> u16 {
+    30
+}
+
+impl RabbitMqConfig {
+    /// A RabbitMQ, and its default exchange.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            exchange: String::new(),
+            max_unconfirmed: max_unconfirmed(),
+            timeout_s: timeout_s(),
+        }
+    }
+
+    /// Publishes to this exchange, with the topic as routing key.
+    #[must_use]
+    pub fn exchange(mut self, exchange: impl Into<String>) -> Self {
+        self.exchange = exchange.into();
+        self
+    }
+
+    /// How many effects may wait for their confirmation at once.
+    #[must_use]
+    pub fn max_unconfirmed(mut self, effects: u16) -> Self {
+        self.max_unconfirmed = effects;
+        self
+    }
+
+    /// How long to wait for the broker, in seconds.
+    #[must_use]
+    pub fn timeout_s(mut self, seconds: u16) -> Self {
+        self.timeout_s = seconds;
+        self
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout_s.into())
+    }
+}
+
+/// The url may hold a password.
+impl fmt::Debug for RabbitMqConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RabbitMqConfig")
+            .field("exchange", &self.exchange)
+            .field("max_unconfirmed", &self.max_unconfirmed)
+            .field("timeout_s", &self.timeout_s)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What to consume.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RabbitMqSubscription {
+    /// The queue; it has to exist.
+    pub queue: String,
+    /// The broker delivers this many messages before it waits for one to be settled; 100 unless given. Zero is no limit.
+    #[serde(default = "prefetch")]
+    pub prefetch: u16,
+}
+
+fn prefetch() -> u16 {
+    100
+}
+
+impl RabbitMqSubscription {
+    /// All messages of this queue.
+    pub fn new(queue: impl Into<String>) -> Self {
+        Self {
+            queue: queue.into(),
+            prefetch: prefetch(),
+        }
+    }
+
+    /// The broker delivers this many messages before it waits for one to be settled.
+    #[must_use]
+    pub fn prefetch(mut self, messages: u16) -> Self {
+        self.prefetch = messages;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_not_printed() {
+        let config = RabbitMqConfig::new("amqp://user:secret@host/%2f");
+        assert!(!format!("{config:?}").contains("secret"));
+    }
+
+    #[test]
+    fn a_file_needs_to_say_the_url_only_and_a_slip_in_a_name_is_refused() {
+        let read = serde_json::from_str::<RabbitMqConfig>;
+        assert_eq!(read(r#"{"url": "amqp://x"}"#).unwrap(), RabbitMqConfig::new("amqp://x"));
+        assert!(read(r#"{"url": "amqp://x", "exchnage": "y"}"#).is_err());
+        let read = serde_json::from_str::<RabbitMqSubscription>;
+        assert_eq!(read(r#"{"queue": "q"}"#).unwrap(), RabbitMqSubscription::new("q"));
+    }
+}

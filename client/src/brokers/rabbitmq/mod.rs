@@ -1,0 +1,12 @@
+//! RabbitMQ.
+
+mod config;
+mod connect;
+mod properties;
+mod publisher;
+mod receipt;
+mod source;
+
+pub use config::{RabbitMqConfig, RabbitMqSubscription};
+pub use publisher::RabbitMqPublisher;
+pub use source::RabbitMqSource;

@@ -1,0 +1,211 @@
+//! Messages as AMQP properties and headers, and back.
+
+use std::collections::BTreeMap;
+
+use lapin::{
+    BasicProperties,
+    message::Delivery,
+    types::{AMQPValue, FieldTable, ShortString},
+};
+use serde_json::Value;
+use time::OffsetDateTime;
+
+use crate::{Message, OutgoingMessage, TransportError, brokers::headers};
+
+/// A message that is on disk before it is confirmed, if its queue is durable.
+const PERSISTENT: u8 = 2;
+
+/// An error when something of it is longer than AMQP allows (255 bytes for names and ids).
+pub(super) fn outgoing(message: &OutgoingMessage) -> Result<BasicProperties, TransportError> {
+    let own = [
+        (headers::KEY, message.key.as_deref()),
+        (headers::TRACEPARENT, message.traceparent.as_deref()),
+        (headers::SOURCE_DESTINATION, message.source_destination.as_deref()),
+    ];
+    let mut properties = BasicProperties::default()
+        .with_delivery_mode(PERSISTENT)
+        .with_message_id(short(message.message_id.to_string())?);
+    if let Some(message_type) = &message.message_type {
+        properties = properties.with_type(short(message_type)?);
+    }
+    if let Some(content_type) = &message.content_type {
+        properties = properties.with_content_type(short(content_type)?);
+    }
+    if let Ok(recorded_s) = u64::try_from(message.recorded_at.unix_timestamp()) {
+        properties = properties.with_timestamp(recorded_s);
+    }
+    let mut table = FieldTable::default();
+    for (name, value) in headers::outgoing(message, &own) {
+        if name == headers::CORRELATION_ID {
+            properties = properties.with_correlation_id(short(value)?);
+        } else {
+            table.insert(short(name)?, AMQPValue::LongString(value.into()));
+        }
+    }
+    Ok(properties.with_headers(table))
+}
+
+/// A name or an id.
+pub(super) fn short(text: impl Into<String>) -> Result<ShortString, TransportError> {
+    Ok(ShortString::try_new(text)?)
+}
+
+/// Takes payload and properties out of a delivery from `queue`. What is a property counts more than a header of that name.
+pub(super) fn incoming(queue: &str, delivery: &mut Delivery) -> Message {
+    let deliveries = deliveries(queue, delivery);
+    let properties = &delivery.properties;
+    let headers: BTreeMap<_, _> = table(properties)
+        .map(|(name, value)| (name.to_string(), headers::text(&json(value))))
+        .collect();
+    let mut message = headers::incoming(queue, std::mem::take(&mut delivery.data), headers).with_deliveries(deliveries);
+    let take: [(_, headers::With); 4] = [
+        (properties.message_id(), Message::with_message_id),
+        (properties.correlation_id(), Message::with_correlation_id),
+        (properties.kind(), Message::with_type),
+        (properties.content_type(), Message::with_content_type),
+    ];
+    for (property, with) in take {
+        if let Some(value) = property {
+            message = with(message, value.to_string());
+        }
+    }
+    let sent_at = properties.timestamp().and_then(|seconds| i64::try_from(seconds).ok());
+    match sent_at.map(OffsetDateTime::from_unix_timestamp) {
+        Some(Ok(sent_at)) => message.with_sent_at(sent_at),
+        _ => message,
+    }
+}
+
+fn table(properties: &BasicProperties) -> impl Iterator<Item = (&ShortString, &AMQPValue)> {
+    properties.headers().iter().flat_map(|table| table.inner())
+}
+
+/// Quorum queues count in `x-delivery-count` what was delivered before. Classic queues say only whether it was; how often a
+/// message came back to this queue by way of its dead letters is in `x-death`.
+fn deliveries(queue: &str, delivery: &Delivery) -> u32 {
+    let find = |wanted: &str| table(&delivery.properties).find_map(|(name, value)| (name.as_str() == wanted).then_some(value));
+    let before = find("x-delivery-count")
+        .and_then(count)
+        .unwrap_or(delivery.redelivered.into());
+    let deaths = find("x-death").and_then(AMQPValue::as_array).map_or(0, |deaths| {
+        let here = deaths
+            .as_slice()
+            .iter()
+            .filter_map(AMQPValue::as_field_table)
+            .filter(|death| {
+                let died_in = death.inner().get("queue").map(|queue| headers::text(&json(queue)));
+                died_in.as_deref() == Some(queue)
+            });
+        here.filter_map(|death| count(death.inner().get("count")?)).sum()
+    });
+    deaths + before + 1
+}
+
+fn count(value: &AMQPValue) -> Option<u32> {
+    json(value).as_u64().and_then(|count| u32::try_from(count).ok())
+}
+
+/// A header's value; what is no text is shown as people would write it in JSON.
+fn json(value: &AMQPValue) -> Value {
+    match value {
+        AMQPValue::Boolean(value) => (*value).into(),
+        AMQPValue::ShortShortInt(value) => (*value).into(),
+        AMQPValue::ShortShortUInt(value) => (*value).into(),
+        AMQPValue::ShortInt(value) => (*value).into(),
+        AMQPValue::ShortUInt(value) => (*value).into(),
+        AMQPValue::LongInt(value) => (*value).into(),
+        AMQPValue::LongUInt(value) => (*value).into(),
+        AMQPValue::LongLongInt(value) => (*value).into(),
+        AMQPValue::Float(value) => (*value).into(),
+        AMQPValue::Double(value) => (*value).into(),
+        AMQPValue::DecimalValue(value) => format!("{}e-{}", value.value, value.scale).into(),
+        AMQPValue::ShortString(value) => value.as_str().into(),
+        AMQPValue::LongString(value) => String::from_utf8_lossy(value.as_bytes()).into(),
+        AMQPValue::FieldArray(values) => values.as_slice().iter().map(json).collect(),
+        AMQPValue::Timestamp(value) => (*value).into(),
+        AMQPValue::FieldTable(table) => table
+            .inner()
+            .iter()
+            .map(|(name, value)| (name.to_string(), json(value)))
+            .collect(),
+        AMQPValue::ByteArray(value) => String::from_utf8_lossy(value.as_slice()).into(),
+        AMQPValue::Void => Value::Null,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lapin::types::FieldArray;
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn delivered(properties: BasicProperties, redelivered: bool) -> Message {
+        let mut delivery = Delivery::mock(1, "".into(), "q".into(), redelivered, b"{}".to_vec());
+        delivery.properties = properties;
+        incoming("q", &mut delivery)
+    }
+
+    #[test]
+    fn what_goes_out_comes_back_in() {
+        let mut effect = OutgoingMessage::new(Uuid::from_u128(7), "q", "{}");
+        effect.key = Some("k".into());
+        effect.message_type = Some("placed".into());
+        effect.content_type = Some("application/json".into());
+        effect.traceparent = Some("00-1-2-01".into());
+        effect.source_destination = Some("orders".into());
+        effect.headers.insert("correlation-id".into(), json!("c"));
+        effect.headers.insert("count".into(), json!({"n": [1, true]}));
+
+        let message = delivered(outgoing(&effect).unwrap(), false);
+        assert_eq!(message.message_id(), Some(Uuid::from_u128(7).to_string().as_str()));
+        assert_eq!(message.correlation_id(), Some("c"));
+        assert_eq!(message.key(), Some("k"));
+        assert_eq!(message.message_type(), Some("placed"));
+        assert_eq!(message.content_type(), Some("application/json"));
+        assert_eq!(message.header("traceparent"), Some("00-1-2-01"));
+        assert_eq!(message.header("idem-source-destination"), Some("orders"));
+        assert_eq!(message.header("count"), Some(r#"{"n":[1,true]}"#));
+        assert_eq!(
+            message.sent_at().unwrap().unix_timestamp(),
+            effect.recorded_at.unix_timestamp()
+        );
+        assert_eq!((message.topic(), message.payload().as_ref()), ("q", b"{}".as_slice()));
+    }
+
+    #[test]
+    fn what_is_too_long_for_amqp_is_an_error_and_no_panic() {
+        let mut effect = OutgoingMessage::new(Uuid::from_u128(7), "q", "{}");
+        effect.headers.insert("n".repeat(256), json!(1));
+        assert!(outgoing(&effect).is_err());
+        effect.headers.clear();
+        effect.message_type = Some("t".repeat(256));
+        assert!(outgoing(&effect).is_err());
+    }
+
+    #[test]
+    fn deliveries_are_counted_as_well_as_the_broker_can() {
+        let table = |pairs: Vec<(&str, AMQPValue)>| {
+            let mut table = FieldTable::default();
+            for (name, value) in pairs {
+                table.insert(name.into(), value);
+            }
+            table
+        };
+        let with = |name, value| BasicProperties::default().with_headers(table(vec![(name, value)]));
+        let death = |queue: &str, count| {
+            AMQPValue::FieldTable(table(vec![
+                ("queue", AMQPValue::LongString(queue.into())),
+                ("count", AMQPValue::LongLongInt(count)),
+            ]))
+        };
+        assert_eq!(delivered(BasicProperties::default(), false).deliveries(), Some(1));
+        assert_eq!(delivered(BasicProperties::default(), true).deliveries(), Some(2));
+        let quorum = with("x-delivery-count", AMQPValue::LongLongInt(3));
+        assert_eq!(delivered(quorum, true).deliveries(), Some(4));
+        let deaths = FieldArray::from(vec![death("q", 2), death("elsewhere", 5)]);
+        let dead = with("x-death", AMQPValue::FieldArray(deaths));
+        assert_eq!(delivered(dead, false).deliveries(), Some(3));
+    }
+}
