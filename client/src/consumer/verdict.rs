@@ -1,6 +1,6 @@
 //! What follows for a message from how its processing ended.
 
-use std::time::Duration;
+use std::{error::Error as StdError, time::Duration};
 
 use super::summary::Outcome;
 use crate::{Error, ErrorKind, Processed, Settlement};
@@ -21,6 +21,7 @@ impl Verdict {
     pub(super) fn of(processed: Result<Processed, Error>) -> Self {
         match processed {
             Ok(processed) => Self::of_processed(&processed),
+            Err(error) if is_unfit(&error) => Self::Away(error),
             Err(error) => match error.kind() {
                 ErrorKind::Invalid | ErrorKind::MissingId | ErrorKind::Terminal => {
                     Self::Over(error.settlement(), Outcome::Rejected)
@@ -47,4 +48,21 @@ impl Verdict {
             (_, settlement @ Settlement::Acknowledge) => Self::Over(settlement, Outcome::Stopped),
         }
     }
+}
+
+/// Whether the server serves nobody: its disk is full, it takes no writes, it does not know this role or database. Such an
+/// error may also come out of a handler, which is the first to write in some styles.
+fn is_unfit(error: &Error) -> bool {
+    let mut cause: Option<&(dyn StdError + 'static)> = match error {
+        Error::Handler(error) if error.is_terminal() => None,
+        Error::Handler(error) => Some(error.source()),
+        other => Some(other),
+    };
+    while let Some(error) = cause {
+        if let Some(state) = error.downcast_ref().and_then(tokio_postgres::Error::code) {
+            return matches!(state.code(), "25006" | "28000" | "28P01" | "3D000" | "53100");
+        }
+        cause = error.source();
+    }
+    false
 }

@@ -29,6 +29,10 @@ struct State {
     is_closed: bool,
     counts: bool,
     failures: VecDeque<Failure>,
+    /// So many settlements fail.
+    deaf: u32,
+    /// Settlements are never answered.
+    is_mute: bool,
     told: Told,
 }
 
@@ -83,6 +87,18 @@ impl Broker {
 
     pub fn failing(self, failures: impl IntoIterator<Item = Failure>) -> Self {
         self.state().failures.extend(failures);
+        self
+    }
+
+    /// So many settlements fail: these messages come again.
+    pub fn deaf(self, settlements: u32) -> Self {
+        self.state().deaf = settlements;
+        self
+    }
+
+    /// Settlements are never answered.
+    pub fn mute(self) -> Self {
+        self.state().is_mute = true;
         self
     }
 
@@ -148,6 +164,13 @@ impl Broker {
         Ok(Answer::Delivery(Box::new(Delivery::new(message, receipt))))
     }
 
+    fn hears(&self) -> (bool, bool) {
+        let mut state = self.state();
+        let is_deaf = state.deaf > 0;
+        state.deaf = state.deaf.saturating_sub(1);
+        (state.is_mute, is_deaf)
+    }
+
     fn settle(&self, tag: u64, settlement: Option<Settlement>) {
         let mut state = self.state();
         let Some(copy) = state.unsettled.remove(&tag) else {
@@ -201,6 +224,13 @@ struct Ticket {
 impl Receipt for Ticket {
     fn settle(self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>> {
         Box::pin(async move {
+            let (is_mute, is_deaf) = self.broker.hears();
+            if is_mute {
+                std::future::pending::<()>().await;
+            }
+            if is_deaf {
+                return Err("the broker has gone away".into());
+            }
             self.broker.settle(self.tag, Some(settlement));
             Ok(())
         })

@@ -176,3 +176,17 @@ async fn a_consumer_that_is_dropped_in_the_middle_loses_nothing() {
     until("the receipts are dropped", async || broker.told().dropped.len() == 4).await;
     the_rest_is_handled_once(&ground, broker).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_does_not_answer_does_not_hold_up_a_shutdown_for_ever() {
+    let ground = Ground::new().await;
+    let broker = Broker::with(messages("")).mute();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("drain", noting())
+        .concurrency(4)
+        .grace(Duration::from_millis(50));
+    let four_done = async { until("four are done", async || ground.done().await.len() == 4).await };
+    let summary = in_time(consumer.run(four_done)).await.unwrap();
+    assert_eq!((summary.handled, summary.failed_settlements), (4, 4));
+    assert_eq!(broker.told().dropped.len(), 4);
+}

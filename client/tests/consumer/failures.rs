@@ -14,7 +14,7 @@ use tokio_postgres::Client;
 
 use crate::{
     broker::{Broker, Told},
-    ground::{Ground, in_time, message, note},
+    ground::{Ground, in_time, message, note, until},
 };
 
 const SHORT: Duration = Duration::from_millis(2);
@@ -132,6 +132,63 @@ async fn a_panic_of_a_route_is_a_failure_of_its_message() {
     let summary = in_time(consumer.run(pending())).await.unwrap();
     assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 1, 1));
     assert_eq!(ground.done().await, ["good"]);
+}
+
+#[tokio::test]
+async fn what_its_broker_was_not_told_comes_again_and_is_a_duplicate() {
+    let ground = Ground::new().await;
+    let broker = Broker::with((0..10).map(|n| message(format!("m-{n}"), "key")))
+        .deaf(4)
+        .closed();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("deaf", crate::ground::noting())
+        .ordered_by_key(true);
+    let summary = in_time(consumer.run(pending())).await.unwrap();
+    assert_eq!((summary.handled, summary.duplicates, summary.failed_settlements), (10, 4, 4));
+    assert_eq!(ground.done().await.len(), 10);
+}
+
+#[tokio::test]
+async fn a_database_that_is_not_set_up_sends_nothing_to_the_dead_letters() {
+    let ground = Ground::new().await;
+    let client = ground.pool.get().await.unwrap();
+    client.batch_execute("DROP EXTENSION idem").await.unwrap();
+    let broker = Broker::with([message("m", "")]).closed();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("set-up", crate::ground::noting())
+        .back_off(SHORT, LONG)
+        .max_deliveries(2);
+    let running = tokio::spawn(consumer.run(pending()));
+    until("it was given back three times", async || broker.told().retried.len() >= 3).await;
+    client.batch_execute("CREATE EXTENSION idem").await.unwrap();
+    let summary = in_time(running).await.unwrap().unwrap();
+    assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 0, 0));
+    assert_eq!(ground.done().await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_server_that_takes_no_writes_sends_nothing_to_the_dead_letters() {
+    let ground = Ground::new().await;
+    let broker = Broker::with([message("m", "")]).closed();
+    let read_only = async |is: &str| {
+        let client = ground.pool.get().await.unwrap();
+        client.batch_execute("SET default_transaction_read_only = off").await.unwrap();
+        let alter = format!("EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = {is}', current_database())");
+        client.batch_execute(&format!("DO $$ BEGIN {alter}; END $$")).await.unwrap();
+        // It holds for new sessions.
+        drop(client);
+        ground.pool.retain(|_, _| false);
+    };
+    read_only("on").await;
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("set-up", crate::ground::noting())
+        .back_off(SHORT, LONG)
+        .max_deliveries(2);
+    let running = tokio::spawn(consumer.run(pending()));
+    until("it was given back three times", async || broker.told().retried.len() >= 3).await;
+    read_only("off").await;
+    let summary = in_time(running).await.unwrap().unwrap();
+    assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 0, 0));
 }
 
 /// Sessions of this database, other than the asking one, that are in a transaction.

@@ -3,6 +3,8 @@
 mod broker;
 mod ground;
 
+mod batches;
+mod database_away;
 mod drain;
 mod failures;
 mod once;

@@ -1,0 +1,135 @@
+//! Messages share a transaction, and a poisoned one fails alone.
+
+use std::{future::pending, time::Duration};
+
+use idem_client::{Batches, Consumer, HandlerError, Message, Tx};
+
+use crate::{
+    broker::Broker,
+    ground::{Ground, in_time, message, note, noting},
+};
+
+const BATCH: usize = 25;
+const MESSAGES: usize = 4 * BATCH;
+
+/// Full batches only: none is cut short on a slow machine.
+const FULL: Batches = Batches {
+    max: BATCH,
+    linger: Duration::from_secs(3600),
+};
+
+fn messages() -> impl Iterator<Item = Message> {
+    (0..MESSAGES).map(|n| message(format!("m-{n}"), ""))
+}
+
+/// How many rows each transaction has written.
+async fn rows_by_transaction(ground: &Ground) -> Vec<i64> {
+    let client = ground.pool.get().await.unwrap();
+    let sql = "SELECT count(*) FROM done GROUP BY tx ORDER BY 1 DESC";
+    let rows = client.query_typed(sql, &[]).await.unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_is_one_transaction() {
+    let ground = Ground::new().await;
+    let broker = Broker::with(messages()).closed();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("batches", noting())
+        .batches(FULL)
+        .concurrency(2);
+    let summary = in_time(consumer.run(pending())).await.unwrap();
+    assert_eq!(summary.handled, MESSAGES as u64);
+    assert_eq!(rows_by_transaction(&ground).await, [BATCH as i64; 4]);
+    assert!(broker.told().most_unsettled <= 2 * BATCH);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_is_not_waited_for_longer_than_it_may_linger() {
+    let ground = Ground::new().await;
+    let broker = Broker::with(messages().take(3));
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("batches", noting())
+        .batches(Batches {
+            max: BATCH,
+            linger: Duration::from_millis(20),
+        });
+    let done = async {
+        crate::ground::until("the three are done", async || broker.told().acknowledged.len() == 3).await;
+    };
+    let summary = in_time(consumer.run(done)).await.unwrap();
+    assert_eq!(summary.handled, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_poisoned_message_of_a_batch_fails_alone() {
+    let ground = Ground::new().await;
+    let broker = Broker::with(messages()).closed();
+    let handler = async |tx: Tx, message: Message| {
+        note(&tx, &message).await?;
+        match message.message_id() {
+            Some("m-7") => Err(HandlerError::terminal("poison")),
+            Some("m-33") => panic!("poison"),
+            Some("m-60") => {
+                tx.batch_execute("SELECT 1/0").await?;
+                Ok(vec![])
+            }
+            _ => Ok(vec![]),
+        }
+    };
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("batches", handler)
+        .batches(Batches {
+            linger: Duration::from_millis(50),
+            ..FULL
+        })
+        .back_off(Duration::from_millis(1), Duration::from_millis(2))
+        .max_deliveries(2)
+        .concurrency(2);
+    let summary = in_time(consumer.run(pending())).await.unwrap();
+    assert_eq!((summary.handled, summary.retried, summary.rejected), (97, 2, 3));
+    let mut rejected: Vec<String> = broker.told().rejected.into_iter().map(|(id, _)| id).collect();
+    rejected.sort();
+    assert_eq!(rejected, ["m-33", "m-60", "m-7"]);
+    assert_eq!(ground.done().await.len(), 97);
+    // The batch without poison was one transaction nevertheless.
+    assert_eq!(rows_by_transaction(&ground).await[0], BATCH as i64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn duplicates_of_a_batch_take_effect_once() {
+    let ground = Ground::new().await;
+    // Some in the same batch, some in another.
+    let twice = messages().flat_map(|message| [message.clone(), message]).chain(messages());
+    let broker = Broker::with(twice).closed();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("batches", noting())
+        .batches(Batches {
+            linger: Duration::from_millis(5),
+            ..FULL
+        });
+    let summary = in_time(consumer.run(pending())).await.unwrap();
+    assert_eq!(
+        (summary.handled as usize, summary.duplicates as usize),
+        (MESSAGES, 2 * MESSAGES)
+    );
+    assert_eq!(ground.done().await.len(), MESSAGES);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_is_grouped_by_destination() {
+    let ground = Ground::new().await;
+    let broker = Broker::with(messages().enumerate().map(|(n, message)| {
+        let kind = if n % 2 == 0 { "Even" } else { "Odd" };
+        message.with_type(kind)
+    }))
+    .closed();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .route(|message| message.message_type() == Some("Even"), "batches.even", noting())
+        .handle("batches.odd", noting())
+        .batches(Batches { max: MESSAGES, ..FULL })
+        .concurrency(1);
+    let summary = in_time(consumer.run(pending())).await.unwrap();
+    assert_eq!(summary.handled as usize, MESSAGES);
+    assert_eq!(rows_by_transaction(&ground).await, [MESSAGES as i64 / 2; 2]);
+}

@@ -1,0 +1,165 @@
+//! The database dies in the middle of the work and comes back: nothing is lost, nothing takes effect twice, nobody storms it.
+
+use std::{
+    collections::HashSet,
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use deadpool_postgres::{ConfigConnectImpl, Connect, Manager, ManagerConfig, Pool};
+use futures_util::future::BoxFuture;
+use idem_client::{Batches, Consumer, Message, Tx};
+use idem_cluster::{Cluster, Install};
+use tokio::task::JoinHandle;
+use tokio_postgres::{Client, Config, Error, NoTls};
+
+use crate::{
+    broker::Broker,
+    ground::{SCHEMA, done, in_time, message, note, noting, until},
+};
+
+const MESSAGES: usize = 300;
+const CONCURRENCY: usize = 4;
+
+/// Connects, and counts how often somebody wants that.
+struct Counting(Arc<AtomicU64>);
+
+impl Connect for Counting {
+    fn connect(&self, config: &Config) -> BoxFuture<'_, Result<(Client, JoinHandle<()>), Error>> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        let config = config.clone();
+        Box::pin(async move { ConfigConnectImpl { tls: NoTls }.connect(&config).await })
+    }
+}
+
+/// A server of its own, which can be killed.
+struct Mortal {
+    cluster: Cluster,
+    pool: Pool,
+    connects: Arc<AtomicU64>,
+}
+
+impl Mortal {
+    fn new() -> Self {
+        let install = Install::from_env().expect("cargo xtask setup makes the install");
+        let cluster = Cluster::builder(&install).name("consumer-mortal").start().unwrap();
+        cluster.psql("postgres", SCHEMA).unwrap();
+        let connects = Arc::new(AtomicU64::new(0));
+        let manager = Manager::from_connect(
+            cluster.connection_string("postgres").parse().unwrap(),
+            Counting(Arc::clone(&connects)),
+            ManagerConfig::default(),
+        );
+        Self {
+            cluster,
+            pool: Pool::builder(manager).max_size(CONCURRENCY + 1).build().unwrap(),
+            connects,
+        }
+    }
+
+    fn connects(&self) -> u64 {
+        self.connects.load(Ordering::Relaxed)
+    }
+}
+
+fn messages() -> impl Iterator<Item = Message> {
+    (0..MESSAGES).map(|n| message(format!("{}:{n}", n % 5), &format!("{}", n % 5)))
+}
+
+/// Slow enough for a server to die in the middle.
+async fn work(tx: Tx, message: Message) -> idem_client::Handled {
+    note(&tx, &message).await?;
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    Ok(vec![])
+}
+
+fn assert_each_once(done: &[String]) {
+    assert_eq!(done.len(), MESSAGES);
+    assert_eq!(done.iter().collect::<HashSet<_>>().len(), MESSAGES);
+}
+
+async fn survives(change: impl FnOnce(Consumer<Broker>) -> Consumer<Broker>, gives_back: bool) {
+    let mut mortal = tokio::task::block_in_place(Mortal::new);
+    let broker = Broker::with(messages()).closed();
+    let consumer = Consumer::new(mortal.pool.clone(), broker.clone())
+        .handle("away", work)
+        .concurrency(CONCURRENCY)
+        // None of them fails by itself.
+        .max_deliveries(2);
+    let running = tokio::spawn(change(consumer).run(pending()));
+    until("a part is done", async || broker.told().acknowledged.len() > MESSAGES / 10).await;
+
+    let before = mortal.connects();
+    tokio::task::block_in_place(|| mortal.cluster.kill()).unwrap();
+    if gives_back {
+        until("all is given back", async || broker.unsettled() == 0).await;
+    }
+    // From here on there are only probes, whose pauses grow; or they do when what was held has been tried.
+    let (began, asked) = (Instant::now(), broker.told().asked);
+    let at_first = mortal.connects();
+    until("it is probed", async || mortal.connects() >= at_first + 4).await;
+    if gives_back {
+        assert!(began.elapsed() >= Duration::from_millis(700), "{:?}", began.elapsed());
+        assert_eq!(broker.told().asked, asked, "nothing is fetched meanwhile");
+    }
+    // The attempts of what was in flight and of what was fetched before the first noticed; then probes.
+    let attempts = mortal.connects() - before;
+    assert!(attempts <= 2 * 5 * CONCURRENCY as u64 + 8, "{attempts} attempts to connect");
+
+    tokio::task::block_in_place(|| mortal.cluster.start()).unwrap();
+    let summary = in_time(running).await.unwrap().unwrap();
+    assert_eq!((summary.retried, summary.rejected), (0, 0), "{summary:?}");
+    assert_eq!(summary.given_back > 0, gives_back, "{summary:?}");
+    // Whose commit was in doubt is a duplicate.
+    assert_eq!((summary.handled + summary.duplicates) as usize, MESSAGES);
+    let done = done(&mortal.pool).await;
+    assert_each_once(&done);
+    if !gives_back {
+        for key in 0..5 {
+            let places = done.iter().filter_map(|id| id.strip_prefix(&format!("{key}:")));
+            let places: Vec<usize> = places.map(|place| place.parse().unwrap()).collect();
+            assert!(places.is_sorted(), "key {key}: {places:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_are_given_back_while_the_database_is_away() {
+    survives(|consumer| consumer, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_are_given_back_while_the_database_is_away() {
+    let batches = Batches {
+        max: 10,
+        linger: Duration::from_millis(5),
+    };
+    survives(|consumer| consumer.batches(batches), true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_of_a_key_keep_their_order_through_a_database_that_is_away() {
+    survives(|consumer| consumer.ordered_by_key(true), false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_does_not_wait_for_a_database_that_is_away() {
+    let mut mortal = tokio::task::block_in_place(Mortal::new);
+    tokio::task::block_in_place(|| mortal.cluster.kill()).unwrap();
+    let broker = Broker::with(messages());
+    let noticed = async {
+        let is_noticed = async || !broker.told().retried.is_empty() && broker.unsettled() == 0;
+        until("all is given back", is_noticed).await;
+    };
+    let consumer = Consumer::new(mortal.pool.clone(), broker.clone())
+        .handle("away", noting())
+        .concurrency(CONCURRENCY)
+        .grace(Duration::from_secs(3600));
+    let summary = in_time(consumer.run(noticed)).await.unwrap();
+    assert_eq!((summary.handled, summary.rejected), (0, 0));
+    assert_eq!((broker.unsettled(), broker.waiting()), (0, MESSAGES));
+}
