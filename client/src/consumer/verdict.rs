@@ -2,6 +2,8 @@
 
 use std::{error::Error as StdError, time::Duration};
 
+use tokio_postgres::error::DbError;
+
 use super::summary::Outcome;
 use crate::{Error, ErrorKind, Processed, Settlement};
 
@@ -59,7 +61,9 @@ fn is_unfit(error: &Error) -> bool {
         other => Some(other),
     };
     while let Some(error) = cause {
-        if let Some(state) = error.downcast_ref().and_then(tokio_postgres::Error::code) {
+        // `anyhow` shows the answer of the server, and hides the driver's error around it.
+        let answer = error.downcast_ref::<DbError>().map(DbError::code);
+        if let Some(state) = answer.or_else(|| error.downcast_ref().and_then(tokio_postgres::Error::code)) {
             return matches!(state.code(), "25006" | "28000" | "28P01" | "3D000" | "53100");
         }
         cause = error.source();
