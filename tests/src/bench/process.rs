@@ -1,5 +1,6 @@
 //! `process()` against the same business transaction without protection, through the same client and the same pool.
 
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -109,10 +110,10 @@ where
 }
 
 async fn protected(pool: Pool, account: i32) -> Result<()> {
-    // One for an application; cheap to make, so that this stays a plain function.
-    let idem = Idem::default();
+    // One for an application.
+    static IDEM: LazyLock<Idem> = LazyLock::new(Idem::default);
     let message = Message::new("bench.process", "{}").with_message_id(Uuid::new_v4().to_string());
-    let processed = idem
+    let processed = IDEM
         .process(&pool, &message, |tx, _| async move {
             tx.execute_typed(BUSINESS, &[(&account, Type::INT4)]).await?;
             Ok(Vec::new())
