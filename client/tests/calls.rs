@@ -1,46 +1,23 @@
 //! The calls on a real server. The programs and the extension come from `cargo xtask build`.
 
-use std::sync::{Arc, Mutex, Weak};
+mod support;
 
 use futures_util::{FutureExt, future::join_all};
 use idem_client::{
     Claim, ClaimOptions, Destination, Effect, Error, ErrorKind, MessageId, begin_and_claim, claim, commit, effects, is_claimed,
     replay_effects, send, try_claim, try_claim_batch, try_record,
 };
-use idem_cluster::{Cluster, Install};
 use serde_json::json;
 use time::{Duration, OffsetDateTime};
 use tokio_postgres::{Client, NoTls, error::SqlState};
 use uuid::Uuid;
 
-/// The cluster that the tests which run at this moment share; the last one takes it down.
-struct Server(Arc<Cluster>);
+use support::Database;
 
-impl Server {
-    fn get() -> Self {
-        static RUNNING: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
-        let mut running = RUNNING.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some(cluster) = running.upgrade() {
-            return Self(cluster);
-        }
-        let install = Install::from_env().expect("cargo xtask setup makes the install");
-        let cluster = Cluster::builder(&install).name("client").start().unwrap();
-        cluster.psql("postgres", "CREATE EXTENSION idem").unwrap();
-        let cluster = Arc::new(cluster);
-        *running = Arc::downgrade(&cluster);
-        Self(cluster)
-    }
-
-    async fn connect(&self) -> Client {
-        self.connect_to("postgres").await
-    }
-
-    async fn connect_to(&self, database: &str) -> Client {
-        let url = self.0.connection_string(database);
-        let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
-        tokio::spawn(connection);
-        client
-    }
+async fn connect(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
 }
 
 fn new_id() -> MessageId {
@@ -57,8 +34,8 @@ fn fact(n: u32) -> Effect {
 
 #[tokio::test]
 async fn a_duplicate_is_given_what_the_first_recorded() {
-    let server = Server::get();
-    let mut client = server.connect().await;
+    let server = Database::create();
+    let mut client = connect(&server.url()).await;
     let (id, to) = (new_id(), destination());
 
     let bytes = vec![0, 255, 10];
@@ -95,7 +72,7 @@ async fn a_duplicate_is_given_what_the_first_recorded() {
     assert_eq!(binary.content_type.as_deref(), Some("application/x-test"));
 
     // The same again for another connection, and into the outbox.
-    let other = server.connect().await;
+    let other = connect(&server.url()).await;
     assert_eq!(effects(&other, &id, &to).await.unwrap(), recorded);
     assert_eq!(replay_effects(&other, &id, &to).await.unwrap(), 2);
     assert_eq!(effects(&other, &id, &to).await.unwrap(), recorded);
@@ -103,8 +80,8 @@ async fn a_duplicate_is_given_what_the_first_recorded() {
 
 #[tokio::test]
 async fn a_claim_says_why_not() {
-    let server = Server::get();
-    let (mut first, mut second) = (server.connect().await, server.connect().await);
+    let server = Database::create();
+    let (mut first, mut second) = (connect(&server.url()).await, connect(&server.url()).await);
     let (id, to) = (new_id(), destination());
     let options = ClaimOptions::default().fingerprint(*b"one");
 
@@ -131,8 +108,8 @@ async fn a_claim_says_why_not() {
 
 #[tokio::test]
 async fn what_can_no_longer_be_told_from_a_duplicate_has_expired() {
-    let server = Server::get();
-    let mut client = server.connect().await;
+    let server = Database::create();
+    let mut client = connect(&server.url()).await;
     let to = Destination::new("client.forgets-soon").unwrap();
     client
         .batch_execute(
@@ -160,8 +137,8 @@ async fn what_can_no_longer_be_told_from_a_duplicate_has_expired() {
 
 #[tokio::test]
 async fn a_batch_answers_by_position() {
-    let server = Server::get();
-    let mut client = server.connect().await;
+    let server = Database::create();
+    let mut client = connect(&server.url()).await;
     let to = destination();
     let known = new_id();
     let tx = client.transaction().await.unwrap();
@@ -187,8 +164,8 @@ async fn a_batch_answers_by_position() {
 
 #[tokio::test]
 async fn work_that_claims_at_its_end_is_told_that_it_came_second() {
-    let server = Server::get();
-    let mut client = server.connect().await;
+    let server = Database::create();
+    let mut client = connect(&server.url()).await;
     let (id, to) = (new_id(), destination());
     let tx = client.transaction().await.unwrap();
     assert!(try_record(&tx, &id, &to, &[fact(1)]).await.unwrap().is_new());
@@ -203,8 +180,8 @@ async fn work_that_claims_at_its_end_is_told_that_it_came_second() {
 
 #[tokio::test]
 async fn a_plain_send_has_the_id_that_it_was_given() {
-    let server = Server::get();
-    let client = server.connect().await;
+    let server = Database::create();
+    let client = connect(&server.url()).await;
     let id = Uuid::new_v4();
     let all = fact(1).key("k").message_type("T").header("h", 1).message_id(id);
     assert_eq!(send(&client, &all).await.unwrap(), id);
@@ -217,8 +194,8 @@ async fn a_plain_send_has_the_id_that_it_was_given() {
 
 #[tokio::test]
 async fn begin_travels_with_the_claim_and_recording_with_commit() {
-    let server = Server::get();
-    let mut client = server.connect().await;
+    let server = Database::create();
+    let mut client = connect(&server.url()).await;
     let (id, to) = (new_id(), destination());
     let claimed = begin_and_claim(&mut client, &id, &to).await.unwrap().into_new().unwrap();
     assert!(is_in_transaction(&claimed).await);
@@ -238,8 +215,8 @@ async fn begin_travels_with_the_claim_and_recording_with_commit() {
 
 #[tokio::test]
 async fn a_claimed_transaction_that_is_dropped_or_rolled_back_leaves_the_message_free() {
-    let server = Server::get();
-    let mut client = server.connect().await;
+    let server = Database::create();
+    let mut client = connect(&server.url()).await;
     let (id, to) = (new_id(), destination());
     drop(begin_and_claim(&mut client, &id, &to).await.unwrap().into_new().unwrap());
     assert!(!is_claimed(&client, &id, &to).await.unwrap());
@@ -255,8 +232,8 @@ async fn a_claimed_transaction_that_is_dropped_or_rolled_back_leaves_the_message
 
 #[tokio::test]
 async fn a_claimed_transaction_notices_a_statement_that_failed_unnoticed() {
-    let server = Server::get();
-    let mut client = server.connect().await;
+    let server = Database::create();
+    let mut client = connect(&server.url()).await;
     let (id, to) = (new_id(), destination());
     let claimed = begin_and_claim(&mut client, &id, &to).await.unwrap().into_new().unwrap();
     assert!(claimed.batch_execute("SELECT 1/0").await.is_err());
@@ -268,8 +245,8 @@ async fn a_claimed_transaction_notices_a_statement_that_failed_unnoticed() {
 
 #[tokio::test]
 async fn a_connection_lost_during_commit_is_ambiguous_and_a_refused_commit_is_not() {
-    let server = Server::get();
-    let (mut client, to) = (server.connect().await, destination());
+    let server = Database::create();
+    let (mut client, to) = (connect(&server.url()).await, destination());
     client
         .batch_execute(
             "CREATE TABLE at_commit (what text);
@@ -306,7 +283,7 @@ async fn a_connection_lost_during_commit_is_ambiguous_and_a_refused_commit_is_no
     let error = commit(tx).await.unwrap_err();
     assert!(matches!(error, Error::AmbiguousCommit(_)), "{error:?}");
     assert!(error.is_retryable());
-    let mut client = server.connect().await;
+    let mut client = connect(&server.url()).await;
     let claimed = begin_and_claim(&mut client, &new_id(), &to)
         .await
         .unwrap()
@@ -319,8 +296,8 @@ async fn a_connection_lost_during_commit_is_ambiguous_and_a_refused_commit_is_no
 
 #[tokio::test]
 async fn errors_say_what_to_do() {
-    let server = Server::get();
-    let (mut client, to) = (server.connect().await, destination());
+    let server = Database::create();
+    let (mut client, to) = (connect(&server.url()).await, destination());
 
     let read_only = client.build_transaction().read_only(true).start().await.unwrap();
     let error = try_claim(&read_only, &new_id(), &to).await.unwrap_err();
@@ -340,7 +317,7 @@ async fn errors_say_what_to_do() {
     assert_eq!(wrong.kind(), ErrorKind::NotClaimed);
     drop(tx);
 
-    let mut without = server.connect_to("template1").await;
+    let mut without = connect(&server.server.url("postgres")).await;
     let tx = without.transaction().await.unwrap();
     let error = try_claim(&tx, &new_id(), &to).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotInstalled);
@@ -348,7 +325,7 @@ async fn errors_say_what_to_do() {
 
     let tx = client.transaction().await.unwrap();
     let backend: i32 = tx.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
-    let executioner = server.connect().await;
+    let executioner = connect(&server.url()).await;
     executioner
         .execute("SELECT pg_terminate_backend($1, 5000)", &[&backend])
         .await
@@ -360,10 +337,10 @@ async fn errors_say_what_to_do() {
 
 #[tokio::test]
 async fn of_many_who_claim_at_the_same_time_one_wins() {
-    let server = Server::get();
+    let server = Database::create();
     let (id, to) = (new_id(), destination());
     let attempts = (0..8).map(|_| async {
-        let mut client = server.connect().await;
+        let mut client = connect(&server.url()).await;
         let tx = client.transaction().await.unwrap();
         let won = try_claim(&tx, &id, &to).await.unwrap().is_new();
         commit(tx).await.unwrap();

@@ -4,7 +4,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc, Mutex, Weak,
+        Arc,
         atomic::{AtomicU32, Ordering},
     },
     time::{Duration, Instant},
@@ -12,28 +12,29 @@ use std::{
 
 use deadpool_postgres::{Manager, Pool};
 use idem_client::{Handled, Message, Tx};
-use idem_cluster::{Cluster, Install};
 use tokio_postgres::NoTls;
+
+use crate::support::Server;
 
 /// Longer than anything takes on a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 pub struct Ground {
     pub pool: Pool,
-    // After the pool: the last test that runs takes the cluster down.
-    _cluster: Arc<Cluster>,
+    // After the pool: the last test that runs takes the server down.
+    _server: Arc<Server>,
 }
 
 impl Ground {
     pub async fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(1);
-        let cluster = shared_cluster();
+        let server = Server::shared("consumer");
         let database = format!("consumer_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-        cluster.psql("postgres", &format!("CREATE DATABASE {database}")).unwrap();
-        cluster.psql(&database, SCHEMA).unwrap();
+        server.psql("postgres", &format!("CREATE DATABASE {database}"));
+        server.psql(&database, SCHEMA);
         Self {
-            pool: pool(&cluster.connection_string(&database)),
-            _cluster: cluster,
+            pool: pool(&server.url(&database)),
+            _server: server,
         }
     }
 
@@ -57,18 +58,6 @@ pub async fn done(pool: &Pool) -> Vec<String> {
 pub fn pool(url: &str) -> Pool {
     let manager = Manager::new(url.parse().unwrap(), NoTls);
     Pool::builder(manager).max_size(12).build().unwrap()
-}
-
-fn shared_cluster() -> Arc<Cluster> {
-    static RUNNING: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
-    let mut running = RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if let Some(cluster) = running.upgrade() {
-        return cluster;
-    }
-    let install = Install::from_env().expect("cargo xtask setup makes the install");
-    let cluster = Arc::new(Cluster::builder(&install).name("consumer").start().unwrap());
-    *running = Arc::downgrade(&cluster);
-    cluster
 }
 
 /// A message with an id, and a key if it is not empty.

@@ -2,6 +2,8 @@
 
 mod broker;
 mod ground;
+#[path = "../support/mod.rs"]
+mod support;
 
 mod batches;
 mod database_away;

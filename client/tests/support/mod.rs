@@ -3,18 +3,21 @@
 // Not every program uses all of it.
 #![allow(dead_code)]
 
+mod server;
+
 use std::{
     future::Future,
     sync::{
-        Arc, Mutex, Weak,
+        Arc,
         atomic::{AtomicU32, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use deadpool_postgres::{Manager, Pool};
-use idem_cluster::{Cluster, Install};
 use tokio_postgres::{Client, NoTls};
+
+pub use server::Server;
 
 /// Longer than anything takes on a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -22,28 +25,28 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 /// A database with the extension, on the server that all tests of a program share.
 pub struct Database {
     pub name: String,
-    // The last test that runs takes the cluster down.
-    cluster: Arc<Cluster>,
+    /// The last test that runs takes it down.
+    pub server: Arc<Server>,
 }
 
 impl Database {
     pub fn create() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(1);
-        let cluster = shared_cluster();
+        let server = Server::shared("client");
         let name = format!("test_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-        cluster.psql("postgres", &format!("CREATE DATABASE {name}")).unwrap();
-        cluster.psql(&name, "CREATE EXTENSION idem").unwrap();
-        Self { name, cluster }
+        server.psql("postgres", &format!("CREATE DATABASE {name}"));
+        server.psql(&name, "CREATE EXTENSION idem");
+        Self { name, server }
     }
 
     /// As the program under test connects.
     pub fn url(&self) -> String {
-        self.direct_url()
+        self.server.url(&self.name)
     }
 
     /// Past every proxy: for looking at sessions and locks.
     pub fn direct_url(&self) -> String {
-        self.cluster.connection_string(&self.name)
+        self.server.direct_url(&self.name)
     }
 
     pub fn pool(&self, size: usize) -> Pool {
@@ -56,18 +59,6 @@ impl Database {
         tokio::spawn(connection);
         client
     }
-}
-
-fn shared_cluster() -> Arc<Cluster> {
-    static RUNNING: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
-    let mut running = RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if let Some(cluster) = running.upgrade() {
-        return cluster;
-    }
-    let install = Install::from_env().expect("cargo xtask setup makes the install");
-    let cluster = Arc::new(Cluster::builder(&install).name("client").start().unwrap());
-    *running = Arc::downgrade(&cluster);
-    cluster
 }
 
 /// Waits for a state, and fails when it does not come.

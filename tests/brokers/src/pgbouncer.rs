@@ -47,11 +47,14 @@ impl PgBouncer {
     /// How to connect as superuser `postgres`, for libpq and for `tokio-postgres`.
     #[must_use]
     pub fn connection_string(&self) -> String {
-        format!(
-            "host={} port={PORT} user=postgres dbname={}",
-            self.home().socket_dir().display(),
-            self.program().database
-        )
+        self.connection_string_to(&self.program().database)
+    }
+
+    /// The same for another database of the cluster.
+    #[must_use]
+    pub fn connection_string_to(&self, database: &str) -> String {
+        let socket_dir = self.home().socket_dir().display();
+        format!("host={socket_dir} port={PORT} user=postgres dbname={database}")
     }
 }
 

@@ -1,0 +1,60 @@
+//! The server that the tests of a program share, reached directly or through PgBouncer.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use idem_brokers::PgBouncer;
+use idem_cluster::{Cluster, Install};
+
+/// With it, programs under test reach the server through PgBouncer in transaction mode.
+const THROUGH_PGBOUNCER: &str = "IDEM_TEST_PGBOUNCER";
+
+/// A cluster, and the proxy in front of it if there is to be one.
+pub struct Server {
+    // Before the cluster that it stands in front of.
+    proxy: Option<PgBouncer>,
+    cluster: Cluster,
+}
+
+impl Server {
+    /// A new one.
+    pub fn start(name: &str) -> Self {
+        let install = Install::from_env().expect("cargo xtask setup makes the install");
+        let cluster = Cluster::builder(&install).name(name).start().unwrap();
+        let proxy = std::env::var_os(THROUGH_PGBOUNCER).map(|_| PgBouncer::start(&cluster, "postgres").unwrap());
+        Self { proxy, cluster }
+    }
+
+    /// The one that the tests which run at this moment share; the last of them takes it down.
+    pub fn shared(name: &str) -> Arc<Self> {
+        static RUNNING: Mutex<Weak<Server>> = Mutex::new(Weak::new());
+        let mut running = RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(server) = running.upgrade() {
+            return server;
+        }
+        let server = Arc::new(Self::start(name));
+        *running = Arc::downgrade(&server);
+        server
+    }
+
+    /// As the program under test connects.
+    pub fn url(&self, database: &str) -> String {
+        match &self.proxy {
+            Some(proxy) => proxy.connection_string_to(database),
+            None => self.direct_url(database),
+        }
+    }
+
+    /// Past the proxy: for looking at sessions and locks, and for what belongs to a session.
+    pub fn direct_url(&self, database: &str) -> String {
+        self.cluster.connection_string(database)
+    }
+
+    pub fn psql(&self, database: &str, sql: &str) -> String {
+        self.cluster.psql(database, sql).unwrap()
+    }
+
+    /// To kill it and to start it again.
+    pub fn cluster(&mut self) -> &mut Cluster {
+        &mut self.cluster
+    }
+}
