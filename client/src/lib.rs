@@ -54,6 +54,8 @@ pub use outbox::send;
 pub use outcome::{Claim, Claims};
 pub use recorded::{RecordedEffect, effects, replay_effects};
 
+#[cfg(feature = "kafka")]
+pub use brokers::{DeadLetter, KafkaConfig, KafkaPublisher, KafkaSource, KafkaSubscription};
 #[cfg(feature = "nats")]
 pub use brokers::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription};
 #[cfg(feature = "rabbitmq")]

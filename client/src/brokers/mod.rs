@@ -1,11 +1,15 @@
 //! Brokers, both directions each: a source of messages and a publisher of effects.
 
 mod headers;
+#[cfg(feature = "kafka")]
+mod kafka;
 #[cfg(feature = "nats")]
 mod nats;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
 
+#[cfg(feature = "kafka")]
+pub use kafka::{DeadLetter, KafkaConfig, KafkaPublisher, KafkaSource, KafkaSubscription};
 #[cfg(feature = "nats")]
 pub use nats::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription};
 #[cfg(feature = "rabbitmq")]

@@ -1,0 +1,191 @@
+//! What has to be known to reach a Kafka cluster, and to consume from it.
+
+use std::collections::BTreeMap;
+
+use rdkafka::ClientConfig;
+use serde::Deserialize;
+
+use crate::Error;
+
+/// What exactly-once effects rest on: it is not for a configuration to change.
+const RESERVED: [&str; 6] = [
+    "bootstrap.servers",
+    "metadata.broker.list",
+    "group.id",
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "enable.idempotence",
+];
+
+/// How to reach a Kafka cluster.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// let config: idem_client::KafkaConfig = serde_json::from_str(
+///     r#"{"brokers": "kafka-1:9092,kafka-2:9092", "properties": {"compression.type": "lz4"}}"#,
+/// )?;
+/// # let _ = config;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KafkaConfig {
+    /// `host:port`, several with commas between them.
+    pub brokers: String,
+    /// Further properties of librdkafka, by its names, such as `security.protocol`. Those that decide over delivery are
+    /// refused: the group, automatic commits and idempotence.
+    #[serde(default)]
+    pub properties: BTreeMap<String, String>,
+}
+
+impl KafkaConfig {
+    /// A cluster with librdkafka's defaults.
+    pub fn new(brokers: impl Into<String>) -> Self {
+        Self {
+            brokers: brokers.into(),
+            properties: BTreeMap::new(),
+        }
+    }
+
+    /// Sets one property of librdkafka.
+    #[must_use]
+    pub fn property(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.properties.insert(name.into(), value.into());
+        self
+    }
+
+    /// `defaults` with the cluster and the properties on top of them.
+    pub(super) fn client(&self, defaults: &[(&str, &str)]) -> Result<ClientConfig, Error> {
+        if let Some(name) = RESERVED.into_iter().find(|name| self.properties.contains_key(*name)) {
+            return Err(Error::Invalid(format!(
+                "the Kafka property {name} is not free: delivery depends on it"
+            )));
+        }
+        let mut client = ClientConfig::new();
+        client.extend(defaults.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        client.extend(self.properties.clone());
+        client.set("bootstrap.servers", &self.brokers);
+        Ok(client)
+    }
+}
+
+/// What to consume, as whom, and what becomes of messages that are rejected.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KafkaSubscription {
+    /// The consumer group: its members share the partitions, and its offsets are committed.
+    pub group: String,
+    /// The topics.
+    pub topics: Vec<String>,
+    /// Where rejected messages go. There is no default: nothing is dropped without somebody's having said so.
+    pub dead_letter: DeadLetter,
+    /// Fetching pauses while this many messages are delivered and not settled; 1,000 unless given.
+    #[serde(default = "max_unsettled")]
+    pub max_unsettled: usize,
+}
+
+fn max_unsettled() -> usize {
+    1000
+}
+
+impl KafkaSubscription {
+    /// All messages of these topics, shared with the other members of the group.
+    pub fn new(group: impl Into<String>, topics: impl IntoIterator<Item = impl Into<String>>, dead_letter: DeadLetter) -> Self {
+        Self {
+            group: group.into(),
+            topics: topics.into_iter().map(Into::into).collect(),
+            dead_letter,
+            max_unsettled: max_unsettled(),
+        }
+    }
+
+    /// Fetching pauses while this many messages are delivered and not settled.
+    #[must_use]
+    pub fn max_unsettled(mut self, messages: usize) -> Self {
+        self.max_unsettled = messages;
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        if self.group.is_empty() {
+            return Err(Error::Invalid(
+                "a Kafka subscription needs a group: its offsets are committed".into(),
+            ));
+        }
+        if self.topics.is_empty() {
+            return Err(Error::Invalid("a Kafka subscription needs at least one topic".into()));
+        }
+        if self.max_unsettled == 0 {
+            return Err(Error::Invalid("max_unsettled 0 would never fetch a message".into()));
+        }
+        if let DeadLetter::Topic(topic) = &self.dead_letter
+            && self.topics.contains(topic)
+        {
+            return Err(Error::Invalid(format!(
+                "{topic} cannot take the dead letters of those who consume it: they would come again and again"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// What becomes of messages that are rejected. In a file: `"discard"`, or `{ topic = "orders.dead" }`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeadLetter {
+    /// They are published to this topic, with their key, payload and headers, and with the reason in the header
+    /// `idem-dead-letter-reason`.
+    Topic(String),
+    /// They are gone, with a warning that names topic, partition and offset.
+    Discard,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subscription_without_a_word_about_dead_letters_is_refused() {
+        let read = serde_json::from_str::<KafkaSubscription>;
+        assert!(read(r#"{"group": "g", "topics": ["t"]}"#).is_err());
+        let discard = read(r#"{"group": "g", "topics": ["t"], "dead_letter": "discard"}"#).unwrap();
+        assert_eq!(discard, KafkaSubscription::new("g", ["t"], DeadLetter::Discard));
+        let topic = read(r#"{"group": "g", "topics": ["t"], "dead_letter": {"topic": "dead"}}"#).unwrap();
+        assert_eq!(topic.dead_letter, DeadLetter::Topic("dead".into()));
+    }
+
+    #[test]
+    fn a_subscription_that_cannot_work_is_refused() {
+        for (subscription, word) in [
+            (KafkaSubscription::new("", ["t"], DeadLetter::Discard), "group"),
+            (KafkaSubscription::new("g", [""; 0], DeadLetter::Discard), "topic"),
+            (
+                KafkaSubscription::new("g", ["t"], DeadLetter::Discard).max_unsettled(0),
+                "max_unsettled",
+            ),
+            (
+                KafkaSubscription::new("g", ["t"], DeadLetter::Topic("t".into())),
+                "dead letters",
+            ),
+        ] {
+            let error = subscription.check().unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_property_that_decides_over_delivery_is_refused() {
+        for name in RESERVED {
+            let config = KafkaConfig::new("localhost:9092").property(name, "true");
+            assert!(config.client(&[]).unwrap_err().to_string().contains(name));
+        }
+    }
+
+    #[test]
+    fn a_property_stands_above_a_default() {
+        let config = KafkaConfig::new("localhost:9092").property("auto.offset.reset", "latest");
+        let client = config.client(&[("auto.offset.reset", "earliest"), ("x", "y")]).unwrap();
+        assert_eq!(client.get("auto.offset.reset"), Some("latest"));
+        assert_eq!(client.get("x"), Some("y"));
+    }
+}

@@ -1,0 +1,85 @@
+//! A producer that is replaced when librdkafka gives it up.
+
+use std::sync::{Mutex, PoisonError};
+
+use rdkafka::{
+    ClientConfig,
+    error::KafkaError,
+    producer::{FutureProducer, FutureRecord, Producer as _},
+};
+
+use super::KafkaConfig;
+use crate::TransportError;
+
+/// What differs from librdkafka's own defaults. Idempotence is not for a configuration to change, the others are.
+const DEFAULTS: [(&str, &str); 4] = [
+    // The client's own retries leave no duplicates and keep the order of a partition.
+    ("enable.idempotence", "true"),
+    // Not five minutes: whoever publishes holds a lease meanwhile.
+    ("message.timeout.ms", "20000"),
+    // Less than that, or a topic that is missing would look like a broker that is away.
+    ("topic.metadata.propagation.max.ms", "5000"),
+    // Five is what idempotence allows; batches form by themselves while these are under way.
+    ("linger.ms", "0"),
+];
+
+/// Sends records and waits until the brokers have them.
+pub(super) struct Producer {
+    config: ClientConfig,
+    current: Mutex<Generation>,
+}
+
+#[derive(Clone)]
+struct Generation {
+    number: u64,
+    producer: FutureProducer,
+}
+
+impl Producer {
+    /// Connects in the background, and again whenever that is needed.
+    pub(super) fn new(config: &KafkaConfig) -> Result<Self, TransportError> {
+        let config = config.client(&DEFAULTS)?;
+        let producer = config.create()?;
+        Ok(Self {
+            config,
+            current: Mutex::new(Generation { number: 0, producer }),
+        })
+    }
+
+    /// Answers when all in-sync replicas have the record.
+    pub(super) async fn send(&self, record: FutureRecord<'_, [u8], [u8]>) -> Result<(), KafkaError> {
+        let current = self.current();
+        let sent = match current.producer.send_result(record) {
+            Ok(report) => match report.await {
+                Ok(Ok(_)) => Ok(()),
+                Ok(Err((error, _))) => Err(error),
+                Err(_) => Err(KafkaError::Canceled),
+            },
+            Err((error, _)) => Err(error),
+        };
+        if sent.is_err() && current.producer.client().fatal_error().is_some() {
+            self.replace(current.number);
+        }
+        sent
+    }
+
+    fn current(&self) -> Generation {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// After a fatal error a producer refuses everything, for ever.
+    fn replace(&self, number: u64) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        // Of many that were under way, the first replaces it.
+        if current.number != number {
+            return;
+        }
+        match self.config.create() {
+            Ok(producer) => {
+                let number = number + 1;
+                *current = Generation { number, producer };
+            }
+            Err(error) => tracing::warn!(%error, "no new Kafka producer in the place of one that failed"),
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! What is settled moves the group's offset, and nothing else does.
+
+use std::time::{Duration, Instant};
+
+use idem_client::{DeadLetter, KafkaSource, KafkaSubscription, Settlement, Source};
+use rdkafka::{
+    ClientConfig,
+    message::{Header, OwnedHeaders},
+    producer::{FutureProducer, FutureRecord},
+    types::{RDKafkaApiKey, RDKafkaRespErr},
+};
+use tokio::time::timeout;
+
+use crate::{DEAD, GROUP, Kafka, PATIENCE, TOPIC, acknowledge, next, number, numbers, subscription, take};
+
+#[tokio::test]
+async fn a_restarted_group_gets_what_was_not_settled_and_nothing_else() {
+    let kafka = Kafka::start();
+    kafka.publish(0..10).await;
+    let mut source = kafka.source();
+    let mut deliveries = take(&mut source, 10).await;
+    assert_eq!(numbers(&deliveries), (0..10).collect::<Vec<_>>());
+    let rest = deliveries.split_off(4);
+    acknowledge(deliveries).await;
+    drop(rest);
+    drop(source);
+    assert_eq!(kafka.committed(), Some(4));
+
+    let mut source = kafka.source();
+    let deliveries = take(&mut source, 6).await;
+    assert_eq!(numbers(&deliveries), (4..10).collect::<Vec<_>>());
+    acknowledge(deliveries).await;
+    source.close().await;
+    assert_eq!(kafka.committed(), Some(10));
+}
+
+#[tokio::test]
+async fn an_offset_is_committed_behind_the_lowest_unsettled_one_only() {
+    let kafka = Kafka::start();
+    kafka.publish(0..5).await;
+    let mut source = kafka.source();
+    let mut deliveries = take(&mut source, 5).await;
+    let second = deliveries.remove(1);
+    // Backwards, and all but one.
+    deliveries.reverse();
+    acknowledge(deliveries).await;
+    kafka.wait_for_commit(1).await;
+    acknowledge([second]).await;
+    kafka.wait_for_commit(5).await;
+    drop(source);
+
+    kafka.publish([5]).await;
+    let mut source = kafka.source();
+    assert_eq!(number(next(&mut source).await.message()), 5);
+}
+
+#[tokio::test]
+async fn a_retried_message_comes_again_with_its_count_and_holds_the_offset() {
+    let kafka = Kafka::start();
+    kafka.publish(0..2).await;
+    let mut source = kafka.source();
+    let mut deliveries = take(&mut source, 2).await;
+    acknowledge(deliveries.drain(1..)).await;
+
+    let mut retried = deliveries.remove(0);
+    for deliveries in 2..5 {
+        assert_eq!(retried.message().deliveries(), Some(deliveries - 1));
+        let began = Instant::now();
+        let after = Duration::from_millis(300);
+        retried.settle(Settlement::Retry { after }).await.unwrap();
+        retried = next(&mut source).await;
+        assert!(began.elapsed() >= after);
+        assert_eq!(number(retried.message()), 0);
+        assert_eq!(retried.message().deliveries(), Some(deliveries));
+    }
+    // A second has passed, and nothing could be committed.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(kafka.committed().is_none_or(|offset| offset == 0));
+    acknowledge([retried]).await;
+    kafka.wait_for_commit(2).await;
+}
+
+#[tokio::test]
+async fn a_message_that_waits_to_be_retried_comes_again_after_a_restart() {
+    let kafka = Kafka::start();
+    kafka.publish([7]).await;
+    let mut source = kafka.source();
+    let after = Duration::from_secs(3600);
+    next(&mut source).await.settle(Settlement::Retry { after }).await.unwrap();
+    drop(source);
+    let again = next(&mut kafka.source()).await;
+    assert_eq!((number(again.message()), again.message().deliveries()), (7, Some(1)));
+}
+
+#[tokio::test]
+async fn a_delivery_that_nobody_settles_comes_again() {
+    let kafka = Kafka::start();
+    kafka.publish([7]).await;
+    let mut source = kafka.source();
+    drop(next(&mut source).await);
+    let again = next(&mut source).await;
+    assert_eq!((number(again.message()), again.message().deliveries()), (7, Some(2)));
+}
+
+#[tokio::test]
+async fn a_rejected_message_lies_among_the_dead_letters_as_it_came() {
+    let kafka = Kafka::start();
+    let producer: FutureProducer = ClientConfig::new()
+        .set("bootstrap.servers", kafka.mock.bootstrap_servers())
+        .create()
+        .unwrap();
+    let key = [0xff, 0x00];
+    let header = Header {
+        key: "note",
+        value: Some("kept"),
+    };
+    let record = FutureRecord::to(TOPIC)
+        .key(&key[..])
+        .payload("poison")
+        .headers(OwnedHeaders::new().insert(header));
+    producer.send_result(record).unwrap().await.unwrap().unwrap();
+
+    let mut source = kafka.source();
+    let poison = next(&mut source).await;
+    poison.settle(Settlement::reject("it is poison")).await.unwrap();
+    kafka.wait_for_commit(1).await;
+
+    let dead = KafkaSubscription::new("undertaker", [DEAD], DeadLetter::Discard);
+    let letter = next(&mut kafka.source_of(&dead)).await;
+    let message = letter.message();
+    assert_eq!(message.payload(), &b"poison"[..]);
+    assert_eq!(message.key(), Some("/wA="));
+    assert_eq!(message.header("note"), Some("kept"));
+    assert_eq!(message.header("idem-dead-letter-reason"), Some("it is poison"));
+    assert_eq!(message.header("idem-dead-letter-source"), Some("orders/0/0"));
+}
+
+#[tokio::test]
+async fn a_message_whose_dead_letter_is_not_taken_comes_again() {
+    let kafka = Kafka::start();
+    kafka.publish([7]).await;
+    let mut source = kafka.source();
+    let delivery = next(&mut source).await;
+    let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
+    kafka.mock.request_errors(RDKafkaApiKey::Produce, &[refused]);
+    assert!(delivery.settle(Settlement::reject("poison")).await.is_err());
+    assert!(kafka.committed().is_none_or(|offset| offset == 0));
+
+    let again = next(&mut source).await;
+    assert_eq!((number(again.message()), again.message().deliveries()), (7, Some(2)));
+    again.settle(Settlement::reject("poison")).await.unwrap();
+    kafka.wait_for_commit(1).await;
+}
+
+#[tokio::test]
+async fn a_discarded_message_is_settled() {
+    let kafka = Kafka::start();
+    kafka.publish([7]).await;
+    let mut source = kafka.source_of(&KafkaSubscription::new(GROUP, [TOPIC], DeadLetter::Discard));
+    next(&mut source).await.settle(Settlement::reject("poison")).await.unwrap();
+    kafka.wait_for_commit(1).await;
+}
+
+#[tokio::test]
+async fn no_more_than_the_limit_are_unsettled_and_all_come_in_the_end() {
+    let kafka = Kafka::start();
+    kafka.publish(0..50).await;
+    let mut source = kafka.source_of(&subscription().max_unsettled(5));
+    let mut held = take(&mut source, 5).await;
+    // Long enough for the partitions to be paused.
+    assert!(timeout(Duration::from_secs(3), source.next()).await.is_err());
+    for n in 5..50 {
+        acknowledge(held.drain(..1)).await;
+        let delivery = next(&mut source).await;
+        assert_eq!(number(delivery.message()), n);
+        held.push(delivery);
+    }
+    acknowledge(held).await;
+    kafka.wait_for_commit(50).await;
+}
+
+#[tokio::test]
+async fn receipts_of_a_revoked_partition_do_nothing() {
+    let kafka = Kafka::start();
+    kafka.mock.create_topic("wide", 2, 1).unwrap();
+    let wide = KafkaSubscription::new(GROUP, ["wide"], DeadLetter::Discard);
+    let producer: FutureProducer = ClientConfig::new()
+        .set("bootstrap.servers", kafka.mock.bootstrap_servers())
+        .create()
+        .unwrap();
+    for partition in 0..2 {
+        let record = FutureRecord::<str, str>::to("wide").partition(partition).payload("1");
+        producer.send_result(record).unwrap().await.unwrap().unwrap();
+    }
+    let mut first = kafka.source_of(&wide);
+    let held = take(&mut first, 2).await;
+
+    // A second member takes over one of the two, and what is not committed of it.
+    let mut second = kafka.source_of(&wide);
+    let moved = next(&mut second).await;
+    let partition = moved.message().coordinates().unwrap().partition;
+    acknowledge(held).await;
+    drop(moved);
+    drop(first);
+    drop(second);
+    assert_eq!(kafka.committed_of("wide", partition), None);
+
+    let mut third = kafka.source_of(&wide);
+    loop {
+        let again = next(&mut third).await;
+        if again.message().coordinates().unwrap().partition == partition {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_last_receipt_commits_when_the_source_is_gone() {
+    let kafka = Kafka::start();
+    kafka.publish(0..2).await;
+    let mut source = kafka.source();
+    let deliveries = take(&mut source, 2).await;
+    drop(source);
+    acknowledge(deliveries).await;
+    kafka.wait_for_commit(2).await;
+}
+
+#[tokio::test]
+async fn a_commit_that_failed_is_made_again() {
+    let kafka = Kafka::start();
+    kafka.publish([7]).await;
+    let mut source = kafka.source();
+    let delivery = next(&mut source).await;
+    let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED;
+    kafka.mock.request_errors(RDKafkaApiKey::OffsetCommit, &[refused; 2]);
+    acknowledge([delivery]).await;
+    kafka.wait_for_commit(1).await;
+}
+
+#[tokio::test]
+async fn a_source_goes_on_when_the_broker_comes_back() {
+    let kafka = Kafka::start();
+    kafka.publish([0]).await;
+    let mut source = kafka.source();
+    let first = next(&mut source).await;
+    kafka.mock.broker_down(-1).unwrap();
+    // It hears of that, and the handler is done in the meantime.
+    heard_error(&mut source).await;
+    acknowledge([first]).await;
+    kafka.mock.broker_up(-1).unwrap();
+    kafka.publish([1]).await;
+
+    let second = loop {
+        match timeout(PATIENCE, source.next()).await.expect("a delivery in time") {
+            Ok(delivery) => break delivery.expect("a source goes on"),
+            Err(_) => continue,
+        }
+    };
+    assert_eq!(number(second.message()), 1);
+    acknowledge([second]).await;
+    kafka.wait_for_commit(2).await;
+}
+
+async fn heard_error(source: &mut KafkaSource) {
+    let heard = timeout(PATIENCE, source.next()).await.expect("an error in time");
+    assert!(heard.is_err(), "{heard:?}");
+}
