@@ -6,7 +6,7 @@
 use std::ops::Deref;
 
 use tokio_postgres::{Client, SimpleQueryMessage};
-use tracing::{Instrument, Span};
+use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::{
@@ -37,6 +37,7 @@ pub async fn begin_and_claim<'c>(
 /// claim behind it would commit by itself, and nobody would ever process the message.
 async fn begin_with_claim(client: &Client, id: &MessageId, destination: &Destination) -> Result<bool, Error> {
     let sql = format!("BEGIN; SELECT idem_try_claim({}, {})", id.literal()?, destination.literal()?);
+    let span = span::of_message("try_claim", id, destination);
     async {
         let answers = client.simple_query(&sql).await?;
         let claimed = match only_value(&answers) {
@@ -44,10 +45,10 @@ async fn begin_with_claim(client: &Client, id: &MessageId, destination: &Destina
             Some("f") => false,
             other => return Err(Error::Unexpected(format!("{other:?} to a claim"))),
         };
-        Span::current().record("idem.outcome", if claimed { "claimed" } else { "duplicate" });
+        span.record("idem.outcome", if claimed { "claimed" } else { "duplicate" });
         Ok(claimed)
     }
-    .instrument(span::of_message("try_claim", id, destination))
+    .instrument(span.clone())
     .await
 }
 

@@ -2,7 +2,7 @@
 
 use time::OffsetDateTime;
 use tokio_postgres::{Client, GenericClient, Row, Transaction, types::Json, types::Type};
-use tracing::{Instrument, Span};
+use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::{Claim, Claims, Destination, Effect, Error, MessageId, id::IdArray, span};
@@ -112,15 +112,16 @@ pub async fn try_claim<'t>(
     destination: &Destination,
 ) -> Result<Claim<Claimed<'t>>, Error> {
     let client = tx.client();
+    let span = span::of_message("try_claim", id, destination);
     async {
         let row = client
             .query_typed_one("SELECT idem_try_claim($1, $2)", &[id.parameter(), destination.parameter()])
             .await?;
         let claimed: bool = row.try_get(0)?;
-        Span::current().record("idem.outcome", if claimed { "claimed" } else { "duplicate" });
+        span.record("idem.outcome", if claimed { "claimed" } else { "duplicate" });
         Ok(Claim::new_if(claimed, || Claimed::won(client, id, destination)))
     }
-    .instrument(span::of_message("try_claim", id, destination))
+    .instrument(span.clone())
     .await
 }
 
@@ -192,6 +193,7 @@ pub async fn claim<'t>(
     destination: &Destination,
     options: &ClaimOptions,
 ) -> Result<Claim<Claimed<'t>>, Error> {
+    let span = span::of_message("claim", id, destination);
     async {
         let client = tx.client();
         let row = client
@@ -207,7 +209,7 @@ pub async fn claim<'t>(
             )
             .await?;
         let outcome: &str = row.try_get(0)?;
-        Span::current().record("idem.outcome", outcome);
+        span.record("idem.outcome", outcome);
         match outcome {
             "claimed" => Ok(Claim::New(Claimed::won(client, id, destination))),
             "duplicate" => Ok(Claim::Duplicate {
@@ -221,7 +223,7 @@ pub async fn claim<'t>(
             other => Err(Error::Unexpected(format!("outcome {other:?}"))),
         }
     }
-    .instrument(span::of_message("claim", id, destination))
+    .instrument(span.clone())
     .await
 }
 

@@ -15,13 +15,14 @@ use crate::{Effect, Error, effect::Payload, span};
 /// The time of [`Effect::deliver_after`] belongs to effects of a claim; here it is [`Error::Invalid`].
 pub async fn send(client: &impl GenericClient, effect: &Effect) -> Result<Uuid, Error> {
     let send = Send::of(effect)?;
+    let span = send.span();
     async {
         let row = client.query_typed_one(Send::SQL, &send.parameters()).await?;
         let id: Uuid = row.try_get(0)?;
-        Span::current().record("messaging.message.id", id.to_string());
+        span.record("messaging.message.id", id.to_string());
         Ok(id)
     }
-    .instrument(send.span())
+    .instrument(span.clone())
     .await
 }
 

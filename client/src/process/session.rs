@@ -100,13 +100,14 @@ impl Session {
     }
 
     async fn outcome(&self, sql: &str, work: &Work<'_>, id: &MessageId) -> Result<Outcome, Error> {
+        let span = span::of_message("claim", id, work.destination);
         async {
             let answers = self.loan.client().simple_query(sql).await?;
             let outcome = Outcome::parse(only_value(&answers))?;
-            Span::current().record("idem.outcome", outcome.as_str());
+            span.record("idem.outcome", outcome.as_str());
             Ok(outcome)
         }
-        .instrument(span::of_message("claim", id, work.destination))
+        .instrument(span.clone())
         .await
     }
 
