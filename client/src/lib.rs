@@ -41,6 +41,8 @@ mod process;
 mod relay;
 #[cfg(feature = "runtime")]
 mod settlement;
+#[cfg(feature = "runtime")]
+mod telemetry;
 
 pub use begin::{ClaimedTransaction, begin_and_claim};
 pub use care::{Check, Ring, RoleKind, Status, configure, forget, grant, health, maintain, set_retention};
@@ -81,3 +83,5 @@ pub use relay::{
 };
 #[cfg(feature = "runtime")]
 pub use settlement::Settlement;
+#[cfg(feature = "runtime")]
+pub use telemetry::describe_metrics;

@@ -138,6 +138,11 @@ impl Message {
         }
     }
 
+    /// The destination, unless it is its topic.
+    pub(crate) fn given_destination(&self) -> Option<&Destination> {
+        self.0.destination.as_ref()
+    }
+
     /// The sender's message id.
     pub fn message_id(&self) -> Option<&str> {
         self.0.message_id.as_deref()

@@ -8,7 +8,7 @@ use super::{
     routes::Routes,
     runtime::{self, Runtime},
 };
-use crate::{Error, Handler, Idem, Message, Source, Summary};
+use crate::{Error, Handler, Idem, Message, Source, Summary, describe_metrics};
 
 /// Fetches messages from a [`Source`], processes each once, and tells the broker what became of it.
 ///
@@ -166,6 +166,7 @@ impl<S: Source> Consumer<S> {
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<Summary, Error> {
         self.settings.check()?;
         let runtime = Runtime::new(self)?;
+        describe_metrics();
         Ok(runtime::run(Arc::new(runtime), shutdown).await)
     }
 }

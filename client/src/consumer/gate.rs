@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use tokio_postgres::SimpleQueryMessage;
 
 use super::intake::growing;
-use crate::{Error, process::Loan};
+use crate::{Error, process::Loan, telemetry};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -39,6 +39,7 @@ impl Gate {
 
     pub(super) fn close(&self, error: &Error) {
         if !self.is_closed.swap(true, Ordering::AcqRel) {
+            telemetry::database_is_away(true);
             tracing::warn!(%error, "the database does not serve: nothing is fetched until it does");
         }
     }
@@ -60,6 +61,7 @@ impl Gate {
             match timeout(PATIENCE, serves(pool)).await {
                 Ok(Ok(true)) => {
                     tracing::info!("the database serves again");
+                    telemetry::database_is_away(false);
                     self.is_closed.store(false, Ordering::Release);
                 }
                 answer => tracing::debug!(?answer, "the database does not serve yet"),

@@ -6,7 +6,7 @@ use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::{Instant, sleep_until};
 
 use super::attempt::unwinding;
-use crate::{Delivery, Source};
+use crate::{Delivery, Source, telemetry};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -46,7 +46,7 @@ impl<S: Source> Intake<S> {
                 Err(error) => {
                     let pause = self.pauses.next().unwrap_or(LONGEST_PAUSE);
                     tracing::warn!(error, ?pause, "the source failed, and is asked again");
-                    metrics::counter!("idem.consumer.source.errors").increment(1);
+                    telemetry::source_failed();
                     self.not_before = Some(Instant::now() + pause);
                 }
             }

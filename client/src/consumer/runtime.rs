@@ -29,7 +29,7 @@ use super::{
     summary::{Counters, Outcome, Summary},
     verdict::Verdict,
 };
-use crate::{Error, Idem, Message, Processed, Settlement, Source};
+use crate::{Error, Idem, Message, Processed, Settlement, Source, telemetry};
 
 /// How long a broker may take to hear what is given back, after the grace.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -313,6 +313,7 @@ impl<S: Source> Runtime<S> {
             ..
         } = held;
         self.counters.count(outcome);
+        telemetry::settled(message.given_destination(), &settlement);
         let told = unwinding(async { receipt.settle(settlement).await }).await;
         if let Err(error) = told.unwrap_or_else(|panic| Err(panic.into())) {
             tracing::warn!(

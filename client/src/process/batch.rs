@@ -3,6 +3,7 @@
 use std::{future::Future, mem, sync::Arc};
 
 use deadpool_postgres::Pool;
+use tracing::Instrument;
 
 use crate::{
     Effect, Error, ErrorKind, Handled, Idem, Message, MessageId, OnDuplicate, Processed, Style, Tx,
@@ -11,6 +12,7 @@ use crate::{
         front::{Prepared, Ready},
         session::Session,
     },
+    telemetry,
 };
 
 /// A message with its place in the batch.
@@ -77,7 +79,8 @@ impl Idem {
             return self.process_each(pool, group, handler, None).await;
         }
         let works: Vec<_> = group.iter().map(|(_, ready)| self.work(pool, ready)).collect();
-        let doubt = match attempt(&works, handler).await {
+        let span = telemetry::of_process_batch(&group[0].1.destination, group.len());
+        let doubt = match attempt(&works, handler).instrument(span).await {
             Ok(processed) => {
                 let mut answers = Vec::with_capacity(group.len());
                 for ((place, ready), processed) in group.into_iter().zip(processed) {
@@ -85,10 +88,13 @@ impl Idem {
                 }
                 return answers;
             }
-            Err(Error::AmbiguousCommit(cause)) => Some(cause),
             Err(error) => {
+                telemetry::retried(works[0].destination, &error);
                 tracing::debug!(%error, count = group.len(), "a batch failed, its messages are processed one by one");
-                None
+                match error {
+                    Error::AmbiguousCommit(cause) => Some(cause),
+                    _ => None,
+                }
             }
         };
         self.process_each(pool, group, handler, doubt).await
@@ -161,7 +167,8 @@ where
     let claimed = session.begin_and_claim_batch(first, &ids).await?;
     let mut effects: Vec<(&MessageId, Vec<Effect>)> = Vec::with_capacity(works.len());
     for ((work, id), _) in works.iter().zip(&ids).zip(&claimed).filter(|(_, claimed)| **claimed) {
-        effects.push((id, session.work(handler, work.message).await?));
+        let worked = session.work(handler, work.message).instrument(work.span.clone());
+        effects.push((id, worked.await?));
     }
     if effects.is_empty() {
         return Ok(claimed.iter().map(|_| DUPLICATE).collect());

@@ -4,10 +4,12 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use deadpool_postgres::Pool;
+use tracing::{Instrument, Span};
 
 use crate::{
     Destination, Effect, Error, Handled, Message, MessageId, OnDuplicate, Policy, Processed, Retry, Style, Tx,
     process::{Settings, claim::Outcome, session::Session},
+    telemetry,
 };
 
 /// One message, and all that is known of it before the database is asked.
@@ -20,6 +22,8 @@ pub(crate) struct Work<'w> {
     pub(crate) destination: &'w Destination,
     pub(crate) policy: &'w Policy,
     pub(crate) settings: &'w Settings,
+    /// What happens to the message happens in this span.
+    pub(crate) span: &'w Span,
 }
 
 /// A commit of this message of which nobody knows whether it took effect. The next claim says it.
@@ -28,7 +32,15 @@ pub(crate) type Doubt = Option<Arc<tokio_postgres::Error>>;
 /// Processes one message; what may succeed in another attempt is attempted as often as the policy says.
 ///
 /// An open doubt outlives every other error: "the connection was lost" would say that nothing took effect.
-pub(crate) async fn run<F, Fut>(work: &Work<'_>, handler: &F, mut doubt: Doubt) -> Result<Processed, Error>
+pub(crate) async fn run<F, Fut>(work: &Work<'_>, handler: &F, doubt: Doubt) -> Result<Processed, Error>
+where
+    F: Fn(Tx, Message) -> Fut,
+    Fut: Future<Output = Handled>,
+{
+    attempts(work, handler, doubt).instrument(work.span.clone()).await
+}
+
+async fn attempts<F, Fut>(work: &Work<'_>, handler: &F, mut doubt: Doubt) -> Result<Processed, Error>
 where
     F: Fn(Tx, Message) -> Fut,
     Fut: Future<Output = Handled>,
@@ -47,6 +59,7 @@ where
         let Some(pause) = pauses.next().filter(|_| is_worth_it) else {
             return Err(doubt.map_or(error, Error::AmbiguousCommit));
         };
+        telemetry::retried(work.destination, &error);
         tracing::debug!(%error, ?pause, destination = %work.destination, "processing is attempted again");
         tokio::time::sleep(pause).await;
     }

@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
-use tracing::{info, warn};
+use tracing::{Instrument, info, warn};
 
 use super::Idem;
 use crate::{
-    After, Before, Destination, Effect, Error, Handled, Message, MessageId, MissingId, OnDuplicate, Processed, Style,
+    After, Before, Destination, Effect, Error, Handled, Message, MessageId, MissingId, OnDuplicate, Processed, Settlement, Style,
     memory::{Entered, Identity, Known, Turn},
     policy::{Entry, Policy},
+    telemetry::{self, Processing},
 };
 
 /// What is to be done with a message.
+#[expect(clippy::large_enum_variant, reason = "nobody keeps it, and most are the large one")]
 pub(crate) enum Prepared {
     /// Nothing more: this is the answer.
     Done(Processed),
@@ -29,6 +31,7 @@ pub(crate) struct Ready {
     pub(crate) id: Option<MessageId>,
     /// Held while the message is handled, where the memory is this process.
     turn: Option<Turn>,
+    pub(crate) processing: Processing,
 }
 
 impl Ready {
@@ -40,23 +43,23 @@ impl Ready {
 impl Idem {
     /// Everything before the engine. Nothing of the database is touched.
     pub(crate) async fn prepare(&self, message: &Message) -> Result<Prepared, Error> {
-        let mut message = message.clone();
-        for filter in &self.settings().filters {
-            match filter.before_consuming(&message).await {
-                Before::Continue => {}
-                Before::Stop(settlement) => return Ok(Prepared::Done(Processed::Stopped { settlement })),
-                Before::Replace(other) => message = other,
-            }
-        }
-        let destination = message.destination()?;
-        let entry = Arc::clone(self.settings().policies.of(destination.as_str()));
-        let id = id_of(&message, &destination, &entry.policy)?;
+        let processing = Processing::begin(message);
+        let span = processing.span().clone();
+        let message = match self.before_consuming(message).instrument(span).await {
+            Ok(message) => message,
+            Err(settlement) => return processing.end(Ok(Processed::Stopped { settlement })).map(Prepared::Done),
+        };
+        let (destination, entry, id) = match self.identify(&message) {
+            Ok(identity) => identity,
+            Err(error) => return processing.end(Err(error)).map(Prepared::Done),
+        };
         let mut ready = Ready {
             message,
             destination,
             entry,
             id,
             turn: None,
+            processing,
         };
         let Some(id) = &ready.id else {
             return Ok(Prepared::Ready(ready));
@@ -77,18 +80,44 @@ impl Idem {
         } else {
             return Ok(Prepared::Ready(ready));
         };
-        self.after_duplicate(&ready, &processed).await?;
-        Ok(Prepared::Done(processed))
+        let told = self.after_duplicate(&ready, &processed).await;
+        ready.processing.end(told.map(|()| processed)).map(Prepared::Done)
+    }
+
+    /// What the filters make of a message; an error is what one of them that stops it says to tell the broker.
+    async fn before_consuming(&self, message: &Message) -> Result<Message, Settlement> {
+        let mut message = message.clone();
+        for filter in &self.settings().filters {
+            match filter.before_consuming(&message).await {
+                Before::Continue => {}
+                Before::Stop(settlement) => return Err(settlement),
+                Before::Replace(other) => message = other,
+            }
+        }
+        Ok(message)
+    }
+
+    fn identify(&self, message: &Message) -> Result<(Destination, Arc<Entry>, Option<MessageId>), Error> {
+        let destination = message.destination()?;
+        let entry = Arc::clone(self.settings().policies.of(destination.as_str()));
+        let id = id_of(message, &destination, &entry.policy)?;
+        Ok((destination, entry, id))
     }
 
     /// Everything after the engine, which has committed when it answers.
     pub(crate) async fn conclude(&self, mut ready: Ready, processed: Result<Processed, Error>) -> Result<Processed, Error> {
-        let processed = match processed? {
+        let span = ready.processing.span().clone();
+        let answer = async { self.remember(&mut ready, processed?).await }.instrument(span).await;
+        ready.processing.end(answer)
+    }
+
+    async fn remember(&self, ready: &mut Ready, processed: Processed) -> Result<Processed, Error> {
+        let processed = match processed {
             // The memory of this process protects it.
             Processed::Unprotected { effects } if ready.turn.is_some() => Processed::New { effects },
             processed => processed,
         };
-        if let Some((known, identity)) = self.known(&ready) {
+        if let Some((known, identity)) = self.known(ready) {
             match &processed {
                 // Who only checks has claimed nothing.
                 Processed::New { .. } if ready.policy().style == Style::CheckOnly => {}
@@ -99,7 +128,7 @@ impl Idem {
         if let (Some(turn), Processed::New { .. }) = (ready.turn.take(), &processed) {
             turn.handled();
         }
-        self.after_duplicate(&ready, &processed).await?;
+        self.after_duplicate(ready, &processed).await?;
         Ok(processed)
     }
 
@@ -134,7 +163,7 @@ impl Idem {
         }
     }
 
-    /// What the filters make of the effects of a handler.
+    /// What the filters make of the effects of a handler, which go on the trace of the message.
     pub(crate) async fn filter_effects(&self, message: &Message, mut effects: Vec<Effect>) -> Handled {
         for filter in self.settings().filters.iter().rev() {
             match filter.on_consumed(message, &effects).await {
@@ -143,6 +172,7 @@ impl Idem {
                 After::Stop(error) => return Err(error),
             }
         }
+        telemetry::pass_on(message, &mut effects);
         Ok(effects)
     }
 }

@@ -93,6 +93,7 @@ impl Idem {
             destination: &ready.destination,
             policy: ready.policy(),
             settings: &self.settings,
+            span: ready.processing.span(),
         }
     }
 

@@ -11,7 +11,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{Instrument, info, warn};
 
 use super::{
     Batch, OutgoingMessage, PublishError, Publisher,
@@ -20,7 +20,10 @@ use super::{
     pauses::Pauses,
     steps::{Steps, is_final},
 };
-use crate::{Error, ErrorKind};
+use crate::{
+    Error, ErrorKind,
+    telemetry::{self, Publishing},
+};
 
 /// What became of a batch.
 #[derive(Debug)]
@@ -142,8 +145,12 @@ impl<'a, P: Publisher> Work<'a, P> {
             self.in_flight += 1;
             let patience = settings.publish_timeout;
             let publish = async move {
-                let answer = timeout(patience, publisher.publish(&messages[place])).await;
-                Event::Published(lane, answer.unwrap_or_else(|_| Err(no_answer(patience))))
+                let publishing = Publishing::begin(&settings.name, &messages[place]);
+                let answer = timeout(patience, publisher.publish(&messages[place]));
+                let answer = answer.instrument(publishing.span().clone()).await;
+                let answer = answer.unwrap_or_else(|_| Err(no_answer(patience)));
+                publishing.end(&answer);
+                Event::Published(lane, answer)
             };
             self.events.push(publish.boxed());
         }
@@ -194,6 +201,7 @@ impl<'a, P: Publisher> Work<'a, P> {
                 self.is_stepping = false;
                 if self.stepped(result)?.is_some() {
                     self.context.steps.status.parked();
+                    telemetry::parked(&self.context.steps.settings.name);
                     if let Some(place) = self.lanes.next_of(lane) {
                         self.context.memory.forget(self.messages[place].seq);
                     }

@@ -17,7 +17,7 @@ use super::{
     pauses::Pauses,
     steps::{Steps, is_final},
 };
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, telemetry};
 
 /// How long an idle partition sleeps that nobody wakes: first, and at most. Another process may have died over it.
 const IDLE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
@@ -64,10 +64,12 @@ impl<P: Publisher> Partition<P> {
                 Ok(Some(batch)) => {
                     away.reset();
                     idle.reset();
+                    telemetry::publishes_batch(&self.steps.settings.name, self.steps.partition, &batch.messages);
                     self.work(&batch, asked).await?;
                 }
                 Ok(None) => {
                     away.reset();
+                    telemetry::nothing_waits(&self.steps.settings.name, self.steps.partition);
                     let _idle = bell.idle();
                     select! {
                         () = stop.cancelled() => {}

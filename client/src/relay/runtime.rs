@@ -16,7 +16,7 @@ use super::{
     status::Status,
     steps::{Steps, is_final},
 };
-use crate::Error;
+use crate::{Error, describe_metrics};
 
 /// Publishes the effects of a database: leases batches, gives them to a [`Publisher`], acknowledges.
 ///
@@ -152,6 +152,7 @@ impl<P: Publisher> Relay<P> {
     ///
     /// Dropping the future stops it at once: what was leased comes again after its lease.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<RelaySummary, Error> {
+        describe_metrics();
         let mut shutdown = pin!(shutdown);
         let partitions = select! {
             partitions = self.partitions() => partitions?,

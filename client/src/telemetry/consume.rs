@@ -1,0 +1,25 @@
+//! What a consumer tells its broker, and what stands in its way.
+
+use metrics::{counter, gauge};
+
+use super::metric;
+use crate::{Destination, Settlement};
+
+/// `destination`: `None` as long as no route has taken the message, so that strange topics make no time series.
+pub(crate) fn settled(destination: Option<&Destination>, settlement: &Settlement) {
+    let settlement = match settlement {
+        Settlement::Acknowledge => "acknowledge",
+        Settlement::Retry { .. } => "retry",
+        Settlement::Reject { .. } => "reject",
+    };
+    let destination = destination.map(Destination::to_string).unwrap_or_default();
+    counter!(metric::CONSUMER_SETTLED, "destination" => destination, "settlement" => settlement).increment(1);
+}
+
+pub(crate) fn source_failed() {
+    counter!(metric::CONSUMER_SOURCE_ERRORS).increment(1);
+}
+
+pub(crate) fn database_is_away(is_away: bool) {
+    gauge!(metric::CONSUMER_DATABASE_AWAY).set(if is_away { 1.0 } else { 0.0 });
+}

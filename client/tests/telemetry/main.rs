@@ -1,0 +1,37 @@
+//! What can be seen from outside: traces that go on from message to message, and metrics.
+//!
+//! Subscribers and recorders are those of one thread, on which all of a test runs.
+
+mod metrics;
+mod traces;
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::sync::Mutex;
+
+use idem_client::{OutgoingMessage, PublishError, Publisher};
+use tokio::sync::mpsc;
+
+/// Takes effects, or refuses those whose topic says so.
+struct Broker(Mutex<mpsc::UnboundedSender<OutgoingMessage>>);
+
+impl Broker {
+    fn new() -> (Self, mpsc::UnboundedReceiver<OutgoingMessage>) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        (Self(Mutex::new(sender)), receiver)
+    }
+}
+
+impl Publisher for Broker {
+    async fn publish(&self, message: &OutgoingMessage) -> Result<(), PublishError> {
+        match message.topic.as_str() {
+            "rejected" => Err(PublishError::Rejected("full".into())),
+            "permanent" => Err(PublishError::Permanent("no such topic".into())),
+            _ => {
+                self.0.lock().unwrap().send(message.clone()).unwrap();
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,381 @@
+use std::{
+    collections::{BTreeSet, VecDeque},
+    os::unix::fs::symlink,
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use deadpool_postgres::{Manager, Pool};
+use futures_util::future::BoxFuture;
+use idem_client::{
+    Consumer, Delivery, Effect, HandlerError, Idem, Message, Receipt, Relay, Settlement, Source, TransportError, Tx,
+    describe_metrics, send,
+};
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use tokio::sync::mpsc;
+use tokio_postgres::{NoTls, config::Host};
+
+use crate::{
+    Broker,
+    support::{Database, until},
+};
+
+/// What has been measured since the last look, as lines such as `idem_in_flight{destination=orders} 1`.
+///
+/// A look begins everything at zero, gauges too: what one has counted up, the next counts down from there.
+fn look(snapshotter: &Snapshotter) -> BTreeSet<String> {
+    let measured = snapshotter.snapshot().into_vec().into_iter();
+    let lines = measured.filter_map(|(key, _, _, value)| {
+        let value = match value {
+            DebugValue::Counter(0) => return None,
+            DebugValue::Counter(count) => count.to_string(),
+            DebugValue::Gauge(value) => format!("{value}"),
+            // Times vary, how often one was taken does not.
+            DebugValue::Histogram(values) if values.is_empty() => return None,
+            DebugValue::Histogram(values) => {
+                assert!(values.iter().all(|value| value.0 >= 0.0));
+                format!("{} times", values.len())
+            }
+        };
+        let labels: Vec<_> = key
+            .key()
+            .labels()
+            .map(|label| format!("{}={}", label.key(), label.value()))
+            .collect();
+        Some(format!("{}{{{}}} {value}", key.key().name(), labels.join(",")))
+    });
+    lines.collect()
+}
+
+fn lines<const N: usize>(lines: [&str; N]) -> BTreeSet<String> {
+    lines.map(str::to_owned).into()
+}
+
+fn message(id: &str) -> Message {
+    Message::new("orders", "").with_message_id(id)
+}
+
+const CONFLICT: &str = "DO $$ BEGIN RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END $$";
+
+#[tokio::test]
+async fn what_becomes_of_messages_is_counted_and_who_is_under_way_is_known() {
+    let database = Database::create();
+    let pool = database.pool(2);
+    let recorder = DebuggingRecorder::new();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let seen = recorder.snapshotter();
+    let idem = Idem::new();
+
+    let attempts = AtomicU32::new(0);
+    let handler = |tx: Tx, _| {
+        let lines_now = look(&seen);
+        assert!(
+            lines_now
+                .iter()
+                .any(|line| line.starts_with("idem_in_flight{destination=orders}")),
+            "{lines_now:?}"
+        );
+        let is_first = attempts.fetch_add(1, Ordering::Relaxed) == 0;
+        async move {
+            if is_first {
+                tx.batch_execute(CONFLICT).await?;
+            }
+            Ok(vec![])
+        }
+    };
+    let _ = idem.process(&pool, &message("m-1"), handler).await.unwrap();
+    assert_eq!(attempts.load(Ordering::Relaxed), 2);
+    // The first look was in the first attempt: one under way. It was gone before the last one.
+    assert_eq!(
+        look(&seen),
+        lines([
+            "idem_in_flight{destination=orders} -1",
+            "idem_process_duration_seconds{destination=orders} 1 times",
+            "idem_processed_total{destination=orders,outcome=new} 1",
+        ])
+    );
+
+    let unused = |_: Tx, _| async { Err(HandlerError::terminal("a duplicate is not handled")) };
+    let _ = idem.process(&pool, &message("m-1"), unused).await.unwrap();
+    assert_eq!(
+        look(&seen),
+        lines([
+            "idem_in_flight{destination=orders} 0",
+            "idem_process_duration_seconds{destination=orders} 1 times",
+            "idem_processed_total{destination=orders,outcome=duplicate} 1",
+        ])
+    );
+
+    let fails = |tx: Tx, _| async move { Ok(tx.batch_execute(CONFLICT).await.map(|()| vec![])?) };
+    assert!(idem.process(&pool, &message("m-2"), fails).await.is_err());
+    assert_eq!(
+        look(&seen),
+        lines([
+            "idem_in_flight{destination=orders} 0",
+            "idem_process_duration_seconds{destination=orders} 1 times",
+            "idem_processed_total{destination=orders,outcome=failed} 1",
+            "idem_retries_total{destination=orders,kind=conflict} 4",
+        ])
+    );
+
+    // Given up in its middle.
+    let (begun, mut begins) = mpsc::unbounded_channel();
+    let hangs = |tx: Tx, _| {
+        begun.send(()).unwrap();
+        async move {
+            tx.batch_execute("SELECT pg_sleep(600)").await?;
+            Ok(vec![])
+        }
+    };
+    let given_up = message("m-3");
+    tokio::select! {
+        processed = idem.process(&pool, &given_up, hangs) => panic!("{processed:?}"),
+        _ = begins.recv() => {}
+    }
+    assert_eq!(
+        look(&seen),
+        lines([
+            "idem_in_flight{destination=orders} 0",
+            "idem_process_duration_seconds{destination=orders} 1 times",
+            "idem_processed_total{destination=orders,outcome=cancelled} 1",
+        ])
+    );
+
+    let handler = |_: Tx, _| async { Ok(vec![]) };
+    let answers = idem.process_batch(&pool, &[message("m-1"), message("m-4")], handler).await;
+    assert!(answers.iter().all(Result::is_ok));
+    assert_eq!(
+        look(&seen),
+        lines([
+            "idem_in_flight{destination=orders} 0",
+            "idem_process_duration_seconds{destination=orders} 2 times",
+            "idem_processed_total{destination=orders,outcome=duplicate} 1",
+            "idem_processed_total{destination=orders,outcome=new} 1",
+        ])
+    );
+}
+
+/// Delivers what it is given, after one failure.
+struct Script {
+    has_failed: bool,
+    messages: VecDeque<Message>,
+    settled: mpsc::UnboundedSender<(String, Settlement)>,
+}
+
+struct Told(String, mpsc::UnboundedSender<(String, Settlement)>);
+
+impl Receipt for Told {
+    fn settle(self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>> {
+        self.1.send((self.0, settlement)).unwrap();
+        Box::pin(async { Ok(()) })
+    }
+}
+
+impl Source for Script {
+    async fn next(&mut self) -> Result<Option<Delivery>, TransportError> {
+        if !std::mem::replace(&mut self.has_failed, true) {
+            return Err("the broker stumbles".into());
+        }
+        let Some(message) = self.messages.pop_front() else {
+            return Ok(None);
+        };
+        let receipt = Told(message.message_id().unwrap_or_default().to_owned(), self.settled.clone());
+        Ok(Some(Delivery::new(message, receipt)))
+    }
+}
+
+#[tokio::test]
+async fn a_consumer_counts_what_its_broker_is_told() {
+    let database = Database::create();
+    let recorder = DebuggingRecorder::new();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let (settled, _keep) = mpsc::unbounded_channel();
+    let source = Script {
+        has_failed: false,
+        messages: [message("m-1"), message("m-2"), message("m-3"), Message::new("stray.4711", "")].into(),
+        settled,
+    };
+    let handler = |_: Tx, message: Message| async move {
+        match message.message_id() {
+            Some("m-1") => Ok(vec![]),
+            Some("m-2") => Err(HandlerError::terminal("never")),
+            _ => Err("not now".into()),
+        }
+    };
+    let summary = Consumer::new(database.pool(2), source)
+        .route(|message| message.topic() == "orders", "orders.place", handler)
+        .concurrency(1)
+        .run(std::future::pending())
+        .await
+        .unwrap();
+    assert_eq!((summary.handled, summary.rejected, summary.retried), (1, 2, 1));
+    let consumer: BTreeSet<_> = look(&recorder.snapshotter())
+        .into_iter()
+        .filter(|line| line.starts_with("idem_consumer"))
+        .collect();
+    assert_eq!(
+        consumer,
+        lines([
+            "idem_consumer_settled_total{destination=,settlement=reject} 1",
+            "idem_consumer_settled_total{destination=orders.place,settlement=acknowledge} 1",
+            "idem_consumer_settled_total{destination=orders.place,settlement=reject} 1",
+            "idem_consumer_settled_total{destination=orders.place,settlement=retry} 1",
+            "idem_consumer_source_errors_total{} 1",
+        ])
+    );
+}
+
+#[tokio::test]
+async fn a_consumer_says_when_its_database_is_away_and_when_it_is_there_again() {
+    let database = Database::create();
+    let recorder = DebuggingRecorder::new();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let seen = recorder.snapshotter();
+
+    // The way to the server leads through a link that is not there yet.
+    let direct: tokio_postgres::Config = database.direct_url().parse().unwrap();
+    let [Host::Unix(there)] = direct.get_hosts() else {
+        panic!("the cluster listens on a socket");
+    };
+    let link = there.with_file_name(format!("{}-away", database.name));
+    let mut config = tokio_postgres::Config::new();
+    config
+        .host_path(&link)
+        .dbname(&database.name)
+        .user(direct.get_user().unwrap());
+    config.port(direct.get_ports().first().copied().unwrap_or(5432));
+    let pool = Pool::builder(Manager::new(config, NoTls)).max_size(2).build().unwrap();
+
+    let (settled, mut settlements) = mpsc::unbounded_channel();
+    let (deliver, deliveries) = mpsc::unbounded_channel();
+    deliver.send(message("m-1")).unwrap();
+    let source = Live(deliveries, settled);
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let consumer = Consumer::new(pool, source)
+        .handle("orders", |_: Tx, _| async { Ok(vec![]) })
+        .concurrency(1)
+        .run(async {
+            let _ = stopped.await;
+        });
+    let away = |is_away: u8| format!("idem_consumer_database_away{{}} {is_away}");
+    let (summary, ()) = tokio::join!(consumer, async {
+        let (_, settlement) = settlements.recv().await.unwrap();
+        assert!(matches!(settlement, Settlement::Retry { .. }), "{settlement:?}");
+        assert!(look(&seen).contains(&away(1)));
+        symlink(there, &link).unwrap();
+        deliver.send(message("m-1")).unwrap();
+        let (_, settlement) = settlements.recv().await.unwrap();
+        assert_eq!(settlement, Settlement::Acknowledge);
+        assert!(look(&seen).contains(&away(0)));
+        std::fs::remove_file(&link).unwrap();
+        stop.send(()).unwrap();
+    });
+    assert_eq!(summary.unwrap().handled, 1);
+}
+
+/// Delivers whatever comes.
+struct Live(mpsc::UnboundedReceiver<Message>, mpsc::UnboundedSender<(String, Settlement)>);
+
+impl Source for Live {
+    async fn next(&mut self) -> Result<Option<Delivery>, TransportError> {
+        let message = self.0.recv().await;
+        Ok(message.map(|message| Delivery::new(message, Told(String::new(), self.1.clone()))))
+    }
+}
+
+#[tokio::test]
+async fn a_relay_counts_what_its_broker_says_and_knows_how_far_behind_it_is() {
+    let database = Database::create();
+    let recorder = DebuggingRecorder::new();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let seen = recorder.snapshotter();
+    let client = database.connect().await;
+    for topic in ["taken", "rejected", "permanent"] {
+        send(&client, &Effect::bytes(topic, [], "x")).await.unwrap();
+    }
+
+    let (broker, mut published) = Broker::new();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let relay = Relay::new(database.pool(3), broker)
+        .max_attempts(2)
+        .back_off(Duration::from_millis(1), Duration::from_millis(1));
+    let status = relay.status();
+    let relay = relay.run(async {
+        let _ = stopped.await;
+    });
+    let mut total = BTreeSet::new();
+    let (summary, ()) = tokio::join!(relay, async {
+        published.recv().await.unwrap();
+        until("the others are parked", async || status.borrow().parked == 2).await;
+        // Acknowledged, and nothing waits.
+        until("nothing waits", async || {
+            let waiting = client
+                .query_one("SELECT sum(lag_messages)::bigint FROM idem.relays", &[])
+                .await;
+            waiting.unwrap().get::<_, i64>(0) == 0
+        })
+        .await;
+        total = look(&seen);
+        stop.send(()).unwrap();
+    });
+    assert_eq!(summary.unwrap().parked, 2);
+    let lag = total
+        .iter()
+        .find(|line| line.starts_with("idem_relay_lag_seconds{relay=default,partition=0} "))
+        .cloned();
+    assert!(total.remove(&lag.expect("a lag")));
+    assert_eq!(
+        total,
+        lines([
+            "idem_relay_batch_effects{relay=default} 1 times",
+            "idem_relay_in_flight{relay=default} 0",
+            "idem_relay_parked_total{relay=default} 2",
+            "idem_relay_publish_duration_seconds{relay=default} 4 times",
+            "idem_relay_published_total{relay=default,outcome=permanent} 1",
+            "idem_relay_published_total{relay=default,outcome=published} 1",
+            "idem_relay_published_total{relay=default,outcome=rejected} 2",
+        ])
+    );
+}
+
+/// Hears what is described.
+#[derive(Default)]
+struct Described(Mutex<BTreeSet<String>>);
+
+impl Recorder for Described {
+    fn describe_counter(&self, key: KeyName, _: Option<Unit>, _: SharedString) {
+        self.0.lock().unwrap().insert(key.as_str().to_owned());
+    }
+    fn describe_gauge(&self, key: KeyName, _: Option<Unit>, _: SharedString) {
+        self.0.lock().unwrap().insert(key.as_str().to_owned());
+    }
+    fn describe_histogram(&self, key: KeyName, _: Option<Unit>, _: SharedString) {
+        self.0.lock().unwrap().insert(key.as_str().to_owned());
+    }
+    fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::noop()
+    }
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::noop()
+    }
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::noop()
+    }
+}
+
+#[test]
+fn every_metric_is_described_and_in_the_table_of_the_documentation() {
+    let recorder = Described::default();
+    metrics::with_local_recorder(&recorder, describe_metrics);
+    let table = include_str!("../../../docs/telemetry.md").lines();
+    let documented: BTreeSet<_> = table
+        .filter_map(|line| line.strip_prefix("| `idem_"))
+        .filter_map(|rest| rest.split(['{', '`']).next())
+        .map(|name| format!("idem_{name}"))
+        .collect();
+    assert_eq!(*recorder.0.lock().unwrap(), documented);
+}
