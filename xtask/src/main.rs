@@ -41,6 +41,9 @@ enum Command {
     Build,
     /// The shooting range: the same traffic without idem, with half of it, and with all of it
     Demo {
+        /// Over a real broker, rabbitmq or nats, with processes that are killed; nobody plays without idem then
+        #[arg(long)]
+        broker: Option<String>,
         /// Passed on; `cargo xtask demo -- --help` lists them
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
@@ -86,7 +89,7 @@ fn run(arguments: Arguments) -> Result<()> {
     match arguments.command {
         Command::Setup => setup::setup(&context),
         Command::Build => build::build(&context).map(drop),
-        Command::Demo { arguments } => demo::demo(&context, &arguments),
+        Command::Demo { broker, arguments } => demo::demo(&context, broker.as_deref(), &arguments),
         Command::Test { filter } => test::test(&context, filter.as_deref()),
         Command::Bench { arguments } => bench::bench(&context, &arguments),
         Command::Psql { database } => psql::psql(&context, &database),
@@ -107,10 +110,34 @@ mod tests {
             "xtask demo --pg 17 -- --players 3",
         ] {
             let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
-            let Command::Demo { arguments: passed_on } = arguments.command else {
+            let Command::Demo {
+                arguments: passed_on,
+                broker: None,
+            } = arguments.command
+            else {
                 panic!("{line} is a demo")
             };
             assert_eq!((arguments.pg, passed_on.join(" ").as_str()), (17, "--players 3"), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_demo_over_a_broker_is_told_the_rest_too() {
+        for line in [
+            "xtask demo --broker nats --messages 3",
+            "xtask demo --broker=nats -- --messages 3",
+            "xtask demo --broker nats",
+        ] {
+            let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
+            let Command::Demo {
+                broker: Some(broker),
+                arguments: passed_on,
+            } = arguments.command
+            else {
+                panic!("{line} is a demo over a broker")
+            };
+            let rest = if line.ends_with('3') { "--messages 3" } else { "" };
+            assert_eq!((broker.as_str(), passed_on.join(" ").as_str()), ("nats", rest), "{line}");
         }
     }
 }

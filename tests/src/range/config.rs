@@ -82,7 +82,8 @@ impl Config {
     }
 }
 
-fn share(text: &str) -> Result<f64, String> {
+/// Parses a share.
+pub(super) fn share(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
         _ => Err("a share is a number from 0 to 1".into()),

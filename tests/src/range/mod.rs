@@ -18,7 +18,8 @@
 //! # }
 //! ```
 //!
-//! Who wants to stop in the middle, to restart the server for one, plays a [`Trial`] in parts.
+//! Who wants to stop in the middle, to restart the server for one, plays a [`Trial`] in parts. The same story over a real
+//! broker, with processes that are killed, is in [`live`].
 
 pub mod business;
 pub mod config;
@@ -27,6 +28,7 @@ pub mod fate;
 pub mod handlers;
 pub mod hazard;
 pub mod leader_board;
+pub mod live;
 pub mod message;
 pub mod observer;
 pub mod relay;

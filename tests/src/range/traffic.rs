@@ -65,6 +65,15 @@ impl Traffic {
             positions,
         })
     }
+
+    /// The first commands of it, and the attempts among them.
+    #[must_use]
+    pub fn first(mut self, commands: usize) -> Self {
+        self.commands.truncate(commands);
+        let shots = self.commands.iter().filter(|command| command.kind == Kind::FireAt);
+        self.attempts.truncate(shots.count());
+        self
+    }
 }
 
 fn command(id: Uuid, kind: Kind, body: &impl serde::Serialize) -> Result<Message> {

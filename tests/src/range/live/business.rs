@@ -1,0 +1,127 @@
+//! The tables that a range over a broker has besides those of every range.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use tokio_postgres::{Client, GenericClient, types::Type};
+use uuid::Uuid;
+
+use super::work;
+use crate::range::{business, message::MoveTarget, observer::Published, verdict::Facts};
+
+/// Where all tables are.
+pub const SCHEMA: &str = "range";
+
+/// Makes the tables and places the targets.
+pub async fn set_up(client: &Client, players: u32, positions: &[i32]) -> Result<()> {
+    business::set_up(client, SCHEMA, players, positions).await?;
+    client
+        .batch_execute(
+            "-- For the verdict: which moves were made, and everything that the observer heard.
+             CREATE TABLE moved (move uuid NOT NULL);
+             CREATE TABLE heard (
+                 n          bigint GENERATED ALWAYS AS IDENTITY,
+                 message_id uuid NOT NULL,
+                 attempt    uuid NOT NULL,
+                 hit        boolean NOT NULL,
+                 payload    bytea NOT NULL
+             );",
+        )
+        .await?;
+    Ok(())
+}
+
+/// Moves a target, and notes that it was done.
+pub async fn move_target(client: &impl GenericClient, order: &MoveTarget) -> Result<()> {
+    client
+        .execute_typed("INSERT INTO moved (move) VALUES ($1)", &[(&order.order, Type::UUID)])
+        .await?;
+    business::move_target(client, order).await
+}
+
+/// Notes a fact that was heard, whatever was heard before.
+pub async fn hear(client: &impl GenericClient, attempt: Uuid, fact: &Published) -> Result<()> {
+    client
+        .execute_typed(
+            "INSERT INTO heard (message_id, attempt, hit, payload) VALUES ($1, $2, $3, $4)",
+            &[
+                (&fact.message_id, Type::UUID),
+                (&attempt, Type::UUID),
+                (&fact.hit, Type::BOOL),
+                (&fact.payload, Type::BYTEA),
+            ],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Everything that was heard about each attempt, in order.
+pub async fn heard(client: &Client) -> Result<Facts> {
+    let mut facts = Facts::new();
+    let rows = client
+        .query("SELECT attempt, message_id, hit, payload FROM heard ORDER BY n", &[])
+        .await?;
+    for row in rows {
+        facts.entry(row.try_get(0)?).or_default().push(Published {
+            message_id: row.try_get(1)?,
+            hit: row.try_get(2)?,
+            payload: row.try_get(3)?,
+        });
+    }
+    Ok(facts)
+}
+
+/// How far the run is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Different commands that have taken effect.
+    pub handled: u64,
+    /// Facts that were recorded and not yet published, all partitions together.
+    pub unpublished: u64,
+    /// Attempts that the observer has heard a fact of.
+    pub heard: u64,
+    /// Attempts of which it has heard both facts.
+    pub contradictions: u64,
+}
+
+/// Looks how far the run is.
+pub async fn progress(client: &Client) -> Result<Progress> {
+    let row = client
+        .query_one(
+            "SELECT (SELECT count(DISTINCT attempt) FROM shot) + (SELECT count(DISTINCT move) FROM moved),
+                    (SELECT coalesce(sum(lag_messages), 0)::bigint FROM idem.relays),
+                    h.heard, h.contradictions
+               FROM (SELECT count(*) AS heard, count(*) FILTER (WHERE contradicts) AS contradictions
+                       FROM (SELECT bool_or(hit) AND bool_or(NOT hit) AS contradicts FROM heard GROUP BY attempt) one) h",
+            &[],
+        )
+        .await?;
+    let count = |n| anyhow::Ok(u64::try_from(row.try_get::<_, i64>(n)?)?);
+    Ok(Progress {
+        handled: count(0)?,
+        unpublished: count(1)?,
+        heard: count(2)?,
+        contradictions: count(3)?,
+    })
+}
+
+/// Whether the board has claimed every fact that was heard.
+pub async fn is_all_counted(client: &Client) -> Result<bool> {
+    let row = client
+        .query_one(
+            "SELECT (SELECT count(DISTINCT message_id) FROM heard) <= (SELECT count(*) FROM idem.inbox WHERE destination = $1)",
+            &[&work::board()?.as_str()],
+        )
+        .await?;
+    Ok(row.try_get(0)?)
+}
+
+/// How many different messages each destination has claimed.
+pub async fn claimed(client: &Client) -> Result<BTreeMap<String, u64>> {
+    let rows = client
+        .query("SELECT destination, count(*) FROM idem.inbox GROUP BY destination", &[])
+        .await?;
+    rows.iter()
+        .map(|row| Ok((row.try_get(0)?, u64::try_from(row.try_get::<_, i64>(1)?)?)))
+        .collect()
+}

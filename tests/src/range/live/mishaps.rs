@@ -1,0 +1,75 @@
+//! Who is killed when.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+use super::{
+    LiveConfig,
+    crew::Crew,
+    servers::{Crash, Server, Servers},
+};
+
+/// Kills processes all the time, the broker once, and the database once.
+pub struct Mishaps {
+    dice: StdRng,
+    every: Duration,
+    next_strike: Instant,
+    /// The crashes to come, each with the share of the commands that are handled before.
+    to_come: VecDeque<(f64, Server)>,
+    under_way: Option<(Server, Crash)>,
+    crashed: Vec<Server>,
+}
+
+impl Mishaps {
+    /// Everything is still to come.
+    pub fn new(config: &LiveConfig) -> Self {
+        Self {
+            dice: StdRng::seed_from_u64(config.field.seed),
+            every: config.kill_every(),
+            next_strike: Instant::now(),
+            to_come: VecDeque::from([(0.3, Server::Broker), (0.6, Server::Database)]),
+            under_way: None,
+            crashed: Vec::new(),
+        }
+    }
+
+    /// Lets happen what is due. `handled` is the share of commands that are handled.
+    pub async fn happen(&mut self, crew: &mut Crew, servers: &Servers, handled: f64) -> Result<()> {
+        if Instant::now() >= self.next_strike {
+            crew.strike(&mut self.dice).await?;
+            self.next_strike = Instant::now() + self.every.mul_f64(self.dice.random_range(0.5..1.5));
+        }
+        if let Some((server, crash)) = self.under_way.take_if(|(_, crash)| crash.is_finished()) {
+            crash.await?.with_context(|| format!("the crash of the {server:?}"))?;
+            self.crashed.push(server);
+        }
+        if self.under_way.is_none()
+            && let Some(&(share, server)) = self.to_come.front()
+            && handled >= share
+        {
+            self.under_way = Some((server, servers.crash(server)));
+            self.to_come.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Whether a server is down, or on its way up.
+    pub fn server_is_away(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    /// Whether every server has crashed that shall.
+    pub fn crashes_are_over(&self) -> bool {
+        self.under_way.is_none() && self.to_come.is_empty()
+    }
+
+    /// The servers that have crashed and are back.
+    pub fn crashed(&self) -> &[Server] {
+        &self.crashed
+    }
+}

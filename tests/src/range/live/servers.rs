@@ -1,0 +1,116 @@
+//! The two servers of a run, and their crashes.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use idem_cluster::{Cluster, Install};
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio_postgres::{Client, NoTls};
+
+use super::{
+    broker::Broker,
+    business,
+    config::{Kind, LiveConfig},
+    place::{self, Queue},
+    work::{RELAY, RELAY_PARTITIONS},
+};
+
+/// A database and a broker of their own, gone with this.
+pub struct Servers {
+    cluster: Arc<Mutex<Cluster>>,
+    broker: Arc<Mutex<Broker>>,
+    /// A connection string: the tables of the range come first.
+    pub database: String,
+    /// Where the broker is; it stays there when it is restarted.
+    pub broker_url: String,
+    /// What kind it is.
+    pub kind: Kind,
+}
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Server {
+    /// What the messages travel over.
+    Broker,
+    /// PostgreSQL.
+    Database,
+}
+
+/// A server that is being killed and restarted.
+pub type Crash = JoinHandle<Result<()>>;
+
+impl Servers {
+    /// Starts both, with empty tables and empty queues.
+    pub async fn start(config: &LiveConfig, positions: &[i32]) -> Result<Self> {
+        let cluster = spawn_blocking(start_cluster);
+        let kind = config.broker;
+        let broker = spawn_blocking(move || Broker::start(kind)).await??;
+        let cluster = cluster.await??;
+        let database = format!(
+            "{} options='-c search_path={},public'",
+            cluster.connection_string("postgres"),
+            business::SCHEMA
+        );
+        let servers = Self {
+            database,
+            broker_url: broker.url(),
+            kind,
+            cluster: Arc::new(Mutex::new(cluster)),
+            broker: Arc::new(Mutex::new(broker)),
+        };
+        let client = servers.connect().await?;
+        business::set_up(&client, config.field.players, positions).await?;
+        client
+            .execute(
+                "SELECT idem_create_relay($1, $2), idem_drop_relay('default')",
+                &[&RELAY, &RELAY_PARTITIONS],
+            )
+            .await?;
+        place::make(kind, &servers.broker_url)
+            .await
+            .context("the queues of the range")?;
+        Ok(servers)
+    }
+
+    /// A connection to the database.
+    pub async fn connect(&self) -> Result<Client> {
+        let (client, connection) = tokio_postgres::connect(&self.database, NoTls).await?;
+        // How it ends is seen by whoever uses the client.
+        tokio::spawn(connection);
+        Ok(client)
+    }
+
+    /// How many messages wait in a queue.
+    pub async fn waiting(&self, queue: Queue) -> Result<u64> {
+        place::waiting(self.kind, &self.broker_url, queue).await
+    }
+
+    /// How many messages were refused for good.
+    pub async fn refused(&self) -> Result<u64> {
+        place::refused(self.kind, &self.broker_url).await
+    }
+
+    /// Kills a server with SIGKILL and starts it again, on its data and where it was.
+    pub fn crash(&self, server: Server) -> Crash {
+        let (broker, cluster) = (Arc::clone(&self.broker), Arc::clone(&self.cluster));
+        spawn_blocking(move || match server {
+            Server::Broker => broker.lock().unwrap_or_else(PoisonError::into_inner).crash(),
+            Server::Database => {
+                let mut cluster = cluster.lock().unwrap_or_else(PoisonError::into_inner);
+                cluster.kill()?;
+                cluster.start()
+            }
+        })
+    }
+}
+
+fn start_cluster() -> Result<Cluster> {
+    let cluster = Cluster::builder(&Install::from_env()?)
+        .name("live-range")
+        .setting("shared_buffers", "64MB")
+        // Batches move targets in different orders.
+        .setting("deadlock_timeout", "50ms")
+        .start()?;
+    cluster.psql("postgres", "CREATE EXTENSION idem")?;
+    Ok(cluster)
+}

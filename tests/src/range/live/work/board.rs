@@ -1,0 +1,46 @@
+//! Hears the facts from the broker, claims each by the id of its message, and counts the hits.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use idem_client::{Batches, Consumer, Handled, Message, Tx, terminated};
+
+use super::{
+    Post, board,
+    note::Counter,
+    wiring::{self, QueueSource},
+};
+use crate::range::{leader_board, live::place::Queue, message::Fact};
+
+/// Counts what it was given.
+pub const GIVEN: &str = "board.given";
+
+/// Transactions at a time, in each process.
+const CONCURRENCY: usize = 4;
+
+pub async fn run(post: &Post) -> Result<()> {
+    let counter = Counter::open(&post.dir, GIVEN)?;
+    let source = QueueSource::new(post, Queue::Board, counter);
+    let pool = wiring::pool(&post.database, CONCURRENCY)?;
+    let summary = Consumer::new(pool, source)
+        .handle(board()?.as_str(), count)
+        .concurrency(CONCURRENCY)
+        .batches(Batches {
+            max: 10,
+            linger: Duration::from_millis(10),
+        })
+        .max_deliveries(wiring::MAX_DELIVERIES)
+        .run(terminated())
+        .await?;
+    eprintln!("{summary:?}");
+    Ok(())
+}
+
+async fn count(tx: Tx, message: Message) -> Handled {
+    let fact: Fact = message.json()?;
+    // The board shows hits only; a miss is claimed all the same.
+    if fact.hit {
+        leader_board::count(&*tx, &fact).await?;
+    }
+    Ok(vec![])
+}

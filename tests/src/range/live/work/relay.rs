@@ -1,0 +1,22 @@
+//! Publishes the facts.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use idem_client::{Relay, terminated};
+
+use super::{
+    Post, RELAY,
+    wiring::{self, BrokerPublisher},
+};
+
+/// The partitions of a relay that was killed wait so long for another.
+const LEASE: Duration = Duration::from_secs(3);
+
+pub async fn run(post: &Post) -> Result<()> {
+    let publisher = BrokerPublisher::new(post);
+    let pool = wiring::pool(&post.database, 4)?;
+    let summary = Relay::new(pool, publisher).name(RELAY).lease(LEASE).run(terminated()).await?;
+    eprintln!("{summary:?}");
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! Handles the commands: whether a shot hit is decided by where the target is *now*, and told as an effect.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use idem_client::{Batches, Consumer, Effect, Handled, HandlerError, Message, Tx, terminated};
+
+use super::{
+    Post,
+    note::Counter,
+    targets,
+    wiring::{self, QueueSource},
+};
+use crate::range::{
+    business as range,
+    live::{
+        business,
+        place::{FACTS, Queue},
+    },
+    message::Kind,
+};
+
+/// Counts what it was given.
+pub const GIVEN: &str = "targets.given";
+
+/// Transactions at a time, in each process.
+const CONCURRENCY: usize = 4;
+
+pub async fn run(post: &Post) -> Result<()> {
+    let counter = Counter::open(&post.dir, GIVEN)?;
+    let source = QueueSource::new(post, Queue::Commands, counter);
+    let pool = wiring::pool(&post.database, CONCURRENCY)?;
+    let summary = Consumer::new(pool, source)
+        .handle(targets()?.as_str(), handle)
+        .concurrency(CONCURRENCY)
+        .batches(Batches {
+            max: 10,
+            linger: Duration::from_millis(10),
+        })
+        .max_deliveries(wiring::MAX_DELIVERIES)
+        .run(terminated())
+        .await?;
+    eprintln!("{summary:?}");
+    Ok(())
+}
+
+async fn handle(tx: Tx, message: Message) -> Handled {
+    match message.message_type() {
+        Some(name) if name == Kind::FireAt.name() => fire(&tx, &message).await,
+        Some(name) if name == Kind::MoveTarget.name() => {
+            business::move_target(&*tx, &message.json()?).await?;
+            Ok(vec![])
+        }
+        other => Err(HandlerError::terminal(format!("no command: {other:?}"))),
+    }
+}
+
+async fn fire(tx: &Tx, message: &Message) -> Handled {
+    let fact = range::decide(&**tx, message.json()?).await?;
+    range::keep_shot(&**tx, &fact).await?;
+    Ok(vec![
+        Effect::json(FACTS, &fact)?
+            .key(fact.target.to_string())
+            .message_type(fact.kind().name()),
+    ])
+}

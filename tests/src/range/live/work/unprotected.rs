@@ -1,0 +1,66 @@
+//! Handles the commands without idem, as well as that can be done by hand: the work is one transaction, the fact is
+//! published after its commit, and the message is acknowledged last. So nothing gets lost, and everything can happen twice.
+
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use deadpool_postgres::Pool;
+use idem_client::{Message, OutgoingMessage, Publisher};
+use uuid::Uuid;
+
+use super::{
+    Post, by_hand,
+    note::Counter,
+    targets::GIVEN,
+    wiring::{self, BrokerPublisher, QueueSource},
+};
+use crate::range::{
+    business as range,
+    live::{
+        business,
+        place::{FACTS, Queue},
+    },
+    message::{Fact, Kind},
+};
+
+pub async fn run(post: &Post) -> Result<()> {
+    let counter = Counter::open(&post.dir, GIVEN)?;
+    let source = QueueSource::new(post, Queue::Commands, counter);
+    let publisher = Arc::new(BrokerPublisher::new(post));
+    let pool = wiring::pool(&post.database, by_hand::AT_A_TIME)?;
+    by_hand::consume(source, move |message| {
+        let (pool, publisher) = (pool.clone(), Arc::clone(&publisher));
+        async move {
+            if let Some(fact) = work(&pool, &message).await? {
+                tell(&*publisher, &fact).await?;
+            }
+            Ok(())
+        }
+    })
+    .await
+}
+
+async fn work(pool: &Pool, message: &Message) -> Result<Option<Fact>> {
+    let mut client = pool.get().await?;
+    let tx = client.transaction().await?;
+    let fact = match message.message_type() {
+        Some(name) if name == Kind::FireAt.name() => {
+            let fact = range::decide(&*tx, message.json()?).await?;
+            range::keep_shot(&*tx, &fact).await?;
+            Some(fact)
+        }
+        Some(name) if name == Kind::MoveTarget.name() => {
+            business::move_target(&*tx, &message.json()?).await?;
+            None
+        }
+        other => bail!("no command: {other:?}"),
+    };
+    tx.commit().await?;
+    Ok(fact)
+}
+
+async fn tell(publisher: &impl Publisher, fact: &Fact) -> Result<()> {
+    let mut message = OutgoingMessage::new(Uuid::new_v4(), FACTS, serde_json::to_vec(fact)?);
+    message.message_type = Some(fact.kind().name().to_owned());
+    Ok(publisher.publish(&message).await?)
+}

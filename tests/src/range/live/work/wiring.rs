@@ -1,0 +1,100 @@
+//! What a role is connected with: the same for every broker. Nothing connects before it is used.
+
+use anyhow::Result;
+use deadpool_postgres::{Manager, Pool};
+use idem_client::{
+    Delivery, NatsConfig, NatsPublisher, NatsSource, NatsSubscription, OutgoingMessage, PublishError, Publisher, RabbitMqConfig,
+    RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription, Source, TransportError,
+};
+use tokio_postgres::NoTls;
+
+use super::{Post, note::Counter};
+use crate::range::live::{
+    Kind,
+    place::{self, Queue, nats, rabbitmq},
+};
+
+/// A message may have been in the hands of many processes that were killed.
+pub const MAX_DELIVERIES: u32 = 1_000;
+
+/// How many messages a process may hold: those of a killed one come again.
+const PREFETCH: u16 = 50;
+
+/// A pool of connections to the database.
+pub fn pool(database: &str, connections: usize) -> Result<Pool> {
+    let manager = Manager::new(database.parse()?, NoTls);
+    Ok(Pool::builder(manager).max_size(connections).build()?)
+}
+
+/// The messages of a queue, whatever broker it is in; counted over the deaths of their process.
+pub struct QueueSource {
+    broker: BrokerSource,
+    counter: Counter,
+}
+
+enum BrokerSource {
+    RabbitMq(Box<RabbitMqSource>),
+    Nats(Box<NatsSource>),
+}
+
+impl QueueSource {
+    /// Listens to this queue.
+    pub fn new(post: &Post, queue: Queue, counter: Counter) -> Self {
+        let broker = match post.broker {
+            Kind::RabbitMq => BrokerSource::RabbitMq(Box::new(RabbitMqSource::new(
+                RabbitMqConfig::new(&post.broker_url),
+                RabbitMqSubscription::new(queue.name()).prefetch(PREFETCH),
+            ))),
+            Kind::Nats => {
+                let subscription = NatsSubscription::new(nats::plain(queue.subject()), nats::plain(queue.name()));
+                BrokerSource::Nats(Box::new(NatsSource::new(
+                    NatsConfig::new(&post.broker_url),
+                    subscription.prefetch(PREFETCH).dead_letter(place::DEAD),
+                )))
+            }
+        };
+        Self { broker, counter }
+    }
+}
+
+impl Source for QueueSource {
+    async fn next(&mut self) -> Result<Option<Delivery>, TransportError> {
+        let next = match &mut self.broker {
+            BrokerSource::RabbitMq(source) => source.next().await?,
+            BrokerSource::Nats(source) => source.next().await?,
+        };
+        if next.is_some() {
+            self.counter.add()?;
+        }
+        Ok(next)
+    }
+}
+
+/// Publishes to whatever broker it is.
+pub enum BrokerPublisher {
+    /// RabbitMQ.
+    RabbitMq(RabbitMqPublisher),
+    /// NATS with JetStream.
+    Nats(NatsPublisher),
+}
+
+impl BrokerPublisher {
+    /// Publishes to the broker of this post.
+    pub fn new(post: &Post) -> Self {
+        match post.broker {
+            Kind::RabbitMq => Self::RabbitMq(RabbitMqPublisher::new(
+                RabbitMqConfig::new(&post.broker_url).exchange(rabbitmq::EXCHANGE),
+            )),
+            Kind::Nats => Self::Nats(NatsPublisher::new(NatsConfig::new(&post.broker_url))),
+        }
+    }
+}
+
+impl Publisher for BrokerPublisher {
+    async fn publish(&self, message: &OutgoingMessage) -> Result<(), PublishError> {
+        match self {
+            Self::RabbitMq(publisher) => publisher.publish(message).await,
+            Self::Nats(publisher) => publisher.publish(message).await,
+        }
+    }
+}
