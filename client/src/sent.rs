@@ -3,10 +3,14 @@
 //! The driver sends a request at the first poll of its future. So requests that are all polled once before the answer of
 //! any is awaited leave together, and are answered together.
 
-use std::{future::Future, pin::Pin, task::Poll};
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    task::Poll,
+};
 
-use futures_util::{FutureExt, poll};
-use tokio_postgres::{Client, error::SqlState};
+use futures_util::{FutureExt, TryStreamExt, poll};
+use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::Error;
 
@@ -59,12 +63,19 @@ pub(crate) async fn commit_behind<T>(client: &Client, requests: Vec<Sent<'_, Res
 /// COMMIT of a transaction in which a statement has failed is a silent ROLLBACK. A query before it is refused there, and then
 /// the COMMIT behind it in the same message is not reached.
 pub(crate) async fn commit_alone(client: &Client) -> Result<(), Error> {
-    client.batch_execute("SELECT 1; COMMIT").await.map_err(|error| {
-        if error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION) {
-            rollback_unheard(client);
+    let mut has_asked = false;
+    let ended = async {
+        let mut answers = pin!(client.simple_query_raw("SELECT 1; COMMIT").await?);
+        while let Some(answer) = answers.try_next().await? {
+            has_asked |= matches!(answer, SimpleQueryMessage::CommandComplete(_));
         }
-        Error::of_commit(error)
-    })
+        Ok(())
+    };
+    let ended = ended.await.map_err(Error::of_commit);
+    if ended.is_err() && !has_asked {
+        rollback_unheard(client);
+    }
+    ended
 }
 
 async fn answers<T>(requests: Vec<Sent<'_, Result<T, Error>>>) -> Result<Vec<T>, Error> {

@@ -149,7 +149,7 @@ where
     let Some(first) = works.first() else { return Ok(Vec::new()) };
     let mut session = Session::borrow(first.pool, first.settings).await?;
     let processed = in_session(&mut session, first, works, handler).await;
-    session.finish(processed.as_ref().err());
+    session.finish(processed.as_ref().err()).await;
     processed
 }
 

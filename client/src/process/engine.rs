@@ -94,7 +94,7 @@ where
         (Some(id), Style::Reactive) if doubt.is_none() => claim_last(&mut session, work, handler, id).await,
         (Some(id), _) => claim_first(&mut session, work, handler, id, doubt).await,
     };
-    session.finish(processed.as_ref().err());
+    session.finish(processed.as_ref().err()).await;
     processed
 }
 

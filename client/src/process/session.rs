@@ -1,8 +1,9 @@
 //! One transaction on a pooled connection, from its BEGIN to its end.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use deadpool_postgres::Pool;
+use tokio::time::timeout;
 use tokio_postgres::{
     Row, Statement,
     types::{Json, ToSql, Type},
@@ -20,6 +21,9 @@ use crate::{
     sent::{Sent, commit_alone, commit_behind, rollback_unheard, send_unheard},
     span,
 };
+
+/// A server that has nothing else to do answers ROLLBACK long before.
+const ROLLBACK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A connection for one transaction. Dropped before it [finishes](Session::finish), it is closed, which rolls back: so a future
 /// may be dropped at any await.
@@ -196,12 +200,19 @@ impl Session {
     }
 
     /// Ends what is still open, and returns the connection to its pool unless it is not sound.
-    pub(crate) fn finish(self, error: Option<&Error>) {
-        if error.is_some_and(|error| !leaves_connection_sound(error)) {
-            return;
-        }
-        if self.is_open {
-            rollback_unheard(self.loan.client());
+    pub(crate) async fn finish(self, error: Option<&Error>) {
+        match error {
+            Some(error) if !leaves_connection_sound(error) => return,
+            // A statement may still be running whose future the handler has dropped, a timeout does so: nobody else shall wait
+            // for it.
+            Some(_) if self.is_open => {
+                let rollback = self.loan.client().batch_execute("ROLLBACK");
+                if !matches!(timeout(ROLLBACK_PATIENCE, rollback).await, Ok(Ok(()))) {
+                    return;
+                }
+            }
+            None if self.is_open => rollback_unheard(self.loan.client()),
+            _ => {}
         }
         self.loan.give_back();
     }

@@ -165,3 +165,41 @@ async fn an_exhausted_pool_is_waited_for_and_then_said() {
     assert!(matches!(processed, Ok(Processed::New { .. })), "{processed:?}");
     ground.assert_done_once(&message).await;
 }
+
+#[tokio::test]
+async fn a_statement_that_a_handler_has_left_running_is_not_for_the_next_one_to_wait_for() {
+    let ground = Ground::new().await;
+    let pool = ground.database.pool(1);
+    let message = message();
+    let idem = Idem::new();
+    // The destination's first claim makes it known, and others would wait for that.
+    assert!(idem.process(&pool, &crate::ground::message(), work).await.is_ok());
+    let processed = idem.process(&pool, &message, |tx: Tx, message| async move {
+        insert(&tx, &message).await?;
+        let nap = tx.batch_execute("SELECT pg_sleep(3600)");
+        tokio::time::timeout(Duration::from_millis(10), nap)
+            .await?
+            .map_err(HandlerError::from)?;
+        Ok(vec![])
+    });
+    assert_eq!(processed.await.unwrap_err().kind(), ErrorKind::Handler);
+    let sleeping = ground
+        .count(
+            "SELECT coalesce(max(pid), 0)::bigint FROM pg_stat_activity
+             WHERE datname = current_database() AND query = 'SELECT pg_sleep(3600)' AND state = 'active'",
+        )
+        .await;
+    assert_ne!(sleeping, 0);
+    let next = crate::ground::message();
+    let processed = idem.process(&pool, &next, |tx: Tx, message| async move {
+        let row = tx.query_typed_one("SELECT pg_backend_pid()::bigint", &[]).await?;
+        assert_ne!(row.get::<_, i64>(0), sleeping);
+        work(tx, message).await
+    });
+    assert!(matches!(processed.await, Ok(Processed::New { .. })));
+    ground
+        .count(&format!("SELECT pg_terminate_backend({sleeping}::int)::int::bigint"))
+        .await;
+    ground.until_quiet().await;
+    ground.assert_untouched(&message).await;
+}
