@@ -63,7 +63,7 @@ enum Event {
 
 /// Publishes a batch whose lease was asked for at this moment. An error is final.
 pub(super) async fn publish<P: Publisher>(context: Context<'_, P>, batch: &Batch, asked: Instant) -> Result<Outcome, Error> {
-    let lanes = Lanes::new(&batch.messages, |message| context.memory.is_confirmed(message.seq));
+    let lanes = Lanes::new(&batch.messages, |message| context.memory.is_confirmed(message));
     let lease = context.steps.settings.lease;
     let mut work = Work {
         ready: lanes.all().collect(),
@@ -202,9 +202,6 @@ impl<'a, P: Publisher> Work<'a, P> {
                 if self.stepped(result)?.is_some() {
                     self.context.steps.status.parked();
                     telemetry::parked(&self.context.steps.settings.name);
-                    if let Some(place) = self.lanes.next_of(lane) {
-                        self.context.memory.forget(self.messages[place].seq);
-                    }
                     self.advance(lane);
                 }
             }
@@ -220,7 +217,7 @@ impl<'a, P: Publisher> Work<'a, P> {
             Ok(()) => {
                 self.broker_answers();
                 self.context.steps.status.published();
-                self.context.memory.confirmed(message.seq);
+                self.context.memory.confirmed(message);
                 self.advance(lane);
                 return;
             }
@@ -233,7 +230,7 @@ impl<'a, P: Publisher> Work<'a, P> {
             }
             PublishError::Rejected(_) => {
                 self.broker_answers();
-                let failures = self.context.memory.failed(message.seq);
+                let failures = self.context.memory.failed(message);
                 if failures >= settings.max_attempts {
                     self.park(lane, message, format!("after {failures} attempts: {error}"));
                 } else {

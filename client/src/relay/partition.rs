@@ -97,7 +97,13 @@ impl<P: Publisher> Partition<P> {
             memory: &mut self.memory,
             broker: &mut self.broker,
         };
-        match batch::publish(context, batch, asked).await? {
+        let outcome = if self.stop.is_cancelled() {
+            // It came after we were told to stop.
+            Outcome::Unfinished { token: batch.token }
+        } else {
+            batch::publish(context, batch, asked).await?
+        };
+        match outcome {
             Outcome::Done { token } => self.acknowledge(batch, token).await,
             Outcome::Unfinished { token } if self.stop.is_cancelled() => {
                 // Nobody shall have to wait for the lease. If this fails, they do.
@@ -146,7 +152,7 @@ impl<P: Publisher> Partition<P> {
             }
         }
         for message in &batch.messages {
-            self.memory.forget(message.seq);
+            self.memory.forget(message);
         }
         Ok(())
     }

@@ -205,7 +205,8 @@ async fn a_role_of_kind_relay_can_run_one() {
     let role = format!("relay_of_{}", db.name);
     client.batch_execute(&format!("CREATE ROLE {role} LOGIN")).await.unwrap();
     let pool = || {
-        let mut config: tokio_postgres::Config = db.url().parse().unwrap();
+        // A proxy does not know the role.
+        let mut config: tokio_postgres::Config = db.direct_url().parse().unwrap();
         config.user(&role);
         Pool::builder(Manager::new(config, NoTls)).max_size(2).build().unwrap()
     };

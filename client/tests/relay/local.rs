@@ -142,6 +142,8 @@ async fn a_handler_that_fails_is_tried_again_and_one_that_fails_for_good_has_its
     assert_eq!(seen(&client).await, ["flaky"], "what failed was rolled back");
     let parked = parked(&client).await;
     assert_eq!(parked.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [hopeless, unknown]);
+    // At once: not after so many attempts.
+    assert!(parked[0].1.starts_with("it cannot be published: "), "{parked:?}");
     assert!(parked[0].1.contains("no such player"), "{parked:?}");
     assert!(
         parked[1].1.contains("no publisher is set up for the topic \"nowhere\""),

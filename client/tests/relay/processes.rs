@@ -53,7 +53,7 @@ async fn processes_share_the_partitions_and_take_over_from_one_that_dies() {
     dying.until_taken(7).await;
     let second = relay(&broker);
     // The first extends its leases for as long as it lives.
-    broker_is_quiet_or_shares(&client).await;
+    until_leased(&client).await;
     first.kill().await;
     until_acknowledged(&client, "split").await;
 
@@ -98,7 +98,7 @@ async fn processes_share_the_partitions_and_take_over_from_one_that_dies() {
 }
 
 /// Waits until every partition is leased, to whomever.
-async fn broker_is_quiet_or_shares(client: &tokio_postgres::Client) {
+async fn until_leased(client: &tokio_postgres::Client) {
     let leased = "SELECT count(*) = 4 FROM idem.relays WHERE relay = 'split' AND leased_until IS NOT NULL";
     until("all partitions are leased", async || {
         client.query_one(leased, &[]).await.unwrap().get(0)
@@ -106,29 +106,24 @@ async fn broker_is_quiet_or_shares(client: &tokio_postgres::Client) {
     .await;
 }
 
-/// Retrying takes longer than a lease is, and nobody overtakes.
+/// One effect takes longer than the lease and than the other's pauses together, and nobody overtakes.
 #[tokio::test]
 async fn a_lease_is_extended_while_its_batch_is_worked_on() {
     let db = Database::create();
     let mut client = db.connect().await;
     say_rounds(&mut client, &["a", "b"], 3).await;
     let (broker, other) = (Broker::default(), Broker::default());
-    let began = Instant::now();
-    broker.rule(move |says| match says {
-        "a-1" if began.elapsed() < Duration::from_secs(2) => Fate::Reject,
+    broker.rule(|says| match says {
+        "a-1" => Fate::Slowly(Duration::from_secs(3)),
         _ => Fate::Take,
     });
-    let start = |broker: &Broker| {
-        let relay = quick(db.pool(2), broker.clone()).max_attempts(1_000_000);
-        Running::start(relay.lease(Duration::from_millis(400)))
-    };
+    let start = |broker: &Broker| Running::start(quick(db.pool(2), broker.clone()).lease(Duration::from_millis(800)));
     let first = start(&broker);
     broker.until_taken(4).await;
     let second = start(&other);
     until_acknowledged(&client, "default").await;
     first.stop().await;
     second.stop().await;
-    assert!(began.elapsed() > Duration::from_secs(2));
     assert_eq!(broker.of_key("a"), rounds("a", 3));
     assert_eq!(broker.of_key("b"), rounds("b", 3));
     assert_eq!(other.taken(), []);
@@ -179,21 +174,21 @@ async fn who_is_told_to_stop_gives_back_what_it_cannot_finish() {
     assert_eq!(parked(&client).await, []);
 }
 
-/// Without a wake-up every effect would wait for an idle pause.
+/// Who is idle looks every half second or second: an effect would wait for a quarter of a second at least, on average.
 #[tokio::test]
 async fn an_idle_relay_is_woken() {
-    const EFFECTS: u32 = 20;
+    const EFFECTS: u32 = 8;
     let db = Database::create();
     let client = db.connect().await;
     let broker = Broker::default();
     let relay = Running::start(quick(db.pool(2), broker.clone()));
     let mut waited = Duration::ZERO;
-    for n in 0..EFFECTS {
-        // Idle for long enough to have reached the longest pause.
-        tokio::time::sleep(Duration::from_millis(if n == 0 { 2000 } else { 50 })).await;
+    for n in 1..=EFFECTS {
+        // Its pauses have become as long as they get.
+        tokio::time::sleep(Duration::from_millis(1500)).await;
         let sent = Instant::now();
         say(&client, None, &n.to_string()).await;
-        broker.until_taken(n as usize + 1).await;
+        broker.until_taken(n as usize).await;
         waited += sent.elapsed();
     }
     relay.stop().await;
