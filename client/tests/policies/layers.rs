@@ -18,7 +18,7 @@ use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
 
 use crate::{
     ground::{Ground, is_duplicate, is_new, message, note},
-    support::{DEADLINE, until},
+    support::{DEADLINE, in_time, until},
 };
 
 fn layer(ground: &Ground) -> IdemLayer {
@@ -150,7 +150,7 @@ async fn a_limit_below_is_kept_and_no_message_is_lost() {
                 }
             }
         });
-        let processed = tokio::time::timeout(DEADLINE, task).await.unwrap().unwrap();
+        let processed = in_time(task).await.unwrap();
         leaving.abort();
         assert!(is_new(&processed), "{processed:?}");
     }
@@ -166,9 +166,7 @@ async fn a_duplicate_gives_its_place_back_without_a_call() {
         .concurrency_limit(1)
         .service(service_fn(noting));
     for n in 0..3 {
-        let processed = tokio::time::timeout(DEADLINE, service.clone().oneshot(message("a")))
-            .await
-            .unwrap();
+        let processed = in_time(service.clone().oneshot(message("a"))).await;
         assert_eq!(is_new(&processed), n == 0, "{processed:?}");
     }
 }
@@ -182,11 +180,10 @@ async fn a_service_that_is_not_ready_is_not_called() {
         .concurrency_limit(1)
         .service(service_fn(stuck(entered)));
     let first = tokio::spawn(service.ready().await.unwrap().call(message("a")));
-    is_in.recv().await.unwrap();
+    in_time(is_in.recv()).await.unwrap();
     assert!(futures_util::poll!(std::pin::pin!(service.ready())).is_pending());
     first.abort();
-    let ready = tokio::time::timeout(DEADLINE, service.ready()).await;
-    assert!(ready.unwrap().is_ok());
+    assert!(in_time(service.ready()).await.is_ok());
 }
 
 const LOSE: &str = "DO $$ BEGIN RAISE EXCEPTION 'lost' USING ERRCODE = 'serialization_failure'; END $$";
@@ -219,7 +216,7 @@ async fn a_lost_conflict_is_tried_again_through_a_limit() {
         .layer(layer(&ground))
         .concurrency_limit(1)
         .service(service_fn(move |request| unlucky.clone().try_it(request)));
-    let processed = tokio::time::timeout(DEADLINE, service.oneshot(message("a"))).await.unwrap();
+    let processed = in_time(service.oneshot(message("a"))).await;
     assert!(is_new(&processed), "{processed:?}");
     assert_eq!(ground.facts().await, 1);
 }
@@ -228,27 +225,46 @@ async fn a_lost_conflict_is_tried_again_through_a_limit() {
 async fn who_waits_for_a_place_and_who_waits_for_a_connection_do_not_wait_for_each_other() {
     let ground = Ground::new().await;
     assert!(is_new(&ground.process(&Idem::new(), &message("first")).await));
-    let unlucky = Unlucky::default();
-    let one_connection = IdemLayer::new(Idem::new(), ground.pool_of(1));
+    let (unlucky, pool) = (Unlucky::default(), ground.pool_of(1));
+    let (entered, mut is_in) = mpsc::channel(8);
+    let handler = {
+        let pool = pool.clone();
+        move |Protected { tx, message }: Protected| {
+            let (unlucky, pool, entered) = (unlucky.clone(), pool.clone(), entered.clone());
+            async move {
+                entered.send(()).await?;
+                if message.message_id() == Some("loses") {
+                    return unlucky.try_it(Protected { tx, message }).await;
+                }
+                if message.message_id() == Some("has both") {
+                    until("the loser waits for the connection", async || pool.status().waiting == 1).await;
+                }
+                note(tx, message).await
+            }
+        }
+    };
     let service = ServiceBuilder::new()
-        .layer(one_connection)
+        .layer(IdemLayer::new(Idem::new(), pool))
         .concurrency_limit(1)
-        .service(service_fn(move |request| unlucky.clone().try_it(request)));
-    let all = (0..6).map(|n| {
+        .service(service_fn(handler));
+    let run = |id: &'static str| {
         let service = service.clone();
         // As a broker does, until it is done.
         tokio::spawn(async move {
-            while let Err(error) = service.clone().oneshot(message(&format!("m-{n}"))).await {
+            while let Err(error) = service.clone().oneshot(message(id)).await {
                 assert!(error.is_retryable(), "{error}");
             }
         })
-    });
-    let all = futures_util::future::try_join_all(all);
-    tokio::time::timeout(DEADLINE, all)
-        .await
-        .expect("nobody waits for ever")
-        .unwrap();
-    assert_eq!(ground.facts().await, 7);
+    };
+    let mut all = Vec::new();
+    for id in ["loses", "has both"] {
+        all.push(run(id));
+        in_time(is_in.recv()).await.unwrap();
+    }
+    // It gets its place before the loser gets the connection, and asks for the connection after it.
+    all.push(run("has a place"));
+    in_time(futures_util::future::try_join_all(all)).await.unwrap();
+    assert_eq!(ground.facts().await, 4);
 }
 
 #[tokio::test]

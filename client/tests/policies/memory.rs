@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::{
     ground::{Ground, idem, is_duplicate, is_new, message, note},
-    support::until,
+    support::{in_time, until},
 };
 
 fn in_memory() -> Idem {
@@ -79,7 +79,7 @@ async fn held(ground: &Ground, idem: &Idem, fails: bool) -> Held {
         })
         .await
     });
-    is_in.recv().await.unwrap();
+    in_time(is_in.recv()).await.unwrap();
     Held { go, first }
 }
 
@@ -106,8 +106,8 @@ async fn a_concurrent_duplicate_waits_for_the_first() {
     tokio::task::yield_now().await;
     assert!(!second.is_finished());
     held.go.notify_one();
-    assert!(is_new(&held.first.await.unwrap()));
-    assert!(is_duplicate(&second.await.unwrap()));
+    assert!(is_new(&in_time(held.first).await.unwrap()));
+    assert!(is_duplicate(&in_time(second).await.unwrap()));
     assert_eq!((calls.load(Ordering::Relaxed), ground.facts().await), (0, 1));
 }
 
@@ -120,8 +120,8 @@ async fn a_concurrent_duplicate_takes_over_from_a_first_that_fails() {
     tokio::task::yield_now().await;
     assert_eq!(calls.load(Ordering::Relaxed), 0);
     held.go.notify_one();
-    assert!(held.first.await.unwrap().is_err());
-    assert!(is_new(&second.await.unwrap()));
+    assert!(in_time(held.first).await.unwrap().is_err());
+    assert!(is_new(&in_time(second).await.unwrap()));
     assert_eq!((calls.load(Ordering::Relaxed), ground.facts().await), (1, 1));
 }
 
@@ -134,7 +134,7 @@ async fn a_concurrent_duplicate_takes_over_from_a_first_that_is_cancelled() {
     tokio::task::yield_now().await;
     held.first.abort();
     assert!(held.first.await.unwrap_err().is_cancelled());
-    assert!(is_new(&second.await.unwrap()));
+    assert!(is_new(&in_time(second).await.unwrap()));
     assert_eq!((calls.load(Ordering::Relaxed), ground.facts().await), (1, 1));
 }
 
@@ -146,7 +146,7 @@ async fn who_shall_not_wait_is_told_that_it_is_in_progress() {
     let answer = ground.process(&idem, &message("a")).await.unwrap();
     assert_eq!(answer, Processed::InProgress);
     held.go.notify_one();
-    assert!(is_new(&held.first.await.unwrap()));
+    assert!(is_new(&in_time(held.first).await.unwrap()));
     assert!(is_duplicate(&ground.process(&idem, &message("a")).await));
     assert_eq!(ground.facts().await, 1);
 }

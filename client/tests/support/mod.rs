@@ -73,3 +73,8 @@ where
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
+
+/// Waits for what must come, and fails when it does not.
+pub async fn in_time<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(DEADLINE, what).await.expect("it never came")
+}
