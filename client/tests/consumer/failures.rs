@@ -170,23 +170,23 @@ async fn a_database_that_is_not_set_up_sends_nothing_to_the_dead_letters() {
 async fn a_server_that_takes_no_writes_sends_nothing_to_the_dead_letters() {
     let ground = Ground::new().await;
     let broker = Broker::with([message("m", "")]).closed();
-    let read_only = async |is: &str| {
-        let client = ground.pool.get().await.unwrap();
-        client.batch_execute("SET default_transaction_read_only = off").await.unwrap();
-        let alter = format!("EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = {is}', current_database())");
-        client.batch_execute(&format!("DO $$ BEGIN {alter}; END $$")).await.unwrap();
+    let read_only = |is: &str| {
         // It holds for new sessions.
-        drop(client);
-        ground.pool.retain(|_, _| false);
+        ground.psql(&format!(
+            "SET default_transaction_read_only = off;
+             SELECT format('ALTER DATABASE %I SET default_transaction_read_only = {is}', current_database()) \\gexec
+             SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
+             WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        ));
     };
-    read_only("on").await;
+    read_only("on");
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .handle("set-up", crate::ground::noting())
         .back_off(SHORT, LONG)
         .max_deliveries(2);
     let running = tokio::spawn(consumer.run(pending()));
     until("it was given back three times", async || broker.told().retried.len() >= 3).await;
-    read_only("off").await;
+    read_only("off");
     let summary = in_time(running).await.unwrap().unwrap();
     assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 0, 0));
 }

@@ -21,8 +21,9 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 
 pub struct Ground {
     pub pool: Pool,
+    database: String,
     // After the pool: the last test that runs takes the server down.
-    _server: Arc<Server>,
+    server: Arc<Server>,
 }
 
 impl Ground {
@@ -34,8 +35,14 @@ impl Ground {
         server.psql(&database, SCHEMA);
         Self {
             pool: pool(&server.url(&database)),
-            _server: server,
+            database,
+            server,
         }
+    }
+
+    /// Runs SQL past every proxy, each statement by itself.
+    pub fn psql(&self, sql: &str) {
+        self.server.psql(&self.database, sql);
     }
 
     /// What was handled, in the order of its writing: ids, each as often as it took effect.
