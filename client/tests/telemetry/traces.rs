@@ -5,7 +5,8 @@ use opentelemetry::trace::{SpanId, SpanKind, Status, TraceId, TracerProvider};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
 use serde_json::json;
 use tokio::sync::oneshot;
-use tracing_subscriber::layer::SubscriberExt;
+use tracing::Subscriber;
+use tracing_subscriber::{filter::LevelFilter, layer::SubscriberExt};
 
 use crate::{Broker, support::Database};
 
@@ -19,13 +20,22 @@ impl Spans {
     fn collect() -> &'static Self {
         // One for all threads: whether a span is wanted is decided once, by whoever meets it first.
         static SPANS: LazyLock<(Spans, SdkTracerProvider)> = LazyLock::new(|| {
-            let exporter = InMemorySpanExporter::default();
-            let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
-            let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("telemetry"));
-            tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer)).unwrap();
-            (Spans(exporter), provider)
+            let (spans, provider, subscriber) = Spans::all_down_to(LevelFilter::TRACE);
+            tracing::subscriber::set_global_default(subscriber).unwrap();
+            (spans, provider)
         });
         &SPANS.0
+    }
+
+    fn all_down_to(level: LevelFilter) -> (Self, SdkTracerProvider, impl Subscriber + Send + Sync) {
+        let exporter = InMemorySpanExporter::default();
+        let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
+        let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("telemetry"));
+        (
+            Spans(exporter),
+            provider,
+            tracing_subscriber::registry().with(layer).with(level),
+        )
     }
 
     fn all(&self) -> Vec<SpanData> {
@@ -221,4 +231,25 @@ async fn a_failure_is_one_of_the_span_and_a_duplicate_is_not() {
         // It came with no trace: this is where one begins.
         assert_eq!(last.parent_span_id, SpanId::INVALID);
     }
+}
+
+#[tokio::test]
+async fn where_calls_are_not_collected_their_outcome_is_noted_nowhere_else() {
+    let database = Database::create();
+    let pool = database.pool(2);
+    // With two subscribers each is asked for itself.
+    Spans::collect();
+    let (spans, _provider, subscriber) = Spans::all_down_to(LevelFilter::INFO);
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let handler = |_: Tx, _| async { Ok(vec![next()]) };
+    let processed = Idem::new().process(&pool, &message("at info", "m-1", TRACE), handler).await;
+    assert!(matches!(processed, Ok(Processed::New { .. })), "{processed:?}");
+    let process = spans.one("process at info");
+    let outcomes = process
+        .attributes
+        .iter()
+        .filter(|attribute| attribute.key.as_str() == "idem.outcome");
+    let outcomes: Vec<_> = outcomes.map(|outcome| outcome.value.to_string()).collect();
+    assert_eq!(outcomes, ["new"]);
+    assert_eq!(spans.all().len(), 1);
 }
