@@ -33,7 +33,6 @@ impl Verdict {
                 | ErrorKind::ConnectionLost
                 | ErrorKind::PoolExhausted
                 // These are no fault of any message, and would send all of them to the dead letters.
-                | ErrorKind::ReadOnly
                 | ErrorKind::NotGranted
                 | ErrorKind::NotInstalled => Self::Away(error),
                 _ => Self::Failed(error),

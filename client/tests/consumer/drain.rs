@@ -1,8 +1,13 @@
 //! A shutdown loses nothing: what is being processed is finished, what waits is given back.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{future::pending, pin::pin, sync::Arc, time::Duration};
 
-use idem_client::{Batches, Consumer, Message, Tx};
+use futures_util::poll;
+use idem_client::{Batches, Consumer, Message, Tx, terminated};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::{
@@ -189,4 +194,15 @@ async fn a_broker_that_does_not_answer_does_not_hold_up_a_shutdown_for_ever() {
     let summary = in_time(consumer.run(four_done)).await.unwrap();
     assert_eq!((summary.handled, summary.failed_settlements), (4, 4));
     assert_eq!(broker.told().dropped.len(), 4);
+}
+
+#[tokio::test]
+async fn a_process_that_is_asked_to_end_hears_it() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut asked = pin!(terminated());
+        // From its first poll on a signal does not end the process any more.
+        assert!(poll!(asked.as_mut()).is_pending());
+        kill(Pid::this(), signal).unwrap();
+        in_time(asked).await;
+    }
 }
