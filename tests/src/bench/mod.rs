@@ -6,6 +6,7 @@
 //! business update.
 
 mod batch;
+mod broker;
 mod footprint;
 mod ground;
 mod idem;
@@ -51,6 +52,8 @@ pub fn run(options: &Options) -> Result<bool> {
             Part::D => old_snapshot::run(&install, options)?,
             Part::E => outbox::run(&install, options)?,
             Part::F => process::run(&install, options)?,
+            Part::G => broker::consume(&install, options)?,
+            Part::H => broker::publish(&install, options)?,
         };
         for table in tables {
             println!("\n{table}");

@@ -19,10 +19,14 @@ pub enum Part {
     E,
     /// The client's `process()`, against the same transaction without protection
     F,
+    /// The consumer runtime on RabbitMQ and NATS, against the same consumer without idem
+    G,
+    /// The relay to RabbitMQ and NATS, against a publisher that reads from memory
+    H,
 }
 
 impl Part {
-    const ALL: [Self; 6] = [Self::A, Self::B, Self::C, Self::D, Self::E, Self::F];
+    const ALL: [Self; 8] = [Self::A, Self::B, Self::C, Self::D, Self::E, Self::F, Self::G, Self::H];
 }
 
 /// The command line.

@@ -1,0 +1,88 @@
+//! The relay against a publisher with the same confirmations that reads from memory.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use deadpool_postgres::Pool;
+use idem_client::{Relay, RelayStatus};
+use idem_cluster::Install;
+use tokio::sync::watch;
+
+use super::lines::{self, AnyPublisher, Broker};
+use super::{pool, runtime};
+use crate::bench::ground;
+use crate::bench::options::Options;
+use crate::bench::report::{Rounds, Table, Target};
+use crate::bench::side::Side;
+use crate::bench::wire::Session;
+
+/// Publishes under way at once, on both sides.
+const IN_FLIGHT: usize = 256;
+
+pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
+    let cluster = ground::start(install, "bench-publish", &[])?;
+    let runtime = runtime()?;
+    let database = pool(&cluster, Side::Idem.database())?;
+    let count = options.sized(20_000, 2_000);
+    let mut table = Table::new(
+        "h. the relay, against a publisher that reads from memory",
+        ["outbox to broker, effects/s", "memory to broker, effects/s"],
+    );
+    table.note(format!(
+        "{count} effects without a key, each confirmed by the broker; at most {IN_FLIGHT} under way; the relay leases batches and acknowledges them"
+    ));
+    for broker in Broker::all()? {
+        let mut rounds = Rounds::default();
+        for round in 0..options.rounds() {
+            for side in Side::in_turn(round) {
+                let rate = runtime.block_on(async {
+                    let line = broker.make_line().await?;
+                    match side {
+                        Side::Idem => from_outbox(&database, broker.publisher(), &line, count).await,
+                        Side::HandWritten => from_memory(&broker.publisher(), &line, count).await,
+                    }
+                })?;
+                match side {
+                    Side::Idem => rounds.ours.push(rate),
+                    Side::HandWritten => rounds.theirs.push(rate),
+                }
+            }
+        }
+        table.rounds(broker.name(), &rounds, Target::AtLeast(0.7));
+    }
+    table.note(ground::settings(&mut Session::connect(&cluster, Side::Idem.database())?)?);
+    Ok(vec![table])
+}
+
+async fn from_memory(publisher: &AnyPublisher, line: &str, count: u32) -> Result<f64> {
+    let messages = lines::messages(line, count);
+    // The connection is there before the clock starts, on both sides.
+    lines::publish_all(publisher, &lines::messages(line, 1), 1).await?;
+    let start = Instant::now();
+    lines::publish_all(publisher, &messages, IN_FLIGHT).await?;
+    Ok(f64::from(count) / start.elapsed().as_secs_f64())
+}
+
+async fn from_outbox(pool: &Pool, publisher: AnyPublisher, line: &str, count: u32) -> Result<f64> {
+    lines::publish_all(&publisher, &lines::messages(line, 1), 1).await?;
+    pool.get()
+        .await?
+        .execute(
+            "SELECT idem_send($1, jsonb_build_object('account', n)) FROM generate_series(1, $2::int4) n",
+            &[&line, &count.cast_signed()],
+        )
+        .await?;
+    let relay = Relay::new(pool.clone(), publisher).in_flight(IN_FLIGHT);
+    let status = relay.status();
+    let start = Instant::now();
+    let summary = relay.run(has_published(status, count)).await?;
+    // To the last acknowledgement in the database.
+    let seconds = start.elapsed().as_secs_f64();
+    ensure!(summary.published == u64::from(count), "{summary:?}");
+    Ok(f64::from(count) / seconds)
+}
+
+async fn has_published(mut status: watch::Receiver<RelayStatus>, count: u32) {
+    // An error means that the relay has ended by itself, which its summary tells.
+    let _ = status.wait_for(|status| status.published >= u64::from(count)).await;
+}
