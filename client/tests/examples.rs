@@ -1,15 +1,24 @@
 //! The examples are programs that run: each against a real server, as its first lines say.
 
 use std::{
+    collections::BTreeSet,
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     path::PathBuf,
     process::{Child, Command, Stdio},
+    time::{Duration, Instant},
 };
 
+use idem_brokers::RabbitMq;
+use idem_client::{
+    OutgoingMessage, Publisher, RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription, Settlement, Source,
+};
 use idem_cluster::{Cluster, Install};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use uuid::Uuid;
+
+const DEADLINE: Duration = Duration::from_secs(60);
 
 fn server(name: &str) -> Cluster {
     let install = Install::from_env().expect("cargo xtask setup makes the install");
@@ -124,4 +133,51 @@ fn ones_own_transport_feeds_a_consumer() {
     assert_eq!(said.lines().last(), Some("2 handled, 1 duplicate"), "{said}");
     let effects = "SELECT count(*) FROM idem.outbox_row WHERE topic = 'stock'";
     assert_eq!(cluster.psql("postgres", effects).unwrap().trim(), "2");
+}
+
+/// Five deliveries of two payments: each is booked once, and has one receipt.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rabbitmq_service_books_each_payment_once_and_sends_its_receipt() {
+    let cluster = server("example-rabbitmq");
+    let broker = RabbitMq::start().unwrap();
+    let service = Running(
+        example("rabbitmq_service")
+            .arg(cluster.connection_string("postgres"))
+            .arg(broker.url())
+            .spawn()
+            .unwrap(),
+    );
+
+    let config = RabbitMqConfig::new(broker.url());
+    let publisher = RabbitMqPublisher::new(config.clone());
+    let ids = [Uuid::new_v4(), Uuid::new_v4()];
+    for id in [ids[0], ids[0], ids[1], ids[0], ids[1]] {
+        let payment = OutgoingMessage::new(id, "payments", r#"{"account": 7, "amount": 100}"#);
+        // Until the service has made its queue there is nowhere to go.
+        let deadline = Instant::now() + DEADLINE;
+        while let Err(error) = publisher.publish(&payment).await {
+            assert!(Instant::now() < deadline, "{error}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    let mut receipts = RabbitMqSource::new(config, RabbitMqSubscription::new("receipts"));
+    let mut seen = BTreeSet::new();
+    while seen.len() < ids.len() {
+        let receipt = tokio::time::timeout(DEADLINE, receipts.next())
+            .await
+            .expect("a receipt")
+            .unwrap()
+            .unwrap();
+        seen.insert(receipt.message().message_id().unwrap().to_owned());
+        receipt.settle(Settlement::Acknowledge).await.unwrap();
+    }
+    assert_eq!(
+        cluster.psql("postgres", "SELECT id, paid FROM account").unwrap().trim(),
+        "7|200"
+    );
+    let recorded = "SELECT count(*), count(DISTINCT message_id) FROM idem.outbox_row";
+    assert_eq!(cluster.psql("postgres", recorded).unwrap().trim(), "2|2");
+    let status = tokio::task::spawn_blocking(|| service.terminate()).await.unwrap();
+    assert!(status.success());
 }
