@@ -1,3 +1,79 @@
-//! Publishes the outbox to a broker.
+//! Publishes the outbox to a broker: settings, a pool, a publisher, and the relay of `idem-client` until it is told to stop.
 
-fn main() {}
+mod arguments;
+mod broker;
+mod config;
+mod database;
+mod exit;
+mod http;
+mod log;
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Parser;
+use idem_client::{Relay, relay_partitions, terminated};
+use metrics_exporter_prometheus::PrometheusBuilder;
+
+use crate::{
+    arguments::Arguments,
+    broker::Publishers,
+    config::Config,
+    exit::{Exit, Failure},
+    http::Server,
+};
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments).await {
+        Ok(()) => Exit::Stopped.into(),
+        Err(failure) => failure.report(),
+    }
+}
+
+async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    log::start(&arguments.log, arguments.log_format).map_err(Failure::settings)?;
+    let config = Config::read(arguments).map_err(Failure::settings)?;
+    let pool = database::pool(&config.database).map_err(Failure::settings)?;
+    if arguments.check {
+        return check(&config, &pool).await;
+    }
+
+    let metrics = PrometheusBuilder::new()
+        .install_recorder()
+        .context("the metrics cannot be recorded")?;
+    let publisher = Publishers::new(config.broker).map_err(Failure::settings)?;
+    let relay = Relay::new(pool, publisher)
+        .name(config.relay)
+        .batch(config.publish.batch)
+        .in_flight(config.publish.in_flight)
+        .lease(config.publish.lease)
+        .max_attempts(config.publish.max_attempts);
+    let http = Server::bind(config.http.listen, relay.status(), metrics)
+        .await
+        .map_err(Failure::settings)?;
+
+    tokio::select! {
+        summary = relay.run(terminated()) => {
+            let summary = summary?;
+            tracing::info!(published = summary.published, parked = summary.parked, "stopped");
+            Ok(())
+        }
+        ended = http.run() => {
+            ended.context("health and metrics are no longer served")?;
+            Ok(())
+        }
+    }
+}
+
+/// What can be found out without publishing anything.
+async fn check(config: &Config, pool: &deadpool_postgres::Pool) -> Result<(), Failure> {
+    let connection = pool.get().await.map_err(idem_client::Error::from)?;
+    let partitions = relay_partitions(&**connection, &config.relay).await?;
+    println!(
+        "relay \"{}\" has {partitions} partition(s); the settings are right",
+        config.relay
+    );
+    Ok(())
+}

@@ -1,0 +1,34 @@
+//! The broker of the settings, as one publisher.
+
+use anyhow::{Result, anyhow};
+use idem_client::{KafkaPublisher, NatsPublisher, OutgoingMessage, PublishError, Publisher, RabbitMqPublisher};
+
+use crate::config::Broker;
+
+/// One of the publishers that there are.
+pub enum Publishers {
+    RabbitMq(RabbitMqPublisher),
+    Nats(NatsPublisher),
+    Kafka(KafkaPublisher),
+}
+
+impl Publishers {
+    /// The publisher for this broker; it connects when it is first needed.
+    pub fn new(broker: Broker) -> Result<Self> {
+        Ok(match broker {
+            Broker::RabbitMq(config) => Self::RabbitMq(RabbitMqPublisher::new(config)),
+            Broker::Nats(config) => Self::Nats(NatsPublisher::new(config)),
+            Broker::Kafka(config) => Self::Kafka(KafkaPublisher::new(&config).map_err(|error| anyhow!(error))?),
+        })
+    }
+}
+
+impl Publisher for Publishers {
+    async fn publish(&self, message: &OutgoingMessage) -> Result<(), PublishError> {
+        match self {
+            Self::RabbitMq(publisher) => publisher.publish(message).await,
+            Self::Nats(publisher) => publisher.publish(message).await,
+            Self::Kafka(publisher) => publisher.publish(message).await,
+        }
+    }
+}

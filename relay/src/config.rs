@@ -1,0 +1,256 @@
+//! The settings: a file, and what the command line and the environment put before it.
+
+use std::{fs, net::SocketAddr, path::PathBuf, time::Duration};
+
+use anyhow::{Context, Result};
+use idem_client::{KafkaConfig, NatsConfig, RabbitMqConfig};
+use serde::Deserialize;
+use toml::{Table, Value};
+
+use crate::arguments::{Arguments, BrokerKind};
+
+/// All settings.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Config {
+    /// The relay to work for.
+    #[serde(default = "default_relay")]
+    pub relay: String,
+    pub database: Database,
+    pub broker: Broker,
+    #[serde(default)]
+    pub publish: Publish,
+    #[serde(default)]
+    pub http: Http,
+}
+
+/// Where the effects are.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Database {
+    /// A URL or key=value pairs, as for psql.
+    pub url: String,
+    /// At most so many connections.
+    #[serde(default = "default_connections")]
+    pub connections: usize,
+    /// PEM certificates to trust instead of the system's.
+    pub ca: Option<PathBuf>,
+}
+
+/// Where the effects go.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Broker {
+    RabbitMq(RabbitMqConfig),
+    Nats(NatsConfig),
+    Kafka(KafkaConfig),
+}
+
+/// How they go.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Publish {
+    /// Effects of one lease.
+    pub batch: u32,
+    /// Publishes under way at once.
+    pub in_flight: usize,
+    /// How long a batch is ours.
+    #[serde(with = "humantime_serde")]
+    pub lease: Duration,
+    /// After so many refusals an effect is parked.
+    pub max_attempts: u32,
+}
+
+impl Default for Publish {
+    fn default() -> Self {
+        Self {
+            batch: 500,
+            in_flight: 256,
+            lease: Duration::from_secs(30),
+            max_attempts: 10,
+        }
+    }
+}
+
+/// Where it can be looked at.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Http {
+    pub listen: SocketAddr,
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 9187)),
+        }
+    }
+}
+
+fn default_relay() -> String {
+    "default".to_owned()
+}
+
+fn default_connections() -> usize {
+    4
+}
+
+impl std::fmt::Debug for Database {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The URL can hold a password.
+        f.debug_struct("Database")
+            .field("connections", &self.connections)
+            .field("ca", &self.ca)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Config {
+    /// Reads the file, if there is one, and puts the arguments before it.
+    pub fn read(arguments: &Arguments) -> Result<Self> {
+        let mut table = match &arguments.config {
+            Some(path) => {
+                let text = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
+                text.parse::<Table>()
+                    .with_context(|| format!("{} is not TOML", path.display()))?
+            }
+            None => Table::new(),
+        };
+        put(&mut table, &["relay"], arguments.relay.clone())?;
+        put(&mut table, &["database", "url"], arguments.database_url.clone())?;
+        put(&mut table, &["broker", "kind"], arguments.broker.map(BrokerKind::name))?;
+        // Kafka has no URL but a list of brokers.
+        let is_kafka = broker_kind(&table).is_some_and(|kind| kind == BrokerKind::Kafka.name());
+        let place = if is_kafka { "brokers" } else { "url" };
+        put(&mut table, &["broker", place], arguments.broker_url.clone())?;
+        put(
+            &mut table,
+            &["http", "listen"],
+            arguments.listen.map(|address| address.to_string()),
+        )?;
+        table.try_into().context(ADVICE)
+    }
+}
+
+fn broker_kind(table: &Table) -> Option<&str> {
+    table.get("broker")?.get("kind")?.as_str()
+}
+
+const ADVICE: &str = "the settings are not complete or not right; needed are the URL of the database (--database-url), and kind and URL of the \
+                      broker (--broker, --broker-url): see --help";
+
+/// Sets one value, in tables that are made where they are missing.
+fn put(table: &mut Table, path: &[&str], value: Option<impl Into<Value>>) -> Result<()> {
+    let (Some(value), Some((last, parents))) = (value, path.split_last()) else {
+        return Ok(());
+    };
+    let mut place = table;
+    for name in parents {
+        place = place
+            .entry(*name)
+            .or_insert_with(|| Value::Table(Table::new()))
+            .as_table_mut()
+            .with_context(|| format!("`{name}` in the file is not a table"))?;
+    }
+    place.insert((*last).to_owned(), value.into());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use clap::Parser;
+
+    use super::*;
+
+    fn read(file: &str, arguments: &[&str]) -> Result<Config> {
+        let mut path = tempfile::NamedTempFile::new()?;
+        path.write_all(file.as_bytes())?;
+        let name = path.path().display().to_string();
+        let line = ["idem-relay", "--config", &name].into_iter().chain(arguments.iter().copied());
+        Config::read(&Arguments::try_parse_from(line)?)
+    }
+
+    const FILE: &str = r#"
+        relay = "orders"
+        [database]
+        url = "host=db"
+        [broker]
+        kind = "rabbitmq"
+        url = "amqp://one"
+        [publish]
+        lease = "1m"
+    "#;
+
+    #[test]
+    fn what_is_not_given_has_a_default() {
+        let config = read(FILE, &[]).unwrap();
+        assert_eq!(config.relay, "orders");
+        assert_eq!(config.publish.lease, Duration::from_secs(60));
+        assert_eq!(config.publish.batch, 500);
+        assert_eq!(config.database.connections, 4);
+        assert!(config.http.listen.ip().is_loopback());
+    }
+
+    #[test]
+    fn the_command_line_goes_before_the_file() {
+        let config = read(FILE, &["--relay", "other", "--database-url", "host=elsewhere"]).unwrap();
+        assert_eq!(
+            (config.relay.as_str(), config.database.url.as_str()),
+            ("other", "host=elsewhere")
+        );
+    }
+
+    #[test]
+    fn a_typo_is_an_error_and_says_what_would_be_right() {
+        let error = format!("{:#}", read(&FILE.replace("lease", "leese"), &[]).unwrap_err());
+        assert!(error.contains("leese") && error.contains("max-attempts"), "{error}");
+        let error = format!(
+            "{:#}",
+            read(&FILE.replace("url = \"amqp://one\"", "url = \"amqp://one\"\nurll = 1"), &[]).unwrap_err()
+        );
+        assert!(error.contains("urll"), "{error}");
+    }
+
+    #[test]
+    fn the_file_of_the_guide_is_one() {
+        let guide = include_str!("../README.md");
+        let file = guide
+            .split("```toml\n")
+            .nth(1)
+            .and_then(|rest| rest.split("```").next())
+            .unwrap();
+        let config = read(file, &[]).unwrap();
+        assert_eq!((config.publish.batch, config.publish.lease), (500, Duration::from_secs(30)));
+        assert!(matches!(config.broker, Broker::RabbitMq(_)), "{config:?}");
+    }
+
+    #[test]
+    fn every_broker_has_its_place_for_the_url() {
+        for (kind, url) in [("rabbitmq", "amqp://b"), ("nats", "nats://b"), ("kafka", "b:9092")] {
+            let line = [
+                "idem-relay",
+                "--database-url",
+                "host=db",
+                "--broker",
+                kind,
+                "--broker-url",
+                url,
+            ];
+            Config::read(&Arguments::parse_from(line)).unwrap_or_else(|error| panic!("{kind}: {error:#}"));
+        }
+    }
+
+    #[test]
+    fn nothing_at_all_says_what_is_needed() {
+        let error = format!("{:#}", Config::read(&Arguments::parse_from(["idem-relay"])).unwrap_err());
+        assert!(error.contains("--database-url"), "{error}");
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        let config = read(FILE, &["--database-url", "postgres://relay:secret@db/shop"]).unwrap();
+        assert!(!format!("{config:?}").contains("secret"));
+    }
+}

@@ -1,0 +1,249 @@
+//! The program as an operator meets it: a real database, a real broker, signals, HTTP.
+
+use std::{
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use idem_brokers::Nats;
+use idem_cluster::{Cluster, Install};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+/// A busy machine takes its time.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn server() -> Cluster {
+    let install = Install::from_env().expect("cargo xtask setup makes the install");
+    let cluster = Cluster::builder(&install).name("idem-relay").start().unwrap();
+    cluster.psql("postgres", "CREATE EXTENSION idem").unwrap();
+    cluster
+}
+
+fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_idem-relay"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("IDEM_RELAY_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn answer(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// A running relay, killed at the end whatever happens.
+struct Running {
+    child: Child,
+    port: u16,
+}
+
+impl Running {
+    fn start(cluster: &Cluster, kind: &str, broker: &str) -> Self {
+        let port = free_port();
+        let child = program()
+            .env("IDEM_RELAY_DATABASE_URL", cluster.connection_string("postgres"))
+            .env("IDEM_RELAY_BROKER_URL", broker)
+            .args(["--broker", kind, "--listen", &format!("127.0.0.1:{port}")])
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self { child, port }
+    }
+
+    /// Status line and body of a GET; `None` while nobody listens.
+    fn get(&self, path: &str) -> Option<(String, String)> {
+        let mut connection = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        write!(
+            connection,
+            "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+        )
+        .ok()?;
+        let mut text = String::new();
+        connection.read_to_string(&mut text).ok()?;
+        let (head, body) = text.split_once("\r\n\r\n")?;
+        Some((head.lines().next()?.to_owned(), body.to_owned()))
+    }
+
+    fn get_until(&self, path: &str, is_fine: impl Fn(&str, &str) -> bool) -> String {
+        let start = Instant::now();
+        loop {
+            let answer = self.get(path);
+            if let Some((status, body)) = &answer
+                && is_fine(status, body)
+            {
+                return body.clone();
+            }
+            assert!(start.elapsed() < DEADLINE, "{path} still answers {answer:?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn terminate(mut self) -> ExitStatus {
+        kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM).unwrap();
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn is_200(status: &str, _: &str) -> bool {
+    status.contains(" 200 ")
+}
+
+#[test]
+fn the_outbox_reaches_the_broker_and_a_signal_ends_it_in_order() {
+    let cluster = server();
+    let mut nats = Nats::start().unwrap();
+    make_stream(&nats);
+    let relay = Running::start(&cluster, "nats", &nats.url());
+    relay.get_until("/livez", is_200);
+    relay.get_until("/readyz", is_200);
+
+    let send = "SELECT count(idem_send('facts', to_jsonb(n))) FROM generate_series(1, 200) n";
+    assert_eq!(cluster.psql("postgres", send).unwrap().trim(), "200");
+    let published = |body: &str| sum_of(body, "idem_relay_published_total");
+    relay.get_until("/metrics", |_, body| published(body) >= 200.0);
+    assert_eq!(stream_length(&nats), 200);
+
+    // The broker goes away and comes again: not ready, then ready, and nothing is lost.
+    nats.kill().unwrap();
+    cluster.psql("postgres", send).unwrap();
+    relay.get_until("/readyz", |status, body| {
+        status.contains(" 503 ") && body.contains("broker: away")
+    });
+    relay.get_until("/livez", is_200);
+    nats.start_again().unwrap();
+    relay.get_until("/readyz", is_200);
+    relay.get_until("/metrics", |_, body| published(body) >= 400.0);
+    assert_eq!(
+        stream_length(&nats),
+        400,
+        "a message id that came twice is dropped by the stream"
+    );
+
+    assert_eq!(relay.terminate().code(), Some(0));
+    let lag = "SELECT sum(lag_messages) FROM idem.relays";
+    assert_eq!(
+        cluster.psql("postgres", lag).unwrap().trim(),
+        "0",
+        "what was published is acknowledged"
+    );
+}
+
+/// The sum of all lines of one metric.
+fn sum_of(body: &str, name: &str) -> f64 {
+    body.lines()
+        .filter(|line| line.starts_with(name))
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+        .sum()
+}
+
+fn on_runtime<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Runtime::new().unwrap().block_on(work)
+}
+
+fn make_stream(nats: &Nats) {
+    on_runtime(async {
+        let client = async_nats::connect(nats.url()).await.unwrap();
+        let stream = async_nats::jetstream::stream::Config {
+            name: "FACTS".into(),
+            subjects: vec!["facts".into()],
+            ..Default::default()
+        };
+        async_nats::jetstream::new(client).create_stream(stream).await.unwrap();
+    });
+}
+
+fn stream_length(nats: &Nats) -> u64 {
+    on_runtime(async {
+        let client = async_nats::connect(nats.url()).await.unwrap();
+        let mut stream = async_nats::jetstream::new(client).get_stream("FACTS").await.unwrap();
+        stream.info().await.unwrap().state.messages
+    })
+}
+
+#[test]
+fn wrong_settings_are_told_before_anything_is_begun() {
+    let output = answer(&mut program());
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(stderr(&output).contains("--database-url"), "{}", stderr(&output));
+
+    let output = answer(program().args(["--broker", "pigeon"]));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("rabbitmq"), "{}", stderr(&output));
+
+    let output = answer(program().args(["--config", "/does/not/exist"]));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("/does/not/exist"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_database_that_refuses_has_an_exit_code_of_its_own() {
+    let cluster = server();
+    let ask = |arguments: &[&str], database: &str| {
+        answer(
+            program()
+                .args(["--check", "--broker", "nats", "--broker-url", "nats://127.0.0.1:1"])
+                .args(["--database-url", &cluster.connection_string(database)])
+                .args(arguments),
+        )
+    };
+    let fine = ask(&[], "postgres");
+    assert!(fine.status.success(), "{fine:?}");
+    assert!(String::from_utf8_lossy(&fine.stdout).contains("1 partition"), "{fine:?}");
+
+    let no_relay = ask(&["--relay", "nobody"], "postgres");
+    assert_eq!(no_relay.status.code(), Some(3), "{no_relay:?}");
+    assert!(stderr(&no_relay).contains("idem_create_relay"), "{}", stderr(&no_relay));
+
+    let no_extension = ask(&[], "template1");
+    assert_eq!(no_extension.status.code(), Some(3), "{no_extension:?}");
+
+    // Not only when checking.
+    let run = answer(
+        program()
+            .args(["--broker", "nats", "--broker-url", "nats://127.0.0.1:1", "--relay", "nobody"])
+            .args([
+                "--listen",
+                "127.0.0.1:0",
+                "--database-url",
+                &cluster.connection_string("postgres"),
+            ]),
+    );
+    assert_eq!(run.status.code(), Some(3), "{run:?}");
+}
+
+#[test]
+fn help_says_what_it_does_what_the_role_needs_and_how_it_ends() {
+    let output = answer(program().arg("--help"));
+    let help = String::from_utf8(output.stdout).unwrap();
+    for needed in [
+        "Publishes the outbox",
+        "--database-url",
+        "IDEM_RELAY_DATABASE_URL",
+        "idem_grant('relay', 'relay')",
+        "Exit codes",
+        "/readyz",
+    ] {
+        assert!(help.contains(needed), "{needed} is missing:\n{help}");
+    }
+}
