@@ -7,17 +7,27 @@ use anyhow::Result;
 use crate::context::Context;
 use crate::{build, snapshot, step};
 
-/// What is quick.
-const PLAIN: [&str; 8] = [
+/// What needs no features.
+const PLAIN: [&str; 12] = [
     "--package",
     "idem-core",
     "--package",
-    "idem-client",
-    "--package",
     "idem-cluster",
+    "--package",
+    "idem-brokers",
+    "--package",
+    "idem-relay",
+    "--package",
+    "idem-compile-fail",
     "--package",
     "xtask",
 ];
+
+/// The client with every broker.
+const CLIENT: [&str; 3] = ["--package", "idem-client", "--all-features"];
+
+/// With it the tests of the client reach their server through PgBouncer in transaction mode.
+const THROUGH_PGBOUNCER: &str = "IDEM_TEST_PGBOUNCER";
 
 /// The biggest test binary runs last and alone, so that its summary ends the output.
 const LAST: &str = "server";
@@ -29,6 +39,17 @@ pub fn test(context: &Context, filter: Option<&str>) -> Result<()> {
     let mut plain = context.cargo(["test"]);
     plain.args(PLAIN).args(filter);
     step::show(plain)?;
+
+    let mut client = context.cargo(["test"]);
+    client.args(CLIENT).args(filter);
+    step::show(client)?;
+    let mut proxied = context.cargo(["test"]);
+    proxied
+        .args(CLIENT)
+        .args(["--tests"])
+        .args(filter)
+        .env(THROUGH_PGBOUNCER, "1");
+    step::show(proxied)?;
 
     let mut others = context.cargo(["test", "--package", "idem-tests", "--lib", "--bins"]);
     for name in other_binaries(context)? {
