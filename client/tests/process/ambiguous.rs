@@ -13,7 +13,11 @@ use crate::{
 async fn a_commit_that_took_effect_unheard_is_found_by_the_next_claim() {
     let ground = Ground::new().await;
     // A handler that ran before the claim would fail at its own first work.
-    ground.observer.batch_execute("CREATE UNIQUE INDEX ON work (id)").await.unwrap();
+    ground
+        .observer
+        .batch_execute("CREATE UNIQUE INDEX ON work (id)")
+        .await
+        .unwrap();
     for style in [Style::Eager, Style::Reactive] {
         let proxy = Proxy::to(&ground.database).await;
         let message = message();
