@@ -31,6 +31,7 @@ impl Idem {
     /// Neighbours share a transaction when they are of one destination, have an id, and their policy is to claim first in the
     /// database; nor may it say not to wait, to compare fingerprints, to expire, or to read the effects of duplicates. Others
     /// are processed one by one.
+    #[must_use = "each answer says what to tell the broker"]
     pub async fn process_batch<F, Fut>(&self, pool: &Pool, messages: &[Message], handler: F) -> Vec<Result<Processed, Error>>
     where
         F: Fn(Tx, Message) -> Fut,

@@ -9,6 +9,7 @@ async fn ignored(idem: &Idem, pool: &Pool, message: &Message) -> Result<(), Erro
     idem.process(pool, message, |_, _| async { Ok(vec![]) }).await?;
     let processed = idem.process(pool, message, |_, _| async { Ok(vec![]) }).await?;
     processed.settlement();
+    idem.process_batch(pool, std::slice::from_ref(message), |_, _| async { Ok(vec![]) }).await;
     Ok(())
 }
 
