@@ -1,29 +1,29 @@
 //! Set-up and care on a real server, and that the client has a call of every function.
 
+#[path = "support/mod.rs"]
+mod support;
+
 use std::time::{Duration, Instant};
 
 use idem_client::{
     Claim, Destination, ErrorKind, MessageId, RecordedEffect, Ring, RoleKind, Status, begin_and_claim, configure, effects,
     forget, grant, health, is_claimed, maintain, set_retention,
 };
-use idem_cluster::{Cluster, Install};
+use support::Server;
 use tokio_postgres::{Client, NoTls, error::SqlState};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A server of its own for each test: rings, roles and health belong to all who use one. No worker, so that
-/// nobody else takes care.
-async fn start(name: &str) -> (Cluster, Client) {
-    let install = Install::from_env().expect("cargo xtask setup makes the install");
-    let cluster = Cluster::builder(&install).name(name).preload(false).start().unwrap();
-    cluster.psql("postgres", "CREATE EXTENSION idem").unwrap();
-    let client = connect(&cluster, "").await;
-    (cluster, client)
+/// A server of its own for each test: rings, roles and health belong to all who use one.
+async fn start(name: &str) -> (Server, Client) {
+    let server = Server::start(name);
+    server.psql("postgres", "CREATE EXTENSION idem");
+    let client = connect(&server.url("postgres")).await;
+    (server, client)
 }
 
-async fn connect(cluster: &Cluster, options: &str) -> Client {
-    let url = format!("{} {options}", cluster.connection_string("postgres"));
-    let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+async fn connect(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
     tokio::spawn(connection);
     client
 }
@@ -40,7 +40,7 @@ async fn claim_and_commit(client: &mut Client, id: &MessageId, to: &Destination)
 
 #[tokio::test]
 async fn a_forgotten_message_is_processed_again() {
-    let (_cluster, mut client) = start("client-forget").await;
+    let (_server, mut client) = start("client-forget").await;
     let (id, to) = (MessageId::text("m-1").unwrap(), Destination::new("care").unwrap());
     assert!(!forget(&client, &id, &to).await.unwrap());
     assert!(claim_and_commit(&mut client, &id, &to).await.unwrap());
@@ -53,7 +53,7 @@ async fn a_forgotten_message_is_processed_again() {
 
 #[tokio::test]
 async fn a_destination_sits_in_the_first_ring_that_keeps_what_it_asks_for() {
-    let (_cluster, client) = start("client-configure").await;
+    let (_server, client) = start("client-configure").await;
     let to = Destination::new("care").unwrap();
     let ring = async || -> String {
         let sql = "SELECT r.name FROM idem.destination d JOIN idem.ring r ON r.id = d.ring WHERE d.name = 'care'";
@@ -88,11 +88,12 @@ async fn a_destination_sits_in_the_first_ring_that_keeps_what_it_asks_for() {
 
 #[tokio::test]
 async fn a_role_may_do_what_it_was_granted_and_no_more() {
-    let (cluster, client) = start("client-grant").await;
+    let (server, client) = start("client-grant").await;
     // A name that SQL would have to quote.
     let name = "The Consumer's";
     client.batch_execute(r#"CREATE ROLE "The Consumer's" LOGIN"#).await.unwrap();
-    let mut consumer = connect(&cluster, r"user='The Consumer\'s'").await;
+    let url = format!(r"{} user='The Consumer\'s'", server.direct_url("postgres"));
+    let mut consumer = connect(&url).await;
     let (id, to) = (MessageId::text("m-1").unwrap(), Destination::new("care").unwrap());
 
     let error = claim_and_commit(&mut consumer, &id, &to).await.unwrap_err();
@@ -115,12 +116,14 @@ async fn a_role_may_do_what_it_was_granted_and_no_more() {
 
 #[tokio::test]
 async fn health_says_the_worst_first_and_maintenance_mends_it() {
-    let (_cluster, client) = start("client-health").await;
-    client
-        .batch_execute("UPDATE idem.ring SET turned_at = turned_at - interval '1 day' WHERE name = 'short'")
+    let (_server, mut client) = start("client-health").await;
+    // Before the worker sees it.
+    let tx = client.transaction().await.unwrap();
+    tx.batch_execute("UPDATE idem.ring SET turned_at = turned_at - interval '1 day' WHERE name = 'short'")
         .await
         .unwrap();
-    let checks = health(&client).await.unwrap();
+    let checks = health(&tx).await.unwrap();
+    tx.commit().await.unwrap();
     assert!(checks.is_sorted_by(|a, b| a.status >= b.status), "{checks:#?}");
     assert_eq!(checks[0].name, "rotation short");
     assert_eq!(checks[0].status, Status::Critical);
@@ -181,7 +184,7 @@ calls! {
 
 #[tokio::test]
 async fn every_function_of_the_core_has_a_call_and_a_line_in_the_reference() {
-    let (_cluster, client) = start("client-catalog").await;
+    let (_server, client) = start("client-catalog").await;
     let sql = "SELECT DISTINCT f.proname::text FROM pg_proc f
                  JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = f.oid AND d.deptype = 'e'
                  JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid
