@@ -3,10 +3,10 @@
 use std::error::Error as StdError;
 
 use async_nats::{
-    client,
+    Subject,
     connection::State,
     jetstream::{
-        self, Context,
+        self, Context, ErrorCode,
         context::{GetStreamByNameErrorKind, PublishErrorKind},
         message::PublishMessage,
     },
@@ -16,8 +16,20 @@ use tokio::sync::OnceCell;
 use super::{NatsConfig, message};
 use crate::{OutgoingMessage, PublishError, Publisher};
 
-/// The server's code for what it cannot do now.
-const TEMPORARILY_UNAVAILABLE: usize = 503;
+/// What the server says of itself and not of the effect. Its status 503 is no guide: a stream that is full has that, too.
+const NOT_NOW: [ErrorCode; 11] = [
+    ErrorCode::CLUSTER_INCOMPLETE,
+    ErrorCode::CLUSTER_NOT_ACTIVE,
+    ErrorCode::CLUSTER_NOT_ASSIGNED,
+    ErrorCode::CLUSTER_NOT_AVAILABLE,
+    ErrorCode::CLUSTER_NOT_LEADER,
+    ErrorCode::INSUFFICIENT_RESOURCES,
+    ErrorCode::JETSTREAM_NOT_ENABLED,
+    ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT,
+    ErrorCode::MEMORY_RESOURCES_EXCEEDED,
+    ErrorCode::RAFT_GENERAL,
+    ErrorCode::STORAGE_RESOURCES_EXCEEDED,
+];
 
 /// Publishes effects to NATS JetStream: to the subject that the topic names, confirmed by the stream that takes it.
 ///
@@ -57,9 +69,10 @@ impl NatsPublisher {
 impl Publisher for NatsPublisher {
     async fn publish(&self, message: &OutgoingMessage) -> Result<(), PublishError> {
         let headers = message::outgoing(message).map_err(PublishError::Permanent)?;
+        let subject = Subject::validated(&message.topic).map_err(|error| PublishError::Permanent(error.into()))?;
         let outgoing = PublishMessage::build().payload(message.payload.clone()).headers(headers);
         let context = self.context().await?;
-        let published = match context.send_publish(message.topic.clone(), outgoing).await {
+        let published = match context.send_publish(subject, outgoing).await {
             Ok(confirmation) => confirmation.await,
             Err(error) => Err(error),
         };
@@ -83,18 +96,12 @@ async fn nobody_listens(context: &Context, subject: &str) -> PublishError {
 }
 
 fn classify(error: jetstream::context::PublishError) -> PublishError {
-    let source = error.source();
-    let invalid = source.and_then(|source| source.downcast_ref::<client::PublishError>());
-    let refused = source.and_then(|source| source.downcast_ref::<jetstream::Error>());
+    let refusal = error.source().and_then(|source| source.downcast_ref::<jetstream::Error>());
+    let is_refused = refusal.is_some_and(|error| !NOT_NOW.contains(&error.error_code()));
     match error.kind() {
         PublishErrorKind::MaxPayloadExceeded => PublishError::Permanent(error.into()),
-        PublishErrorKind::Other if invalid.is_some_and(|error| error.kind() == client::PublishErrorKind::InvalidSubject) => {
-            PublishError::Permanent(error.into())
-        }
-        PublishErrorKind::Other if refused.is_some_and(|error| error.code() != TEMPORARILY_UNAVAILABLE) => {
-            PublishError::Rejected(error.into())
-        }
         PublishErrorKind::WrongLastMessageId | PublishErrorKind::WrongLastSequence => PublishError::Rejected(error.into()),
+        PublishErrorKind::Other if is_refused => PublishError::Rejected(error.into()),
         _ => PublishError::Unavailable(error.into()),
     }
 }

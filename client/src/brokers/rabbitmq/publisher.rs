@@ -9,7 +9,11 @@ use lapin::{
 };
 use tokio::{sync::Semaphore, time::timeout};
 
-use super::{RabbitMqConfig, connect::connect, properties};
+use super::{
+    RabbitMqConfig,
+    connect::{PATIENCE, connect},
+    properties,
+};
 use crate::{OutgoingMessage, PublishError, Publisher, TransportError};
 
 /// Publishes effects to RabbitMQ: to the queue that the topic names, or to the configured exchange with the topic as routing
@@ -65,9 +69,12 @@ impl RabbitMqPublisher {
                 Some(connected) => connected,
                 None => connect(&self.config, "publisher").await?,
             };
-            connection.insert(connected).create_channel().await?
+            // A connection that dies just now may leave this without an answer: then it is not put back.
+            let created = timeout(PATIENCE, connected.create_channel()).await?;
+            *connection = Some(connected);
+            created?
         };
-        channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        timeout(PATIENCE, channel.confirm_select(ConfirmSelectOptions::default())).await??;
         Ok(channel)
     }
 

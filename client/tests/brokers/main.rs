@@ -1,0 +1,103 @@
+//! Sources and publishers on real servers from Debian's packages.
+
+mod nats;
+mod rabbitmq;
+mod traffic;
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use idem_client::{Delivery, OutgoingMessage, PublishError, Publisher, Source};
+use serde_json::json;
+use uuid::Uuid;
+
+/// Longer than a broker needs to come back on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// An effect with everything that one can have.
+fn whole(topic: &str) -> OutgoingMessage {
+    let mut effect = OutgoingMessage::new(Uuid::new_v4(), topic, r#"{"order": 4711}"#);
+    effect.key = Some("customer-7".into());
+    effect.message_type = Some("order.placed".into());
+    effect.content_type = Some("application/json".into());
+    effect.traceparent = Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into());
+    effect.source_destination = Some("orders.accept".into());
+    effect.headers.insert("attempt".into(), json!(3));
+    effect.headers.insert("correlation-id".into(), json!("conversation-1"));
+    effect
+}
+
+fn assert_whole(delivery: &Delivery, effect: &OutgoingMessage) {
+    let message = delivery.message();
+    assert_eq!(message.message_id(), Some(effect.message_id.to_string().as_str()));
+    assert_eq!(message.topic(), effect.topic);
+    assert_eq!(message.payload(), &effect.payload);
+    assert_eq!(message.key(), effect.key.as_deref());
+    assert_eq!(message.message_type(), effect.message_type.as_deref());
+    assert_eq!(message.content_type(), effect.content_type.as_deref());
+    assert_eq!(message.correlation_id(), Some("conversation-1"));
+    assert_eq!(message.header("attempt"), Some("3"));
+    assert_eq!(message.header("traceparent"), effect.traceparent.as_deref());
+    assert_eq!(message.header("idem-source-destination"), Some("orders.accept"));
+    let age = effect.recorded_at - message.sent_at().expect("it was sent some time");
+    assert!(age.unsigned_abs() < DEADLINE, "sent at {:?}", message.sent_at());
+    assert_eq!(message.deliveries(), Some(1));
+}
+
+/// A plain effect with this text in it.
+fn plain(topic: &str, text: &str) -> OutgoingMessage {
+    OutgoingMessage::new(Uuid::new_v4(), topic, text.to_owned())
+}
+
+fn text(delivery: &Delivery) -> String {
+    String::from_utf8(delivery.message().payload().to_vec()).unwrap()
+}
+
+/// The next delivery, through all errors that a broker's absence makes.
+async fn next(source: &mut impl Source) -> Delivery {
+    let started = Instant::now();
+    loop {
+        let error = match tokio::time::timeout(DEADLINE, source.next())
+            .await
+            .expect("a delivery in time")
+        {
+            Ok(delivery) => return delivery.expect("a broker has no end"),
+            Err(error) => error,
+        };
+        assert!(started.elapsed() < DEADLINE, "no delivery: {error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Publishes, through all the time that the broker is away, as a relay does. Returns how often it was away.
+async fn publish(publisher: &impl Publisher, effect: &OutgoingMessage) -> u32 {
+    let started = Instant::now();
+    let mut away = 0;
+    loop {
+        match publisher.publish(effect).await {
+            Ok(()) => return away,
+            Err(PublishError::Unavailable(error)) => {
+                away += 1;
+                assert!(started.elapsed() < DEADLINE, "not published: {error}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Asserts that nothing is delivered in a short while: what is not there cannot be waited for.
+async fn assert_silent(source: &mut impl Source) {
+    let delivered = tokio::time::timeout(Duration::from_millis(300), source.next()).await;
+    assert!(delivered.is_err(), "{delivered:?}");
+}
+
+/// Takes deliveries until all of `wanted` have come, acknowledging each.
+async fn collect(source: &mut impl Source, mut wanted: HashSet<String>) {
+    while !wanted.is_empty() {
+        let delivery = next(source).await;
+        wanted.remove(&text(&delivery));
+        // The broker may be killed right now; then it comes again.
+        let _ = delivery.settle(idem_client::Settlement::Acknowledge).await;
+    }
+}

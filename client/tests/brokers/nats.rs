@@ -1,0 +1,238 @@
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_nats::jetstream::{self, stream};
+use idem_brokers::Nats;
+use idem_client::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription, PublishError, Publisher, Settlement, Source};
+
+use crate::traffic::Traffic;
+use crate::{assert_silent, assert_whole, collect, next, plain, text, whole};
+
+static SHARED: Mutex<Option<Nats>> = Mutex::new(None);
+
+/// The server that these tests share; it ends with the process.
+fn shared() -> String {
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*shared {
+        Some(server) => server.url(),
+        None => shared.insert(Nats::start().unwrap()).url(),
+    }
+}
+
+/// A stream with this name that takes all subjects below it.
+async fn declare(url: &str, name: &str, change: impl FnOnce(&mut stream::Config)) -> stream::Stream {
+    let context = jetstream::new(async_nats::connect(url).await.unwrap());
+    let mut config = stream::Config {
+        name: name.into(),
+        subjects: vec![format!("{name}.>")],
+        ..Default::default()
+    };
+    change(&mut config);
+    context.create_stream(config).await.unwrap()
+}
+
+fn publisher(url: &str) -> NatsPublisher {
+    NatsPublisher::new(NatsConfig::new(url))
+}
+
+fn source(url: &str, stream: &str) -> NatsSource {
+    NatsSource::new(NatsConfig::new(url), NatsSubscription::new(stream, "worker").prefetch(10))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_published_arrives_with_every_property() {
+    let url = shared();
+    declare(&url, "whole", |_| {}).await;
+    let effect = whole("whole.placed");
+    publisher(&url).publish(&plain("whole.placed", "first")).await.unwrap();
+    publisher(&url).publish(&effect).await.unwrap();
+
+    let mut source = source(&url, "whole");
+    next(&mut source).await.settle(Settlement::Acknowledge).await.unwrap();
+    let delivery = next(&mut source).await;
+    assert_whole(&delivery, &effect);
+    let at = delivery.message().coordinates().unwrap();
+    assert_eq!((at.topic.as_str(), at.partition, at.offset), ("whole", 0, 2));
+    delivery.settle(Settlement::Acknowledge).await.unwrap();
+    assert_eq!(unsettled(&url, "whole").await, 0);
+}
+
+/// How many messages the consumer has been given and has not settled, or will be given.
+async fn unsettled(url: &str, stream: &str) -> u64 {
+    let context = jetstream::new(async_nats::connect(url).await.unwrap());
+    let stream = context.get_stream(stream).await.unwrap();
+    let info = stream.consumer_info("worker").await.unwrap();
+    info.num_ack_pending as u64 + info.num_pending
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_stream_drops_duplicates_by_message_id() {
+    let url = shared();
+    let mut stream = declare(&url, "dedup", |_| {}).await;
+    let (publisher, effect) = (publisher(&url), plain("dedup.x", "once"));
+    for _ in 0..3 {
+        publisher.publish(&effect).await.unwrap();
+    }
+    publisher.publish(&plain("dedup.x", "another")).await.unwrap();
+    assert_eq!(stream.info().await.unwrap().state.messages, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retried_message_comes_again_and_is_counted() {
+    let url = shared();
+    declare(&url, "retried", |_| {}).await;
+    publisher(&url).publish(&plain("retried.x", "again")).await.unwrap();
+    let mut source = source(&url, "retried");
+    for deliveries in [1, 2, 3] {
+        let delivery = next(&mut source).await;
+        assert_eq!(delivery.message().deliveries(), Some(deliveries));
+        delivery.settle(Settlement::RETRY).await.unwrap();
+    }
+    let last = next(&mut source).await;
+    assert_eq!(last.message().coordinates().unwrap().offset, 1, "the same at every delivery");
+    last.settle(Settlement::Acknowledge).await.unwrap();
+    assert_silent(&mut source).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delayed_retry_is_held_back_and_others_go_on() {
+    let url = shared();
+    declare(&url, "delayed", |_| {}).await;
+    let publisher = publisher(&url);
+    publisher.publish(&plain("delayed.x", "held")).await.unwrap();
+    let mut source = source(&url, "delayed");
+    let started = Instant::now();
+    let after = Duration::from_secs(2);
+    next(&mut source).await.settle(Settlement::Retry { after }).await.unwrap();
+    publisher.publish(&plain("delayed.x", "other")).await.unwrap();
+
+    let other = next(&mut source).await;
+    assert_eq!(text(&other), "other");
+    other.settle(Settlement::Acknowledge).await.unwrap();
+    let held = next(&mut source).await;
+    assert_eq!((text(&held), held.message().deliveries()), ("held".into(), Some(2)));
+    assert!(started.elapsed() >= after);
+    held.settle(Settlement::Acknowledge).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rejected_message_goes_to_the_dead_letters_with_its_reason_and_its_headers() {
+    let url = shared();
+    // The hard case: one stream for both, which knows the message's id already.
+    declare(&url, "rejected", |_| {}).await;
+    let effect = whole("rejected.in");
+    publisher(&url).publish(&effect).await.unwrap();
+    let subscription = |name, subject| NatsSubscription::new("rejected", name).subject(subject);
+    let mut source = NatsSource::new(
+        NatsConfig::new(&url),
+        subscription("worker", "rejected.in").dead_letter("rejected.dead"),
+    );
+    next(&mut source)
+        .await
+        .settle(Settlement::reject("no such order"))
+        .await
+        .unwrap();
+    assert_eq!(unsettled(&url, "rejected").await, 0);
+
+    let letter = next(&mut NatsSource::new(
+        NatsConfig::new(&url),
+        subscription("reader", "rejected.dead"),
+    ))
+    .await;
+    let mut expected = effect;
+    expected.topic = "rejected.dead".into();
+    assert_whole(&letter, &expected);
+    assert_eq!(letter.message().header("idem-dead-letter-reason"), Some("no such order"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_whose_dead_letter_nobody_takes_is_not_given_up() {
+    let url = shared();
+    declare(&url, "careful", |_| {}).await;
+    publisher(&url).publish(&plain("careful.x", "poison")).await.unwrap();
+    let subscription = NatsSubscription::new("careful", "worker").dead_letter("nobody.takes.this");
+    let mut source = NatsSource::new(NatsConfig::new(&url), subscription);
+    next(&mut source).await.settle(Settlement::reject("bad")).await.unwrap_err();
+    assert_eq!(next(&mut source).await.message().deliveries(), Some(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_settled_comes_again() {
+    let url = shared();
+    declare(&url, "unsettled", |_| {}).await;
+    let publisher = publisher(&url);
+    publisher.publish(&plain("unsettled.x", "kept")).await.unwrap();
+    publisher.publish(&plain("unsettled.x", "dropped")).await.unwrap();
+    let mut first = NatsSource::new(
+        NatsConfig::new(&url),
+        NatsSubscription::new("unsettled", "worker").ack_wait_s(2),
+    );
+    let kept = next(&mut first).await;
+    drop(next(&mut first).await);
+    let again = next(&mut first).await;
+    assert_eq!((text(&again), again.message().deliveries()), ("dropped".into(), Some(2)));
+    // As if the process were gone: nobody says anything about them any more.
+    std::mem::forget((kept, again));
+    drop(first);
+    let mut second = source(&url, "unsettled");
+    let wanted = ["kept", "dropped"].map(str::to_owned);
+    collect(&mut second, wanted.into()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_stream_takes_or_its_stream_refuses_is_rejected() {
+    let url = shared();
+    declare(&url, "full", |config| {
+        config.max_messages = 1;
+        config.discard = stream::DiscardPolicy::New;
+    })
+    .await;
+    let publisher = publisher(&url);
+    let error = publisher.publish(&plain("no.such.subject", "x")).await.unwrap_err();
+    assert!(matches!(&error, PublishError::Rejected(_)), "{error:?}");
+    assert!(error.to_string().contains("no.such.subject"), "{error}");
+
+    publisher.publish(&plain("full.x", "x")).await.unwrap();
+    let error = publisher.publish(&plain("full.x", "x")).await.unwrap_err();
+    assert!(matches!(&error, PublishError::Rejected(_)), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nats_cannot_carry_is_parked_at_once() {
+    let url = shared();
+    declare(&url, "limits", |_| {}).await;
+    let publisher = publisher(&url);
+    let mut header = plain("limits.x", "x");
+    header.headers.insert("two\nlines".into(), "x".into());
+    for effect in [plain("a b", "x"), plain("limits.x", &"x".repeat(1_100_000)), header] {
+        let error = publisher.publish(&effect).await.unwrap_err();
+        assert!(matches!(error, PublishError::Permanent(_)), "{error:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_is_not_there_yet_is_an_error_until_it_is() {
+    let url = shared();
+    let mut source = source(&url, "late");
+    source.next().await.unwrap_err();
+    declare(&url, "late", |_| {}).await;
+    publisher(&url).publish(&plain("late.x", "x")).await.unwrap();
+    assert_eq!(text(&next(&mut source).await), "x");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_killed_loses_nothing_confirmed_and_both_sides_go_on() {
+    let mut server = Nats::start().unwrap();
+    let url = server.url();
+    declare(&url, "killed", |_| {}).await;
+    let mut traffic = Traffic::start(publisher(&url), source(&url, "killed"), "killed.x");
+    traffic.go_on(200).await;
+    server.kill().unwrap();
+    // Whatever was under way has been answered before, or finds nobody now.
+    let confirmed = traffic.confirmed();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(traffic.confirmed() <= confirmed + 20, "who confirms?");
+    server.start_again().unwrap();
+    traffic.go_on(200).await;
+    traffic.finish().await;
+}

@@ -1,0 +1,268 @@
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use idem_brokers::RabbitMq;
+use idem_client::{
+    PublishError, Publisher, RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription, Settlement, Source,
+};
+use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
+
+use crate::traffic::Traffic;
+use crate::{DEADLINE, assert_silent, assert_whole, collect, next, plain, text, whole};
+
+static SHARED: Mutex<Option<RabbitMq>> = Mutex::new(None);
+
+/// The server that these tests share; it ends with the process.
+fn shared() -> String {
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*shared {
+        Some(server) => server.url(),
+        None => shared.insert(RabbitMq::start().unwrap()).url(),
+    }
+}
+
+/// A connection of the test's own.
+async fn admin(url: &str) -> (Connection, Channel) {
+    let connection = Connection::connect(url, ConnectionProperties::default()).await.unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    (connection, channel)
+}
+
+async fn declare(url: &str, queue: &str, arguments: &[(&str, &str)]) {
+    let (_connection, channel) = admin(url).await;
+    let mut table = FieldTable::default();
+    for (name, value) in arguments {
+        table.insert((*name).into(), AMQPValue::LongString((*value).into()));
+    }
+    let durable = QueueDeclareOptions::durable();
+    channel.queue_declare(queue.into(), durable, table).await.unwrap();
+}
+
+fn publisher(url: &str) -> RabbitMqPublisher {
+    RabbitMqPublisher::new(RabbitMqConfig::new(url))
+}
+
+fn source(url: &str, queue: &str) -> RabbitMqSource {
+    RabbitMqSource::new(RabbitMqConfig::new(url), RabbitMqSubscription::new(queue).prefetch(10))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_published_arrives_with_every_property() {
+    let url = shared();
+    declare(&url, "whole", &[]).await;
+    let effect = whole("whole");
+    publisher(&url).publish(&effect).await.unwrap();
+
+    let mut source = source(&url, "whole");
+    let delivery = next(&mut source).await;
+    assert_whole(&delivery, &effect);
+    delivery.settle(Settlement::Acknowledge).await.unwrap();
+    drop(source);
+    assert_silent(&mut self::source(&url, "whole")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retried_message_comes_again_and_is_counted() {
+    let url = shared();
+    // A quorum queue counts exactly, a classic one knows that it came before.
+    for (queue, kind, third) in [("quorum", "quorum", 3), ("classic", "classic", 2)] {
+        declare(&url, queue, &[("x-queue-type", kind)]).await;
+        publisher(&url).publish(&plain(queue, "again")).await.unwrap();
+        let mut source = source(&url, queue);
+        for deliveries in [1, 2, third] {
+            let delivery = next(&mut source).await;
+            assert_eq!(delivery.message().deliveries(), Some(deliveries), "{queue}");
+            delivery.settle(Settlement::RETRY).await.unwrap();
+        }
+        next(&mut source).await.settle(Settlement::Acknowledge).await.unwrap();
+        assert_silent(&mut source).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delayed_retry_is_held_back_and_others_go_on() {
+    let url = shared();
+    declare(&url, "delayed", &[]).await;
+    let publisher = publisher(&url);
+    publisher.publish(&plain("delayed", "held")).await.unwrap();
+    let mut source = source(&url, "delayed");
+    let started = Instant::now();
+    let after = Duration::from_secs(2);
+    next(&mut source).await.settle(Settlement::Retry { after }).await.unwrap();
+    publisher.publish(&plain("delayed", "other")).await.unwrap();
+
+    let other = next(&mut source).await;
+    assert_eq!(text(&other), "other");
+    other.settle(Settlement::Acknowledge).await.unwrap();
+    let held = next(&mut source).await;
+    assert_eq!((text(&held), held.message().deliveries()), ("held".into(), Some(2)));
+    assert!(started.elapsed() >= after);
+    held.settle(Settlement::Acknowledge).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rejected_message_goes_to_the_dead_letters_and_its_way_back_is_counted() {
+    let url = shared();
+    declare(
+        &url,
+        "dead",
+        &[("x-dead-letter-exchange", ""), ("x-dead-letter-routing-key", "rejects")],
+    )
+    .await;
+    declare(
+        &url,
+        "rejects",
+        &[("x-dead-letter-exchange", ""), ("x-dead-letter-routing-key", "dead")],
+    )
+    .await;
+    publisher(&url).publish(&plain("dead", "poison")).await.unwrap();
+    let (mut source, mut letters) = (source(&url, "rejects"), self::source(&url, "dead"));
+    let delivery = next(&mut letters).await;
+    delivery.settle(Settlement::reject("no such order")).await.unwrap();
+
+    let letter = next(&mut source).await;
+    assert_eq!(text(&letter), "poison");
+    assert!(letter.message().header("x-death").unwrap().contains(r#""reason":"rejected""#));
+    letter.settle(Settlement::reject("back to where it came from")).await.unwrap();
+    assert_eq!(next(&mut letters).await.message().deliveries(), Some(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_settled_comes_again() {
+    let url = shared();
+    declare(&url, "unsettled", &[]).await;
+    let publisher = publisher(&url);
+    publisher.publish(&plain("unsettled", "kept")).await.unwrap();
+    publisher.publish(&plain("unsettled", "dropped")).await.unwrap();
+    let mut first = source(&url, "unsettled");
+    let kept = next(&mut first).await;
+    drop(next(&mut first).await);
+    let again = next(&mut first).await;
+    assert_eq!((text(&again), again.message().deliveries()), ("dropped".into(), Some(2)));
+
+    drop((first, kept, again));
+    let mut second = source(&url, "unsettled");
+    let wanted = ["kept", "dropped"].map(str::to_owned);
+    collect(&mut second, wanted.into()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_that_is_gone_leaves_time_to_settle() {
+    let url = shared();
+    declare(&url, "drained", &[]).await;
+    publisher(&url).publish(&plain("drained", "last")).await.unwrap();
+    let mut source = source(&url, "drained");
+    let delivery = next(&mut source).await;
+    drop(source);
+    let (_connection, channel) = admin(&url).await;
+    let passive = QueueDeclareOptions {
+        passive: true,
+        ..QueueDeclareOptions::default()
+    };
+    let consumers = async || {
+        let queue = channel.queue_declare("drained".into(), passive, FieldTable::default()).await;
+        queue.unwrap().consumer_count()
+    };
+    let started = Instant::now();
+    while consumers().await > 0 {
+        assert!(started.elapsed() < DEADLINE, "the source still consumes");
+    }
+    delivery.settle(Settlement::Acknowledge).await.unwrap();
+    assert_silent(&mut self::source(&url, "drained")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_queue_takes_is_rejected_and_nothing_else() {
+    let url = shared();
+    declare(&url, "there", &[]).await;
+    let publisher = publisher(&url);
+    // All at once: the broker's answer has to find the right one.
+    let effects: Vec<_> = (0..400)
+        .map(|n| plain(if n % 7 == 0 { "nowhere" } else { "there" }, &n.to_string()))
+        .collect();
+    let answers = join_all(effects.iter().map(|effect| publisher.publish(effect))).await;
+    for (effect, answer) in effects.iter().zip(answers) {
+        match (effect.topic.as_str(), answer) {
+            ("there", Ok(())) => {}
+            ("nowhere", Err(PublishError::Rejected(reason))) => assert!(reason.to_string().contains("NO_ROUTE"), "{reason}"),
+            (topic, answer) => panic!("{topic}: {answer:?}"),
+        }
+    }
+    let wanted = effects.iter().filter(|effect| effect.topic == "there");
+    let wanted = wanted.map(|effect| String::from_utf8(effect.payload.to_vec()).unwrap());
+    collect(&mut source(&url, "there"), wanted.collect()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exchange_routes_by_topic_and_one_that_is_missing_rejects() {
+    let url = shared();
+    declare(&url, "routed", &[]).await;
+    let (_connection, channel) = admin(&url).await;
+    channel
+        .exchange_declare(
+            "events".into(),
+            ExchangeKind::Topic,
+            ExchangeDeclareOptions::default(),
+            FieldTable::default(),
+        )
+        .await
+        .unwrap();
+    channel
+        .queue_bind(
+            "routed".into(),
+            "events".into(),
+            "orders.#".into(),
+            QueueBindOptions::default(),
+            FieldTable::default(),
+        )
+        .await
+        .unwrap();
+    let publisher = RabbitMqPublisher::new(RabbitMqConfig::new(&url).exchange("events"));
+    publisher.publish(&plain("orders.placed", "x")).await.unwrap();
+    assert_eq!(text(&next(&mut source(&url, "routed")).await), "x");
+
+    let missing = RabbitMqPublisher::new(RabbitMqConfig::new(&url).exchange("no such exchange"));
+    for _ in 0..2 {
+        let error = missing.publish(&plain("orders.placed", "x")).await.unwrap_err();
+        assert!(matches!(error, PublishError::Rejected(_)), "{error}");
+        assert!(error.to_string().contains("no such exchange"), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_amqp_cannot_carry_is_parked_at_once() {
+    let url = shared();
+    let error = publisher(&url).publish(&plain(&"t".repeat(256), "x")).await.unwrap_err();
+    assert!(matches!(error, PublishError::Permanent(_)), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_is_not_there_yet_is_an_error_until_it_is() {
+    let url = shared();
+    let mut source = source(&url, "late");
+    let error = source.next().await.unwrap_err();
+    assert!(error.to_string().contains("late"), "{error}");
+    declare(&url, "late", &[]).await;
+    publisher(&url).publish(&plain("late", "x")).await.unwrap();
+    assert_eq!(text(&next(&mut source).await), "x");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_killed_loses_nothing_confirmed_and_both_sides_go_on() {
+    let mut server = RabbitMq::start().unwrap();
+    let url = server.url();
+    declare(&url, "killed", &[]).await;
+    let mut traffic = Traffic::start(publisher(&url), source(&url, "killed"), "killed");
+    traffic.go_on(200).await;
+    server.kill().unwrap();
+    // Whatever was under way has been answered before, or finds nobody now.
+    let confirmed = traffic.confirmed();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(traffic.confirmed() <= confirmed + 20, "who confirms?");
+    server.start_again().unwrap();
+    traffic.go_on(200).await;
+    traffic.finish().await;
+}
