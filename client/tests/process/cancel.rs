@@ -9,7 +9,7 @@ use std::{
 use deadpool_postgres::Pool;
 use idem_client::{Idem, Policies, Processed, Rule, Style};
 
-use crate::ground::{Ground, message, work};
+use crate::ground::{Ground, message, preparing, work};
 
 /// When the future goes after its last poll.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -81,7 +81,7 @@ async fn stop_everywhere(ground: &Ground, idem: &Idem, pool: &Pool, moment: Mome
 #[tokio::test]
 async fn a_future_that_is_dropped_at_any_await_leaves_all_or_nothing() {
     let ground = Ground::new().await;
-    for prepared in [false, true] {
+    for &prepared in preparing() {
         for style in [Style::Eager, Style::Reactive] {
             let idem = of(style, prepared);
             for moment in [Moment::AtOnce, Moment::WhenWoken] {

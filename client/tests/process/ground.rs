@@ -115,3 +115,11 @@ pub async fn insert(client: &Client, message: &Message) -> Result<u64, tokio_pos
         .execute_typed("INSERT INTO work VALUES ($1)", &[(&id, tokio_postgres::types::Type::TEXT)])
         .await
 }
+
+/// With and without prepared statements; a proxy that gives each transaction another connection knows none.
+pub fn preparing() -> &'static [bool] {
+    match std::env::var_os("IDEM_TEST_PGBOUNCER") {
+        Some(_) => &[false],
+        None => &[false, true],
+    }
+}

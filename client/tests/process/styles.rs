@@ -10,7 +10,7 @@ use serde_json::json;
 use time::{Duration, OffsetDateTime};
 
 use crate::{
-    ground::{DESTINATION, Ground, fact, idem, insert, message, work},
+    ground::{DESTINATION, Ground, fact, idem, insert, message, preparing, work},
     support::until,
 };
 
@@ -19,7 +19,7 @@ const STYLES: [Style; 3] = [Style::Eager, Style::Reactive, Style::CheckOnly];
 #[tokio::test]
 async fn a_duplicate_of_either_style_takes_no_effect_twice() {
     let ground = Ground::new().await;
-    for prepared in [false, true] {
+    for &prepared in preparing() {
         for (first, second) in [
             (Style::Eager, Style::Eager),
             (Style::Eager, Style::Reactive),
@@ -111,7 +111,7 @@ async fn without_an_id_a_message_may_pass_unprotected() {
 #[tokio::test]
 async fn a_failed_statement_that_the_handler_ignored_is_never_acknowledged() {
     let ground = Ground::new().await;
-    for prepared in [false, true] {
+    for &prepared in preparing() {
         for (style, effects) in STYLES.into_iter().flat_map(|style| [(style, 0), (style, 2)]) {
             let policies = Policies::default().default_rule(|rule: Rule| rule.style(style).missing_id(MissingId::Unprotected));
             let idem = Idem::builder()
@@ -281,7 +281,7 @@ async fn a_duplicate_is_given_the_recorded_effects_when_the_policy_says_so() {
     for style in STYLES {
         let message = message();
         drop(Idem::new().process(&ground.pool, &message, work).await.unwrap());
-        for prepared in [false, true] {
+        for &prepared in preparing() {
             let policies = Policies::default().default_rule(|rule: Rule| rule.style(style).on_duplicate(OnDuplicate::Effects));
             let idem = Idem::builder()
                 .policies(policies)
