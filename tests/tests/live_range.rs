@@ -26,6 +26,7 @@ async fn play(config: &LiveConfig) -> Result<LiveReport> {
 async fn everything_takes_effect_once_over(broker: Kind) -> Result<()> {
     let mut config = LiveConfig::new(broker);
     config.field.messages = 20_000;
+    config.deadline_s = 600;
     let report = play(&config).await?;
 
     // All this has happened...
@@ -47,6 +48,7 @@ async fn everything_takes_effect_once_over(broker: Kind) -> Result<()> {
         let kills = report.tally.kills_of(role);
         assert!(kills >= at_least, "{role}: {kills} killed");
     }
+    assert_eq!(report.tally.ends, 0, "a client waits for a server that is away");
     // ... and nothing has come of it.
     assert_eq!(report.verdict, LiveVerdict::default());
     assert_eq!(report.claimed["range.targets"], u64::from(config.field.messages));

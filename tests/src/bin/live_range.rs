@@ -27,7 +27,7 @@ async fn main() -> Result<ExitCode> {
     program.try_exists().context("range-worker is built with this program")?;
 
     eprintln!("{} and PostgreSQL are starting", config.broker.name());
-    let mut display = Display::new(&config);
+    let mut display = Display::new();
     let report = live::run(&config, &program, |look| display.show(look)).await?;
     display.finish();
     println!("\n{report}");
@@ -49,19 +49,16 @@ async fn main() -> Result<ExitCode> {
 /// A line that moves on a terminal, a line now and then anywhere else.
 struct Display {
     bar: ProgressBar,
-    commands: u32,
     on_terminal: bool,
     next: Instant,
     last: String,
 }
 
 impl Display {
-    fn new(config: &LiveConfig) -> Self {
-        let style = ProgressStyle::with_template("{spinner} {wide_bar:.dim} {msg}");
+    fn new() -> Self {
+        let style = ProgressStyle::with_template("{spinner} {wide_msg}");
         Self {
-            bar: ProgressBar::new(config.field.messages.into())
-                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())),
-            commands: config.field.messages,
+            bar: ProgressBar::new_spinner().with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner())),
             on_terminal: std::io::stderr().is_terminal(),
             next: Instant::now(),
             last: String::new(),
@@ -69,10 +66,10 @@ impl Display {
     }
 
     fn show(&mut self, look: &Look) {
-        self.last = self.line(look);
+        self.last = Self::line(look);
         if self.on_terminal {
-            self.bar.set_position(look.progress.handled);
             self.bar.set_message(self.last.clone());
+            self.bar.tick();
         } else if Instant::now() >= self.next {
             eprintln!("{}", self.last);
             self.next = Instant::now() + Duration::from_secs(2);
@@ -84,7 +81,7 @@ impl Display {
         eprintln!("{}", self.last);
     }
 
-    fn line(&self, look: &Look) -> String {
+    fn line(look: &Look) -> String {
         let Look {
             sent,
             progress,
@@ -92,8 +89,8 @@ impl Display {
             crashes,
         } = look;
         format!(
-            "{sent:>6} sent  {:>6} of {} handled  {:>6} facts heard  {kills:>4} killed  {crashes} crashes  {:>3} contradictions",
-            progress.handled, self.commands, progress.heard, progress.contradictions,
+            "{sent:>6} sent {:>6} handled {:>6} facts {kills:>4} killed {crashes} crashes {:>4} contradictions",
+            progress.handled, progress.heard, progress.contradictions,
         )
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
+use idem_client::RoleKind;
 use tokio_postgres::{Client, GenericClient, types::Type};
 use uuid::Uuid;
 
@@ -12,7 +13,13 @@ use crate::range::{business, message::MoveTarget, observer::Published, verdict::
 /// Where all tables are.
 pub const SCHEMA: &str = "range";
 
-/// Makes the tables and places the targets.
+/// The role of consumers: it may claim, and write the tables.
+pub const CONSUMER: &str = "range_consumer";
+
+/// The role of relays.
+pub const RELAY: &str = "range_relay";
+
+/// Makes the tables and the roles, and places the targets.
 pub async fn set_up(client: &Client, players: u32, positions: &[i32]) -> Result<()> {
     business::set_up(client, SCHEMA, players, positions).await?;
     client
@@ -28,6 +35,16 @@ pub async fn set_up(client: &Client, players: u32, positions: &[i32]) -> Result<
              );",
         )
         .await?;
+    client
+        .batch_execute(&format!(
+            "CREATE ROLE {CONSUMER} LOGIN;
+             CREATE ROLE {RELAY} LOGIN;
+             GRANT USAGE ON SCHEMA {SCHEMA} TO {CONSUMER};
+             GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA {SCHEMA} TO {CONSUMER};"
+        ))
+        .await?;
+    idem_client::grant(client, CONSUMER, RoleKind::Consumer).await?;
+    idem_client::grant(client, RELAY, RoleKind::Relay).await?;
     Ok(())
 }
 

@@ -81,6 +81,7 @@ impl fmt::Display for LiveReport {
                 ("observers killed", kills(Role::Observer)),
                 ("broker killed and restarted", crashes(Server::Broker)),
                 ("database killed and restarted", crashes(Server::Database)),
+                ("processes that ended by themselves", self.tally.ends.to_string()),
                 ("seconds", format!("{:.1}", self.played.as_secs_f64())),
             ],
         )?;

@@ -122,7 +122,8 @@ impl<S: FnMut(&Look)> Stage<'_, S> {
                 looked => looked?,
             }
             let is_done = is_all_sent && handled == commands && self.mishaps.crashes_are_over();
-            if is_done && self.is_empty(Queue::Commands).await? || self.stands_still() {
+            let is_stuck = self.stands_still() && !self.mishaps.server_is_away();
+            if is_done && self.is_empty(Queue::Commands).await? || is_stuck {
                 return Ok(());
             }
         }
@@ -173,10 +174,12 @@ impl<S: FnMut(&Look)> Stage<'_, S> {
             crashes: self.mishaps.crashed().len(),
         };
         self.looked = Instant::now();
-        if look != self.look {
+        // Kills alone change nothing.
+        let kills = look.kills;
+        if look != (Look { kills, ..self.look }) {
             self.changed = Instant::now();
-            self.look = look;
         }
+        self.look = look;
         (self.show)(&self.look);
         Ok(())
     }

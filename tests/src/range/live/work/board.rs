@@ -10,7 +10,11 @@ use super::{
     note::Counter,
     wiring::{self, QueueSource},
 };
-use crate::range::{leader_board, live::place::Queue, message::Fact};
+use crate::range::{
+    leader_board,
+    live::{business::CONSUMER, place::Queue},
+    message::Fact,
+};
 
 /// Counts what it was given.
 pub const GIVEN: &str = "board.given";
@@ -21,7 +25,7 @@ const CONCURRENCY: usize = 4;
 pub async fn run(post: &Post) -> Result<()> {
     let counter = Counter::open(&post.dir, GIVEN)?;
     let source = QueueSource::new(post, Queue::Board, counter);
-    let pool = wiring::pool(&post.database, CONCURRENCY)?;
+    let pool = wiring::pool(post, CONSUMER, CONCURRENCY)?;
     let summary = Consumer::new(pool, source)
         .handle(board()?.as_str(), count)
         .concurrency(CONCURRENCY)

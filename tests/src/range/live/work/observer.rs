@@ -11,7 +11,10 @@ use super::{
     wiring::{self, QueueSource},
 };
 use crate::range::{
-    live::{business, place::Queue},
+    live::{
+        business::{self, CONSUMER},
+        place::Queue,
+    },
     message::{self, Fact, Kind},
     observer::Published,
 };
@@ -22,7 +25,7 @@ pub const GIVEN: &str = "observer.given";
 pub async fn run(post: &Post) -> Result<()> {
     let counter = Counter::open(&post.dir, GIVEN)?;
     let source = QueueSource::new(post, Queue::Observer, counter);
-    let pool = wiring::pool(&post.database, by_hand::AT_A_TIME)?;
+    let pool = wiring::pool(post, CONSUMER, by_hand::AT_A_TIME)?;
     by_hand::consume(source, move |message| {
         let pool = pool.clone();
         async move { hear(&pool, &message).await }

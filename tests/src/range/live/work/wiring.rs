@@ -20,9 +20,11 @@ pub const MAX_DELIVERIES: u32 = 1_000;
 /// How many messages a process may hold: those of a killed one come again.
 const PREFETCH: u16 = 50;
 
-/// A pool of connections to the database.
-pub fn pool(database: &str, connections: usize) -> Result<Pool> {
-    let manager = Manager::new(database.parse()?, NoTls);
+/// Connections to the database of a role that may do its work and nothing else.
+pub fn pool(post: &Post, role: &str, connections: usize) -> Result<Pool> {
+    let mut config: tokio_postgres::Config = post.database.parse()?;
+    config.user(role);
+    let manager = Manager::new(config, NoTls);
     Ok(Pool::builder(manager).max_size(connections).build()?)
 }
 
