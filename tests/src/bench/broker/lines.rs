@@ -72,14 +72,14 @@ impl Broker {
     /// Takes from a line.
     pub fn source(&self, line: &str) -> AnySource {
         match self {
-            Self::RabbitMq(server) => AnySource::RabbitMq(RabbitMqSource::new(
+            Self::RabbitMq(server) => AnySource::RabbitMq(Box::new(RabbitMqSource::new(
                 RabbitMqConfig::new(server.url()),
                 RabbitMqSubscription::new(line).prefetch(PREFETCH),
-            )),
-            Self::Nats(server) => AnySource::Nats(NatsSource::new(
+            ))),
+            Self::Nats(server) => AnySource::Nats(Box::new(NatsSource::new(
                 NatsConfig::new(server.url()),
                 NatsSubscription::new(line, "bench"),
-            )),
+            ))),
         }
     }
 }
@@ -101,8 +101,8 @@ impl Publisher for AnyPublisher {
 
 /// One of the sources.
 pub enum AnySource {
-    RabbitMq(RabbitMqSource),
-    Nats(NatsSource),
+    RabbitMq(Box<RabbitMqSource>),
+    Nats(Box<NatsSource>),
 }
 
 impl Source for AnySource {
