@@ -6,21 +6,25 @@ use tokio_postgres::Client;
 
 use crate::{Error, sent::send_unheard};
 
-/// Nested savepoints share a name: the server takes the innermost, and the borrow checker lets nobody reach another one.
-const UNDO: &str = "ROLLBACK TO SAVEPOINT idem; RELEASE SAVEPOINT idem";
-
 /// A savepoint of a [`Tx`](crate::Tx). It derefs to the [`Client`], which takes the statements. Rolls back when dropped.
 #[must_use = "dropping it rolls back to where it began"]
 pub struct Savepoint<'t> {
     client: &'t Client,
+    /// How many savepoints are around this one, itself included: its name is made of it. Were all of one name, an inner one that
+    /// the server could not release, or whose beginning was cancelled, would take what is meant for the outer one.
+    depth: u32,
     is_open: bool,
 }
 
 impl<'t> Savepoint<'t> {
-    pub(crate) async fn begin(client: &'t Client) -> Result<Self, Error> {
-        // From here on whatever ends this function early also ends the savepoint: it must not take what is meant for an outer one.
-        let mut savepoint = Self { client, is_open: true };
-        if let Err(error) = client.batch_execute("SAVEPOINT idem").await {
+    pub(crate) async fn begin(client: &'t Client, depth: u32) -> Result<Self, Error> {
+        // From here on whatever ends this function early also ends the savepoint.
+        let mut savepoint = Self {
+            client,
+            depth,
+            is_open: true,
+        };
+        if let Err(error) = client.batch_execute(&format!("SAVEPOINT idem_{depth}")).await {
             savepoint.is_open = false;
             return Err(error.into());
         }
@@ -29,19 +33,25 @@ impl<'t> Savepoint<'t> {
 
     /// Begins one inside this one.
     pub async fn savepoint(&mut self) -> Result<Savepoint<'_>, Error> {
-        Savepoint::begin(self.client).await
+        Savepoint::begin(self.client, self.depth + 1).await
     }
 
     /// Keeps what was done since it began, as far as the transaction keeps it.
     pub async fn release(mut self) -> Result<(), Error> {
         self.is_open = false;
-        Ok(self.client.batch_execute("RELEASE SAVEPOINT idem").await?)
+        let release = format!("RELEASE SAVEPOINT idem_{}", self.depth);
+        Ok(self.client.batch_execute(&release).await?)
     }
 
     /// Takes back what was done since it began, and waits for it. A statement that failed in it is forgotten.
     pub async fn rollback(mut self) -> Result<(), Error> {
         self.is_open = false;
-        Ok(self.client.batch_execute(UNDO).await?)
+        Ok(self.client.batch_execute(&self.undo()).await?)
+    }
+
+    fn undo(&self) -> String {
+        let depth = self.depth;
+        format!("ROLLBACK TO SAVEPOINT idem_{depth}; RELEASE SAVEPOINT idem_{depth}")
     }
 }
 
@@ -56,7 +66,7 @@ impl Deref for Savepoint<'_> {
 impl Drop for Savepoint<'_> {
     fn drop(&mut self) {
         if self.is_open {
-            send_unheard(self.client, UNDO);
+            send_unheard(self.client, &self.undo());
         }
     }
 }

@@ -26,7 +26,7 @@ impl Tx {
     /// # Ok(()) }
     /// ```
     pub async fn savepoint(&mut self) -> Result<Savepoint<'_>, Error> {
-        Savepoint::begin(self).await
+        Savepoint::begin(self, 1).await
     }
 }
 

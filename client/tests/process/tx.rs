@@ -98,3 +98,23 @@ async fn a_savepoint_whose_beginning_was_cancelled_does_not_take_what_is_meant_f
     assert!(matches!(processed.await, Ok(Processed::New { .. })));
     ground.assert_done_once(&message).await;
 }
+
+#[tokio::test]
+async fn a_savepoint_that_could_not_be_released_does_not_take_what_is_meant_for_the_outer_one() {
+    let ground = Ground::new().await;
+    let (message, other) = (message(), message());
+    let taken_back = &other;
+    let idem = Idem::new();
+    let processed = idem.process(&ground.pool, &message, |mut tx: Tx, message| async move {
+        let mut outer = tx.savepoint().await?;
+        insert(&outer, taken_back).await?;
+        let inner = outer.savepoint().await?;
+        assert!(inner.batch_execute("SELECT 1 / 0").await.is_err());
+        assert!(inner.release().await.is_err());
+        outer.rollback().await?;
+        work(tx, message).await
+    });
+    assert!(matches!(processed.await, Ok(Processed::New { .. })));
+    ground.assert_done_once(&message).await;
+    assert_eq!(ground.work(&other).await, 0);
+}
