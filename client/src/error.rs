@@ -172,6 +172,12 @@ impl ErrorKind {
 impl From<deadpool_postgres::PoolError> for Error {
     fn from(error: deadpool_postgres::PoolError) -> Self {
         match error {
+            // What fails before a server answers, TLS or a socket's path, is no fault of whoever wants the connection.
+            deadpool_postgres::PoolError::Backend(error)
+                if error.as_db_error().is_none() && ErrorKind::of(&error) == ErrorKind::Other =>
+            {
+                Self::Pool(causes(&error))
+            }
             deadpool_postgres::PoolError::Backend(error) => Self::Database(error),
             other => Self::Pool(other.to_string()),
         }
@@ -187,7 +193,8 @@ impl From<tokio_postgres::Error> for Error {
 fn kind_of(state: &SqlState) -> ErrorKind {
     match state.code() {
         "40001" | "40P01" | "55P03" => ErrorKind::Conflict,
-        "22004" | "22023" => ErrorKind::Invalid,
+        // The last two are a zero byte in a text and in JSON, neither of which the server can keep.
+        "22004" | "22023" | "22021" | "22P05" => ErrorKind::Invalid,
         "25006" => ErrorKind::ReadOnly,
         "55000" => ErrorKind::NotClaimed,
         "42704" => ErrorKind::NotFound,
@@ -201,8 +208,19 @@ fn kind_of(state: &SqlState) -> ErrorKind {
 fn is_connection_loss(error: &tokio_postgres::Error) -> bool {
     match error.as_db_error() {
         Some(answer) => is_goodbye(answer),
-        None => error.is_closed() || error.source().is_some_and(|source| source.is::<io::Error>()),
+        None => {
+            error.is_closed()
+                || error
+                    .source()
+                    .and_then(|source| source.downcast_ref())
+                    .is_some_and(is_of_the_line)
+        }
     }
+}
+
+/// Other than a statement that no message can carry, for a zero byte in it or its length: that one never left, and never will.
+fn is_of_the_line(error: &io::Error) -> bool {
+    error.kind() != io::ErrorKind::InvalidInput
 }
 
 fn is_goodbye(answer: &DbError) -> bool {
@@ -232,6 +250,13 @@ fn describe(error: &tokio_postgres::Error) -> String {
     }
 }
 
+/// An error and all that is behind it, for whom only its text is left.
+#[cfg(feature = "runtime")]
+fn causes(error: &tokio_postgres::Error) -> String {
+    let all = std::iter::successors(Some(error as &(dyn std::error::Error + 'static)), |&error| error.source());
+    all.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -243,6 +268,8 @@ mod tests {
             ("40P01", ErrorKind::Conflict),
             ("55P03", ErrorKind::Conflict),
             ("22023", ErrorKind::Invalid),
+            ("22021", ErrorKind::Invalid),
+            ("22P05", ErrorKind::Invalid),
             ("25006", ErrorKind::ReadOnly),
             ("55000", ErrorKind::NotClaimed),
             ("42704", ErrorKind::NotFound),

@@ -142,6 +142,41 @@ async fn an_error_of_the_handler_itself_is_not_attempted_again() {
 }
 
 #[tokio::test]
+async fn a_statement_that_cannot_travel_is_an_error_of_its_handler_and_no_lost_connection() {
+    let ground = Ground::new().await;
+    for is_typed in [false, true] {
+        let (message, calls) = (message(), AtomicUsize::new(0));
+        let idem = Idem::new();
+        let processed = idem.process(&ground.pool, &message, |tx: Tx, message| {
+            calls.fetch_add(1, Ordering::SeqCst);
+            async move {
+                insert(&tx, &message).await?;
+                // The protocol ends a text there.
+                match is_typed {
+                    true => drop(tx.query_typed("SELECT 'a\0b'", &[]).await?),
+                    false => tx.batch_execute("SELECT 'a\0b'").await?,
+                }
+                Ok(vec![])
+            }
+        });
+        assert_eq!(processed.await.unwrap_err().kind(), ErrorKind::Handler);
+        assert_eq!(calls.into_inner(), 1);
+        ground.assert_untouched(&message).await;
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_cannot_be_made_is_no_fault_of_the_message() {
+    // Longer than the path of a socket can be.
+    let url = format!("host=/{} user=nobody", "x".repeat(200));
+    let pool = Pool::builder(Manager::new(url.parse().unwrap(), NoTls)).build().unwrap();
+    let idem = idem(|rule| rule.max_attempts(1));
+    let error = idem.process(&pool, &message(), work).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PoolExhausted, "{error:?}");
+    assert!(error.to_string().contains("path"), "{error}");
+}
+
+#[tokio::test]
 async fn an_exhausted_pool_is_waited_for_and_then_said() {
     let ground = Ground::new().await;
     let manager = Manager::new(ground.database.url().parse().unwrap(), NoTls);

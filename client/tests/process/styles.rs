@@ -183,6 +183,18 @@ async fn effects_that_the_server_refuses_undo_the_work() {
         assert_eq!(processed.await.unwrap_err().kind(), ErrorKind::Invalid);
         ground.until_quiet().await;
         ground.assert_untouched(&message).await;
+        // No text of the server has a zero byte.
+        for wrong in [Effect::json("facts", &"a\0b").unwrap(), fact().key("a\0b")] {
+            let processed = idem.process(&pool, &message, |tx, message| {
+                let wrong = wrong.clone();
+                async move {
+                    insert(&tx, &message).await?;
+                    Ok(vec![wrong])
+                }
+            });
+            assert_eq!(processed.await.unwrap_err().kind(), ErrorKind::Invalid, "{style:?}");
+        }
+        ground.assert_untouched(&message).await;
     }
     assert_eq!(ground.count("SELECT count(*) FROM idem.outbox").await, 0);
 }
