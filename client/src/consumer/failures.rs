@@ -10,13 +10,15 @@ use moka::sync::Cache;
 use super::{builder::Settings, intake::growing, queue::Held};
 use crate::Message;
 
-/// Of so many messages the failures are counted here, where their broker does not count.
+/// Of so many messages it is counted here what their broker does not count.
 const REMEMBERED: u64 = 10_000;
 const REMEMBERED_FOR: Duration = Duration::from_secs(3600);
 
 /// Counts failed deliveries: the broker's own count is kept through restarts and across processes; where it has none, this
 /// process counts.
 pub(super) struct Failures {
+    /// Failures, where the broker does not count deliveries. Where it does, the deliveries that it counts and that were no
+    /// failures.
     here: Cache<u64, u32>,
     max_deliveries: u32,
     first_pause: Duration,
@@ -36,20 +38,34 @@ impl Failures {
     /// Takes down one more, and answers how long to wait before the next attempt; `None` when there shall be none.
     pub(super) fn count(&self, held: &mut Held) -> Option<Duration> {
         let failures = match held.message.deliveries() {
-            Some(deliveries) => deliveries.saturating_add(held.repeats),
-            None => self
-                .here
-                .entry(identity(&held.message))
-                .and_upsert_with(|before| before.map_or(1, |entry| entry.into_value().saturating_add(1)))
-                .into_value(),
+            Some(deliveries) => deliveries
+                .saturating_sub(self.here.get(&identity(&held.message)).unwrap_or(0))
+                .saturating_add(held.repeats),
+            None => self.one_more(&held.message),
         };
         held.repeats = held.repeats.saturating_add(1);
         (failures < self.max_deliveries).then(|| self.pause(failures))
     }
 
+    /// It goes back to its broker, and has not failed.
+    pub(super) fn excuse(&self, message: &Message) {
+        if message.deliveries().is_some() {
+            self.one_more(message);
+        }
+    }
+
+    fn one_more(&self, message: &Message) -> u32 {
+        self.here
+            .entry(identity(message))
+            .and_upsert_with(|before| before.map_or(1, |entry| entry.into_value().saturating_add(1)))
+            .into_value()
+    }
+
     /// It has ended one way or the other.
     pub(super) fn forget(&self, message: &Message) {
-        if message.deliveries().is_none() && self.here.entry_count() > 0 {
+        // Most have never failed, and to hash a payload takes its time.
+        let is_first = message.deliveries().is_some_and(|deliveries| deliveries <= 1);
+        if !is_first && self.here.entry_count() > 0 {
             self.here.invalidate(&identity(message));
         }
     }

@@ -33,6 +33,8 @@ use crate::{Error, Idem, Message, Processed, Settlement, Source, telemetry};
 
 /// How long a broker may take to hear what is given back, after the grace.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+/// Nothing is waited for longer.
+const LONGEST_WAIT: Duration = Duration::from_secs(10 * 366 * 86_400);
 
 /// What the workers share.
 pub(super) struct Runtime<S> {
@@ -150,7 +152,7 @@ impl<S: Source> Runtime<S> {
             }
             if let Some(held) = self.queue.take() {
                 batch.push(held);
-                until.get_or_insert_with(|| Instant::now() + self.settings.batches.linger);
+                until.get_or_insert_with(|| later(self.settings.batches.linger));
                 continue;
             }
             if intake.has_ended() && (!batch.is_empty() || self.holds_nothing()) {
@@ -256,7 +258,7 @@ impl<S: Source> Runtime<S> {
                 self.failures.forget(&held.message);
                 self.settle(held, settlement, outcome).await;
             }
-            Verdict::Again { after } => self.again(held, after, Outcome::Retried).await,
+            Verdict::Again { after } => self.excused(held, after, Outcome::Retried).await,
             Verdict::Failed(error) => self.failed(held, &error).await,
             Verdict::Away(error) => {
                 self.gate.close(&error);
@@ -278,7 +280,15 @@ impl<S: Source> Runtime<S> {
     }
 
     async fn away(&self, held: Held) {
-        self.again(held, self.failures.first_pause(), Outcome::GivenBack).await;
+        self.excused(held, self.failures.first_pause(), Outcome::GivenBack).await;
+    }
+
+    /// Lets it come again for what was no failure, whatever the broker counts.
+    async fn excused(&self, held: Held, after: Duration, outcome: Outcome) {
+        if held.sequence.is_none() {
+            self.failures.excuse(&held.message);
+        }
+        self.again(held, after, outcome).await;
     }
 
     async fn reject(&self, held: Held, reason: String) {
@@ -300,7 +310,7 @@ impl<S: Source> Runtime<S> {
         if outcome == Outcome::Retried {
             self.counters.count(outcome);
         }
-        self.queue.delay(held, Instant::now() + after);
+        self.queue.delay(held, later(after));
         self.changed.notify_one();
     }
 
@@ -348,6 +358,11 @@ impl<S: Source> Runtime<S> {
         tracing::warn!(unsettled, "the broker does not listen: these messages come again");
         self.counters.failed_settlements(unsettled as u64);
     }
+}
+
+/// After this time. Whoever means for ever says [`Duration::MAX`], which no clock can add.
+fn later(after: Duration) -> Instant {
+    Instant::now() + after.min(LONGEST_WAIT)
 }
 
 /// Sleeps until then, or for ever.

@@ -167,6 +167,33 @@ async fn a_database_that_is_not_set_up_sends_nothing_to_the_dead_letters() {
 }
 
 #[tokio::test]
+async fn deliveries_that_were_no_failures_are_not_counted_as_such() {
+    let ground = Ground::new().await;
+    let client = ground.pool.get().await.unwrap();
+    client.batch_execute("DROP EXTENSION idem").await.unwrap();
+    let broker = Broker::with([message("m", "")]).counting().closed();
+    let attempts = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&attempts);
+    let handler = move |tx: Tx, message: Message| {
+        let is_first = counted.fetch_add(1, Ordering::Relaxed) == 0;
+        async move {
+            note(&tx, &message).await?;
+            if is_first { Err("not this time".into()) } else { Ok(vec![]) }
+        }
+    };
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("excused", handler)
+        .back_off(SHORT, LONG)
+        .max_deliveries(2);
+    let running = tokio::spawn(consumer.run(pending()));
+    until("it was given back three times", async || broker.told().retried.len() >= 3).await;
+    client.batch_execute("CREATE EXTENSION idem").await.unwrap();
+    let summary = in_time(running).await.unwrap().unwrap();
+    assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 1, 0));
+    assert_eq!(ground.done().await.len(), 1);
+}
+
+#[tokio::test]
 async fn a_server_that_takes_no_writes_sends_nothing_to_the_dead_letters() {
     let ground = Ground::new().await;
     let broker = Broker::with([message("m", "")]).closed();
