@@ -17,9 +17,10 @@ const REMEMBERED_FOR: Duration = Duration::from_secs(3600);
 /// Counts failed deliveries: the broker's own count is kept through restarts and across processes; where it has none, this
 /// process counts.
 pub(super) struct Failures {
-    /// Failures, where the broker does not count deliveries. Where it does, the deliveries that it counts and that were no
-    /// failures.
-    here: Cache<u64, u32>,
+    /// Failures that this process has seen: a broker may count the first delivery of a message, and none after it.
+    failed: Cache<u64, u32>,
+    /// Deliveries that the broker counts, and that were no failures.
+    excused: Cache<u64, u32>,
     max_deliveries: u32,
     first_pause: Duration,
     longest_pause: Duration,
@@ -27,8 +28,10 @@ pub(super) struct Failures {
 
 impl Failures {
     pub(super) fn new(settings: &Settings) -> Self {
+        let remembering = || Cache::builder().max_capacity(REMEMBERED).time_to_idle(REMEMBERED_FOR).build();
         Self {
-            here: Cache::builder().max_capacity(REMEMBERED).time_to_idle(REMEMBERED_FOR).build(),
+            failed: remembering(),
+            excused: remembering(),
             max_deliveries: settings.max_deliveries,
             first_pause: settings.first_pause,
             longest_pause: settings.longest_pause,
@@ -37,11 +40,13 @@ impl Failures {
 
     /// Takes down one more, and answers how long to wait before the next attempt; `None` when there shall be none.
     pub(super) fn count(&self, held: &mut Held) -> Option<Duration> {
+        let identity = identity(&held.message);
+        let failed = one_more(&self.failed, identity);
         let failures = match held.message.deliveries() {
             Some(deliveries) => deliveries
-                .saturating_sub(self.here.get(&identity(&held.message)).unwrap_or(0))
+                .saturating_sub(self.excused.get(&identity).unwrap_or(0))
                 .saturating_add(held.repeats),
-            None => self.one_more(&held.message),
+            None => failed,
         };
         held.repeats = held.repeats.saturating_add(1);
         (failures < self.max_deliveries).then(|| self.pause(failures))
@@ -50,23 +55,18 @@ impl Failures {
     /// It goes back to its broker, and has not failed.
     pub(super) fn excuse(&self, message: &Message) {
         if message.deliveries().is_some() {
-            self.one_more(message);
+            one_more(&self.excused, identity(message));
         }
     }
 
-    fn one_more(&self, message: &Message) -> u32 {
-        self.here
-            .entry(identity(message))
-            .and_upsert_with(|before| before.map_or(1, |entry| entry.into_value().saturating_add(1)))
-            .into_value()
-    }
-
     /// It has ended one way or the other.
-    pub(super) fn forget(&self, message: &Message) {
+    pub(super) fn forget(&self, held: &Held) {
         // Most have never failed, and to hash a payload takes its time.
-        let is_first = message.deliveries().is_some_and(|deliveries| deliveries <= 1);
-        if !is_first && self.here.entry_count() > 0 {
-            self.here.invalidate(&identity(message));
+        let is_first = held.message.deliveries() == Some(1) && held.repeats == 0;
+        if !is_first && self.failed.entry_count() + self.excused.entry_count() > 0 {
+            let identity = identity(&held.message);
+            self.failed.invalidate(&identity);
+            self.excused.invalidate(&identity);
         }
     }
 
@@ -82,6 +82,13 @@ impl Failures {
             .nth(n)
             .unwrap_or(self.longest_pause)
     }
+}
+
+fn one_more(cache: &Cache<u64, u32>, identity: u64) -> u32 {
+    cache
+        .entry(identity)
+        .and_upsert_with(|before| before.map_or(1, |entry| entry.into_value().saturating_add(1)))
+        .into_value()
 }
 
 /// The same at every delivery of one message, and different for another one.

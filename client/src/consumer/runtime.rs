@@ -255,7 +255,7 @@ impl<S: Source> Runtime<S> {
         match Verdict::of(answer) {
             Verdict::Over(Settlement::Reject { reason }, _) => self.reject(held, reason).await,
             Verdict::Over(settlement, outcome) => {
-                self.failures.forget(&held.message);
+                self.failures.forget(&held);
                 self.settle(held, settlement, outcome).await;
             }
             Verdict::Again { after } => self.excused(held, after, Outcome::Retried).await,
@@ -298,7 +298,7 @@ impl<S: Source> Runtime<S> {
             topic = held.message.topic(),
             "a message is refused"
         );
-        self.failures.forget(&held.message);
+        self.failures.forget(&held);
         self.settle(held, Settlement::Reject { reason }, Outcome::Rejected).await;
     }
 

@@ -27,7 +27,8 @@ struct State {
     unsettled: HashMap<u64, Copy>,
     deliveries: u64,
     is_closed: bool,
-    counts: bool,
+    /// So many deliveries of a message are counted.
+    counts: u32,
     failures: VecDeque<Failure>,
     /// So many settlements fail.
     deaf: u32,
@@ -74,7 +75,13 @@ impl Broker {
 
     /// Tells with each delivery the how manyth it is.
     pub fn counting(self) -> Self {
-        self.state().counts = true;
+        self.state().counts = u32::MAX;
+        self
+    }
+
+    /// Tells with the first delivery that it is the first one, and nothing with later ones, as a classic queue of RabbitMQ.
+    pub fn counting_the_first(self) -> Self {
+        self.state().counts = 1;
         self
     }
 
@@ -150,7 +157,7 @@ impl Broker {
         };
         copy.deliveries += 1;
         let mut message = copy.message.clone();
-        if state.counts {
+        if copy.deliveries <= state.counts {
             message = message.with_deliveries(copy.deliveries);
         }
         state.deliveries += 1;

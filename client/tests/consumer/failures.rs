@@ -75,6 +75,12 @@ async fn a_message_is_refused_after_max_deliveries_that_nobody_else_counts() {
 }
 
 #[tokio::test]
+async fn a_message_is_refused_after_max_deliveries_of_which_only_the_first_is_counted() {
+    let messages = [message("bad", ""), message("good", "")];
+    refused_after_five_deliveries(Broker::with(messages).counting_the_first().closed()).await;
+}
+
+#[tokio::test]
 async fn a_message_that_never_can_succeed_is_refused_at_once() {
     let ground = Ground::new().await;
     let broker = Broker::with([message("bad", ""), Message::new("tests", "without an id")]).closed();

@@ -57,7 +57,10 @@ pub(super) fn incoming(queue: &str, delivery: &mut Delivery) -> Message {
     let headers: BTreeMap<_, _> = table(properties)
         .map(|(name, value)| (name.to_string(), headers::text(&json(value))))
         .collect();
-    let mut message = headers::incoming(queue, std::mem::take(&mut delivery.data), headers).with_deliveries(deliveries);
+    let mut message = headers::incoming(queue, std::mem::take(&mut delivery.data), headers);
+    if let Some(deliveries) = deliveries {
+        message = message.with_deliveries(deliveries);
+    }
     let take: [(_, headers::With); 4] = [
         (properties.message_id(), Message::with_message_id),
         (properties.correlation_id(), Message::with_correlation_id),
@@ -80,13 +83,16 @@ fn table(properties: &BasicProperties) -> impl Iterator<Item = (&ShortString, &A
     properties.headers().iter().flat_map(|table| table.inner())
 }
 
-/// Quorum queues count in `x-delivery-count` what was delivered before. Classic queues say only whether it was; how often a
-/// message came back to this queue by way of its dead letters is in `x-death`.
-fn deliveries(queue: &str, delivery: &Delivery) -> u32 {
+/// Quorum queues count in `x-delivery-count` what was delivered before. Classic queues say only whether it was, and a count that
+/// stood still would let a message fail for ever. How often a message came back to this queue by way of its dead letters is in
+/// `x-death`.
+fn deliveries(queue: &str, delivery: &Delivery) -> Option<u32> {
     let find = |wanted: &str| table(&delivery.properties).find_map(|(name, value)| (name.as_str() == wanted).then_some(value));
-    let before = find("x-delivery-count")
-        .and_then(count)
-        .unwrap_or(delivery.redelivered.into());
+    let before = match find("x-delivery-count").and_then(count) {
+        Some(before) => before,
+        None if delivery.redelivered => return None,
+        None => 0,
+    };
     let deaths = find("x-death").and_then(AMQPValue::as_array).map_or(0, |deaths| {
         let here = deaths
             .as_slice()
@@ -96,9 +102,10 @@ fn deliveries(queue: &str, delivery: &Delivery) -> u32 {
                 let died_in = death.inner().get("queue").map(|queue| headers::text(&json(queue)));
                 died_in.as_deref() == Some(queue)
             });
-        here.filter_map(|death| count(death.inner().get("count")?)).sum()
+        here.filter_map(|death| count(death.inner().get("count")?))
+            .fold(0, u32::saturating_add)
     });
-    deaths + before + 1
+    Some(deaths.saturating_add(before).saturating_add(1))
 }
 
 fn count(value: &AMQPValue) -> Option<u32> {
@@ -201,7 +208,7 @@ mod tests {
             ]))
         };
         assert_eq!(delivered(BasicProperties::default(), false).deliveries(), Some(1));
-        assert_eq!(delivered(BasicProperties::default(), true).deliveries(), Some(2));
+        assert_eq!(delivered(BasicProperties::default(), true).deliveries(), None);
         let quorum = with("x-delivery-count", AMQPValue::LongLongInt(3));
         assert_eq!(delivered(quorum, true).deliveries(), Some(4));
         let deaths = FieldArray::from(vec![death("q", 2), death("elsewhere", 5)]);

@@ -22,7 +22,8 @@ use crate::{Delivery, Source, TransportError};
 /// one it is gone.
 ///
 /// A message has the queue as its topic, and as its key the header `idem-key`. [`deliveries`](crate::Message::deliveries) is
-/// exact on quorum queues; classic ones know no more than that it came before, which counts as two. There are no coordinates.
+/// exact on quorum queues; classic ones know no more than that it came before, and do not count from then on. There are no
+/// coordinates.
 ///
 /// It connects at the first call of `next`, and again at the next one after the connection was lost.
 pub struct RabbitMqSource {
