@@ -74,12 +74,15 @@ impl Gate {
     }
 }
 
-/// Whether there is a server that takes writes. A connection that does not answer is closed.
+/// Whether there is a server that takes writes. A connection to one that does not, or that does not answer, is closed.
 async fn serves(pool: &Pool) -> Result<bool, Error> {
     let loan = Loan::new(pool.get().await?);
     let answers = loan.client().simple_query("SELECT pg_catalog.pg_is_in_recovery()").await?;
-    loan.give_back();
-    Ok(answers
+    let serves = answers
         .iter()
-        .any(|answer| matches!(answer, SimpleQueryMessage::Row(row) if row.get(0) == Some("f"))))
+        .any(|answer| matches!(answer, SimpleQueryMessage::Row(row) if row.get(0) == Some("f")));
+    if serves {
+        loan.give_back();
+    }
+    Ok(serves)
 }

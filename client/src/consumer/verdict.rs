@@ -24,6 +24,9 @@ impl Verdict {
         match processed {
             Ok(processed) => Self::of_processed(&processed),
             Err(error) if is_unfit(&error) => Self::Away(error),
+            // At each attempt the database could be reached, and at each the handler has lost it. Were that no failure, a message
+            // that ends its session, by taking too long for example, would come for ever.
+            Err(error @ Error::Handler(_)) if error.kind() == ErrorKind::ConnectionLost => Self::Failed(error),
             Err(error) => match error.kind() {
                 ErrorKind::Invalid | ErrorKind::MissingId | ErrorKind::Terminal => {
                     Self::Over(error.settlement(), Outcome::Rejected)

@@ -255,9 +255,11 @@ impl Session {
 
 /// Whether the connection can serve others after this. What is not known to be harmless is not.
 fn leaves_connection_sound(error: &Error) -> bool {
+    // A server that takes no writes may have been replaced: a new connection leads to the one that does.
+    let is_useless = |kind| matches!(kind, ErrorKind::ConnectionLost | ErrorKind::ReadOnly);
     match error {
-        Error::Handler(error) => error.database_kind() != Some(ErrorKind::ConnectionLost),
-        Error::Database(answer) => answer.as_db_error().is_some() && error.kind() != ErrorKind::ConnectionLost,
+        Error::Handler(error) => !error.database_kind().is_some_and(is_useless),
+        Error::Database(answer) => answer.as_db_error().is_some() && !is_useless(error.kind()),
         Error::Invalid(_) | Error::Encode(_) | Error::Decode(_) => true,
         _ => false,
     }
