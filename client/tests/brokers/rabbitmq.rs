@@ -240,6 +240,27 @@ async fn what_amqp_cannot_carry_is_parked_at_once() {
     assert!(matches!(error, PublishError::Permanent(_)), "{error}");
 }
 
+/// RabbitMQ closes the whole connection for them: it would look like a broker that is away, for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_that_do_not_fit_into_a_frame_are_parked_at_once_and_blame_no_broker() {
+    let url = shared();
+    declare(&url, "framed", &[]).await;
+    let publisher = publisher(&url);
+    publisher.publish(&plain("framed", "before")).await.unwrap();
+    let mut effect = plain("framed", "x");
+    for bytes in [120 * 1024, 130 * 1024, 8 * 1024 * 1024] {
+        effect.headers.insert("note".into(), "n".repeat(bytes).into());
+        match publisher.publish(&effect).await {
+            Ok(()) => assert_eq!(bytes, 120 * 1024),
+            Err(error) => assert!(
+                bytes > 120 * 1024 && matches!(error, PublishError::Permanent(_)),
+                "{bytes}: {error}"
+            ),
+        }
+    }
+    publisher.publish(&plain("framed", "after")).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_that_is_not_there_yet_is_an_error_until_it_is() {
     let url = shared();

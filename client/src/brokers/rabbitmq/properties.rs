@@ -15,6 +15,10 @@ use crate::{Message, OutgoingMessage, TransportError, brokers::headers};
 /// A message that is on disk before it is confirmed, if its queue is durable.
 const PERSISTENT: u8 = 2;
 
+/// What the frame of all properties has besides them: its own head and end, the class, the size of the body, which properties
+/// there are, the delivery mode and the time.
+const REST_OF_FRAME: usize = 7 + 1 + 14 + 1 + 8;
+
 /// An error when something of it is longer than AMQP allows (255 bytes for names and ids).
 pub(super) fn outgoing(message: &OutgoingMessage) -> Result<BasicProperties, TransportError> {
     let own = [
@@ -43,6 +47,22 @@ pub(super) fn outgoing(message: &OutgoingMessage) -> Result<BasicProperties, Tra
         }
     }
     Ok(properties.with_headers(table))
+}
+
+/// How many bytes the frame has that properties made by [`outgoing`] travel in. There is one, however large they are.
+pub(super) fn frame_bytes(properties: &BasicProperties) -> usize {
+    let names = [
+        properties.message_id(),
+        properties.correlation_id(),
+        properties.kind(),
+        properties.content_type(),
+    ];
+    let names = names.into_iter().flatten().map(|name| 1 + name.as_str().len());
+    let headers = table(properties).map(|(name, value)| {
+        let value = value.as_long_string().map_or(0, |text| text.as_bytes().len());
+        1 + name.as_str().len() + 1 + 4 + value
+    });
+    REST_OF_FRAME + names.sum::<usize>() + 4 + headers.sum::<usize>()
 }
 
 /// A name or an id.

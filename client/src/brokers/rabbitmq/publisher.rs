@@ -1,6 +1,9 @@
 //! Effects as AMQP messages.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicU32, Ordering},
+};
 
 use lapin::{
     BasicProperties, Channel, Confirmation, Connection,
@@ -19,8 +22,8 @@ use crate::{OutgoingMessage, PublishError, Publisher, TransportError};
 /// Publishes effects to RabbitMQ: to the queue that the topic names, or to the configured exchange with the topic as routing
 /// key. They are persistent, and confirmed by every queue that they went to.
 ///
-/// An effect that no queue takes is [`PublishError::Rejected`], as is one whose exchange does not exist or refuses it. The
-/// property *message id* is the effect's id, *timestamp* the second of its recording, *type* and *content type* are its own. A
+/// An effect that no queue takes is [`PublishError::Rejected`], as is one whose exchange does not exist or refuses it. One whose
+/// headers do not fit into a frame (128 kB, unless the server is told otherwise) is [`PublishError::Permanent`]. The property *message id* is the effect's id, *timestamp* the second of its recording, *type* and *content type* are its own. A
 /// header `correlation-id` of the effect becomes that property; its other headers travel as texts, beside `idem-key`,
 /// `idem-source-destination` and `traceparent`.
 ///
@@ -32,6 +35,8 @@ pub struct RabbitMqPublisher {
     /// A channel has one effect under way at a time. Only then is it sure which one the broker returns, or closes the channel for.
     idle: Mutex<Vec<Channel>>,
     channels: Semaphore,
+    /// What the broker takes in one frame, since there was a connection.
+    frame_max: AtomicU32,
 }
 
 impl RabbitMqPublisher {
@@ -41,6 +46,7 @@ impl RabbitMqPublisher {
             connection: tokio::sync::Mutex::new(None),
             idle: Mutex::new(Vec::new()),
             channels: Semaphore::new(usize::from(config.max_unconfirmed.max(1))),
+            frame_max: AtomicU32::new(u32::MAX),
             config,
         }
     }
@@ -69,6 +75,7 @@ impl RabbitMqPublisher {
                 Some(connected) => connected,
                 None => connect(&self.config, "publisher").await?,
             };
+            self.frame_max.store(connected.configuration().frame_max(), Ordering::Relaxed);
             // A connection that dies just now may leave this without an answer: then it is not put back.
             let created = timeout(PATIENCE, connected.create_channel()).await?;
             *connection = Some(connected);
@@ -76,6 +83,18 @@ impl RabbitMqPublisher {
         };
         timeout(PATIENCE, channel.confirm_select(ConfirmSelectOptions::default())).await??;
         Ok(channel)
+    }
+
+    /// The broker closes the connection for headers that are larger than a frame, with all that is under way on it: it would
+    /// look like a broker that is away, for ever. The payload may have many frames.
+    fn fits(&self, properties: &BasicProperties) -> Result<(), PublishError> {
+        let (bytes, at_most) = (properties::frame_bytes(properties), self.frame_max.load(Ordering::Relaxed));
+        if bytes <= usize::try_from(at_most).unwrap_or(usize::MAX) {
+            return Ok(());
+        }
+        Err(PublishError::Permanent(
+            format!("its headers make a frame of {bytes} bytes, and the broker takes {at_most}").into(),
+        ))
     }
 
     async fn send(
@@ -108,6 +127,10 @@ impl Publisher for RabbitMqPublisher {
 
         let _permit = self.channels.acquire().await.map_err(|error| unavailable(error.into()))?;
         let channel = self.channel().await.map_err(unavailable)?;
+        if let Err(error) = self.fits(&properties) {
+            self.idle().push(channel);
+            return Err(error);
+        }
         // A channel on which anything went wrong, or whose answer nobody waited for, is not used again.
         let confirmation = self
             .send(&channel, routing_key, properties, &message.payload)
