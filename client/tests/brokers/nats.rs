@@ -145,6 +145,26 @@ async fn a_rejected_message_goes_to_the_dead_letters_with_its_reason_and_its_hea
     assert_eq!(letter.message().header("idem-dead-letter-reason"), Some("no such order"));
 }
 
+/// Both have the same place in the stream, which is not the same letter.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_two_consumers_reject_is_two_dead_letters() {
+    let url = shared();
+    declare(&url, "twice", |_| {}).await;
+    declare(&url, "letters", |_| {}).await;
+    publisher(&url).publish(&plain("twice.in", "poison")).await.unwrap();
+    for consumer in ["first", "second"] {
+        let subscription = NatsSubscription::new("twice", consumer).dead_letter("letters.in");
+        let mut source = NatsSource::new(NatsConfig::new(&url), subscription);
+        next(&mut source).await.settle(Settlement::reject(consumer)).await.unwrap();
+    }
+    let mut letters = source(&url, "letters");
+    for reason in ["first", "second"] {
+        let letter = next(&mut letters).await;
+        assert_eq!(letter.message().header("idem-dead-letter-reason"), Some(reason));
+        letter.settle(Settlement::Acknowledge).await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_whose_dead_letter_nobody_takes_is_not_given_up() {
     let url = shared();

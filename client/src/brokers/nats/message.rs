@@ -64,8 +64,8 @@ fn received(subject: &str, payload: Bytes, map: Option<&HeaderMap>) -> Message {
 }
 
 /// What a rejected message is published as: itself, and the reason. The server would take it for a duplicate under its own id,
-/// if the same stream takes its dead letters; under the id of its place it is one only when it is rejected twice.
-pub(super) fn dead_letter(message: &Message, reason: &str) -> Result<HeaderMap, TransportError> {
+/// if the same stream takes its dead letters; under the id of its place it is one only when the same consumer rejects it twice.
+pub(super) fn dead_letter(message: &Message, consumer: &str, reason: &str) -> Result<HeaderMap, TransportError> {
     let mut map = HeaderMap::new();
     for (name, value) in message.headers() {
         insert(&mut map, name, value)?;
@@ -74,7 +74,11 @@ pub(super) fn dead_letter(message: &Message, reason: &str) -> Result<HeaderMap, 
         insert(&mut map, headers::MESSAGE_ID, id)?;
     }
     if let Some(at) = message.coordinates() {
-        insert(&mut map, NATS_MESSAGE_ID, &format!("dead.{}.{}", at.topic, at.offset))?;
+        insert(
+            &mut map,
+            NATS_MESSAGE_ID,
+            &format!("dead.{}.{consumer}.{}", at.topic, at.offset),
+        )?;
     }
     insert(&mut map, headers::DEAD_LETTER_REASON, &reason.replace(['\r', '\n'], " "))?;
     Ok(map)
@@ -125,8 +129,8 @@ mod tests {
             partition: 0,
             offset: 9,
         });
-        let map = dead_letter(&message, "two\nlines").unwrap();
-        assert_eq!(map.get(NATS_MESSAGE_ID).unwrap().as_str(), "dead.STREAM.9");
+        let map = dead_letter(&message, "worker", "two\nlines").unwrap();
+        assert_eq!(map.get(NATS_MESSAGE_ID).unwrap().as_str(), "dead.STREAM.worker.9");
         assert_eq!(map.get(headers::DEAD_LETTER_REASON).unwrap().as_str(), "two lines");
         assert_eq!(received("dead", "{}".into(), Some(&map)).message_id(), Some("m-1"));
     }

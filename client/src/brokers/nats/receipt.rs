@@ -9,7 +9,7 @@ use async_nats::{
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 
-use super::message;
+use super::{NatsSubscription, message};
 use crate::{Message, Receipt, Settlement, TransportError};
 
 pub(super) struct NatsReceipt {
@@ -17,29 +17,29 @@ pub(super) struct NatsReceipt {
     /// Where to answer; taken when it is settled.
     reply: Option<Subject>,
     message: Message,
-    dead_letter: Option<Arc<str>>,
+    subscription: Arc<NatsSubscription>,
 }
 
 impl NatsReceipt {
-    pub(super) fn new(context: Context, reply: Subject, message: Message, dead_letter: Option<Arc<str>>) -> Self {
+    pub(super) fn new(context: Context, reply: Subject, message: Message, subscription: Arc<NatsSubscription>) -> Self {
         Self {
             context,
             reply: Some(reply),
             message,
-            dead_letter,
+            subscription,
         }
     }
 
     /// A letter that was published and whose message comes again all the same is a duplicate for the server.
     async fn bury(&self, reason: &str) -> Result<(), TransportError> {
-        let Some(subject) = &self.dead_letter else {
+        let Some(subject) = &self.subscription.dead_letter else {
             return Ok(());
         };
-        let headers = message::dead_letter(&self.message, reason)?;
+        let headers = message::dead_letter(&self.message, &self.subscription.consumer, reason)?;
         let letter = PublishMessage::build()
             .payload(self.message.payload().clone())
             .headers(headers);
-        self.context.send_publish(subject.to_string(), letter).await?.await?;
+        self.context.send_publish(subject.clone(), letter).await?.await?;
         Ok(())
     }
 }

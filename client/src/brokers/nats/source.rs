@@ -26,8 +26,7 @@ use crate::{Delivery, Source, TransportError};
 /// It connects at the first call of `next`; when the connection is lost it connects again by itself.
 pub struct NatsSource {
     config: NatsConfig,
-    subscription: NatsSubscription,
-    dead_letter: Option<Arc<str>>,
+    subscription: Arc<NatsSubscription>,
     context: Option<Context>,
     messages: Option<Stream>,
 }
@@ -36,9 +35,8 @@ impl NatsSource {
     /// Consumes from this server or cluster; does not connect yet.
     pub fn new(config: NatsConfig, subscription: NatsSubscription) -> Self {
         Self {
-            dead_letter: subscription.dead_letter.as_deref().map(Into::into),
             config,
-            subscription,
+            subscription: Arc::new(subscription),
             context: None,
             messages: None,
         }
@@ -88,7 +86,7 @@ impl Source for NatsSource {
         let Some(reply) = delivered.message.reply else {
             return Err("a message that cannot be acknowledged".into());
         };
-        let receipt = NatsReceipt::new(context.clone(), reply, message.clone(), self.dead_letter.clone());
+        let receipt = NatsReceipt::new(context.clone(), reply, message.clone(), Arc::clone(&self.subscription));
         Ok(Some(Delivery::new(message, receipt)))
     }
 }
