@@ -1,6 +1,6 @@
 //! How a stream is told what became of one delivery.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_nats::{
     Subject,
@@ -12,10 +12,15 @@ use tokio::runtime::Handle;
 use super::{NatsSubscription, message};
 use crate::{Message, Receipt, Settlement, TransportError};
 
+/// A message whose dead letter was not taken comes again after this: at once would be as fast as handler and server can.
+const UNBURIED_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
 pub(super) struct NatsReceipt {
     context: Context,
     /// Where to answer; taken when it is settled.
     reply: Option<Subject>,
+    /// When it comes again if nobody settles it.
+    again_after: Option<Duration>,
     message: Message,
     subscription: Arc<NatsSubscription>,
 }
@@ -25,6 +30,7 @@ impl NatsReceipt {
         Self {
             context,
             reply: Some(reply),
+            again_after: None,
             message,
             subscription,
         }
@@ -52,6 +58,7 @@ impl Receipt for NatsReceipt {
                 Settlement::Retry { after } => AckKind::Nak((!after.is_zero()).then_some(after)),
                 Settlement::Reject { reason } => {
                     // When that fails, dropping the receipt asks for the message again.
+                    self.again_after = Some(UNBURIED_AGAIN_AFTER);
                     self.bury(&reason).await?;
                     AckKind::Term
                 }
@@ -68,11 +75,11 @@ impl Receipt for NatsReceipt {
 impl Drop for NatsReceipt {
     fn drop(&mut self) {
         let Some(reply) = self.reply.take() else { return };
-        let client = self.context.client();
+        let (client, again_after) = (self.context.client(), self.again_after);
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move {
                 // Without a connection it comes again after its time.
-                let _ = client.publish(reply, AckKind::Nak(None).into()).await;
+                let _ = client.publish(reply, AckKind::Nak(again_after).into()).await;
             });
         }
     }
