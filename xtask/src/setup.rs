@@ -16,20 +16,25 @@ use crate::{chroot, step};
 /// Has to be the version that the extension's Cargo.toml pins.
 const CARGO_PGRX: &str = "0.18.1";
 
-/// Packages would make clusters and start services of their own, which nobody here asked for. PostgreSQL's asks the first file;
-/// all others ask the second, which may be there already and then stays as it is. Both are there only while packages are
-/// installed.
-const BE_QUIET: &str = "set -e
-mkdir -p /etc/postgresql-common/createcluster.d
-echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.d/idem-setup.conf
-if [ ! -e /usr/sbin/policy-rc.d ]; then
-    printf '#!/bin/sh\\n# of the set-up of idem\\nexit 101\\n' >/usr/sbin/policy-rc.d
-    chmod 755 /usr/sbin/policy-rc.d
-fi";
-
-/// Takes back what [`BE_QUIET`] did.
-const BE_AS_BEFORE: &str = "rm -f /etc/postgresql-common/createcluster.d/idem-setup.conf
-if grep -qs 'of the set-up of idem' /usr/sbin/policy-rc.d; then rm /usr/sbin/policy-rc.d; fi";
+/// Runs a command that installs packages. They would make clusters and start services of their own, which nobody here asked for.
+/// PostgreSQL's asks the first file; all others ask the second, which may be there already and then stays as it is. Both are there
+/// only meanwhile, also when the command fails or somebody gives up on it: with the second left behind, no service that is
+/// installed later would start. The first argument goes before all paths.
+const QUIETLY: &str = r#"set -e
+cluster=$1/etc/postgresql-common/createcluster.d/idem-setup.conf
+policy=$1/usr/sbin/policy-rc.d
+shift
+trap 'rm -f "$cluster"; if grep -qs "of the set-up of idem" "$policy"; then rm "$policy"; fi' EXIT
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
+mkdir -p "${cluster%/*}"
+echo 'create_main_cluster = false' >"$cluster"
+if [ ! -e "$policy" ]; then
+    printf '#!/bin/sh\n# of the set-up of idem\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+fi
+"$@""#;
 
 /// What was not started now would start with the machine. The arguments are packages that have been installed just now.
 const STAY_QUIET: &str = r#"set -e
@@ -92,16 +97,18 @@ fn install_packages(context: &Context) -> Result<()> {
     );
     let apt = Apt::new(&missing)?;
 
-    apt.as_root(context, "telling packages to start no services", &["sh", "-c", BE_QUIET])?;
     let names: Vec<_> = missing.iter().map(|(name, _)| name.as_str()).collect();
-    let installed = install(context, &apt, &names);
-    apt.as_root(context, "taking that back", &["sh", "-c", BE_AS_BEFORE])?;
-    installed
+    install(context, &apt, &names)
 }
 
 fn install(context: &Context, apt: &Apt, names: &[&str]) -> Result<()> {
     apt.as_root(context, "apt-get update", &["apt-get", "update"])?;
     let install = [
+        "sh",
+        "-c",
+        QUIETLY,
+        "sh",
+        "",
         "env",
         "DEBIAN_FRONTEND=noninteractive",
         "apt-get",
@@ -243,4 +250,59 @@ fn init_pgrx(context: &Context, cargo_pgrx: &Path) -> Result<()> {
         init,
         "see that postgresql-server-dev is whole; its pg_config is asked for everything",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    /// How [`QUIETLY`] ends over this script, and whether its two files were there meanwhile and are there afterwards.
+    fn quietly(root: &Path, script: &str) -> (Option<i32>, bool, bool) {
+        let look = "test -s \"$0/etc/postgresql-common/createcluster.d/idem-setup.conf\" && test -s \"$0/usr/sbin/policy-rc.d\" && : >\"$0/seen\";";
+        let status = Command::new("sh")
+            .args(["-c", QUIETLY, "sh"])
+            .arg(root)
+            .args(["sh", "-c", &format!("{look} {script}")])
+            .arg(root)
+            .status()
+            .unwrap();
+        assert_eq!(status.signal(), None);
+        let left = [
+            "etc/postgresql-common/createcluster.d/idem-setup.conf",
+            "usr/sbin/policy-rc.d",
+        ];
+        let was_quiet = fs::remove_file(root.join("seen")).is_ok();
+        (status.code(), was_quiet, left.iter().any(|file| root.join(file).exists()))
+    }
+
+    fn root() -> xshell::TempDir {
+        let root = xshell::Shell::new().unwrap().create_temp_dir().unwrap();
+        fs::create_dir_all(root.path().join("usr/sbin")).unwrap();
+        root
+    }
+
+    #[test]
+    fn services_may_start_again_however_the_installation_ends() {
+        let root = root();
+        assert_eq!(quietly(root.path(), "true"), (Some(0), true, false));
+        assert_eq!(quietly(root.path(), "exit 100"), (Some(100), true, false));
+        for (signal, code) in [("HUP", 129), ("INT", 130), ("TERM", 143)] {
+            assert_eq!(
+                quietly(root.path(), &format!("kill -{signal} $PPID")),
+                (Some(code), true, false),
+                "{signal}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_policy_of_the_machine_stays() {
+        let root = root();
+        let policy = root.path().join("usr/sbin/policy-rc.d");
+        fs::write(&policy, "#!/bin/sh\nexit 101\n").unwrap();
+        assert_eq!(quietly(root.path(), "true"), (Some(0), true, true));
+        assert_eq!(fs::read_to_string(policy).unwrap(), "#!/bin/sh\nexit 101\n");
+    }
 }

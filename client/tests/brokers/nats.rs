@@ -175,7 +175,10 @@ async fn a_message_whose_dead_letter_nobody_takes_is_not_given_up() {
     let rejected = Instant::now();
     next(&mut source).await.settle(Settlement::reject("bad")).await.unwrap_err();
     assert_eq!(next(&mut source).await.message().deliveries(), Some(2));
-    assert!(rejected.elapsed() >= Duration::from_millis(900), "it goes round without a pause");
+    assert!(
+        rejected.elapsed() >= Duration::from_millis(900),
+        "it goes round without a pause"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
