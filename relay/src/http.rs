@@ -51,14 +51,14 @@ impl Server {
 async fn ready(State(sources): State<Sources>) -> (StatusCode, String) {
     let status = sources.status.borrow();
     // A broker that was never asked is not known to be away.
-    let broker = status.broker != Some(false);
-    let code = if status.database && broker {
+    let code = if status.database && status.broker != Some(false) {
         StatusCode::OK
     } else {
         StatusCode::SERVICE_UNAVAILABLE
     };
     let say = |is_there| if is_there { "ok" } else { "away" };
-    (code, format!("database: {}\nbroker: {}\n", say(status.database), say(broker)))
+    let broker = status.broker.map_or("not asked yet", say);
+    (code, format!("database: {}\nbroker: {broker}\n", say(status.database)))
 }
 
 async fn metrics_text(State(sources): State<Sources>) -> String {

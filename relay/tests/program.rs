@@ -1,18 +1,17 @@
 //! The program as an operator meets it: a real database, a real broker, signals, HTTP.
 
 use std::{
+    fs::File,
     io::{Read, Write},
     net::{TcpListener, TcpStream},
-    process::{Child, Command, ExitStatus, Output, Stdio},
+    os::fd::AsFd,
+    process::{Command, ExitStatus, Output, Stdio},
     time::{Duration, Instant},
 };
 
 use idem_brokers::Nats;
-use idem_cluster::{Cluster, Install};
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use idem_cluster::{Cluster, Install, Process};
+use nix::sys::signal::Signal;
 
 /// A busy machine takes its time.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -45,23 +44,23 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// A running relay, killed at the end whatever happens.
+/// A running relay, killed at the end whatever happens, and with this process if that is killed.
 struct Running {
-    child: Child,
+    process: Process,
     port: u16,
 }
 
 impl Running {
     fn start(cluster: &Cluster, kind: &str, broker: &str) -> Self {
         let port = free_port();
-        let child = program()
+        let mut command = program();
+        command
             .env("IDEM_RELAY_DATABASE_URL", cluster.connection_string("postgres"))
             .env("IDEM_RELAY_BROKER_URL", broker)
-            .args(["--broker", kind, "--listen", &format!("127.0.0.1:{port}")])
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
-        Self { child, port }
+            .args(["--broker", kind, "--listen", &format!("127.0.0.1:{port}")]);
+        let log = File::from(std::io::stderr().as_fd().try_clone_to_owned().unwrap());
+        let process = Process::spawn(command, log, &[Signal::SIGKILL]).unwrap();
+        Self { process, port }
     }
 
     /// Status line and body of a GET; `None` while nobody listens.
@@ -92,16 +91,9 @@ impl Running {
         }
     }
 
-    fn terminate(mut self) -> ExitStatus {
-        kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM).unwrap();
-        self.child.wait().unwrap()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    fn terminate(self) -> ExitStatus {
+        self.process.stop(Signal::SIGTERM, DEADLINE).unwrap();
+        self.process.exit_status().unwrap()
     }
 }
 
@@ -116,7 +108,8 @@ fn the_outbox_reaches_the_broker_and_a_signal_ends_it_in_order() {
     make_stream(&nats);
     let relay = Running::start(&cluster, "nats", &nats.url());
     relay.get_until("/livez", is_200);
-    relay.get_until("/readyz", is_200);
+    let ready = relay.get_until("/readyz", is_200);
+    assert_eq!(ready, "database: ok\nbroker: not asked yet\n");
 
     let send = "SELECT count(idem_send('facts', to_jsonb(n))) FROM generate_series(1, 200) n";
     assert_eq!(cluster.psql("postgres", send).unwrap().trim(), "200");
