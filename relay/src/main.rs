@@ -8,12 +8,12 @@ mod exit;
 mod http;
 mod log;
 
-use std::process::ExitCode;
+use std::{convert::Infallible, process::ExitCode, time::Duration};
 
 use anyhow::Context;
 use clap::Parser;
 use idem_client::{Relay, relay_partitions, terminated};
-use metrics_exporter_prometheus::PrometheusBuilder;
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 use crate::{
     arguments::Arguments,
@@ -50,7 +50,7 @@ async fn run(arguments: &Arguments) -> Result<(), Failure> {
         .in_flight(config.publish.in_flight)
         .lease(config.publish.lease)
         .max_attempts(config.publish.max_attempts);
-    let http = Server::bind(config.http.listen, relay.status(), metrics)
+    let http = Server::bind(config.http.listen, relay.status(), metrics.clone())
         .await
         .map_err(Failure::settings)?;
 
@@ -64,6 +64,15 @@ async fn run(arguments: &Arguments) -> Result<(), Failure> {
             ended.context("health and metrics are no longer served")?;
             Ok(())
         }
+        never = keep_small(&metrics) => match never {},
+    }
+}
+
+/// What histograms are told lies in memory until somebody fetches the metrics, and perhaps nobody ever does.
+async fn keep_small(metrics: &PrometheusHandle) -> Infallible {
+    loop {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        metrics.run_upkeep();
     }
 }
 
