@@ -1,8 +1,13 @@
 //! The settings: a file, and what the command line and the environment put before it.
 
-use std::{fs, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result, anyhow, ensure};
 use idem_client::{KafkaConfig, NatsConfig, RabbitMqConfig};
 use serde::Deserialize;
 use toml::{Table, Value};
@@ -111,8 +116,7 @@ impl Config {
         let mut table = match &arguments.config {
             Some(path) => {
                 let text = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
-                text.parse::<Table>()
-                    .with_context(|| format!("{} is not TOML", path.display()))?
+                text.parse::<Table>().map_err(|error| not_toml(path, &text, &error))?
             }
             None => Table::new(),
         };
@@ -128,8 +132,37 @@ impl Config {
             &["http", "listen"],
             arguments.listen.map(|address| address.to_string()),
         )?;
-        table.try_into().context(ADVICE)
+        let config: Self = table.try_into().context(ADVICE)?;
+        config.check()?;
+        Ok(config)
     }
+
+    /// What the types do not say. The server would refuse it too, but only once everything has begun.
+    fn check(&self) -> Result<()> {
+        let Publish { batch, lease, .. } = self.publish;
+        ensure!(
+            (1..=10_000).contains(&batch),
+            "publish.batch is {batch}, and must be 1 to 10000"
+        );
+        let day = Duration::from_secs(24 * 3600);
+        ensure!(
+            (Duration::from_millis(1)..=day).contains(&lease),
+            "publish.lease is {lease:?}, and must be 1 ms to 1 day"
+        );
+        let connections = self.database.connections;
+        ensure!(
+            connections >= 2,
+            "database.connections is {connections}, and must be 2 or more: one waits for effects"
+        );
+        Ok(())
+    }
+}
+
+/// The error's own text shows the line, and there may be a password in it.
+fn not_toml(path: &Path, text: &str, error: &toml::de::Error) -> Error {
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let line = before.matches('\n').count() + 1;
+    anyhow!("{} is not TOML: line {line}: {}", path.display(), error.message())
 }
 
 fn broker_kind(table: &Table) -> Option<&str> {
@@ -246,6 +279,30 @@ mod tests {
     fn nothing_at_all_says_what_is_needed() {
         let error = format!("{:#}", Config::read(&Arguments::parse_from(["idem-relay"])).unwrap_err());
         assert!(error.contains("--database-url"), "{error}");
+    }
+
+    #[test]
+    fn what_the_server_would_refuse_later_is_refused_now() {
+        for (line, wrong, said) in [
+            ("lease = \"1m\"", "lease = \"2 days\"", "publish.lease"),
+            ("lease = \"1m\"", "batch = 0", "publish.batch"),
+            ("lease = \"1m\"", "batch = 10001", "publish.batch"),
+            (
+                "url = \"host=db\"",
+                "url = \"host=db\"\nconnections = 1",
+                "database.connections",
+            ),
+        ] {
+            let error = format!("{:#}", read(&FILE.replace(line, wrong), &[]).unwrap_err());
+            assert!(error.contains(said), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_no_toml_is_told_by_its_line_without_what_it_says() {
+        let file = "relay = \"orders\"\n[database]\nurl = \"postgres://relay:secret@db\n";
+        let error = format!("{:#}", read(file, &[]).unwrap_err());
+        assert!(error.contains("line 3") && !error.contains("secret"), "{error}");
     }
 
     #[test]
