@@ -12,13 +12,7 @@ use crate::config::Database;
 
 /// A pool of connections; none is made yet.
 pub fn pool(database: &Database) -> Result<Pool> {
-    let mut config = Config::from_str(&database.url).context("the database URL cannot be read")?;
-    if config.get_application_name().is_none() {
-        config.application_name("idem-relay");
-    }
-    if config.get_connect_timeout().is_none() {
-        config.connect_timeout(CONNECT_TIMEOUT);
-    }
+    let config = settings(&database.url)?;
     let manager = ManagerConfig {
         recycling_method: RecyclingMethod::Fast,
     };
@@ -32,8 +26,30 @@ pub fn pool(database: &Database) -> Result<Pool> {
         .context("the pool cannot be made")
 }
 
+/// What the URL says, and what it has to say for a process that is to notice when the server is gone.
+fn settings(url: &str) -> Result<Config> {
+    let mut config = Config::from_str(url).context("the database URL cannot be read")?;
+    if config.get_application_name().is_none() {
+        config.application_name("idem-relay");
+    }
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(CONNECT_TIMEOUT);
+    }
+    // A server whose machine is gone says nothing: without these, /readyz would call it there for a quarter of an hour or more.
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(SILENCE);
+    }
+    if config.get_keepalives_idle() == Config::new().get_keepalives_idle() {
+        config.keepalives_idle(SILENCE);
+    }
+    Ok(config)
+}
+
 /// So long may a server take that is there.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// So long may the network take to bring an answer of the server's kernel.
+const SILENCE: Duration = Duration::from_secs(30);
 
 /// The certificates that are trusted: those of the file, or those of the system.
 fn tls(ca: Option<&Path>) -> Result<MakeRustlsConnect> {
@@ -58,4 +74,19 @@ fn pem(file: File, path: &Path) -> Result<Vec<rustls::pki_types::CertificateDer<
     CertificateDer::pem_reader_iter(BufReader::new(file))
         .collect::<Result<_, _>>()
         .with_context(|| format!("{} is not a file of PEM certificates", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_gone_is_noticed_unless_the_url_says_otherwise() {
+        let config = settings("host=db").unwrap();
+        assert_eq!(config.get_tcp_user_timeout(), Some(&SILENCE));
+        assert_eq!(config.get_keepalives_idle(), SILENCE);
+        let config = settings("host=db tcp_user_timeout=7 keepalives_idle=9").unwrap();
+        assert_eq!(config.get_tcp_user_timeout(), Some(&Duration::from_secs(7)));
+        assert_eq!(config.get_keepalives_idle(), Duration::from_secs(9));
+    }
 }
