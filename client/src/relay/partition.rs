@@ -1,6 +1,6 @@
 //! The work on one partition: lease, publish, acknowledge.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use tokio::{
     select,
@@ -60,7 +60,10 @@ impl<P: Publisher> Partition<P> {
             // What is committed from here on rings, whether this look finds it or not.
             rung.mark_unchanged();
             let asked = Instant::now();
-            match self.steps.next().await {
+            let Some(next) = self.within_grace(self.steps.next()).await else {
+                return Ok(());
+            };
+            match next {
                 Ok(Some(batch)) => {
                     away.reset();
                     idle.reset();
@@ -107,7 +110,7 @@ impl<P: Publisher> Partition<P> {
             Outcome::Done { token } => self.acknowledge(batch, token).await,
             Outcome::Unfinished { token } if self.stop.is_cancelled() => {
                 // Nobody shall have to wait for the lease. If this fails, they do.
-                if let Err(error) = self.steps.give_back(token).await {
+                if let Some(Err(error)) = self.within_grace(self.steps.give_back(token)).await {
                     debug!(partition = self.steps.partition, %error, "a batch could not be given back");
                 }
                 Ok(())
@@ -128,7 +131,10 @@ impl<P: Publisher> Partition<P> {
         let mut away = Pauses::new(AWAY.0, AWAY.1);
         let mut given_up_at = None;
         loop {
-            match self.steps.ack(token).await {
+            let Some(acknowledged) = self.within_grace(self.steps.ack(token)).await else {
+                return Ok(());
+            };
+            match acknowledged {
                 Ok(()) => break,
                 Err(error) if error.kind() == ErrorKind::NotClaimed => {
                     // Or an acknowledgement took effect whose answer was lost.
@@ -155,6 +161,19 @@ impl<P: Publisher> Partition<P> {
             self.memory.forget(message);
         }
         Ok(())
+    }
+
+    /// A step in the database; `None` when the relay is told to stop and no answer comes. Then the lease runs out by itself.
+    async fn within_grace<T>(&self, step: impl Future<Output = T>) -> Option<T> {
+        let over = async {
+            self.stop.cancelled().await;
+            sleep(self.steps.settings.grace).await;
+        };
+        select! {
+            biased;
+            done = step => Some(done),
+            () = over => None,
+        }
     }
 
     async fn rest(&self, pause: Duration) {

@@ -133,7 +133,7 @@ impl<P: Publisher> Relay<P> {
     }
 
     /// How long a relay that is shut down goes on with the batch that it has; 5 s unless given. What is left then is given
-    /// back, and comes again to whoever asks.
+    /// back, and comes again to whoever asks. A database that does not answer is waited for no longer either.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.settings.grace = grace;
         self

@@ -70,6 +70,26 @@ async fn what_no_broker_will_ever_take_is_parked_at_once() {
     assert_eq!(parked(&client).await, [(poison, reason)]);
 }
 
+#[tokio::test]
+async fn a_database_that_never_answers_does_not_keep_a_relay_from_leaving() {
+    let db = Database::create();
+    let client = db.connect().await;
+    say(&client, None, "waits").await;
+    let mut other = db.connect().await;
+    let lock = other.transaction().await.unwrap();
+    lock.batch_execute("LOCK TABLE idem.relay_partition IN ACCESS EXCLUSIVE MODE")
+        .await
+        .unwrap();
+    let relay = Running::start(quick(db.pool(2), Broker::default()).grace(Duration::from_millis(100)));
+    until("the relay waits for an answer", async || {
+        let waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'idem.relay_partition'::regclass AND NOT granted)";
+        client.query_one(waiting, &[]).await.unwrap().get(0)
+    })
+    .await;
+    let stopped = tokio::time::timeout(Duration::from_secs(10), relay.stop()).await;
+    assert_eq!(stopped.expect("it leaves").published, 0);
+}
+
 /// For longer than its lease is, with more failures than an effect may have.
 #[tokio::test]
 async fn a_broker_that_is_away_parks_nothing_and_loses_nothing() {
