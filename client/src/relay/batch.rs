@@ -201,6 +201,10 @@ impl<'a, P: Publisher> Work<'a, P> {
                 self.is_stepping = false;
                 if self.stepped(result)?.is_some() {
                     self.context.steps.status.parked();
+                    // Also when the lease ends before the batch is done: whoever unparks it gives it all its attempts.
+                    if let Some(place) = self.lanes.next_of(lane) {
+                        self.context.memory.forget(&self.messages[place]);
+                    }
                     telemetry::parked(&self.context.steps.settings.name);
                     self.advance(lane);
                 }

@@ -53,6 +53,28 @@ async fn what_is_never_taken_is_parked_with_its_reason_and_its_key_goes_on() {
     assert_eq!((summary.published, summary.parked), (2, 1));
 }
 
+/// Its batch did not end well: the broker goes away, and the lease runs out.
+#[tokio::test]
+async fn what_is_unparked_has_all_its_attempts_before_it_however_its_batch_ended() {
+    let db = Database::create();
+    let client = db.connect().await;
+    let poison = say(&client, None, "poison").await;
+    say(&client, None, "other").await;
+    let broker = Broker::default();
+    broker.rule(|says| if says == "poison" { Fate::Reject } else { Fate::Unavailable });
+    let relay = quick(db.pool(2), broker.clone())
+        .lease(Duration::from_millis(500))
+        .max_attempts(3);
+    let relay = Running::start(relay);
+    let is_parked = async || parked(&client).await.len() == 1;
+    until("it is parked", is_parked).await;
+    assert_eq!(broker.attempts("poison"), 3);
+    assert!(relay_unpark(&client, "default", poison).await.unwrap());
+    until("it is parked again", is_parked).await;
+    assert_eq!(broker.attempts("poison"), 6);
+    relay.stop().await;
+}
+
 #[tokio::test]
 async fn what_no_broker_will_ever_take_is_parked_at_once() {
     let db = Database::create();
