@@ -1,7 +1,8 @@
-//! What is shipped: a tree ready for `/`, and a Debian package made from it.
+//! What is shipped: the extension as a tree ready for `/` and as a Debian package, and the program `idem-relay` as another.
 
 use std::fmt::Write as _;
 use std::fs;
+use std::path::PathBuf;
 
 use anyhow::Result;
 use xshell::cmd;
@@ -12,46 +13,104 @@ use crate::{build, step};
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub fn package(context: &Context) -> Result<()> {
-    build::build(context)?;
-    let sh = &context.sh;
-    let name = format!("postgresql-{}-idem", context.pg);
-    let architecture = cmd!(sh, "dpkg --print-architecture").quiet().read()?;
-
-    let parent = context.target().join("package");
-    let stage = parent.join(format!("{name}.stage"));
-    let deb = parent.join(format!("{name}_{VERSION}_{architecture}.deb"));
-    let tree = context.package_dir();
-    sh.remove_path(&stage)?;
-    cmd!(sh, "cp -r {tree} {stage}").quiet().run()?;
-
-    let library = stage.join(format!("usr/lib/postgresql/{}/lib/idem.so", context.pg));
-    cmd!(sh, "strip --strip-unneeded {library}").quiet().run()?;
-    let documents = stage.join("usr/share/doc").join(&name);
-    sh.write_file(documents.join("copyright"), copyright(context)?)?;
-    sh.write_file(stage.join("DEBIAN/control"), control(context.pg, &name, &architecture))?;
-    // The build may have run with any umask.
-    cmd!(sh, "chmod -R u=rwX,go=rX {stage}").quiet().run()?;
-    let make = cmd!(sh, "dpkg-deb --root-owner-group --build {stage} {deb}");
-    step::run("dpkg-deb", make.into(), "see that dpkg is whole")?;
-    sh.remove_path(&stage)?;
-
-    println!("{}\n{}", tree.display(), deb.display());
+    println!("{}", context.package_dir().display());
+    for deb in [extension(context)?, relay(context)?] {
+        println!("{}", deb.display());
+    }
     Ok(())
 }
 
-fn control(pg: u16, name: &str, architecture: &str) -> String {
-    format!(
-        "Package: {name}\n\
-         Version: {VERSION}\n\
-         Architecture: {architecture}\n\
-         Maintainer: The idem authors <idem@localhost>\n\
-         Section: database\n\
-         Priority: optional\n\
+fn extension(context: &Context) -> Result<PathBuf> {
+    build::build(context)?;
+    let pg = context.pg;
+    let deb = Deb::begin(context, format!("postgresql-{pg}-idem"))?;
+    let (sh, tree, stage) = (&context.sh, context.package_dir(), &deb.stage);
+    cmd!(sh, "cp -r {tree}/. {stage}").quiet().run()?;
+    let library = stage.join(format!("usr/lib/postgresql/{pg}/lib/idem.so"));
+    cmd!(sh, "strip --strip-unneeded {library}").quiet().run()?;
+    deb.finish(&format!(
+        "Section: database\n\
          Depends: postgresql-{pg}, libc6, libgcc-s1\n\
          Description: exactly-once message consumers inside PostgreSQL {pg}\n \
          The claim of a message, the business writes and the messages that result from it\n \
          commit in one transaction, or none of them does.\n"
+    ))
+}
+
+fn relay(context: &Context) -> Result<PathBuf> {
+    let build = context.cargo(["build", "--release", "--package", "idem-relay"]);
+    step::run(
+        "building idem-relay (some minutes)",
+        build,
+        "`cargo build --release -p idem-relay` shows the errors of the compiler in full",
+    )?;
+    let deb = Deb::begin(context, "idem-relay".to_owned())?;
+    let (sh, built) = (&context.sh, context.target().join("release/idem-relay"));
+    let program = deb.stage.join("usr/bin/idem-relay");
+    sh.create_dir(deb.stage.join("usr/bin"))?;
+    cmd!(sh, "strip --strip-unneeded -o {program} {built}").quiet().run()?;
+    deb.finish(
+        "Section: net\n\
+         Depends: libc6, libgcc-s1, libssl3, libstdc++6, zlib1g, ca-certificates\n\
+         Description: publishes the outbox of idem to a message broker\n \
+         Effects that consumers recorded in PostgreSQL go to RabbitMQ, NATS JetStream or\n \
+         Kafka, in order, confirmed, and under the same message id each time.\n",
     )
+}
+
+/// A Debian package in the making.
+struct Deb<'c> {
+    context: &'c Context,
+    name: String,
+    architecture: String,
+    /// What it puts into `/`.
+    stage: PathBuf,
+}
+
+impl<'c> Deb<'c> {
+    fn begin(context: &'c Context, name: String) -> Result<Self> {
+        let sh = &context.sh;
+        let architecture = cmd!(sh, "dpkg --print-architecture").quiet().read()?;
+        let stage = context.target().join("package").join(format!("{name}.stage"));
+        sh.remove_path(&stage)?;
+        sh.create_dir(&stage)?;
+        Ok(Self {
+            context,
+            name,
+            architecture,
+            stage,
+        })
+    }
+
+    /// Makes the package; `fields` are those in which packages differ.
+    fn finish(self, fields: &str) -> Result<PathBuf> {
+        let Self {
+            context,
+            name,
+            architecture,
+            stage,
+        } = self;
+        let sh = &context.sh;
+        let documents = stage.join("usr/share/doc").join(&name);
+        sh.write_file(documents.join("copyright"), copyright(context)?)?;
+        let control = format!(
+            "Package: {name}\n\
+             Version: {VERSION}\n\
+             Architecture: {architecture}\n\
+             Maintainer: The idem authors <idem@localhost>\n\
+             Priority: optional\n\
+             {fields}"
+        );
+        sh.write_file(stage.join("DEBIAN/control"), control)?;
+        // The build may have run with any umask.
+        cmd!(sh, "chmod -R u=rwX,go=rX {stage}").quiet().run()?;
+        let file = format!("{name}_{VERSION}_{architecture}.deb");
+        let deb = context.target().join("package").join(file);
+        let make = cmd!(sh, "dpkg-deb --root-owner-group --build {stage} {deb}");
+        step::run("dpkg-deb", make.into(), "see that dpkg is whole")?;
+        sh.remove_path(&stage)?;
+        Ok(deb)
+    }
 }
 
 /// Both licences in full, in Debian's machine-readable form.

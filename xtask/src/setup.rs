@@ -68,7 +68,7 @@ const PACKAGES: [(&str, &str); 16] = [
     ("clang", "compiles the glue between Rust and the server's headers"),
     ("libclang-dev", "reads the server's headers to make Rust bindings (bindgen)"),
     ("pkg-config", "finds libraries while cargo-pgrx is built"),
-    ("libssl-dev", "cargo-pgrx links with it"),
+    ("libssl-dev", "cargo-pgrx and the Kafka client link with it"),
     ("ca-certificates", "lets cargo check whom it downloads from"),
     ("erlang-base", "RabbitMQ is written in it"),
     ("rabbitmq-server", "a broker that the demo and the tests start for themselves"),

@@ -18,6 +18,8 @@ use crate::bench::wire::Session;
 
 /// Publishes under way at once, on both sides.
 const IN_FLIGHT: usize = 256;
+/// Effects of one lease: each lease ends with its last confirmations, when little is under way, and with a commit.
+const BATCH: u32 = 2_000;
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     let cluster = ground::start(install, "bench-publish", &[])?;
@@ -29,7 +31,7 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         ["outbox to broker, effects/s", "memory to broker, effects/s"],
     );
     table.note(format!(
-        "{count} effects without a key, each confirmed by the broker; at most {IN_FLIGHT} under way; the relay leases batches and acknowledges them"
+        "{count} effects without a key, each confirmed by the broker; at most {IN_FLIGHT} under way; the relay leases batches of {BATCH} and acknowledges them"
     ));
     for broker in Broker::all()? {
         let mut rounds = Rounds::default();
@@ -72,7 +74,7 @@ async fn from_outbox(pool: &Pool, publisher: AnyPublisher, line: &str, count: u3
             &[&line, &count.cast_signed()],
         )
         .await?;
-    let relay = Relay::new(pool.clone(), publisher).in_flight(IN_FLIGHT);
+    let relay = Relay::new(pool.clone(), publisher).batch(BATCH).in_flight(IN_FLIGHT);
     let status = relay.status();
     let start = Instant::now();
     let summary = relay.run(has_published(status, count)).await?;
