@@ -1,21 +1,25 @@
 //! The shooting range over real brokers: processes killed with SIGKILL again and again, the broker and the database once.
 
-use std::path::Path;
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+};
 
 use anyhow::Result;
+use idem_cluster::wait_for;
+use idem_tests::harness::DEADLINE;
 use idem_tests::range::live::{self, Kind, LiveConfig, LiveReport, LiveVerdict, Role, Server};
 use tokio::sync::Mutex;
 
 /// One at a time: each is eight processes and two servers.
 static STAGE: Mutex<()> = Mutex::const_new(());
 
+const WORKER: &str = env!("CARGO_BIN_EXE_range-worker");
+
 async fn play(config: &LiveConfig) -> Result<LiveReport> {
     let _alone = STAGE.lock().await;
     let mut last = String::new();
-    let report = live::run(config, Path::new(env!("CARGO_BIN_EXE_range-worker")), |look| {
-        last = format!("{look:?}")
-    })
-    .await;
+    let report = live::run(config, Path::new(WORKER), |look| last = format!("{look:?}")).await;
     eprintln!("{last}");
     let report = report?;
     eprintln!("{report}");
@@ -89,4 +93,28 @@ async fn targets_without_idem_are_caught() -> Result<()> {
     assert!(verdict.moves_not_once > 0, "moves were made again: {verdict:?}");
     assert!(verdict.not_one_fact > 0, "nothing is on record: {verdict:?}");
     Ok(())
+}
+
+/// Whoever starts them may be killed too.
+#[test]
+fn no_process_outlives_whoever_started_it() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    // Nobody listens there, so it waits.
+    let mut waiting = Command::new(WORKER)
+        .args([
+            "producer",
+            "--broker=nats",
+            "--broker-url=nats://127.0.0.1:1",
+            "--per-second=1",
+            "--database=",
+        ])
+        .arg(format!("--dir={}", dir.path().display()))
+        .stdin(Stdio::piped())
+        .spawn()?;
+    wait_for("the process is at work", DEADLINE, || {
+        Ok(dir.path().join("producer.sent").exists())
+    })?;
+    assert_eq!(waiting.try_wait()?, None);
+    drop(waiting.stdin.take());
+    wait_for("the process ends", DEADLINE, || Ok(waiting.try_wait()?.is_some()))
 }

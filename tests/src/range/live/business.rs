@@ -14,10 +14,10 @@ use crate::range::{business, message::MoveTarget, observer::Published, verdict::
 pub const SCHEMA: &str = "range";
 
 /// The role of consumers: it may claim, and write the tables.
-pub const CONSUMER: &str = "range_consumer";
+pub const CONSUMER_ROLE: &str = "range_consumer";
 
 /// The role of relays.
-pub const RELAY: &str = "range_relay";
+pub const RELAY_ROLE: &str = "range_relay";
 
 /// Makes the tables and the roles, and places the targets.
 pub async fn set_up(client: &Client, players: u32, positions: &[i32]) -> Result<()> {
@@ -37,14 +37,14 @@ pub async fn set_up(client: &Client, players: u32, positions: &[i32]) -> Result<
         .await?;
     client
         .batch_execute(&format!(
-            "CREATE ROLE {CONSUMER} LOGIN;
-             CREATE ROLE {RELAY} LOGIN;
-             GRANT USAGE ON SCHEMA {SCHEMA} TO {CONSUMER};
-             GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA {SCHEMA} TO {CONSUMER};"
+            "CREATE ROLE {CONSUMER_ROLE} LOGIN;
+             CREATE ROLE {RELAY_ROLE} LOGIN;
+             GRANT USAGE ON SCHEMA {SCHEMA} TO {CONSUMER_ROLE};
+             GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA {SCHEMA} TO {CONSUMER_ROLE};"
         ))
         .await?;
-    idem_client::grant(client, CONSUMER, RoleKind::Consumer).await?;
-    idem_client::grant(client, RELAY, RoleKind::Relay).await?;
+    idem_client::grant(client, CONSUMER_ROLE, RoleKind::Consumer).await?;
+    idem_client::grant(client, RELAY_ROLE, RoleKind::Relay).await?;
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::range::{
     leader_board,
-    live::{business::CONSUMER, place::Queue},
+    live::{business::CONSUMER_ROLE, place::Queue},
     message::Fact,
 };
 
@@ -25,7 +25,7 @@ const CONCURRENCY: usize = 4;
 pub async fn run(post: &Post) -> Result<()> {
     let counter = Counter::open(&post.dir, GIVEN)?;
     let source = QueueSource::new(post, Queue::Board, counter);
-    let pool = wiring::pool(post, CONSUMER, CONCURRENCY)?;
+    let pool = wiring::pool(post, CONSUMER_ROLE, CONCURRENCY)?;
     let summary = Consumer::new(pool, source)
         .handle(board()?.as_str(), count)
         .concurrency(CONCURRENCY)

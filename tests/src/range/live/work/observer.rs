@@ -12,7 +12,7 @@ use super::{
 };
 use crate::range::{
     live::{
-        business::{self, CONSUMER},
+        business::{self, CONSUMER_ROLE},
         place::Queue,
     },
     message::{self, Fact, Kind},
@@ -25,7 +25,7 @@ pub const GIVEN: &str = "observer.given";
 pub async fn run(post: &Post) -> Result<()> {
     let counter = Counter::open(&post.dir, GIVEN)?;
     let source = QueueSource::new(post, Queue::Observer, counter);
-    let pool = wiring::pool(post, CONSUMER, by_hand::AT_A_TIME)?;
+    let pool = wiring::pool(post, CONSUMER_ROLE, by_hand::AT_A_TIME)?;
     by_hand::consume(source, move |message| {
         let pool = pool.clone();
         async move { hear(&pool, &message).await }

@@ -5,19 +5,18 @@ use std::time::Duration;
 use anyhow::Result;
 use idem_client::{Relay, terminated};
 
-use crate::range::live::business;
-
 use super::{
     Post, RELAY,
     wiring::{self, BrokerPublisher},
 };
+use crate::range::live::business::RELAY_ROLE;
 
 /// The partitions of a relay that was killed wait so long for another.
 const LEASE: Duration = Duration::from_secs(3);
 
 pub async fn run(post: &Post) -> Result<()> {
     let publisher = BrokerPublisher::new(post);
-    let pool = wiring::pool(post, business::RELAY, 4)?;
+    let pool = wiring::pool(post, RELAY_ROLE, 4)?;
     let summary = Relay::new(pool, publisher).name(RELAY).lease(LEASE).run(terminated()).await?;
     eprintln!("{summary:?}");
     Ok(())

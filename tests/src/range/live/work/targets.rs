@@ -14,7 +14,7 @@ use super::{
 use crate::range::{
     business as range,
     live::{
-        business::{self, CONSUMER},
+        business::{self, CONSUMER_ROLE},
         place::{FACTS, Queue},
     },
     message::Kind,
@@ -29,7 +29,7 @@ const CONCURRENCY: usize = 4;
 pub async fn run(post: &Post) -> Result<()> {
     let counter = Counter::open(&post.dir, GIVEN)?;
     let source = QueueSource::new(post, Queue::Commands, counter);
-    let pool = wiring::pool(post, CONSUMER, CONCURRENCY)?;
+    let pool = wiring::pool(post, CONSUMER_ROLE, CONCURRENCY)?;
     let summary = Consumer::new(pool, source)
         .handle(targets()?.as_str(), handle)
         .concurrency(CONCURRENCY)

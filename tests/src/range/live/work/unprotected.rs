@@ -17,7 +17,7 @@ use super::{
 use crate::range::{
     business as range,
     live::{
-        business::{self, CONSUMER},
+        business::{self, CONSUMER_ROLE},
         place::{FACTS, Queue},
     },
     message::{Fact, Kind},
@@ -27,7 +27,7 @@ pub async fn run(post: &Post) -> Result<()> {
     let counter = Counter::open(&post.dir, GIVEN)?;
     let source = QueueSource::new(post, Queue::Commands, counter);
     let publisher = Arc::new(BrokerPublisher::new(post));
-    let pool = wiring::pool(post, CONSUMER, by_hand::AT_A_TIME)?;
+    let pool = wiring::pool(post, CONSUMER_ROLE, by_hand::AT_A_TIME)?;
     by_hand::consume(source, move |message| {
         let (pool, publisher) = (pool.clone(), Arc::clone(&publisher));
         async move {
