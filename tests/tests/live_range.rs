@@ -116,5 +116,8 @@ fn no_process_outlives_whoever_started_it() -> Result<()> {
     })?;
     assert_eq!(waiting.try_wait()?, None);
     drop(waiting.stdin.take());
-    wait_for("the process ends", DEADLINE, || Ok(waiting.try_wait()?.is_some()))
+    let ended = wait_for("the process ends", DEADLINE, || Ok(waiting.try_wait()?.is_some()));
+    // Otherwise it would outlive us as well.
+    waiting.kill()?;
+    ended
 }
