@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use idem_cluster::workspace_root;
 use tempfile::TempDir;
 
@@ -71,10 +71,14 @@ pub async fn run(config: &LiveConfig, program: &Path, mut show: impl FnMut(&Look
         Err(_) => Err(anyhow!("not done after {:?}: {:?}", config.deadline(), stage.look)),
     };
     drop(stage);
-    if !report.as_ref().is_ok_and(|report| report.verdict.is_right()) && !config.unprotected {
+    if !report
+        .as_ref()
+        .is_ok_and(|report| report.verdict.is_right() || config.unprotected)
+    {
         dir.disable_cleanup(true);
+        eprintln!("the logs of the processes are in {}", dir.path().display());
     }
-    report.with_context(|| format!("the logs of the processes are in {}", dir.path().display()))
+    report
 }
 
 struct Stage<'r, S> {
