@@ -2,10 +2,12 @@
 
 use std::{
     collections::BTreeSet,
+    fs::File,
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
+    os::fd::{AsFd, OwnedFd},
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::{Command, ExitStatus},
     time::{Duration, Instant},
 };
 
@@ -13,9 +15,8 @@ use idem_brokers::RabbitMq;
 use idem_client::{
     OutgoingMessage, Publisher, RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription, Settlement, Source,
 };
-use idem_cluster::{Cluster, Install};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use idem_cluster::{Cluster, Install, Process};
+use nix::sys::signal::Signal;
 use uuid::Uuid;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -51,21 +52,19 @@ fn example(name: &str) -> Command {
     Command::new(path.join("examples").join(name))
 }
 
-/// A program that ends when its test does.
-struct Running(Child);
+/// A program that ends when its test does, also when that is killed.
+struct Running(Process);
 
 impl Running {
-    /// Asks it to end, and waits.
-    fn terminate(mut self) -> std::process::ExitStatus {
-        kill(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGTERM).unwrap();
-        self.0.wait().unwrap()
+    /// Starts it; what it says goes to `output`.
+    fn start(command: Command, output: impl Into<OwnedFd>) -> Self {
+        Self(Process::spawn(command, File::from(output.into()), &[Signal::SIGKILL]).unwrap())
     }
-}
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+    /// Asks it to end, and waits.
+    fn terminate(self) -> ExitStatus {
+        self.0.stop(Signal::SIGTERM, DEADLINE).unwrap();
+        self.0.exit_status().unwrap()
     }
 }
 
@@ -89,15 +88,13 @@ fn a_bare_transaction_claims_and_records() {
 #[test]
 fn an_axum_service_sends_through_the_outbox() {
     let cluster = server("example-axum");
-    let mut service = Running(
-        example("axum_outbox")
-            .arg(cluster.connection_string("postgres"))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap(),
-    );
+    let (output, writer) = std::io::pipe().unwrap();
+    let mut command = example("axum_outbox");
+    command.arg(cluster.connection_string("postgres"));
+    let service = Running::start(command, writer);
+    let mut output = BufReader::new(output);
     let mut line = String::new();
-    BufReader::new(service.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    output.read_line(&mut line).unwrap();
     let address = line
         .trim()
         .strip_prefix("listening on http://")
@@ -140,13 +137,9 @@ fn ones_own_transport_feeds_a_consumer() {
 async fn a_rabbitmq_service_books_each_payment_once_and_sends_its_receipt() {
     let cluster = server("example-rabbitmq");
     let broker = RabbitMq::start().unwrap();
-    let service = Running(
-        example("rabbitmq_service")
-            .arg(cluster.connection_string("postgres"))
-            .arg(broker.url())
-            .spawn()
-            .unwrap(),
-    );
+    let mut command = example("rabbitmq_service");
+    command.arg(cluster.connection_string("postgres")).arg(broker.url());
+    let service = Running::start(command, std::io::stderr().as_fd().try_clone_to_owned().unwrap());
 
     let config = RabbitMqConfig::new(broker.url());
     let publisher = RabbitMqPublisher::new(config.clone());
