@@ -97,7 +97,8 @@ impl Effect {
         self
     }
 
-    /// No relay publishes it before this time.
+    /// No relay publishes it before this time. Only effects that are recorded with a claim can have one: elsewhere it is
+    /// [`Error::Invalid`].
     pub fn deliver_after(mut self, time: OffsetDateTime) -> Self {
         self.deliver_after = Some(time);
         self

@@ -62,7 +62,7 @@ impl Publisher for Local {
         let processed = handler.process(&self.idem, &self.pool, as_incoming(message)).await;
         let (settlement, error) = match processed {
             Ok(processed) => (processed.settlement(), format!("{processed:?}").into()),
-            Err(error) if is_about_the_database(error.kind()) => return Err(PublishError::Unavailable(error.into())),
+            Err(error) if is_about_the_database(&error) => return Err(PublishError::Unavailable(error.into())),
             Err(error) => (error.settlement(), error.into()),
         };
         match settlement {
@@ -74,16 +74,19 @@ impl Publisher for Local {
 }
 
 /// What says nothing about the effect, and is mended where the database is.
-fn is_about_the_database(kind: ErrorKind) -> bool {
-    matches!(
-        kind,
-        ErrorKind::AmbiguousCommit
-            | ErrorKind::ConnectionLost
-            | ErrorKind::PoolExhausted
-            | ErrorKind::ReadOnly
-            | ErrorKind::NotGranted
-            | ErrorKind::NotInstalled
-    )
+fn is_about_the_database(error: &Error) -> bool {
+    match error.kind() {
+        // A handler that loses its connection at each attempt would hold up all other effects for ever.
+        ErrorKind::ConnectionLost => !matches!(error, Error::Handler(_)),
+        kind => matches!(
+            kind,
+            ErrorKind::AmbiguousCommit
+                | ErrorKind::PoolExhausted
+                | ErrorKind::ReadOnly
+                | ErrorKind::NotGranted
+                | ErrorKind::NotInstalled
+        ),
+    }
 }
 
 /// An effect as its consumer meets it.

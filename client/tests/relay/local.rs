@@ -163,3 +163,15 @@ async fn a_database_that_is_away_says_nothing_about_an_effect() {
     let error = local.publish(&elsewhere).await.unwrap_err();
     assert!(matches!(error, PublishError::Permanent(_)), "{error:?}");
 }
+
+#[tokio::test]
+async fn a_handler_that_breaks_every_connection_has_failed() {
+    let db = Database::create();
+    let local = Local::new(db.pool(2), Idem::new()).handle("things", async |tx: Tx, _: Message| {
+        tx.batch_execute("SELECT pg_terminate_backend(pg_backend_pid())").await?;
+        Ok(vec![])
+    });
+    let effect = OutgoingMessage::new(Uuid::nil(), "things", "\"a\"");
+    let error = local.publish(&effect).await.unwrap_err();
+    assert!(matches!(error, PublishError::Rejected(_)), "{error:?}");
+}
