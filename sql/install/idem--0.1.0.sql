@@ -1561,7 +1561,7 @@ COMMENT ON VIEW idem.stats IS 'Counters of this database since the server starte
 -- requires:
 --   views
 
--- The health check: one row a check, the worst first. For the engineer on call: what is wrong, and what to do.
+-- The health check: one row a check. For the engineer on call: what is wrong, and what to do.
 
 CREATE FUNCTION idem_health() RETURNS TABLE (check_name text, status text, detail text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
