@@ -27,7 +27,8 @@ where
     }
 }
 
-/// Why a handler failed: any error, which `?` takes, or a [terminal](Self::terminal) one.
+/// Why a handler failed: any error, which `?` takes, or a [terminal](Self::terminal) one. [`Error::Decode`], as
+/// [`Message::json`] answers it, is terminal by itself.
 ///
 /// It is not a [`std::error::Error`] itself, so that every error converts into it.
 pub struct HandlerError {
@@ -77,8 +78,10 @@ impl HandlerError {
 impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for HandlerError {
     fn from(source: E) -> Self {
         let source = source.into();
+        // A payload that cannot be read today cannot be read tomorrow.
+        let is_unreadable = matches!(source.downcast_ref(), Some(Error::Decode(_)));
         Self {
-            is_terminal: source.is::<TerminalError>(),
+            is_terminal: is_unreadable || source.is::<TerminalError>(),
             source,
         }
     }
@@ -106,5 +109,20 @@ impl fmt::Debug for HandlerError {
 impl fmt::Display for HandlerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.source.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_that_cannot_be_read_is_refused_at_once_and_other_errors_are_not() {
+        let read = || -> Handled {
+            Message::new("tests", "no JSON").json::<i64>()?;
+            Ok(Vec::new())
+        };
+        assert!(read().unwrap_err().is_terminal());
+        assert!(!HandlerError::from("a bad day").is_terminal());
     }
 }
