@@ -21,3 +21,4 @@ pub use builder::{Batches, Consumer};
 pub use shutdown::terminated;
 pub use source::{Delivery, Receipt, Source, TransportError};
 pub use summary::Summary;
+pub(crate) use verdict::is_unfit;

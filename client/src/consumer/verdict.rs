@@ -56,7 +56,7 @@ impl Verdict {
 
 /// Whether the server serves nobody: its disk is full, it takes no writes, it does not know this role or database. Such an
 /// error may also come out of a handler, which is the first to write in some styles.
-fn is_unfit(error: &Error) -> bool {
+pub(crate) fn is_unfit(error: &Error) -> bool {
     let mut cause: Option<&(dyn StdError + 'static)> = match error {
         Error::Handler(error) if error.is_terminal() => None,
         Error::Handler(error) => Some(error.source()),

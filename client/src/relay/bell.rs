@@ -12,6 +12,9 @@ use crate::Error;
 /// How long the server is asked to wait at a time. A wait keeps a snapshot, and delays a shutdown of nobody.
 const WAIT: Duration = Duration::from_secs(1);
 
+/// Between two rings, so that many commits a second do not make idle partitions ask as often.
+const BREATH: Duration = Duration::from_millis(10);
+
 pub(super) struct Bell {
     rung: watch::Sender<u64>,
     /// How many partitions have nothing to do. While there are none nobody waits, and no connection is taken.
@@ -48,6 +51,7 @@ impl Bell {
                 Ok(true) => {
                     away.reset();
                     self.rung.send_modify(|rung| *rung += 1);
+                    sleep(BREATH).await;
                 }
                 Ok(false) => away.reset(),
                 Err(error) => {

@@ -7,7 +7,7 @@ use futures_util::{FutureExt, future::BoxFuture};
 use serde_json::Value;
 
 use super::{OutgoingMessage, PublishError, Publisher};
-use crate::{Error, ErrorKind, Handler, Idem, Message, Processed, Settlement};
+use crate::{Error, ErrorKind, Handler, Idem, Message, Processed, Settlement, consumer::is_unfit};
 
 /// Hands effects over to handlers in this process: their topic is the destination. It is a [`Publisher`].
 ///
@@ -62,7 +62,9 @@ impl Publisher for Local {
         let processed = handler.process(&self.idem, &self.pool, as_incoming(message)).await;
         let (settlement, error) = match processed {
             Ok(processed) => (processed.settlement(), format!("{processed:?}").into()),
-            Err(error) if is_about_the_database(&error) => return Err(PublishError::Unavailable(error.into())),
+            Err(error) if is_unfit(&error) || is_about_the_database(&error) => {
+                return Err(PublishError::Unavailable(error.into()));
+            }
             Err(error) => (error.settlement(), error.into()),
         };
         match settlement {
