@@ -198,7 +198,7 @@ async fn what_no_queue_takes_is_rejected_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_exchange_routes_by_topic_and_one_that_is_missing_rejects() {
+async fn an_exchange_routes_by_topic_and_one_that_is_missing_is_waited_for() {
     let url = shared();
     declare(&url, "routed", &[]).await;
     let (_connection, channel) = admin(&url).await;
@@ -225,12 +225,29 @@ async fn an_exchange_routes_by_topic_and_one_that_is_missing_rejects() {
     publisher.publish(&plain("orders.placed", "x")).await.unwrap();
     assert_eq!(text(&next(&mut source(&url, "routed")).await), "x");
 
-    let missing = RabbitMqPublisher::new(RabbitMqConfig::new(&url).exchange("no such exchange"));
+    let missing = RabbitMqPublisher::new(RabbitMqConfig::new(&url).exchange("comes later"));
     for _ in 0..2 {
         let error = missing.publish(&plain("orders.placed", "x")).await.unwrap_err();
-        assert!(matches!(error, PublishError::Rejected(_)), "{error}");
-        assert!(error.to_string().contains("no such exchange"), "{error}");
+        assert!(matches!(error, PublishError::Unavailable(_)), "{error}");
+        assert!(error.to_string().contains("comes later"), "{error}");
     }
+    let options = ExchangeDeclareOptions::default();
+    channel
+        .exchange_declare("comes later".into(), ExchangeKind::Fanout, options, FieldTable::default())
+        .await
+        .unwrap();
+    let options = QueueBindOptions::default();
+    channel
+        .queue_bind(
+            "routed".into(),
+            "comes later".into(),
+            "".into(),
+            options,
+            FieldTable::default(),
+        )
+        .await
+        .unwrap();
+    missing.publish(&plain("orders.placed", "y")).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

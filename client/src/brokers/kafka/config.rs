@@ -28,7 +28,7 @@ const RESERVED: [&str; 6] = [
 /// # Ok(()) }
 /// ```
 #[derive(Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct KafkaConfig {
     /// `host:port`, several with commas between them.
     pub brokers: String,
@@ -81,7 +81,7 @@ impl fmt::Debug for KafkaConfig {
 
 /// What to consume, as whom, and what becomes of messages that are rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct KafkaSubscription {
     /// The consumer group: its members share the partitions, and its offsets are committed.
     pub group: String,
@@ -141,7 +141,7 @@ impl KafkaSubscription {
 
 /// What becomes of messages that are rejected. In a file: `"discard"`, or `{ topic = "orders.dead" }`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "kebab-case")]
 pub enum DeadLetter {
     /// They are published to this topic, with their key, payload and headers, and with the reason in the header
     /// `idem-dead-letter-reason`.
@@ -158,9 +158,9 @@ mod tests {
     fn a_subscription_without_a_word_about_dead_letters_is_refused() {
         let read = serde_json::from_str::<KafkaSubscription>;
         assert!(read(r#"{"group": "g", "topics": ["t"]}"#).is_err());
-        let discard = read(r#"{"group": "g", "topics": ["t"], "dead_letter": "discard"}"#).unwrap();
+        let discard = read(r#"{"group": "g", "topics": ["t"], "dead-letter": "discard"}"#).unwrap();
         assert_eq!(discard, KafkaSubscription::new("g", ["t"], DeadLetter::Discard));
-        let topic = read(r#"{"group": "g", "topics": ["t"], "dead_letter": {"topic": "dead"}}"#).unwrap();
+        let topic = read(r#"{"group": "g", "topics": ["t"], "dead-letter": {"topic": "dead"}}"#).unwrap();
         assert_eq!(topic.dead_letter, DeadLetter::Topic("dead".into()));
     }
 

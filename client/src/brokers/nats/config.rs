@@ -19,7 +19,7 @@ use crate::TransportError;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct NatsConfig {
     /// `nats://user:password@host:port`, or `tls://`; several servers with commas between them.
     pub url: String,
@@ -92,7 +92,7 @@ impl fmt::Debug for NatsConfig {
 
 /// What to consume, as whom, and what becomes of messages that are rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct NatsSubscription {
     /// The stream; it has to exist.
     pub stream: String,

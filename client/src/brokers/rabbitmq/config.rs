@@ -14,7 +14,7 @@ use serde::Deserialize;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RabbitMqConfig {
     /// `amqp://user:password@host:port/vhost`, or `amqps://`; the virtual host `/` is written `%2f`.
     pub url: String,
@@ -89,7 +89,7 @@ impl fmt::Debug for RabbitMqConfig {
 
 /// What to consume.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RabbitMqSubscription {
     /// The queue; it has to exist.
     pub queue: String,

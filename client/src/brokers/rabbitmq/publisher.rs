@@ -6,8 +6,9 @@ use std::sync::{
 };
 
 use lapin::{
-    BasicProperties, Channel, Confirmation, Connection,
+    BasicProperties, Channel, Confirmation, Connection, ErrorKind,
     options::{BasicPublishOptions, ConfirmSelectOptions},
+    protocol::{AMQPErrorKind, AMQPSoftError},
     types::ShortString,
 };
 use tokio::{sync::Semaphore, time::timeout};
@@ -22,7 +23,7 @@ use crate::{OutgoingMessage, PublishError, Publisher, TransportError};
 /// Publishes effects to RabbitMQ: to the queue that the topic names, or to the configured exchange with the topic as routing
 /// key. They are persistent, and confirmed by every queue that they went to.
 ///
-/// An effect that no queue takes is [`PublishError::Rejected`], as is one whose exchange does not exist or refuses it. One whose
+/// An effect that no queue takes is [`PublishError::Rejected`], as is one that its exchange refuses. An exchange that does not exist is waited for. One whose
 /// headers do not fit into a frame (128 kB, unless the server is told otherwise) is [`PublishError::Permanent`]. The property *message id* is the effect's id, *timestamp* the second of its recording, *type* and *content type* are its own. A
 /// header `correlation-id` of the effect becomes that property; its other headers travel as texts, beside `idem-key`,
 /// `idem-source-destination` and `traceparent`.
@@ -141,10 +142,16 @@ impl Publisher for RabbitMqPublisher {
     }
 }
 
-/// The broker closes a channel for what is on it: an exchange that does not exist, a message that is too large.
+/// The broker closes a channel for what is on it: an exchange that does not exist, a right that is missing, a message that is too large.
 fn classify(error: TransportError) -> PublishError {
-    match error.downcast_ref::<lapin::Error>() {
-        Some(amqp) if amqp.is_amqp_soft_error() => PublishError::Rejected(error),
+    match error.downcast_ref::<lapin::Error>().map(lapin::Error::kind) {
+        // The exchange is not there, which is the fault of no effect: parked one by one, all of them would have to be called back.
+        Some(ErrorKind::ProtocolError(answer)) if *answer.kind() == AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND) => {
+            PublishError::Unavailable(error)
+        }
+        Some(ErrorKind::ProtocolError(answer)) if matches!(answer.kind(), AMQPErrorKind::Soft(_)) => {
+            PublishError::Rejected(error)
+        }
         _ => PublishError::Unavailable(error),
     }
 }
