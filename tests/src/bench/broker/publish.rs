@@ -19,7 +19,7 @@ use crate::bench::wire::Session;
 /// Publishes under way at once, on both sides.
 const IN_FLIGHT: usize = 256;
 /// Effects of one lease: each lease ends with its last confirmations, when little is under way, and with a commit.
-const BATCH: u32 = 2_000;
+const BATCH: u32 = 5_000;
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     let cluster = ground::start(install, "bench-publish", &[])?;
