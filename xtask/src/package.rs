@@ -51,7 +51,7 @@ fn relay(context: &Context) -> Result<PathBuf> {
     cmd!(sh, "strip --strip-unneeded -o {program} {built}").quiet().run()?;
     deb.finish(
         "Section: net\n\
-         Depends: libc6, libgcc-s1, libssl3, libstdc++6, zlib1g, ca-certificates\n\
+         Depends: libc6, libgcc-s1, libssl3, zlib1g, ca-certificates\n\
          Description: publishes the outbox of idem to a message broker\n \
          Effects that consumers recorded in PostgreSQL go to RabbitMQ, NATS JetStream or\n \
          Kafka, in order, confirmed, and under the same message id each time.\n",
