@@ -88,5 +88,5 @@ BEGIN
     END LOOP;
 END
 $$;
-REVOKE ALL ON TYPE idem_outcome, idem_effect FROM PUBLIC;
-GRANT USAGE ON TYPE idem_outcome, idem_effect TO PUBLIC;
+REVOKE ALL ON TYPE idem_outcome, idem_effect, idem_lease_outcome, idem_call_state FROM PUBLIC;
+GRANT USAGE ON TYPE idem_outcome, idem_effect, idem_lease_outcome, idem_call_state TO PUBLIC;

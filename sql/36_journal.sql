@@ -1,0 +1,36 @@
+-- The journal: calls to something outside the database, begun, and then finished or failed. Insert-only, in the rings of the claims: it is
+-- forgotten with the claim that it belongs to.
+
+CREATE TYPE idem_call_state AS ENUM ('new', 'unknown', 'done', 'failed');
+COMMENT ON TYPE idem_call_state IS 'What is known of a call. new: ask. unknown: an earlier attempt asked and never heard. done: it answered, and the answer is recorded. failed: it refused for good.';
+
+DO $$
+DECLARE
+    ring  text;
+    slice integer;
+BEGIN
+    FOREACH ring IN ARRAY ARRAY['short', 'standard', 'long'] LOOP
+        FOR slice IN 0 .. 3 LOOP
+            EXECUTE pg_catalog.format($ddl$
+                CREATE TABLE idem.%1$I (
+                    key         uuid        NOT NULL,
+                    at          timestamptz NOT NULL,
+                    destination int4        NOT NULL,
+                    event       int4        NOT NULL,
+                    kind        int2        NOT NULL,
+                    step        text COLLATE pg_catalog."C" NOT NULL,
+                    digest      bytea,
+                    body        jsonb,
+                    CONSTRAINT %2$I PRIMARY KEY (key, destination, step, event)
+                ) WITH (autovacuum_vacuum_insert_threshold = -1);
+                COMMENT ON TABLE  idem.%1$I IS 'A slice of the journal: calls. Written and read by idem_begin_call and its kin only.';
+                COMMENT ON COLUMN idem.%1$I.event IS 'What happened to the call, counted from 0: of two who tell the same news one comes first.';
+                COMMENT ON COLUMN idem.%1$I.kind IS '0 begun, 1 finished, 2 failed and may be repeated, 3 failed for good.';
+                COMMENT ON COLUMN idem.%1$I.digest IS 'SHA-256 of the request, with what was begun.';
+                COMMENT ON COLUMN idem.%1$I.body IS 'The response, or the error as a JSON string.';
+                $ddl$, 'call_' || ring || '_' || slice, 'call_' || ring || '_' || slice || '_pkey');
+            PERFORM pg_catalog.pg_extension_config_dump(('idem.call_' || ring || '_' || slice)::pg_catalog.regclass, '');
+        END LOOP;
+    END LOOP;
+END
+$$;
