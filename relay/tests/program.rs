@@ -113,7 +113,7 @@ fn the_outbox_reaches_the_broker_and_a_signal_ends_it_in_order() {
 
     let send = "SELECT count(idem_send('facts', to_jsonb(n))) FROM generate_series(1, 200) n";
     assert_eq!(cluster.psql("postgres", send).unwrap().trim(), "200");
-    let published = |body: &str| sum_of(body, "idem_relay_published_total");
+    let published = |body: &str| sum_of(body, "idem_relay_published_total", r#"outcome="published""#);
     relay.get_until("/metrics", |_, body| published(body) >= 200.0);
     assert_eq!(stream_length(&nats), 200);
 
@@ -142,10 +142,10 @@ fn the_outbox_reaches_the_broker_and_a_signal_ends_it_in_order() {
     );
 }
 
-/// The sum of all lines of one metric.
-fn sum_of(body: &str, name: &str) -> f64 {
+/// The sum of all lines of one metric with this label.
+fn sum_of(body: &str, name: &str, label: &str) -> f64 {
     body.lines()
-        .filter(|line| line.starts_with(name))
+        .filter(|line| line.starts_with(name) && line.contains(label))
         .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
         .sum()
 }
