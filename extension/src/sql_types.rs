@@ -57,36 +57,56 @@ pub fn jsonb_datum(text: &str) -> Result<Option<pg_sys::Datum>> {
 pub struct CompositeDatum(pg_sys::Datum);
 
 impl CompositeDatum {
-    /// A row of an enum value and something else. The enum is the type of the first result column: nothing is looked up
-    /// by name, so search_path has no say.
-    pub fn labelled(fcinfo: pg_sys::FunctionCallInfo, label: &CStr, second: Option<pg_sys::Datum>) -> Result<Self> {
-        // SAFETY: fcinfo is that of a function with two result columns, an enum and another; the label is one of the
-        // enum's, as sql/30_types.sql declares it.
+    /// A row of an enum value and the other columns, all of them. The enum is the type of the first result column: nothing
+    /// is looked up by name, so search_path has no say.
+    pub fn labelled(fcinfo: pg_sys::FunctionCallInfo, label: &CStr, others: &[Option<pg_sys::Datum>]) -> Result<Self> {
+        let desc = result_row(fcinfo)?;
+        let value = enum_datum(desc, 1, label)?;
+        let columns = || [Some(value)].into_iter().chain(others.iter().copied());
+        // SAFETY: the descriptor is that of a row with columns of the caller's types, and their number is looked at.
         unsafe {
-            let mut desc: pg_sys::TupleDesc = std::ptr::null_mut();
-            let class = pg_sys::get_call_result_type(fcinfo, std::ptr::null_mut(), &mut desc);
-            if class != pg_sys::TypeFuncClass::TYPEFUNC_COMPOSITE || desc.is_null() || (*desc).natts != 2 {
-                return Err(Error::Corrupt("the result type of idem_claim is not a row of two columns"));
+            if (*desc).natts as usize != 1 + others.len() {
+                return Err(Error::Corrupt("a result type has other columns than its function"));
             }
-            let desc = pg_sys::BlessTupleDesc(desc);
-            let enum_type = pg_sys::SPI_gettypeid(desc, 1);
-            let mut name: pg_sys::NameData = std::mem::zeroed();
-            pg_sys::namestrcpy(&mut name, label.as_ptr());
-            let row = pg_sys::SearchSysCache2(
-                pg_sys::SysCacheIdentifier::ENUMTYPOIDNAME as i32,
-                pg_sys::Datum::from(enum_type),
-                pg_sys::Datum::from(&raw mut name),
-            );
-            if row.is_null() {
-                return Err(Error::Corrupt("the type idem_outcome lacks a value"));
-            }
-            let value = (*pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_enum>()).oid;
-            pg_sys::ReleaseSysCache(row);
-            let mut values = [pg_sys::Datum::from(value), second.unwrap_or(pg_sys::Datum::from(0))];
-            let mut nulls = [false, second.is_none()];
+            let mut values: Vec<_> = columns().map(|value| value.unwrap_or(pg_sys::Datum::from(0))).collect();
+            let mut nulls: Vec<_> = columns().map(|value| value.is_none()).collect();
             let tuple = pg_sys::heap_form_tuple(desc, values.as_mut_ptr(), nulls.as_mut_ptr());
             Ok(CompositeDatum(pg_sys::HeapTupleHeaderGetDatum((*tuple).t_data)))
         }
+    }
+}
+
+/// What a row of the function's result looks like.
+pub fn result_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<pg_sys::TupleDesc> {
+    // SAFETY: fcinfo is that of the function that runs.
+    unsafe {
+        let mut desc: pg_sys::TupleDesc = std::ptr::null_mut();
+        let class = pg_sys::get_call_result_type(fcinfo, std::ptr::null_mut(), &mut desc);
+        if class != pg_sys::TypeFuncClass::TYPEFUNC_COMPOSITE || desc.is_null() {
+            return Err(Error::Corrupt("the result type of a function is not a row"));
+        }
+        Ok(pg_sys::BlessTupleDesc(desc))
+    }
+}
+
+/// The value of that name of the enum which is the type of a column, counted from 1.
+pub fn enum_datum(desc: pg_sys::TupleDesc, column: i32, label: &CStr) -> Result<pg_sys::Datum> {
+    // SAFETY: the descriptor is one of result_row; a number beyond its columns gives no type, and then no value is found.
+    unsafe {
+        let enum_type = pg_sys::SPI_gettypeid(desc, column);
+        let mut name: pg_sys::NameData = std::mem::zeroed();
+        pg_sys::namestrcpy(&mut name, label.as_ptr());
+        let row = pg_sys::SearchSysCache2(
+            pg_sys::SysCacheIdentifier::ENUMTYPOIDNAME as i32,
+            pg_sys::Datum::from(enum_type),
+            pg_sys::Datum::from(&raw mut name),
+        );
+        if row.is_null() {
+            return Err(Error::Corrupt("the type of an answer lacks a value"));
+        }
+        let value = (*pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_enum>()).oid;
+        pg_sys::ReleaseSysCache(row);
+        Ok(pg_sys::Datum::from(value))
     }
 }
 

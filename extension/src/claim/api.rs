@@ -160,7 +160,7 @@ fn full_claim(
     Ok(CompositeDatum::labelled(
         fcinfo,
         label,
-        handled_at.and_then(IntoDatum::into_datum),
+        &[handled_at.and_then(IntoDatum::into_datum)],
     )?)
 }
 

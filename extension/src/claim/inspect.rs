@@ -82,7 +82,8 @@ pub fn forget(id: &MessageId, name: &str) -> Result<bool> {
     Ok(forgotten)
 }
 
-fn slices_of(destination: &Destination, rings: &Rings) -> Vec<pg_sys::Oid> {
+/// Every slice that a row of this destination can stand in, the oldest of each ring first.
+pub fn slices_of(destination: &Destination, rings: &Rings) -> Vec<pg_sys::Oid> {
     destination
         .left_rings(rings)
         .chain([destination.ring(rings)])

@@ -5,14 +5,16 @@
 
 mod api;
 mod inspect;
+mod slices;
 
 pub use api::{text_id, uuid_id};
-pub use inspect::{claim_of, is_my_claim};
+pub use inspect::{claim_of, is_my_claim, slices_of};
+pub use slices::Slices;
 
 use crate::destination::{Destination, Interned, intern};
 use crate::errors::{Error, Result};
-use crate::pg::{Found, Inserter, Lookup, Table, wait_for};
-use crate::ring::{self, Ring, Rings};
+use crate::pg::{Found, Inserter, Lookup, wait_for};
+use crate::ring::{self, Rings};
 use crate::stats::{Counter, count, count_many};
 use idem_core::{Key, MessageId};
 use pgrx::pg_sys;
@@ -79,31 +81,6 @@ pub fn claim_each(ids: &[MessageId], destination: &str, terms: Terms) -> Result<
             Ok(outcome)
         })
         .collect()
-}
-
-/// The slices that a claim of one destination touches, open.
-struct Slices {
-    sealed: Vec<Table>,
-    written: Vec<Table>,
-}
-
-impl Slices {
-    fn open(destination: &Destination, rings: &Rings) -> Self {
-        let ring: Ring = destination.ring(rings);
-        Slices {
-            sealed: destination
-                .left_rings(rings)
-                .flat_map(|left| left.probed().collect::<Vec<_>>())
-                .chain(ring.sealed())
-                .map(Table::for_reading)
-                .collect(),
-            written: [Some(ring.current()), ring.next_if_opening()]
-                .into_iter()
-                .flatten()
-                .map(Table::for_writing)
-                .collect(),
-        }
-    }
 }
 
 /// Where the claims of one destination are made: look-ups and inserts set up once for a whole batch.

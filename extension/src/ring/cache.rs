@@ -137,23 +137,37 @@ fn load(table: pg_sys::Oid) -> Result<Rings> {
         pg_sys::UnregisterSnapshot(snapshot);
         pg_sys::table_close(rel, pg_sys::NoLock as pg_sys::LOCKMODE);
     }
-    const NAMES: [&str; RINGS + 1] = ["inbox_short", "inbox_standard", "inbox_long", "outbox"];
+    const NAMES: [&str; RINGS + 1] = ["short", "standard", "long", "outbox"];
     let ring = |id: usize| -> Result<Ring> {
         let (current, opening, remembers_since) = rings[id].ok_or(Error::Corrupt("a ring is missing in idem.ring"))?;
-        let mut slices = [pg_sys::InvalidOid; SLICES];
-        for (n, slice) in slices.iter_mut().enumerate() {
-            let name = std::ffi::CString::new(format!("{}_{n}", NAMES[id])).map_err(|_| Error::NotInstalled)?;
-            *slice = pg::relation_oid(&name).ok_or(Error::NotInstalled)?;
-        }
+        let (slices, calls) = if id == RINGS {
+            (tables_of(NAMES[id])?, [pg_sys::InvalidOid; SLICES])
+        } else {
+            (
+                tables_of(&format!("inbox_{}", NAMES[id]))?,
+                tables_of(&format!("call_{}", NAMES[id]))?,
+            )
+        };
         Ok(Ring {
             current,
             opening,
             remembers_since,
             slices,
+            calls,
         })
     };
     Ok(Rings {
         inbox: [ring(0)?, ring(1)?, ring(2)?],
         outbox: ring(3)?,
     })
+}
+
+/// The tables `idem.<family>_0` to `_3`.
+fn tables_of(family: &str) -> Result<[pg_sys::Oid; SLICES]> {
+    let mut tables = [pg_sys::InvalidOid; SLICES];
+    for (n, table) in tables.iter_mut().enumerate() {
+        let name = std::ffi::CString::new(format!("{family}_{n}")).map_err(|_| Error::NotInstalled)?;
+        *table = pg::relation_oid(&name).ok_or(Error::NotInstalled)?;
+    }
+    Ok(tables)
 }

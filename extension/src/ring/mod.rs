@@ -22,6 +22,8 @@ pub struct Ring {
     /// Every claim made since then (microseconds since 2000) is found.
     pub remembers_since: pg_sys::TimestampTz,
     slices: [pg_sys::Oid; SLICES],
+    /// The journal's slices, which turn with those of the claims; the outbox has none.
+    calls: [pg_sys::Oid; SLICES],
 }
 
 impl Ring {
@@ -62,4 +64,18 @@ impl Ring {
 pub struct Rings {
     pub inbox: [Ring; RINGS],
     pub outbox: Ring,
+}
+
+impl Rings {
+    /// The same rings, but their slices are those of the journal: who writes and reads these as claims do is told from
+    /// others, and forgotten, as claims are.
+    pub fn of_calls(&self) -> Rings {
+        Rings {
+            inbox: self.inbox.map(|ring| Ring {
+                slices: ring.calls,
+                ..ring
+            }),
+            ..*self
+        }
+    }
 }
