@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::{build, snapshot, step};
 
 /// What needs no features.
-const PLAIN: [&str; 12] = [
+const PLAIN: [&str; 14] = [
     "--package",
     "idem-core",
     "--package",
@@ -19,6 +19,8 @@ const PLAIN: [&str; 12] = [
     "idem-relay",
     "--package",
     "idem-compile-fail",
+    "--package",
+    "idem-guides",
     "--package",
     "xtask",
 ];
