@@ -4,4 +4,5 @@ pub mod bench;
 pub mod harness;
 pub mod range;
 pub mod readme;
+pub mod stories;
 pub mod stress;

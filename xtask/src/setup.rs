@@ -57,7 +57,7 @@ pub fn do_what_is_missing(context: &Context) -> Result<PathBuf> {
 
 /// Debian packages and what each is for; NN is the major version of PostgreSQL.
 #[rustfmt::skip]
-const PACKAGES: [(&str, &str); 16] = [
+const PACKAGES: [(&str, &str); 18] = [
     ("postgresql-NN", "the server; a copy of its programs runs the demo and the tests"),
     ("postgresql-server-dev-NN", "its headers, to build the extension against, and its isolation tester"),
     ("gcc", "the linker, for everything that is built"),
@@ -74,6 +74,8 @@ const PACKAGES: [(&str, &str); 16] = [
     ("rabbitmq-server", "a broker that the demo and the tests start for themselves"),
     ("nats-server", "another one"),
     ("pgbouncer", "a proxy that the tests put in front of the server"),
+    ("python3-aiosmtpd", "a mail server that the tests start for themselves"),
+    ("libfaketime", "gives processes of the tests a clock that is wrong"),
 ];
 
 type Package = (String, &'static str);

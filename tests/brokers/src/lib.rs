@@ -15,12 +15,14 @@
 //! # }
 //! ```
 
+mod mail;
 mod nats;
 mod pgbouncer;
 mod port;
 mod rabbitmq;
 mod server;
 
+pub use mail::MailSink;
 pub use nats::Nats;
 pub use pgbouncer::PgBouncer;
 pub use rabbitmq::RabbitMq;

@@ -1,12 +1,14 @@
 //! The lives of brokers and proxies, on the programs of Debian's packages.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Result;
 use async_nats::jetstream;
-use idem_brokers::{Nats, PgBouncer, RabbitMq};
+use idem_brokers::{MailSink, Nats, PgBouncer, RabbitMq};
 use idem_cluster::{Cluster, Install, wait_for};
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
 use lapin::types::FieldTable;
@@ -56,6 +58,46 @@ async fn rabbitmq_keeps_what_it_confirmed_when_it_is_killed_and_shares_nothing_w
     one.stop().unwrap();
     one.start_again().unwrap();
     assert_eq!(count_queue(&url).await.unwrap(), 200);
+}
+
+/// Says this line by line to a mail server, and answers how it replied to each.
+fn speak_smtp(sink: &MailSink, lines: &[&str]) -> Result<Vec<String>> {
+    let mut stream = TcpStream::connect(sink.address())?;
+    stream.set_read_timeout(Some(DEADLINE))?;
+    let mut replies = BufReader::new(stream.try_clone()?).lines();
+    replies.next().transpose()?;
+    let mut answers = Vec::new();
+    for line in lines {
+        stream.write_all(format!("{line}\r\n").as_bytes())?;
+        answers.extend(replies.next().transpose()?);
+    }
+    Ok(answers)
+}
+
+#[test]
+fn a_mail_is_in_the_box_when_the_server_says_that_it_took_it_and_stays_when_the_server_is_killed() {
+    let mut sink = MailSink::start().unwrap();
+    assert_eq!(sink.mails().unwrap(), [""; 0]);
+    let envelope = [
+        "HELO shop",
+        "MAIL FROM:<shop@example.org>",
+        "RCPT TO:<me@example.org>",
+        "DATA",
+    ];
+    let text = "Subject: one\r\n\r\nhello\r\n.";
+    let replies = speak_smtp(&sink, &[envelope.as_slice(), &[text]].concat()).unwrap();
+    assert!(replies.last().unwrap().starts_with("250"), "{replies:?}");
+    // Who hangs up in the middle has sent nothing.
+    speak_smtp(&sink, &envelope).unwrap();
+
+    sink.kill().unwrap();
+    sink.start_again().unwrap();
+    let mails = sink.mails().unwrap();
+    assert_eq!(mails.len(), 1);
+    assert!(
+        mails[0].contains("Subject: one\n") && mails[0].ends_with("hello\n"),
+        "{mails:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

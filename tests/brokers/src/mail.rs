@@ -1,0 +1,77 @@
+//! A mail server that keeps what it is sent.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use idem_cluster::Home;
+
+use crate::port::Port;
+use crate::server::{Program, Server};
+
+/// An SMTP server that takes every mail and puts it into a Maildir: written before it says that it took it.
+pub type MailSink = Server<Aiosmtpd>;
+
+/// What [`MailSink`] runs.
+pub struct Aiosmtpd {
+    port: Port,
+}
+
+impl MailSink {
+    /// Starts a new server with an empty mailbox.
+    ///
+    /// # Errors
+    /// When it does not start; with the last lines of its log.
+    pub fn start() -> Result<Self> {
+        let port = Port::claim()?;
+        Self::start_in(Home::create(Aiosmtpd::NAME)?, Aiosmtpd { port })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.program().port.number()).into()
+    }
+
+    /// The mails that it has taken, headers and all.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn mails(&self) -> Result<Vec<String>> {
+        let mut mails = Vec::new();
+        for entry in fs::read_dir(self.home().dir().join("mails/new"))? {
+            mails.push(fs::read_to_string(entry?.path())?);
+        }
+        Ok(mails)
+    }
+}
+
+impl Program for Aiosmtpd {
+    const NAME: &'static str = "mail";
+
+    fn command(&self, home: &Home) -> Result<Command> {
+        let mails = home.dir().join("mails");
+        // Made by the program if need be, and only when the first mail comes: there shall be an empty one as well.
+        for part in ["tmp", "new", "cur"] {
+            fs::create_dir_all(mails.join(part)).with_context(|| format!("cannot create {}", mails.display()))?;
+        }
+        let mut command = Command::new("/usr/bin/aiosmtpd");
+        command.args(["--nosetuid", "--class", "aiosmtpd.handlers.Mailbox", "--listen"]);
+        command.arg(format!("127.0.0.1:{}", self.port.number())).arg(mails);
+        Ok(command)
+    }
+
+    /// The server greets.
+    fn is_ready(&self, _home: &Home) -> bool {
+        let greeting = || {
+            let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port.number()))?;
+            stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+            let mut line = String::new();
+            BufReader::new(stream).read_line(&mut line).map(|_| line)
+        };
+        greeting().is_ok_and(|line: String| line.starts_with("220 "))
+    }
+}

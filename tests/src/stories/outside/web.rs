@@ -1,0 +1,31 @@
+//! An HTTP server on a port of its own.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use anyhow::Result;
+use axum::Router;
+use tokio::{net::TcpListener, task::JoinHandle};
+
+/// A server that ends when this is dropped.
+pub(super) struct Web {
+    pub address: SocketAddr,
+    serving: JoinHandle<()>,
+}
+
+impl Web {
+    pub async fn serve(app: Router) -> Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let serving = tokio::spawn(async move {
+            // It serves until it is aborted; what goes wrong with a connection is seen by the client.
+            let _ = axum::serve(listener, app).await;
+        });
+        Ok(Self { address, serving })
+    }
+}
+
+impl Drop for Web {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}

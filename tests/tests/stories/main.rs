@@ -1,0 +1,6 @@
+//! The hard stories: work outside of the transaction, done by processes that are killed, paused, and wrong about the time.
+
+mod calls;
+
+/// The worker of all of them.
+const WORKER: &str = env!("CARGO_BIN_EXE_story-worker");
