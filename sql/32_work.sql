@@ -33,6 +33,7 @@ BEGIN
             );
             CREATE INDEX work_%1$s_due ON idem.work_%1$s (destination, due_at, seq);
             CREATE INDEX work_%1$s_order ON idem.work_%1$s (destination, order_key, seq);
+            CREATE INDEX work_%1$s_leased ON idem.work_%1$s (destination, order_key) WHERE leased AND order_key IS NOT NULL;
             COMMENT ON TABLE  idem.work_%1$s IS 'Identities that are not done; the table counts while it is the current one of idem.work_turn.';
             COMMENT ON COLUMN idem.work_%1$s.seq IS 'The order in which they came; also the place of the body.';
             COMMENT ON COLUMN idem.work_%1$s.token IS 'Fences the lease: whoever shows another has lost it. 0: never leased.';
@@ -84,9 +85,11 @@ $$;
 CREATE TABLE idem.body_turn (
     id      int2 NOT NULL,
     current int2 NOT NULL,
+    unused_since timestamptz[] NOT NULL DEFAULT '{infinity,infinity,infinity,infinity}',
     CONSTRAINT body_turn_pkey PRIMARY KEY (id)
 );
 COMMENT ON TABLE idem.body_turn IS 'Which slice takes the next bodies. Readers go by the slice that the work names.';
+COMMENT ON COLUMN idem.body_turn.unused_since IS 'Since when no work refers to each slice, by slice number + 1, as far as the maintainer has seen; infinity: some does.';
 CREATE TRIGGER replace_row BEFORE INSERT ON idem.body_turn FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
 ALTER TABLE idem.body_turn ENABLE ALWAYS TRIGGER replace_row;
 INSERT INTO idem.body_turn (id, current) VALUES (1, 0);

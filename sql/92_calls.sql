@@ -21,6 +21,11 @@ COMMENT ON FUNCTION idem_replay_effects(uuid, text) IS 'Puts the recorded effect
 COMMENT ON FUNCTION idem_send(text, jsonb, text, text, jsonb, uuid, text) IS 'Sends a message that results from no other, in this transaction; answers its message id. Errors: 22004, 22023, 25006.';
 COMMENT ON FUNCTION idem_send(text, bytea, text, text, jsonb, uuid, text) IS 'Sends a message of bytes that results from no other, in this transaction; answers its message id. Errors: 22004, 22023, 25006.';
 COMMENT ON FUNCTION idem_relay_wait(integer) IS 'Waits at most timeout_ms for effects that this session has not waited for: true when there are. A relay calls it when idem_relay_next had nothing. Errors: 22004, 22023.';
+COMMENT ON FUNCTION idem_next_wait(text, integer) IS 'Waits at most timeout_ms until there may be a message for idem_next: true when it is worth a look. Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006.';
+COMMENT ON FUNCTION idem.key_of(text) IS 'The key of a message id. Errors: 22004, 22023.';
+COMMENT ON FUNCTION idem.find_destination(text) IS 'The number of a destination; null when nobody has used it. Errors: 22004, 22023.';
+COMMENT ON FUNCTION idem.intern_destination(text) IS 'The number of a destination, which is created when it is new. Errors: 22004, 22023, 25006.';
+COMMENT ON FUNCTION idem.tell_receivers() IS 'Has those who wait for messages told when this transaction commits.';
 COMMENT ON FUNCTION idem.fence(text, boolean) IS 'True when every transaction that held a claim when this step was first asked for has ended.';
 COMMENT ON FUNCTION idem.invalidate(oid) IS 'Makes every backend read this table again at its next claim.';
 COMMENT ON FUNCTION idem.next_xid() IS 'The next transaction id: all that are running have smaller ones.';

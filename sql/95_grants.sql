@@ -10,12 +10,20 @@ INSERT INTO idem.kind_of_role (kind, may_call) VALUES
     ('consumer', 'idem_try_claim'), ('consumer', 'idem_try_claim_batch'), ('consumer', 'idem_claim'),
     ('consumer', 'idem_is_claimed'), ('consumer', 'idem_record_effects'), ('consumer', 'idem_try_record'),
     ('consumer', 'idem_effects'), ('consumer', 'idem_replay_effects'), ('consumer', 'idem_send'),
+    ('consumer', 'idem_acquire'), ('consumer', 'idem_extend'), ('consumer', 'idem_complete'), ('consumer', 'idem_release'),
+    ('consumer', 'idem_bury'), ('consumer', 'idem_receive'), ('consumer', 'idem_next'), ('consumer', 'idem_next_wait'),
+    ('consumer', 'idem_begin_call'), ('consumer', 'idem_finish_call'), ('consumer', 'idem_fail_call'), ('consumer', 'idem_calls'),
+    ('receiver', 'idem_receive'), ('receiver', 'idem_is_claimed'),
+    ('operator', 'idem_requeue'), ('operator', 'idem_requeue_all'), ('operator', 'idem_discard'), ('operator', 'idem_discard_all'),
+    ('operator', 'idem_health'), ('operator', 'idem_is_claimed'),
     ('relay', 'idem_relay_next'), ('relay', 'idem_relay_ack'), ('relay', 'idem_relay_park'), ('relay', 'idem_relay_wait'),
-    ('relay', 'idem_relay_extend'), ('relay', 'idem_relay_partitions'),
+    ('relay', 'idem_relay_extend'), ('relay', 'idem_relay_partitions'), ('relay', 'idem_hand_over'),
     ('monitor', 'idem_health'), ('monitor', 'idem_is_claimed'),
     ('admin', 'idem_forget'), ('admin', 'idem_configure'), ('admin', 'idem_set_retention'), ('admin', 'idem_grant'),
     ('admin', 'idem_maintain'), ('admin', 'idem_create_relay'), ('admin', 'idem_drop_relay'),
-    ('admin', 'idem_relay_unpark'), ('admin', 'idem_repair_relays'), ('admin', 'idem_health');
+    ('admin', 'idem_relay_unpark'), ('admin', 'idem_repair_relays'), ('admin', 'idem_health'),
+    ('admin', 'idem_configure_retries'), ('admin', 'idem_requeue'), ('admin', 'idem_requeue_all'),
+    ('admin', 'idem_discard'), ('admin', 'idem_discard_all');
 
 CREATE FUNCTION idem_grant(role regrole, kind text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -28,7 +36,7 @@ BEGIN
         RAISE EXCEPTION 'role and kind must not be null' USING ERRCODE = 'null_value_not_allowed';
     ELSIF NOT EXISTS (SELECT 1 FROM idem.kind_of_role k WHERE k.kind = idem_grant.kind) THEN
         RAISE EXCEPTION 'there is no kind "%"', kind
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'The kinds are consumer, relay, monitor and admin.';
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'The kinds are consumer, receiver, relay, operator, monitor and admin.';
     ELSIF NOT EXISTS (SELECT 1 FROM pg_roles a WHERE a.oid = role) THEN
         RAISE EXCEPTION 'role % does not exist', role
             USING ERRCODE = 'undefined_object', HINT = 'Make it with CREATE ROLE.';
@@ -57,7 +65,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION idem_grant(regrole, text) IS 'Lets a role do the work of a consumer, relay, monitor or admin: EXECUTE on those calls, no table. Errors: 22004, 22023, 42704.';
+COMMENT ON FUNCTION idem_grant(regrole, text) IS 'Lets a role do the work of a consumer, receiver, relay, operator, monitor or admin: EXECUTE on those calls, no table. Errors: 22004, 22023, 42704.';
 
 -- Nobody but the owner has anything until idem_grant: not PUBLIC, whom functions are given to by default, and not those
 -- whom ALTER DEFAULT PRIVILEGES of this database favours.

@@ -13,6 +13,7 @@ mod claim;
 mod destination;
 mod effects;
 mod errors;
+mod names;
 mod outbox;
 mod pg;
 mod relay;
@@ -48,7 +49,19 @@ pgrx::extension_sql_file!(
     name = "relay_calls",
     requires = ["relay_batches"]
 );
-pgrx::extension_sql_file!("../../sql/65_relays.sql", name = "relays", requires = ["relay_calls"]);
+pgrx::extension_sql_file!(
+    "../../sql/62_leases.sql",
+    name = "leases",
+    requires = [
+        "relay_calls",
+        names::key_of,
+        names::find_destination,
+        names::intern_destination,
+        wake::tell_receivers,
+    ]
+);
+pgrx::extension_sql_file!("../../sql/63_next.sql", name = "next", requires = ["leases"]);
+pgrx::extension_sql_file!("../../sql/65_relays.sql", name = "relays", requires = ["next"]);
 pgrx::extension_sql_file!("../../sql/70_rotation.sql", name = "rotation", requires = ["relays"]);
 pgrx::extension_sql_file!("../../sql/80_configure.sql", name = "configure", requires = ["rotation"]);
 pgrx::extension_sql_file!(
@@ -83,6 +96,7 @@ pgrx::extension_sql_file!(
         effects::api::idem_send,
         effects::api::idem_send_bytes,
         wake::idem_relay_wait,
+        wake::idem_next_wait,
         ring::fence::fence,
         ring::fence::invalidate,
         relay::next_xid,

@@ -1,4 +1,4 @@
-//! What the backends share: counters, the worker's last pass, who waits for effects. It exists only when the library is
+//! What the backends share: counters, the worker's last pass, who waits. It exists only when the library is
 //! preloaded; without it nothing is counted and waiters poll.
 
 use pgrx::prelude::*;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize
 
 /// Databases that can have counters; those beyond go without.
 const DATABASES: usize = 64;
-/// Backends that can wait for effects at once; those beyond poll.
+/// Backends that can wait at once; those beyond poll.
 pub const WAITERS: usize = 128;
 pub const COUNTERS: usize = 8;
 
@@ -17,13 +17,17 @@ pub struct Database {
     pub counters: [AtomicU64; COUNTERS],
     /// Transactions with effects that have committed.
     pub recordings: AtomicU64,
+    /// Transactions that gave destinations something to do.
+    pub receipts: AtomicU64,
     /// Microseconds since 2000; 0: none yet.
     pub last_pass: AtomicI64,
 }
 
-/// A backend that waits for effects of a database.
+/// A backend that waits for news of a database.
 pub struct Waiter {
     pub database: AtomicU32,
+    /// The bits of the news that it waits for: see `wake`.
+    pub news: AtomicU32,
     /// The address of its latch, which is in shared memory; 0: the place is free.
     pub latch: AtomicUsize,
 }
@@ -43,10 +47,12 @@ impl Default for Shared {
                 oid: AtomicU32::new(0),
                 counters: std::array::from_fn(|_| AtomicU64::new(0)),
                 recordings: AtomicU64::new(0),
+                receipts: AtomicU64::new(0),
                 last_pass: AtomicI64::new(0),
             }),
             waiters: std::array::from_fn(|_| Waiter {
                 database: AtomicU32::new(0),
+                news: AtomicU32::new(0),
                 latch: AtomicUsize::new(0),
             }),
         }
@@ -117,6 +123,7 @@ pub fn forget(database: pg_sys::Oid) {
         counter.store(0, Ordering::SeqCst);
     }
     place.recordings.store(0, Ordering::SeqCst);
+    place.receipts.store(0, Ordering::SeqCst);
     place.last_pass.store(0, Ordering::SeqCst);
     place.oid.store(0, Ordering::SeqCst);
 }

@@ -250,6 +250,7 @@ BEGIN
             );
             CREATE INDEX work_%1$s_due ON idem.work_%1$s (destination, due_at, seq);
             CREATE INDEX work_%1$s_order ON idem.work_%1$s (destination, order_key, seq);
+            CREATE INDEX work_%1$s_leased ON idem.work_%1$s (destination, order_key) WHERE leased AND order_key IS NOT NULL;
             COMMENT ON TABLE  idem.work_%1$s IS 'Identities that are not done; the table counts while it is the current one of idem.work_turn.';
             COMMENT ON COLUMN idem.work_%1$s.seq IS 'The order in which they came; also the place of the body.';
             COMMENT ON COLUMN idem.work_%1$s.token IS 'Fences the lease: whoever shows another has lost it. 0: never leased.';
@@ -301,9 +302,11 @@ $$;
 CREATE TABLE idem.body_turn (
     id      int2 NOT NULL,
     current int2 NOT NULL,
+    unused_since timestamptz[] NOT NULL DEFAULT '{infinity,infinity,infinity,infinity}',
     CONSTRAINT body_turn_pkey PRIMARY KEY (id)
 );
 COMMENT ON TABLE idem.body_turn IS 'Which slice takes the next bodies. Readers go by the slice that the work names.';
+COMMENT ON COLUMN idem.body_turn.unused_since IS 'Since when no work refers to each slice, by slice number + 1, as far as the maintainer has seen; infinity: some does.';
 CREATE TRIGGER replace_row BEFORE INSERT ON idem.body_turn FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
 ALTER TABLE idem.body_turn ENABLE ALWAYS TRIGGER replace_row;
 INSERT INTO idem.body_turn (id, current) VALUES (1, 0);
@@ -1146,9 +1149,931 @@ COMMENT ON FUNCTION idem_relay_unpark(text, uuid) IS 'Gives a parked effect back
 /* </end connected objects> */
 
 /* <begin connected objects> */
+-- extension/src/stats.rs
+-- idem::stats::counters
+
+CREATE FUNCTION idem.counters() RETURNS TABLE (name text, value bigint) LANGUAGE c AS 'MODULE_PATHNAME', 'counters_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/ring/fence.rs
+-- idem::ring::fence::fence
+
+CREATE FUNCTION idem.fence(step text, wait boolean) RETURNS boolean LANGUAGE c AS 'MODULE_PATHNAME', 'fence_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/names.rs
+-- idem::names::find_destination
+
+CREATE FUNCTION idem.find_destination(name text) RETURNS integer LANGUAGE c AS 'MODULE_PATHNAME', 'find_destination_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/claim/api.rs
+-- idem::claim::api::idem_claim_text
+
+CREATE FUNCTION idem_claim(id text, destination text, wait boolean DEFAULT true, fingerprint bytea DEFAULT NULL, sent_at timestamptz DEFAULT NULL, OUT outcome idem_outcome, OUT handled_at timestamptz)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_claim_text_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/claim/api.rs
+-- idem::claim::api::idem_claim_uuid
+
+CREATE FUNCTION idem_claim(id uuid, destination text, wait boolean DEFAULT true, fingerprint bytea DEFAULT NULL, sent_at timestamptz DEFAULT NULL, OUT outcome idem_outcome, OUT handled_at timestamptz)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_claim_uuid_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/effects/api.rs
+-- idem::effects::api::idem_effects_text
+
+CREATE FUNCTION idem_effects(id text, destination text) RETURNS SETOF idem_effect
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_effects_text_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/effects/api.rs
+-- idem::effects::api::idem_effects_uuid
+
+CREATE FUNCTION idem_effects(id uuid, destination text) RETURNS SETOF idem_effect
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_effects_uuid_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/claim/api.rs
+-- idem::claim::api::idem_forget
+-- requires:
+--   schema
+CREATE  FUNCTION "idem_forget"(
+	"id" TEXT, /* Option < & str > */
+	"destination" TEXT /* Option < & str > */
+) RETURNS bool /* Report < bool > */
+
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'idem_forget_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/claim/api.rs
+-- idem::claim::api::idem_forget
+-- requires:
+--   schema
+CREATE  FUNCTION "idem_forget"(
+	"id" uuid, /* Option < Uuid > */
+	"destination" TEXT /* Option < & str > */
+) RETURNS bool /* Report < bool > */
+ 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'idem_forget_uuid_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/claim/api.rs
+-- idem::claim::api::idem_is_claimed
+-- requires:
+--   schema
+CREATE  FUNCTION "idem_is_claimed"(
+	"id" TEXT, /* Option < & str > */
+	"destination" TEXT /* Option < & str > */
+) RETURNS bool /* Report < bool > */
+
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'idem_is_claimed_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/claim/api.rs
+-- idem::claim::api::idem_is_claimed
+-- requires:
+--   schema
+CREATE  FUNCTION "idem_is_claimed"(
+	"id" uuid, /* Option < Uuid > */
+	"destination" TEXT /* Option < & str > */
+) RETURNS bool /* Report < bool > */
+ 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'idem_is_claimed_uuid_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/wake.rs
+-- idem::wake::idem_next_wait
+
+CREATE FUNCTION idem_next_wait(destination text, timeout_ms integer DEFAULT 1000) RETURNS boolean
+LANGUAGE c SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'idem_next_wait_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/effects/api.rs
+-- idem::effects::api::idem_record_effects
+-- requires:
+--   schema
+CREATE  FUNCTION "idem_record_effects"(
+	"id" TEXT, /* Option < & str > */
+	"destination" TEXT, /* Option < & str > */
+	"effects" jsonb /* Option < JsonText > */
+) RETURNS uuid[] /* Report < Vec < Uuid > > */
+
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'idem_record_effects_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/effects/api.rs
+-- idem::effects::api::idem_record_effects
+-- requires:
+--   schema
+CREATE  FUNCTION "idem_record_effects"(
+	"id" uuid, /* Option < Uuid > */
+	"destination" TEXT, /* Option < & str > */
+	"effects" jsonb /* Option < JsonText > */
+) RETURNS uuid[] /* Report < Vec < Uuid > > */
+ 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'idem_record_effects_uuid_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/wake.rs
+-- idem::wake::idem_relay_wait
+-- requires:
+--   schema
+CREATE  FUNCTION "idem_relay_wait"(
+	"timeout_ms" INT DEFAULT 1000 /* Option < i32 > */
+) RETURNS bool /* Result < bool, ErrorReport > */
+
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'idem_relay_wait_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/effects/api.rs
+-- idem::effects::api::idem_replay_effects
+-- requires:
+--   schema
+CREATE  FUNCTION "idem_replay_effects"(
+	"id" TEXT, /* Option < & str > */
+	"destination" TEXT /* Option < & str > */
+) RETURNS INT /* Report < i32 > */
+
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'idem_replay_effects_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/effects/api.rs
+-- idem::effects::api::idem_replay_effects
+-- requires:
+--   schema
+CREATE  FUNCTION "idem_replay_effects"(
+	"id" uuid, /* Option < Uuid > */
+	"destination" TEXT /* Option < & str > */
+) RETURNS INT /* Report < i32 > */
+ 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'idem_replay_effects_uuid_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/effects/api.rs
+-- idem::effects::api::idem_send
+
+CREATE FUNCTION idem_send(topic text, payload jsonb, key text DEFAULT NULL, type text DEFAULT NULL, headers jsonb DEFAULT NULL, message_id uuid DEFAULT NULL, content_type text DEFAULT NULL) RETURNS uuid
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_send_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/effects/api.rs
+-- idem::effects::api::idem_send_bytes
+
+CREATE FUNCTION idem_send(topic text, payload bytea, key text DEFAULT NULL, type text DEFAULT NULL, headers jsonb DEFAULT NULL, message_id uuid DEFAULT NULL, content_type text DEFAULT NULL) RETURNS uuid
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_send_bytes_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/claim/api.rs
+-- idem::claim::api::idem_try_claim
+-- requires:
+--   schema
+CREATE  FUNCTION "idem_try_claim"(
+	"id" TEXT, /* Option < & str > */
+	"destination" TEXT /* Option < & str > */
+) RETURNS bool /* Report < bool > */
+
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'idem_try_claim_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/claim/api.rs
+-- idem::claim::api::idem_try_claim
+-- requires:
+--   schema
+CREATE  FUNCTION "idem_try_claim"(
+	"id" uuid, /* Option < Uuid > */
+	"destination" TEXT /* Option < & str > */
+) RETURNS bool /* Report < bool > */
+ 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'idem_try_claim_uuid_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/claim/api.rs
+-- idem::claim::api::idem_try_claim_batch
+-- requires:
+--   schema
+CREATE  FUNCTION "idem_try_claim_batch"(
+	"ids" TEXT[], /* :: std :: option :: Option < Array < & str > > */
+	"destination" TEXT /* Option < & str > */
+) RETURNS bool[] /* Report < Vec < bool > > */
+
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'idem_try_claim_batch_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/claim/api.rs
+-- idem::claim::api::idem_try_claim_batch
+-- requires:
+--   schema
+CREATE  FUNCTION "idem_try_claim_batch"(
+	"ids" uuid[], /* :: std :: option :: Option < Array < Uuid > > */
+	"destination" TEXT /* Option < & str > */
+) RETURNS bool[] /* Report < Vec < bool > > */
+ 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'idem_try_claim_batch_uuid_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/effects/api.rs
+-- idem::effects::api::idem_try_record
+-- requires:
+--   schema
+CREATE  FUNCTION "idem_try_record"(
+	"id" TEXT, /* Option < & str > */
+	"destination" TEXT, /* Option < & str > */
+	"effects" jsonb /* Option < JsonText > */
+) RETURNS bool /* Report < bool > */
+
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'idem_try_record_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/effects/api.rs
+-- idem::effects::api::idem_try_record
+-- requires:
+--   schema
+CREATE  FUNCTION "idem_try_record"(
+	"id" uuid, /* Option < Uuid > */
+	"destination" TEXT, /* Option < & str > */
+	"effects" jsonb /* Option < JsonText > */
+) RETURNS bool /* Report < bool > */
+ 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'idem_try_record_uuid_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/names.rs
+-- idem::names::intern_destination
+
+CREATE FUNCTION idem.intern_destination(name text) RETURNS integer LANGUAGE c AS 'MODULE_PATHNAME', 'intern_destination_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/ring/fence.rs
+-- idem::ring::fence::invalidate
+
+CREATE FUNCTION idem.invalidate(relation oid) RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'invalidate_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/names.rs
+-- idem::names::key_of
+
+CREATE FUNCTION idem.key_of(id text) RETURNS uuid LANGUAGE c IMMUTABLE AS 'MODULE_PATHNAME', 'key_of_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/relay.rs
+-- idem::relay::next_xid
+
+CREATE FUNCTION idem.next_xid() RETURNS xid8 LANGUAGE c AS 'MODULE_PATHNAME', 'next_xid_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/wake.rs
+-- idem::wake::tell_receivers
+
+CREATE FUNCTION idem.tell_receivers() RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'tell_receivers_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
 -- extension/src/lib.rs
 -- requires:
 --   relay_calls
+--   names::key_of
+--   names::find_destination
+--   names::intern_destination
+--   wake::tell_receivers
+
+-- Work that somebody holds: extended, given back, buried. idem_acquire and idem_complete are written in Rust, beside the claim;
+-- idem_next is in 63_next.sql.
+
+CREATE FUNCTION idem.check_work() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF pg_is_in_recovery() THEN
+        RAISE EXCEPTION 'work is done on the primary, this is a standby' USING ERRCODE = 'read_only_sql_transaction';
+    ELSIF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'leases are taken and given back in READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'invalid_transaction_state',
+                  HINT = 'They must be read as they are now, not as they were when the transaction began.';
+    ELSIF current_setting('transaction_read_only')::boolean THEN
+        RAISE EXCEPTION 'leases are written, this transaction is read-only' USING ERRCODE = 'read_only_sql_transaction';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION idem.check_work() IS 'Errors: 25000 (not READ COMMITTED), 25006 (a standby, or read-only).';
+
+-- Two statements: the lock is had before the snapshot that reads which table counts.
+CREATE FUNCTION idem.enter_work() RETURNS integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    LOCK TABLE idem.work_0, idem.work_1 IN ROW EXCLUSIVE MODE;
+    RETURN (SELECT t.current FROM idem.work_turn t WHERE t.id = 1);
+END
+$$;
+COMMENT ON FUNCTION idem.enter_work() IS 'The table of work that counts, until the end of the transaction.';
+
+CREATE VIEW idem.body_row AS
+    SELECT 0::int2 AS slice, b.* FROM idem.body_0 b
+    UNION ALL
+    SELECT 1::int2, b.* FROM idem.body_1 b
+    UNION ALL
+    SELECT 2::int2, b.* FROM idem.body_2 b
+    UNION ALL
+    SELECT 3::int2, b.* FROM idem.body_3 b;
+COMMENT ON VIEW idem.body_row IS 'The slices of the bodies as one relation.';
+
+-- A second row type would have to follow every change of the first.
+CREATE FUNCTION idem.find_work(slice integer, key uuid, destination integer) RETURNS idem.work_0
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    w idem.work_0;
+BEGIN
+    IF slice = 0 THEN
+        SELECT * INTO w FROM idem.work_0 x WHERE x.key = find_work.key AND x.destination = find_work.destination FOR UPDATE;
+    ELSE
+        SELECT * INTO w FROM idem.work_1 x WHERE x.key = find_work.key AND x.destination = find_work.destination FOR UPDATE;
+    END IF;
+    RETURN w;
+END
+$$;
+COMMENT ON FUNCTION idem.find_work(integer, uuid, integer) IS 'The work of an identity, locked; a row of nulls when there is none.';
+
+CREATE FUNCTION idem.write_work(slice integer, w idem.work_0) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF slice = 0 THEN
+        UPDATE idem.work_0 x
+           SET seq = w.seq, token = w.token, due_at = w.due_at, attempt = w.attempt, body = w.body, leased = w.leased, errors = w.errors
+         WHERE x.key = w.key AND x.destination = w.destination;
+    ELSE
+        UPDATE idem.work_1 x
+           SET seq = w.seq, token = w.token, due_at = w.due_at, attempt = w.attempt, body = w.body, leased = w.leased, errors = w.errors
+         WHERE x.key = w.key AND x.destination = w.destination;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION idem.write_work(integer, idem.work_0) IS 'Writes what can change of an identity''s work.';
+
+-- The name is checked before the token is: an id of 2,000 bytes is the caller's mistake and no lost lease.
+CREATE FUNCTION idem.held_work(slice integer, id text, destination text, token bigint) RETURNS idem.work_0
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    key uuid := idem.key_of(held_work.id);
+    w   idem.work_0;
+BEGIN
+    w := idem.find_work(slice, key, idem.find_destination(held_work.destination));
+    IF token IS NULL THEN
+        RAISE EXCEPTION 'token must not be null' USING ERRCODE = 'null_value_not_allowed';
+    ELSIF w.id <> held_work.id THEN
+        RAISE EXCEPTION 'the key of this message id belongs to another id of destination "%"', held_work.destination
+            USING ERRCODE = 'integrity_constraint_violation',
+                  HINT = format('The other id is %s. Send one of the two messages with another id.', w.id);
+    ELSIF w.key IS NULL OR w.token <> held_work.token OR NOT w.leased THEN
+        RAISE EXCEPTION 'token % does not hold message "%" of destination "%"', held_work.token, held_work.id, held_work.destination
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'The lease ran out and somebody else took it, or it was completed or given back. Stop working on it: whatever it needs, the holder does.';
+    END IF;
+    RETURN w;
+END
+$$;
+COMMENT ON FUNCTION idem.held_work(integer, text, text, bigint) IS 'The work that this token holds, locked. Errors: 22004, 22023, 23000, 55000 (stale token).';
+
+-- Times and texts of errors: the last is what the next attempt is told.
+CREATE FUNCTION idem.noted(errors jsonb, attempt integer, error text, final boolean DEFAULT false) RETURNS jsonb
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+RETURN errors OPERATOR(pg_catalog.||) (
+    pg_catalog.jsonb_build_object('at', pg_catalog.clock_timestamp(), 'attempt', attempt, 'error', pg_catalog.left(error, 2000))
+    OPERATOR(pg_catalog.||) CASE WHEN final THEN '{"final": true}' ELSE '{}' END::jsonb);
+COMMENT ON FUNCTION idem.noted(jsonb, integer, text, boolean) IS 'The errors with one more, of at most 2000 characters.';
+
+CREATE FUNCTION idem.policy_of(destination integer) RETURNS idem.retry_policy
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    policy idem.retry_policy;
+BEGIN
+    SELECT * INTO policy FROM idem.retry_policy p WHERE p.destination = policy_of.destination;
+    IF NOT FOUND THEN
+        policy := (policy_of.destination, 10, 2, 0.2, '1 second', '10 minutes', '{}');
+    END IF;
+    RETURN policy;
+END
+$$;
+COMMENT ON FUNCTION idem.policy_of(integer) IS 'How a destination retries: what idem_configure_retries said, or the defaults.';
+
+-- In logarithms: factor ^ attempt is not a number for long.
+CREATE FUNCTION idem.rest_after(policy idem.retry_policy, attempt integer) RETURNS interval
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    base_s float8 := extract(epoch FROM policy.base);
+    cap_s  float8 := extract(epoch FROM policy.cap);
+    rest_s float8;
+BEGIN
+    IF base_s = 0 THEN
+        RETURN '0';
+    END IF;
+    rest_s := CASE WHEN ln(base_s) + greatest(attempt - 1, 0) * ln(policy.factor) >= ln(cap_s) THEN cap_s
+                   ELSE base_s * exp(greatest(attempt - 1, 0) * ln(policy.factor)) END;
+    RETURN rest_s * (1 - policy.jitter * random()) * interval '1 second';
+END
+$$;
+COMMENT ON FUNCTION idem.rest_after(idem.retry_policy, integer) IS 'The pause after a failed attempt: base * factor ^ (attempt - 1), at most cap; the share jitter of it is random.';
+
+-- The letter takes its own copy: bodies are not kept for what may lie for months. The work stays, so that the identity is known.
+CREATE FUNCTION idem.die(slice integer, w idem.work_0) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+DECLARE
+    b idem.body_row;
+BEGIN
+    SELECT x.* INTO b FROM idem.body_row x WHERE x.slice = w.body AND x.seq = w.seq;
+    PERFORM idem.write_letter(w, coalesce(b.payload, ''), coalesce(b.content_type, 'application/octet-stream'), b.type, b.headers, b.traceparent);
+    w.due_at := 'infinity';
+    w.leased := false;
+    w.body := NULL;
+    PERFORM idem.write_work(slice, w);
+END
+$$;
+COMMENT ON FUNCTION idem.die(integer, idem.work_0) IS 'Moves a received message to the dead letters.';
+
+-- An identity that died before, was forgotten and received anew dies once more: its letter is the newer one.
+CREATE FUNCTION idem.write_letter(w idem.work_0, payload bytea, content_type text, type text, headers jsonb, traceparent text) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    INSERT INTO idem.dead_letter AS d (seq, received_at, key, destination, attempt, id, order_key, type, payload, content_type, headers, traceparent, errors)
+    VALUES ((w).seq, (w).received_at, (w).key, (w).destination, (w).attempt, (w).id, (w).order_key, write_letter.type, write_letter.payload,
+            write_letter.content_type, write_letter.headers, write_letter.traceparent, (w).errors)
+    ON CONFLICT (key, destination) DO UPDATE
+       SET seq = excluded.seq, died_at = excluded.died_at, received_at = excluded.received_at, attempt = excluded.attempt, id = excluded.id,
+           order_key = excluded.order_key, type = excluded.type, payload = excluded.payload, content_type = excluded.content_type,
+           headers = excluded.headers, traceparent = excluded.traceparent, errors = excluded.errors;
+END;
+COMMENT ON FUNCTION idem.write_letter(idem.work_0, bytea, text, text, jsonb, text) IS 'A dead letter of this work.';
+
+CREATE FUNCTION idem_extend(id text, destination text, token bigint, lease interval DEFAULT '30 seconds') RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    slice integer;
+    w     idem.work_0;
+BEGIN
+    PERFORM idem.check_lease(lease);
+    PERFORM idem.check_work();
+    slice := idem.enter_work();
+    w := idem.held_work(slice, idem_extend.id, idem_extend.destination, idem_extend.token);
+    w.due_at := clock_timestamp() + lease;
+    PERFORM idem.write_work(slice, w);
+END
+$$;
+COMMENT ON FUNCTION idem_extend(text, text, bigint, interval) IS 'The lease that this token holds lasts so long from now on. Errors: 22004, 22023, 23000, 25000 (not READ COMMITTED), 25006, 55000 (the lease is lost).';
+
+CREATE FUNCTION idem_extend(id uuid, destination text, token bigint, lease interval DEFAULT '30 seconds') RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+RETURN @extschema@.idem_extend(id::text, destination, token, lease);
+COMMENT ON FUNCTION idem_extend(uuid, text, bigint, interval) IS 'The lease that this token holds lasts so long from now on. Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006, 55000 (the lease is lost).';
+
+CREATE FUNCTION idem_release(id text, destination text, token bigint, error text DEFAULT NULL, final boolean DEFAULT false) RETURNS interval
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    slice  integer;
+    w      idem.work_0;
+    policy idem.retry_policy;
+    rest   interval;
+BEGIN
+    IF idem_release.final IS NULL THEN
+        RAISE EXCEPTION 'final must not be null' USING ERRCODE = 'null_value_not_allowed';
+    ELSIF idem_release.final AND idem_release.error IS NULL THEN
+        RAISE EXCEPTION 'final without an error'
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Say why there is to be no other attempt.';
+    END IF;
+    PERFORM idem.check_work();
+    slice := idem.enter_work();
+    w := idem.held_work(slice, idem_release.id, idem_release.destination, idem_release.token);
+    w.leased := false;
+    IF idem_release.error IS NULL THEN
+        -- Nothing happened: the attempt does not count.
+        w.attempt := w.attempt - 1;
+        rest := '0';
+    ELSE
+        policy := idem.policy_of(w.destination);
+        final := idem_release.final OR idem_release.error LIKE ANY (policy.final_errors);
+        w.errors := idem.noted(w.errors, w.attempt, idem_release.error, final);
+        rest := CASE WHEN NOT final AND w.attempt < policy.max_attempts THEN idem.rest_after(policy, w.attempt) END;
+    END IF;
+    IF rest IS NULL AND w.body IS NOT NULL THEN
+        PERFORM idem.die(slice, w);
+    ELSE
+        -- Without a body it is the broker's message: the next acquire is told that it is exhausted, and buries it.
+        w.due_at := clock_timestamp() + coalesce(rest, '0');
+        PERFORM idem.write_work(slice, w);
+    END IF;
+    PERFORM idem.tell_receivers();
+    RETURN rest;
+END
+$$;
+COMMENT ON FUNCTION idem_release(text, text, bigint, text, boolean) IS 'Gives a lease back: answers how long the message rests before its next attempt, or null when there is none. Without an error: unharmed, the attempt does not count. With an error: attempts are counted, and a received message that has used them up, or whose error is final, goes to the dead letters. Errors: 22004, 22023, 23000, 25000 (not READ COMMITTED), 25006, 55000 (the lease is lost).';
+
+CREATE FUNCTION idem_release(id uuid, destination text, token bigint, error text DEFAULT NULL, final boolean DEFAULT false) RETURNS interval
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+RETURN @extschema@.idem_release(id::text, destination, token, error, final);
+COMMENT ON FUNCTION idem_release(uuid, text, bigint, text, boolean) IS 'Gives a lease back: answers how long the message rests before its next attempt, or null when there is none. Without an error: unharmed, the attempt does not count. With an error: attempts are counted, and a received message that has used them up, or whose error is final, goes to the dead letters. Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006, 55000 (the lease is lost).';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/lib.rs
+-- requires:
+--   leases
+
+-- The durable inbox: who is next.
+--
+-- Due messages are walked along the index in the order (due_at, seq), and what others hold is passed over. A message waits for an earlier one
+-- of its key. Messages with keys are handed out by one session of a destination at a time: of two messages of a key, each of which
+-- another session is about to take, neither would see the other. Those without keys need no such turn.
+--
+-- The functions that walk are made twice, one for each table of work, so that their plans are made once.
+
+CREATE FUNCTION idem.first_due(destination text, after_us bigint) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
+AS $$
+DECLARE
+    epoch constant timestamptz := '2000-01-01 00:00:00+00';
+    d     integer;
+    after timestamptz := CASE WHEN after_us < -200000000000000000 THEN '-infinity' ELSE epoch + after_us * interval '1 microsecond' END;
+    due   timestamptz;
+BEGIN
+    PERFORM idem.check_work();
+    d := idem.find_destination(first_due.destination);
+    IF idem.enter_work() = 0 THEN
+        SELECT w.due_at INTO due FROM idem.work_0 w
+         WHERE w.destination = d AND w.due_at > after AND w.body IS NOT NULL ORDER BY w.due_at LIMIT 1;
+    ELSE
+        SELECT w.due_at INTO due FROM idem.work_1 w
+         WHERE w.destination = d AND w.due_at > after AND w.body IS NOT NULL ORDER BY w.due_at LIMIT 1;
+    END IF;
+    RETURN CASE WHEN due < 'infinity' THEN extract(epoch FROM due - epoch) * 1000000 END;
+END
+$$;
+COMMENT ON FUNCTION idem.first_due(text, bigint) IS 'When the first received message is due that is due after that moment, in microseconds since 2000; null when there is none. Errors: 22004, 22023, 25000, 25006.';
+
+CREATE TYPE idem.handed_out AS (
+    seq          bigint,
+    key          uuid,
+    id           text,
+    order_key    text,
+    attempt      integer,
+    received_at  timestamptz,
+    errors       jsonb,
+    payload      bytea,
+    content_type text,
+    type         text,
+    headers      jsonb,
+    traceparent  text
+);
+COMMENT ON TYPE idem.handed_out IS 'A message with what it carries.';
+
+DO $make$
+DECLARE
+    slice integer;
+BEGIN
+    FOR slice IN 0 .. 1 LOOP
+        EXECUTE pg_catalog.format($ddl$
+            -- A look without any lock: what it overlooks is there for the next look.
+            CREATE FUNCTION idem.peek_%1$s(
+                destination integer, low timestamptz, here timestamptz, at_most integer, max_attempts integer,
+                OUT found boolean, OUT keyed boolean, OUT worn boolean, OUT first timestamptz)
+            LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+            AS $$
+            BEGIN
+                SELECT count(*) > 0, bool_or(w.order_key IS NOT NULL), bool_or(w.attempt >= peek_%1$s.max_attempts), min(w.due_at)
+                  INTO found, keyed, worn, first
+                  FROM (SELECT x.order_key, x.attempt, x.due_at FROM idem.work_%1$s x
+                         WHERE x.destination = peek_%1$s.destination AND x.due_at >= low AND x.due_at <= here AND x.body IS NOT NULL
+                         ORDER BY x.due_at, x.seq LIMIT at_most) w;
+            END
+            $$;
+            COMMENT ON FUNCTION idem.peek_%1$s(integer, timestamptz, timestamptz, integer, integer) IS 'Whether messages are due, and among the first: whether some have keys, and whether some have used up their attempts.';
+
+            -- Whoever had it last did not come back, nor did whoever had it before.
+            CREATE FUNCTION idem.bury_%1$s(destination integer, low timestamptz, here timestamptz, at_most integer, max_attempts integer) RETURNS void
+            LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+            AS $$
+            DECLARE
+                w idem.work_0;
+            BEGIN
+                FOR w IN
+                    SELECT x.* FROM idem.work_%1$s x
+                     WHERE x.destination = bury_%1$s.destination AND x.due_at >= low AND x.due_at <= here AND x.body IS NOT NULL
+                       AND x.attempt >= bury_%1$s.max_attempts
+                     ORDER BY x.due_at, x.seq LIMIT at_most FOR UPDATE SKIP LOCKED
+                LOOP
+                    w.errors := CASE WHEN w.leased THEN idem.noted(w.errors, w.attempt, 'the lease ran out') ELSE w.errors END;
+                    PERFORM idem.die(%1$s, w);
+                END LOOP;
+            END
+            $$;
+            COMMENT ON FUNCTION idem.bury_%1$s(integer, timestamptz, timestamptz, integer, integer) IS 'Moves due messages whose attempts are used up to the dead letters.';
+
+            CREATE FUNCTION idem.take_%1$s(
+                destination integer, low timestamptz, here timestamptz, at_most integer, max_attempts integer, token bigint, until timestamptz
+            ) RETURNS SETOF idem.handed_out
+            LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+            AS $$
+            BEGIN
+                RETURN QUERY
+                WITH due AS MATERIALIZED (
+                    SELECT w.ctid AS place, w.due_at
+                      FROM idem.work_%1$s w
+                     WHERE w.destination = take_%1$s.destination AND w.due_at >= low AND w.due_at <= here AND w.body IS NOT NULL
+                       AND w.order_key IS NULL AND w.attempt < take_%1$s.max_attempts
+                     ORDER BY w.due_at, w.seq LIMIT at_most FOR UPDATE SKIP LOCKED
+                ), taken AS (
+                    UPDATE idem.work_%1$s w
+                       SET token = take_%1$s.token, due_at = until, attempt = w.attempt + 1, leased = true,
+                           errors = CASE WHEN w.leased THEN idem.noted(w.errors, w.attempt, 'the lease ran out') ELSE w.errors END
+                      FROM due
+                     WHERE w.ctid = due.place
+                    RETURNING w.*, due.due_at AS was_due_at
+                )
+                SELECT t.seq, t.key, t.id, t.order_key, t.attempt, t.received_at, t.errors, b.payload, b.content_type, b.type, b.headers, b.traceparent
+                  FROM taken t LEFT JOIN idem.body_row b ON b.slice = t.body AND b.seq = t.seq
+                 ORDER BY t.was_due_at, t.seq;
+            END
+            $$;
+            COMMENT ON FUNCTION idem.take_%1$s(integer, timestamptz, timestamptz, integer, integer, bigint, timestamptz) IS 'Leases the first messages without a key that are due.';
+
+            -- The caller has the turn of the destination: nobody else hands out messages with keys.
+            CREATE FUNCTION idem.take_places_%1$s(places tid[], seqs bigint[], here timestamptz, token bigint, until timestamptz) RETURNS SETOF idem.handed_out
+            LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+            AS $$
+            BEGIN
+                RETURN QUERY
+                WITH due AS MATERIALIZED (
+                    SELECT w.ctid AS place, w.due_at
+                      FROM idem.work_%1$s w
+                     WHERE w.ctid = ANY (places) AND w.seq = ANY (seqs) AND w.due_at <= here
+                       FOR UPDATE SKIP LOCKED
+                ), taken AS (
+                    UPDATE idem.work_%1$s w
+                       SET token = take_places_%1$s.token, due_at = until, attempt = w.attempt + 1, leased = true,
+                           errors = CASE WHEN w.leased THEN idem.noted(w.errors, w.attempt, 'the lease ran out') ELSE w.errors END
+                      FROM due
+                     WHERE w.ctid = due.place
+                    RETURNING w.*, due.due_at AS was_due_at
+                )
+                SELECT t.seq, t.key, t.id, t.order_key, t.attempt, t.received_at, t.errors, b.payload, b.content_type, b.type, b.headers, b.traceparent
+                  FROM taken t LEFT JOIN idem.body_row b ON b.slice = t.body AND b.seq = t.seq
+                 ORDER BY t.was_due_at, t.seq;
+            END
+            $$;
+            COMMENT ON FUNCTION idem.take_places_%1$s(tid[], bigint[], timestamptz, bigint, timestamptz) IS 'Leases those of the messages in these places that nobody has locked.';
+
+            -- Earlier ones of a key are in the way when they have been tried or are due; a later one only while it is held.
+            CREATE FUNCTION idem.free_to_go_%1$s(
+                destination integer, low timestamptz, here timestamptz, at_most integer, max_attempts integer, window_rows integer,
+                OUT places tid[], OUT seqs bigint[], OUT complete boolean)
+            LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+            AS $$
+            BEGIN
+                WITH head AS MATERIALIZED (
+                    SELECT w.ctid AS place, w.seq, w.due_at, w.order_key, w.attempt, w.body
+                      FROM idem.work_%1$s w
+                     WHERE w.destination = free_to_go_%1$s.destination AND w.due_at >= low AND w.due_at <= here AND w.body IS NOT NULL
+                     ORDER BY w.due_at, w.seq LIMIT window_rows
+                ), free AS (
+                    SELECT h.place, h.seq FROM head h
+                     WHERE h.attempt < free_to_go_%1$s.max_attempts
+                       AND (h.order_key IS NULL
+                            OR NOT EXISTS (SELECT 1 FROM idem.work_%1$s e
+                                            WHERE e.destination = free_to_go_%1$s.destination AND e.order_key = h.order_key AND e.seq < h.seq
+                                              AND e.due_at < 'infinity' AND (e.attempt > 0 OR e.due_at <= here))
+                           AND NOT EXISTS (SELECT 1 FROM idem.work_%1$s l
+                                            WHERE l.destination = free_to_go_%1$s.destination AND l.order_key = h.order_key
+                                              AND l.leased AND l.due_at > here))
+                     ORDER BY h.due_at, h.seq LIMIT at_most
+                )
+                SELECT array_agg(f.place), array_agg(f.seq), (SELECT count(*) < window_rows FROM head) INTO places, seqs, complete FROM free f;
+            END
+            $$;
+            COMMENT ON FUNCTION idem.free_to_go_%1$s(integer, timestamptz, timestamptz, integer, integer, integer) IS 'Among the first messages that are due, those that nothing of their key is in the way of. complete: none are due beyond.';
+
+            -- When all the first wait for others of their keys: from key to key, however many messages wait behind each.
+            CREATE FUNCTION idem.heads_of_keys_%1$s(
+                destination integer, here timestamptz, at_most integer, max_attempts integer, OUT places tid[], OUT seqs bigint[], OUT worn boolean)
+            LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+            AS $$
+            BEGIN
+                WITH RECURSIVE key (order_key) AS (
+                    (SELECT w.order_key FROM idem.work_%1$s w
+                      WHERE w.destination = heads_of_keys_%1$s.destination AND w.order_key IS NOT NULL
+                      ORDER BY w.order_key LIMIT 1)
+                    UNION ALL
+                    SELECT (SELECT w.order_key FROM idem.work_%1$s w
+                             WHERE w.destination = heads_of_keys_%1$s.destination AND w.order_key > k.order_key
+                             ORDER BY w.order_key LIMIT 1)
+                      FROM key k WHERE k.order_key IS NOT NULL
+                ), free AS (
+                    SELECT h.place, h.seq, h.attempt
+                      FROM key k, LATERAL (
+                          SELECT w.ctid AS place, w.seq, w.due_at, w.attempt, w.body
+                            FROM idem.work_%1$s w
+                           WHERE w.destination = heads_of_keys_%1$s.destination AND w.order_key = k.order_key
+                             AND w.due_at < 'infinity' AND (w.attempt > 0 OR w.due_at <= here)
+                           ORDER BY w.seq LIMIT 1) h
+                     WHERE h.due_at <= here AND h.body IS NOT NULL
+                       AND NOT EXISTS (SELECT 1 FROM idem.work_%1$s l
+                                        WHERE l.destination = heads_of_keys_%1$s.destination AND l.order_key = k.order_key
+                                          AND l.leased AND l.due_at > here)
+                     LIMIT at_most
+                )
+                SELECT array_agg(f.place) FILTER (WHERE f.attempt < max_attempts), array_agg(f.seq) FILTER (WHERE f.attempt < max_attempts),
+                       bool_or(f.attempt >= max_attempts)
+                  INTO places, seqs, worn FROM free f;
+            END
+            $$;
+            COMMENT ON FUNCTION idem.heads_of_keys_%1$s(integer, timestamptz, integer, integer) IS 'The first messages of their keys that are due and that nothing is in the way of; worn: some of these have used up their attempts.';
+            $ddl$, slice);
+    END LOOP;
+END
+$make$;
+
+-- The turn of a destination is its row, which nobody else locks for long: a message with a key is handed out by one session at a time.
+CREATE FUNCTION idem.take_with_keys(
+    slice integer, destination integer, low timestamptz, at_most integer, max_attempts integer, lease interval, token bigint
+) RETURNS SETOF idem.handed_out
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    here   timestamptz;
+    places tid[];
+    seqs   bigint[];
+    done   boolean;
+    worn   boolean;
+BEGIN
+    PERFORM 1 FROM idem.destination d WHERE d.id = take_with_keys.destination FOR NO KEY UPDATE;
+    here := clock_timestamp();
+    IF slice = 0 THEN
+        SELECT f.places, f.seqs, f.complete INTO places, seqs, done
+          FROM idem.free_to_go_0(destination, low, here, at_most, max_attempts, 10 * at_most + 500) f;
+        IF places IS NULL AND NOT done THEN
+            SELECT h.places, h.seqs, h.worn INTO places, seqs, worn FROM idem.heads_of_keys_0(destination, here, at_most, max_attempts) h;
+            IF worn THEN
+                PERFORM idem.bury_0(destination, '-infinity', here, 1000, max_attempts);
+            END IF;
+        END IF;
+        RETURN QUERY SELECT * FROM idem.take_places_0(places, seqs, here, token, here + lease);
+        IF NOT FOUND AND NOT done THEN
+            RETURN QUERY SELECT * FROM idem.take_0(destination, low, here, at_most, max_attempts, token, here + lease);
+        END IF;
+    ELSE
+        SELECT f.places, f.seqs, f.complete INTO places, seqs, done
+          FROM idem.free_to_go_1(destination, low, here, at_most, max_attempts, 10 * at_most + 500) f;
+        IF places IS NULL AND NOT done THEN
+            SELECT h.places, h.seqs, h.worn INTO places, seqs, worn FROM idem.heads_of_keys_1(destination, here, at_most, max_attempts) h;
+            IF worn THEN
+                PERFORM idem.bury_1(destination, '-infinity', here, 1000, max_attempts);
+            END IF;
+        END IF;
+        RETURN QUERY SELECT * FROM idem.take_places_1(places, seqs, here, token, here + lease);
+        IF NOT FOUND AND NOT done THEN
+            RETURN QUERY SELECT * FROM idem.take_1(destination, low, here, at_most, max_attempts, token, here + lease);
+        END IF;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION idem.take_with_keys(integer, integer, timestamptz, integer, integer, interval, bigint) IS 'Leases the first messages that are due, each the first of its key.';
+
+CREATE FUNCTION idem_next(destination text, max_messages integer DEFAULT 1, lease interval DEFAULT '30 seconds')
+RETURNS TABLE (
+    token        bigint,
+    seq          bigint,
+    id           text,
+    key          text,
+    type         text,
+    payload      bytea,
+    content_type text,
+    headers      jsonb,
+    traceparent  text,
+    attempt      integer,
+    received_at  timestamptz,
+    last_error   text
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    d            integer;
+    slice        integer;
+    here         timestamptz;
+    look         record;
+    attempts     integer;
+    this         bigint;
+BEGIN
+    IF max_messages IS NULL THEN
+        RAISE EXCEPTION 'max_messages must not be null' USING ERRCODE = 'null_value_not_allowed';
+    ELSIF max_messages NOT BETWEEN 1 AND 10000 THEN
+        RAISE EXCEPTION 'max_messages is %', max_messages
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 1 and 10000.';
+    END IF;
+    PERFORM idem.check_lease(lease);
+    PERFORM idem.check_work();
+    d := idem.find_destination(idem_next.destination);
+    IF d IS NULL THEN
+        RETURN;
+    END IF;
+    slice := idem.enter_work();
+    attempts := (SELECT max_attempts FROM idem.policy_of(d));
+    here := clock_timestamp();
+    -- Locking a row draws a transaction id and writes to the log: not for a look that finds nothing.
+    IF slice = 0 THEN
+        SELECT * INTO look FROM idem.peek_0(d, '-infinity', here, max_messages, attempts);
+    ELSE
+        SELECT * INTO look FROM idem.peek_1(d, '-infinity', here, max_messages, attempts);
+    END IF;
+    IF NOT look.found THEN
+        RETURN;
+    END IF;
+    IF look.worn THEN
+        IF slice = 0 THEN
+            PERFORM idem.bury_0(d, look.first, here, max_messages, attempts);
+        ELSE
+            PERFORM idem.bury_1(d, look.first, here, max_messages, attempts);
+        END IF;
+    END IF;
+    this := nextval('idem.work_token_seq');
+    IF look.keyed THEN
+        RETURN QUERY
+            SELECT this, t.seq, coalesce(t.id, t.key::text), t.order_key, t.type, t.payload, t.content_type, t.headers, t.traceparent,
+                   t.attempt, t.received_at, t.errors -> -1 ->> 'error'
+              FROM idem.take_with_keys(slice, d, look.first, max_messages, attempts, lease, this) t;
+    ELSIF slice = 0 THEN
+        RETURN QUERY
+            SELECT this, t.seq, coalesce(t.id, t.key::text), t.order_key, t.type, t.payload, t.content_type, t.headers, t.traceparent,
+                   t.attempt, t.received_at, t.errors -> -1 ->> 'error'
+              FROM idem.take_0(d, look.first, here, max_messages, attempts, this, here + lease) t;
+    ELSE
+        RETURN QUERY
+            SELECT this, t.seq, coalesce(t.id, t.key::text), t.order_key, t.type, t.payload, t.content_type, t.headers, t.traceparent,
+                   t.attempt, t.received_at, t.errors -> -1 ->> 'error'
+              FROM idem.take_1(d, look.first, here, max_messages, attempts, this, here + lease) t;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION idem_next(text, integer, interval) IS 'Leases the next received messages of a destination that are due, in order; of one key only the first, and none while another is held or rests. Finish each with idem_complete, or with idem_try_claim inside the business transaction; or give it back with idem_release. What is not finished comes again after the lease, until its attempts are used up. Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006.';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/lib.rs
+-- requires:
+--   next
 
 -- Relays come, go, and are put right after a restore.
 
@@ -1567,13 +2492,6 @@ COMMENT ON FUNCTION idem_set_retention(text, interval) IS 'How long a ring finds
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/stats.rs
--- idem::stats::counters
-
-CREATE FUNCTION idem.counters() RETURNS TABLE (name text, value bigint) LANGUAGE c AS 'MODULE_PATHNAME', 'counters_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
 -- extension/src/lib.rs
 -- requires:
 --   configure
@@ -1833,288 +2751,6 @@ COMMENT ON FUNCTION idem_health() IS 'One row a check: ok, warning or critical, 
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- extension/src/ring/fence.rs
--- idem::ring::fence::fence
-
-CREATE FUNCTION idem.fence(step text, wait boolean) RETURNS boolean LANGUAGE c AS 'MODULE_PATHNAME', 'fence_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- extension/src/claim/api.rs
--- idem::claim::api::idem_claim_text
-
-CREATE FUNCTION idem_claim(id text, destination text, wait boolean DEFAULT true, fingerprint bytea DEFAULT NULL, sent_at timestamptz DEFAULT NULL, OUT outcome idem_outcome, OUT handled_at timestamptz)
-LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_claim_text_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- extension/src/claim/api.rs
--- idem::claim::api::idem_claim_uuid
-
-CREATE FUNCTION idem_claim(id uuid, destination text, wait boolean DEFAULT true, fingerprint bytea DEFAULT NULL, sent_at timestamptz DEFAULT NULL, OUT outcome idem_outcome, OUT handled_at timestamptz)
-LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_claim_uuid_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- extension/src/effects/api.rs
--- idem::effects::api::idem_effects_text
-
-CREATE FUNCTION idem_effects(id text, destination text) RETURNS SETOF idem_effect
-LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_effects_text_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- extension/src/effects/api.rs
--- idem::effects::api::idem_effects_uuid
-
-CREATE FUNCTION idem_effects(id uuid, destination text) RETURNS SETOF idem_effect
-LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_effects_uuid_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- extension/src/claim/api.rs
--- idem::claim::api::idem_forget
--- requires:
---   schema
-CREATE  FUNCTION "idem_forget"(
-	"id" TEXT, /* Option < & str > */
-	"destination" TEXT /* Option < & str > */
-) RETURNS bool /* Report < bool > */
-
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_forget_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- extension/src/claim/api.rs
--- idem::claim::api::idem_forget
--- requires:
---   schema
-CREATE  FUNCTION "idem_forget"(
-	"id" uuid, /* Option < Uuid > */
-	"destination" TEXT /* Option < & str > */
-) RETURNS bool /* Report < bool > */
- 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_forget_uuid_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- extension/src/claim/api.rs
--- idem::claim::api::idem_is_claimed
--- requires:
---   schema
-CREATE  FUNCTION "idem_is_claimed"(
-	"id" TEXT, /* Option < & str > */
-	"destination" TEXT /* Option < & str > */
-) RETURNS bool /* Report < bool > */
-
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_is_claimed_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- extension/src/claim/api.rs
--- idem::claim::api::idem_is_claimed
--- requires:
---   schema
-CREATE  FUNCTION "idem_is_claimed"(
-	"id" uuid, /* Option < Uuid > */
-	"destination" TEXT /* Option < & str > */
-) RETURNS bool /* Report < bool > */
- 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_is_claimed_uuid_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- extension/src/effects/api.rs
--- idem::effects::api::idem_record_effects
--- requires:
---   schema
-CREATE  FUNCTION "idem_record_effects"(
-	"id" TEXT, /* Option < & str > */
-	"destination" TEXT, /* Option < & str > */
-	"effects" jsonb /* Option < JsonText > */
-) RETURNS uuid[] /* Report < Vec < Uuid > > */
-
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_record_effects_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- extension/src/effects/api.rs
--- idem::effects::api::idem_record_effects
--- requires:
---   schema
-CREATE  FUNCTION "idem_record_effects"(
-	"id" uuid, /* Option < Uuid > */
-	"destination" TEXT, /* Option < & str > */
-	"effects" jsonb /* Option < JsonText > */
-) RETURNS uuid[] /* Report < Vec < Uuid > > */
- 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_record_effects_uuid_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- extension/src/wake.rs
--- idem::wake::idem_relay_wait
--- requires:
---   schema
-CREATE  FUNCTION "idem_relay_wait"(
-	"timeout_ms" INT DEFAULT 1000 /* Option < i32 > */
-) RETURNS bool /* Result < bool, ErrorReport > */
-
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_relay_wait_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- extension/src/effects/api.rs
--- idem::effects::api::idem_replay_effects
--- requires:
---   schema
-CREATE  FUNCTION "idem_replay_effects"(
-	"id" TEXT, /* Option < & str > */
-	"destination" TEXT /* Option < & str > */
-) RETURNS INT /* Report < i32 > */
-
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_replay_effects_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- extension/src/effects/api.rs
--- idem::effects::api::idem_replay_effects
--- requires:
---   schema
-CREATE  FUNCTION "idem_replay_effects"(
-	"id" uuid, /* Option < Uuid > */
-	"destination" TEXT /* Option < & str > */
-) RETURNS INT /* Report < i32 > */
- 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_replay_effects_uuid_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- extension/src/effects/api.rs
--- idem::effects::api::idem_send
-
-CREATE FUNCTION idem_send(topic text, payload jsonb, key text DEFAULT NULL, type text DEFAULT NULL, headers jsonb DEFAULT NULL, message_id uuid DEFAULT NULL, content_type text DEFAULT NULL) RETURNS uuid
-LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_send_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- extension/src/effects/api.rs
--- idem::effects::api::idem_send_bytes
-
-CREATE FUNCTION idem_send(topic text, payload bytea, key text DEFAULT NULL, type text DEFAULT NULL, headers jsonb DEFAULT NULL, message_id uuid DEFAULT NULL, content_type text DEFAULT NULL) RETURNS uuid
-LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_send_bytes_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- extension/src/claim/api.rs
--- idem::claim::api::idem_try_claim
--- requires:
---   schema
-CREATE  FUNCTION "idem_try_claim"(
-	"id" TEXT, /* Option < & str > */
-	"destination" TEXT /* Option < & str > */
-) RETURNS bool /* Report < bool > */
-
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_try_claim_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- extension/src/claim/api.rs
--- idem::claim::api::idem_try_claim
--- requires:
---   schema
-CREATE  FUNCTION "idem_try_claim"(
-	"id" uuid, /* Option < Uuid > */
-	"destination" TEXT /* Option < & str > */
-) RETURNS bool /* Report < bool > */
- 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_try_claim_uuid_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- extension/src/claim/api.rs
--- idem::claim::api::idem_try_claim_batch
--- requires:
---   schema
-CREATE  FUNCTION "idem_try_claim_batch"(
-	"ids" TEXT[], /* :: std :: option :: Option < Array < & str > > */
-	"destination" TEXT /* Option < & str > */
-) RETURNS bool[] /* Report < Vec < bool > > */
-
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_try_claim_batch_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- extension/src/claim/api.rs
--- idem::claim::api::idem_try_claim_batch
--- requires:
---   schema
-CREATE  FUNCTION "idem_try_claim_batch"(
-	"ids" uuid[], /* :: std :: option :: Option < Array < Uuid > > */
-	"destination" TEXT /* Option < & str > */
-) RETURNS bool[] /* Report < Vec < bool > > */
- 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_try_claim_batch_uuid_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- extension/src/effects/api.rs
--- idem::effects::api::idem_try_record
--- requires:
---   schema
-CREATE  FUNCTION "idem_try_record"(
-	"id" TEXT, /* Option < & str > */
-	"destination" TEXT, /* Option < & str > */
-	"effects" jsonb /* Option < JsonText > */
-) RETURNS bool /* Report < bool > */
-
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_try_record_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- extension/src/effects/api.rs
--- idem::effects::api::idem_try_record
--- requires:
---   schema
-CREATE  FUNCTION "idem_try_record"(
-	"id" uuid, /* Option < Uuid > */
-	"destination" TEXT, /* Option < & str > */
-	"effects" jsonb /* Option < JsonText > */
-) RETURNS bool /* Report < bool > */
- 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_try_record_uuid_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- extension/src/ring/fence.rs
--- idem::ring::fence::invalidate
-
-CREATE FUNCTION idem.invalidate(relation oid) RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'invalidate_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- extension/src/relay.rs
--- idem::relay::next_xid
-
-CREATE FUNCTION idem.next_xid() RETURNS xid8 LANGUAGE c AS 'MODULE_PATHNAME', 'next_xid_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
 -- extension/src/worker/mod.rs
 -- idem::worker::worker_state
 
@@ -2146,6 +2782,7 @@ CREATE FUNCTION idem.worker_state() RETURNS TABLE (preloaded boolean, last_pass 
 --   effects::api::idem_send
 --   effects::api::idem_send_bytes
 --   wake::idem_relay_wait
+--   wake::idem_next_wait
 --   ring::fence::fence
 --   ring::fence::invalidate
 --   relay::next_xid
@@ -2175,6 +2812,11 @@ COMMENT ON FUNCTION idem_replay_effects(uuid, text) IS 'Puts the recorded effect
 COMMENT ON FUNCTION idem_send(text, jsonb, text, text, jsonb, uuid, text) IS 'Sends a message that results from no other, in this transaction; answers its message id. Errors: 22004, 22023, 25006.';
 COMMENT ON FUNCTION idem_send(text, bytea, text, text, jsonb, uuid, text) IS 'Sends a message of bytes that results from no other, in this transaction; answers its message id. Errors: 22004, 22023, 25006.';
 COMMENT ON FUNCTION idem_relay_wait(integer) IS 'Waits at most timeout_ms for effects that this session has not waited for: true when there are. A relay calls it when idem_relay_next had nothing. Errors: 22004, 22023.';
+COMMENT ON FUNCTION idem_next_wait(text, integer) IS 'Waits at most timeout_ms until there may be a message for idem_next: true when it is worth a look. Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006.';
+COMMENT ON FUNCTION idem.key_of(text) IS 'The key of a message id. Errors: 22004, 22023.';
+COMMENT ON FUNCTION idem.find_destination(text) IS 'The number of a destination; null when nobody has used it. Errors: 22004, 22023.';
+COMMENT ON FUNCTION idem.intern_destination(text) IS 'The number of a destination, which is created when it is new. Errors: 22004, 22023, 25006.';
+COMMENT ON FUNCTION idem.tell_receivers() IS 'Has those who wait for messages told when this transaction commits.';
 COMMENT ON FUNCTION idem.fence(text, boolean) IS 'True when every transaction that held a claim when this step was first asked for has ended.';
 COMMENT ON FUNCTION idem.invalidate(oid) IS 'Makes every backend read this table again at its next claim.';
 COMMENT ON FUNCTION idem.next_xid() IS 'The next transaction id: all that are running have smaller ones.';
@@ -2197,12 +2839,20 @@ INSERT INTO idem.kind_of_role (kind, may_call) VALUES
     ('consumer', 'idem_try_claim'), ('consumer', 'idem_try_claim_batch'), ('consumer', 'idem_claim'),
     ('consumer', 'idem_is_claimed'), ('consumer', 'idem_record_effects'), ('consumer', 'idem_try_record'),
     ('consumer', 'idem_effects'), ('consumer', 'idem_replay_effects'), ('consumer', 'idem_send'),
+    ('consumer', 'idem_acquire'), ('consumer', 'idem_extend'), ('consumer', 'idem_complete'), ('consumer', 'idem_release'),
+    ('consumer', 'idem_bury'), ('consumer', 'idem_receive'), ('consumer', 'idem_next'), ('consumer', 'idem_next_wait'),
+    ('consumer', 'idem_begin_call'), ('consumer', 'idem_finish_call'), ('consumer', 'idem_fail_call'), ('consumer', 'idem_calls'),
+    ('receiver', 'idem_receive'), ('receiver', 'idem_is_claimed'),
+    ('operator', 'idem_requeue'), ('operator', 'idem_requeue_all'), ('operator', 'idem_discard'), ('operator', 'idem_discard_all'),
+    ('operator', 'idem_health'), ('operator', 'idem_is_claimed'),
     ('relay', 'idem_relay_next'), ('relay', 'idem_relay_ack'), ('relay', 'idem_relay_park'), ('relay', 'idem_relay_wait'),
-    ('relay', 'idem_relay_extend'), ('relay', 'idem_relay_partitions'),
+    ('relay', 'idem_relay_extend'), ('relay', 'idem_relay_partitions'), ('relay', 'idem_hand_over'),
     ('monitor', 'idem_health'), ('monitor', 'idem_is_claimed'),
     ('admin', 'idem_forget'), ('admin', 'idem_configure'), ('admin', 'idem_set_retention'), ('admin', 'idem_grant'),
     ('admin', 'idem_maintain'), ('admin', 'idem_create_relay'), ('admin', 'idem_drop_relay'),
-    ('admin', 'idem_relay_unpark'), ('admin', 'idem_repair_relays'), ('admin', 'idem_health');
+    ('admin', 'idem_relay_unpark'), ('admin', 'idem_repair_relays'), ('admin', 'idem_health'),
+    ('admin', 'idem_configure_retries'), ('admin', 'idem_requeue'), ('admin', 'idem_requeue_all'),
+    ('admin', 'idem_discard'), ('admin', 'idem_discard_all');
 
 CREATE FUNCTION idem_grant(role regrole, kind text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -2215,7 +2865,7 @@ BEGIN
         RAISE EXCEPTION 'role and kind must not be null' USING ERRCODE = 'null_value_not_allowed';
     ELSIF NOT EXISTS (SELECT 1 FROM idem.kind_of_role k WHERE k.kind = idem_grant.kind) THEN
         RAISE EXCEPTION 'there is no kind "%"', kind
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'The kinds are consumer, relay, monitor and admin.';
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'The kinds are consumer, receiver, relay, operator, monitor and admin.';
     ELSIF NOT EXISTS (SELECT 1 FROM pg_roles a WHERE a.oid = role) THEN
         RAISE EXCEPTION 'role % does not exist', role
             USING ERRCODE = 'undefined_object', HINT = 'Make it with CREATE ROLE.';
@@ -2244,7 +2894,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION idem_grant(regrole, text) IS 'Lets a role do the work of a consumer, relay, monitor or admin: EXECUTE on those calls, no table. Errors: 22004, 22023, 42704.';
+COMMENT ON FUNCTION idem_grant(regrole, text) IS 'Lets a role do the work of a consumer, receiver, relay, operator, monitor or admin: EXECUTE on those calls, no table. Errors: 22004, 22023, 42704.';
 
 -- Nobody but the owner has anything until idem_grant: not PUBLIC, whom functions are given to by default, and not those
 -- whom ALTER DEFAULT PRIVILEGES of this database favours.

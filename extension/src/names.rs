@@ -1,0 +1,51 @@
+//! Message ids and destinations for the calls that are written in SQL: by the rules of the claims, and from their caches.
+
+use crate::claim::text_id;
+use crate::destination::{Interned, find, intern};
+use crate::errors::given;
+use crate::pg::ensure_writable;
+use crate::ring;
+use pgrx::Uuid;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::prelude::*;
+
+/// The key of a text id. An id that spells a uuid is that uuid.
+#[pg_extern(
+    requires = ["schema"],
+    sql = r#"
+CREATE FUNCTION idem.key_of(id text) RETURNS uuid LANGUAGE c IMMUTABLE AS 'MODULE_PATHNAME', 'key_of_wrapper';
+"#
+)]
+fn key_of(id: Option<&str>) -> Result<Uuid, ErrorReport> {
+    Ok(Uuid::from_bytes(*text_id(id)?.key.bytes()))
+}
+
+/// The number of a destination; NULL when nobody has used it.
+#[pg_extern(
+    requires = ["schema"],
+    sql = r#"
+CREATE FUNCTION idem.find_destination(name text) RETURNS integer LANGUAGE c AS 'MODULE_PATHNAME', 'find_destination_wrapper';
+"#
+)]
+fn find_destination(name: Option<&str>) -> Result<Option<i32>, ErrorReport> {
+    let name = given(name, "destination")?;
+    ring::look()?;
+    Ok(find(name)?.map(|destination| destination.id))
+}
+
+/// The number of a destination, which is created when it is new.
+#[pg_extern(
+    requires = ["schema"],
+    sql = r#"
+CREATE FUNCTION idem.intern_destination(name text) RETURNS integer LANGUAGE c AS 'MODULE_PATHNAME', 'intern_destination_wrapper';
+"#
+)]
+fn intern_destination(name: Option<&str>) -> Result<Option<i32>, ErrorReport> {
+    let name = given(name, "destination")?;
+    ensure_writable(c"idem.intern_destination()");
+    ring::enter()?;
+    Ok(match intern(name, true)? {
+        Interned::Known(destination) => Some(destination.id),
+        Interned::InProgress => None,
+    })
+}
