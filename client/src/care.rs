@@ -79,6 +79,10 @@ pub enum RoleKind {
     Relay,
     /// Looks at health and views.
     Monitor,
+    /// Stores messages in the durable inbox, and nothing else.
+    Receiver,
+    /// Looks at health and views, lets dead letters be tried again or gives them up.
+    Operator,
     /// Configures, forgets, makes and repairs relays.
     Admin,
 }
@@ -90,6 +94,8 @@ impl RoleKind {
             Self::Consumer => "consumer",
             Self::Relay => "relay",
             Self::Monitor => "monitor",
+            Self::Receiver => "receiver",
+            Self::Operator => "operator",
             Self::Admin => "admin",
         }
     }

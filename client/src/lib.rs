@@ -7,6 +7,7 @@ mod begin;
 mod care;
 mod claim;
 mod commit;
+pub mod deadletters;
 mod destination;
 mod effect;
 mod error;
@@ -23,6 +24,8 @@ mod sql;
 mod brokers;
 #[cfg(feature = "runtime")]
 mod consumer;
+#[cfg(feature = "runtime")]
+pub mod durable;
 #[cfg(feature = "runtime")]
 mod filter;
 #[cfg(feature = "runtime")]
@@ -41,6 +44,8 @@ mod process;
 mod relay;
 #[cfg(feature = "runtime")]
 mod settlement;
+#[cfg(feature = "runtime")]
+mod stored;
 #[cfg(feature = "runtime")]
 mod telemetry;
 
@@ -78,8 +83,9 @@ pub use policy::{IdFunction, IdStrategy, Isolation, MissingId, OnDuplicate, Poli
 pub use process::{Idem, IdemBuilder, Processed, Savepoint, Tx};
 #[cfg(feature = "runtime")]
 pub use relay::{
-    Batch, Local, OutgoingMessage, PublishError, Publisher, Relay, RelayStatus, RelaySummary, Topics, create_relay, drop_relay,
-    relay_ack, relay_extend, relay_next, relay_park, relay_partitions, relay_unpark, relay_wait, repair_relays,
+    Batch, HandOver, Local, OutgoingMessage, PublishError, Publisher, Relay, RelayStatus, RelaySummary, Topics, create_relay,
+    drop_relay, hand_over, relay_ack, relay_extend, relay_next, relay_park, relay_partitions, relay_unpark, relay_wait,
+    repair_relays,
 };
 #[cfg(feature = "runtime")]
 pub use settlement::Settlement;

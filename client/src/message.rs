@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use bytes::Bytes;
 use time::OffsetDateTime;
 
-use crate::{Destination, Error};
+use crate::{Destination, Error, stored::Stored};
 
 /// A message as a consumer meets it. Cheap to clone; its payload is shared.
 ///
@@ -35,6 +35,7 @@ struct Parts {
     coordinates: Option<Coordinates>,
     sent_at: Option<OffsetDateTime>,
     deliveries: Option<u32>,
+    stored: Option<Stored>,
 }
 
 /// Where a broker keeps a message: the same at every delivery.
@@ -125,6 +126,12 @@ impl Message {
         self.with(|parts| parts.deliveries = Some(deliveries))
     }
 
+    /// It comes from the durable inbox, under this lease.
+    #[must_use]
+    pub(crate) fn with_stored(self, stored: Stored) -> Self {
+        self.with(|parts| parts.stored = Some(stored))
+    }
+
     /// The queue, subject or topic that it was delivered from.
     pub fn topic(&self) -> &str {
         &self.0.topic
@@ -201,5 +208,15 @@ impl Message {
     /// How often the broker has delivered it, this time included. `None` where the broker does not count.
     pub fn deliveries(&self) -> Option<u32> {
         self.0.deliveries
+    }
+
+    /// Why its last attempt failed, where that is known: from a [`DurableSource`](crate::durable::DurableSource).
+    pub fn last_error(&self) -> Option<&str> {
+        self.0.stored.as_ref()?.last_error.as_deref()
+    }
+
+    /// The lease that it is held under, when it comes from the durable inbox.
+    pub(crate) fn stored(&self) -> Option<&Stored> {
+        self.0.stored.as_ref()
     }
 }

@@ -3,10 +3,13 @@
 use std::{any::Any, future::Future, panic::AssertUnwindSafe, sync::Arc};
 
 use deadpool_postgres::Pool;
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::BoxFuture};
 
-use super::routes::Route;
-use crate::{Error, Handled, HandlerError, Idem, Message, Processed, Tx};
+use super::routes::{AnyHandler, Route, Work};
+use crate::{
+    Error, Handled, HandlerError, Idem, Message, Processed, Tx,
+    durable::{store, store_batch},
+};
 
 /// Processes messages of one route, and answers by position.
 pub(super) async fn attempt(idem: &Idem, pool: &Pool, route: &Route, messages: &[Message]) -> Vec<Result<Processed, Error>> {
@@ -27,17 +30,25 @@ pub(super) async fn attempt(idem: &Idem, pool: &Pool, route: &Route, messages: &
 
 /// Everything that happens to one message between its delivery and its settlement.
 async fn single(idem: &Idem, pool: &Pool, route: &Route, message: &Message) -> Result<Processed, Error> {
-    idem.process(pool, message, handler(route)).await
+    match &route.work {
+        Work::Handle(handler) => idem.process(pool, message, unharmed(handler)).await,
+        Work::Store => store(idem, pool, &route.destination, message).await,
+    }
 }
 
-/// The same for several messages that share a transaction.
+/// The same for several messages that share a transaction. Unless they are answered all of them, each goes by itself.
 async fn batch(idem: &Idem, pool: &Pool, route: &Route, messages: &[Message]) -> Vec<Result<Processed, Error>> {
-    idem.process_batch(pool, messages, handler(route)).await
+    match &route.work {
+        Work::Handle(handler) => idem.process_batch(pool, messages, unharmed(handler)).await,
+        Work::Store => store_batch(idem, pool, &route.destination, messages)
+            .await
+            .unwrap_or_default(),
+    }
 }
 
 /// The route's handler, whose panics are errors: its transaction rolls back as after any other.
-fn handler(route: &Route) -> impl Fn(Tx, Message) -> futures_util::future::BoxFuture<'static, Handled> + Send + Sync + 'static {
-    let handler = Arc::clone(&route.handler);
+fn unharmed(handler: &Arc<dyn AnyHandler>) -> impl Fn(Tx, Message) -> BoxFuture<'static, Handled> + Send + Sync + 'static {
+    let handler = Arc::clone(handler);
     move |tx, message| {
         let handler = Arc::clone(&handler);
         let work = async move { handler.handle_boxed(tx, message).await };

@@ -5,7 +5,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 use deadpool_postgres::Pool;
 
 use super::{
-    routes::Routes,
+    routes::{Routes, Work},
     runtime::{self, Runtime},
 };
 use crate::{Error, Handler, Idem, Message, Source, Summary, describe_metrics};
@@ -96,7 +96,23 @@ impl<S: Source> Consumer<S> {
 
     /// Who handles what no [route](Self::route) takes, and the destination that it is handled as.
     pub fn handle(mut self, destination: &str, handler: impl Handler) -> Self {
-        self.routes.set_last(destination, handler);
+        self.routes.set_last(destination, Work::handle(handler));
+        self
+    }
+
+    /// Stores what no [route](Self::route) takes in the durable inbox of a destination, and acknowledges: the broker is relieved
+    /// at once, and a consumer of a [`DurableSource`](crate::durable::DurableSource) handles it later.
+    ///
+    /// What was received or handled before is a duplicate. In [batches](Self::batches) many are stored in one statement. The id
+    /// is the policy's; a message without one that the policy lets pass is stored under a random one.
+    pub fn store(mut self, destination: &str) -> Self {
+        self.routes.set_last(destination, Work::Store);
+        self
+    }
+
+    /// Stores the messages that `matches` says yes to: a [`route`](Self::route) that ends in the inbox.
+    pub fn store_route(mut self, matches: impl Fn(&Message) -> bool + Send + Sync + 'static, destination: &str) -> Self {
+        self.routes.add(matches, destination, Work::Store);
         self
     }
 
@@ -109,7 +125,7 @@ impl<S: Source> Consumer<S> {
         destination: &str,
         handler: impl Handler,
     ) -> Self {
-        self.routes.add(matches, destination, handler);
+        self.routes.add(matches, destination, Work::handle(handler));
         self
     }
 

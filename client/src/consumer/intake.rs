@@ -54,6 +54,13 @@ impl<S: Source> Intake<S> {
         None
     }
 
+    /// Lets the source give back what it has fetched ahead.
+    pub(super) async fn close(&mut self) {
+        if unwinding(self.source.close()).await.is_err() {
+            tracing::warn!("the source panicked when it was closed");
+        }
+    }
+
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended
     }

@@ -25,7 +25,8 @@ pub(super) struct Held {
 impl Held {
     pub(super) fn new(delivery: Delivery, is_ordered: bool, permit: OwnedSemaphorePermit) -> Self {
         let (message, receipt) = delivery.into_parts();
-        let sequence = message.key().filter(|_| is_ordered).map(str::to_owned);
+        let is_ordered_here = is_ordered && !receipt.is_in_charge();
+        let sequence = message.key().filter(|_| is_ordered_here).map(str::to_owned);
         Self {
             message,
             receipt,

@@ -17,31 +17,40 @@ pub(super) struct Routes {
 struct Entry {
     matches: Box<dyn Fn(&Message) -> bool + Send + Sync>,
     destination: Result<Destination, Error>,
-    handler: Arc<dyn AnyHandler>,
+    work: Work,
+}
+
+/// What is done with the messages of a route.
+pub(super) enum Work {
+    /// They are handled, each in the transaction that claims it.
+    Handle(Arc<dyn AnyHandler>),
+    /// They are stored in the inbox, for whoever handles them later.
+    Store,
+}
+
+impl Work {
+    pub(super) fn handle(handler: impl Handler) -> Self {
+        Self::Handle(Arc::new(handler))
+    }
 }
 
 impl Entry {
-    fn new(matches: impl Fn(&Message) -> bool + Send + Sync + 'static, destination: &str, handler: impl Handler) -> Self {
+    fn new(matches: impl Fn(&Message) -> bool + Send + Sync + 'static, destination: &str, work: Work) -> Self {
         Self {
             matches: Box::new(matches),
             destination: Destination::new(destination),
-            handler: Arc::new(handler),
+            work,
         }
     }
 }
 
 impl Routes {
-    pub(super) fn add(
-        &mut self,
-        matches: impl Fn(&Message) -> bool + Send + Sync + 'static,
-        destination: &str,
-        handler: impl Handler,
-    ) {
-        self.routes.push(Entry::new(matches, destination, handler));
+    pub(super) fn add(&mut self, matches: impl Fn(&Message) -> bool + Send + Sync + 'static, destination: &str, work: Work) {
+        self.routes.push(Entry::new(matches, destination, work));
     }
 
-    pub(super) fn set_last(&mut self, destination: &str, handler: impl Handler) {
-        self.last = Some(Entry::new(|_| true, destination, handler));
+    pub(super) fn set_last(&mut self, destination: &str, work: Work) {
+        self.last = Some(Entry::new(|_| true, destination, work));
     }
 
     /// The table that messages are looked up in. [`Error::Invalid`] without any handler, or for a name that is none.
@@ -54,7 +63,7 @@ impl Routes {
                     number,
                     matches: entry.matches,
                     destination: entry.destination?,
-                    handler: entry.handler,
+                    work: entry.work,
                 })
             })
             .collect::<Result<_, Error>>()?;
@@ -81,7 +90,7 @@ pub(super) struct Route {
     pub(super) number: usize,
     matches: Box<dyn Fn(&Message) -> bool + Send + Sync>,
     pub(super) destination: Destination,
-    pub(super) handler: Arc<dyn AnyHandler>,
+    pub(super) work: Work,
 }
 
 /// A [`Handler`] whose type is forgotten.

@@ -12,7 +12,7 @@ use std::{
 use deadpool_postgres::Pool;
 use futures_util::future::join_all;
 use tokio::{
-    sync::{Mutex, Notify, Semaphore},
+    sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
     time::{Instant, sleep_until, timeout},
 };
@@ -83,6 +83,9 @@ pub(super) async fn run<S: Source>(runtime: Arc<Runtime<S>>, shutdown: impl Futu
     // Not before: a successor of a message that is being processed must not be handled elsewhere meanwhile.
     if timeout(LAST_WORDS, runtime.give_back_the_rest()).await.is_err() {
         tracing::warn!("the broker does not take back what was waiting");
+    }
+    if timeout(LAST_WORDS, runtime.close()).await.is_err() {
+        tracing::warn!("the source does not close");
     }
     runtime.counters.summary()
 }
@@ -270,6 +273,9 @@ impl<S: Source> Runtime<S> {
     // Settling
 
     async fn failed(&self, mut held: Held, error: &Error) {
+        if held.receipt.is_in_charge() {
+            return self.pass_on(held, error).await;
+        }
         match self.failures.count(&mut held) {
             Some(after) => {
                 tracing::warn!(%error, ?after, message_id = held.message.message_id(), "a message failed, and is tried again");
@@ -277,6 +283,31 @@ impl<S: Source> Runtime<S> {
             }
             None => self.reject(held, format!("failed too often: {error}")).await,
         }
+    }
+
+    /// Leaves a failure to those who deliver.
+    async fn pass_on(&self, held: Held, error: &Error) {
+        let Held {
+            message,
+            receipt,
+            permit,
+            ..
+        } = held;
+        let told = unwinding(receipt.failed(error.to_string())).await;
+        let settlement = match told.unwrap_or_else(|panic| Err(panic.into())) {
+            Ok(settlement) => settlement,
+            Err(cause) => {
+                self.not_told(&message, &*cause);
+                Settlement::RETRY
+            }
+        };
+        tracing::warn!(%error, ?settlement, message_id = message.message_id(), "a message failed");
+        self.counters.count(match settlement {
+            Settlement::Reject { .. } => Outcome::Rejected,
+            _ => Outcome::Retried,
+        });
+        telemetry::settled(message.given_destination(), &settlement);
+        self.let_go(None, permit);
     }
 
     async fn away(&self, held: Held) {
@@ -326,13 +357,22 @@ impl<S: Source> Runtime<S> {
         telemetry::settled(message.given_destination(), &settlement);
         let told = unwinding(async { receipt.settle(settlement).await }).await;
         if let Err(error) = told.unwrap_or_else(|panic| Err(panic.into())) {
-            tracing::warn!(
-                error,
-                message_id = message.message_id(),
-                "the broker was not told: the message comes again"
-            );
-            self.counters.failed_settlements(1);
+            self.not_told(&message, &*error);
         }
+        self.let_go(sequence, permit);
+    }
+
+    fn not_told(&self, message: &Message, error: &(dyn std::error::Error + 'static)) {
+        tracing::warn!(
+            error,
+            message_id = message.message_id(),
+            "the broker was not told: the message comes again"
+        );
+        self.counters.failed_settlements(1);
+    }
+
+    /// It is settled, and no longer held.
+    fn let_go(&self, sequence: Option<String>, permit: OwnedSemaphorePermit) {
         if let Some(sequence) = &sequence {
             self.queue.release(sequence);
         }
@@ -349,6 +389,11 @@ impl<S: Source> Runtime<S> {
         for held in self.queue.drain() {
             self.settle(held, Settlement::RETRY, Outcome::GivenBack).await;
         }
+    }
+
+    /// All workers have ended.
+    async fn close(&self) {
+        self.intake.lock().await.close().await;
     }
 
     /// Workers are about to be ended in the middle of a settlement.

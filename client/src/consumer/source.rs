@@ -2,7 +2,7 @@
 
 use std::{fmt, future::Future};
 
-use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, future::BoxFuture};
 
 use crate::{Message, Settlement};
 
@@ -16,6 +16,12 @@ pub trait Source: Send + 'static {
     /// Must be cancel safe: whoever drops the future loses no message that the broker will not deliver again. After an
     /// error the caller waits a little and asks again; a source that lost its connection connects anew then.
     fn next(&mut self) -> impl Future<Output = Result<Option<Delivery>, TransportError>> + Send;
+
+    /// Nothing more will be asked for: what was fetched ahead and not delivered goes back. Called once, after all that was
+    /// delivered is settled.
+    fn close(&mut self) -> impl Future<Output = ()> + Send {
+        async {}
+    }
 }
 
 /// How a broker is told what became of one delivery.
@@ -24,6 +30,20 @@ pub trait Receipt: Send + 'static {
     ///
     /// A receipt that is dropped unsettled counts as not acknowledged.
     fn settle(self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>>;
+
+    /// Whether those who deliver look after failures themselves: they count them, know when the message comes again and when it
+    /// shall not, and keep the order of its key meanwhile. Then the consumer does not, and [`failed`](Self::failed) is what it
+    /// says.
+    fn is_in_charge(&self) -> bool {
+        false
+    }
+
+    /// The message failed with this error. Answers what becomes of it.
+    fn failed(self: Box<Self>, error: String) -> BoxFuture<'static, Result<Settlement, TransportError>> {
+        let _ = error;
+        let told = self.settle(Settlement::RETRY);
+        async move { told.await.map(|()| Settlement::RETRY) }.boxed()
+    }
 }
 
 /// One message with its receipt.

@@ -97,10 +97,19 @@ impl Idem {
         Ok(message)
     }
 
+    /// What a message is known by, as its policy has it; `None` where it has no id and may pass without.
+    pub(crate) fn id_of(&self, message: &Message) -> Result<Option<MessageId>, Error> {
+        self.identify(message).map(|(_, _, id)| id)
+    }
+
     fn identify(&self, message: &Message) -> Result<(Destination, Arc<Entry>, Option<MessageId>), Error> {
         let destination = message.destination()?;
         let entry = Arc::clone(self.settings().policies.of(destination.as_str()));
-        let id = id_of(message, &destination, &entry.policy)?;
+        let id = match message.stored() {
+            // Where it comes from is gone, and it would be another message under another id.
+            Some(stored) => Some(stored.id.clone()),
+            None => id_of(message, &destination, &entry.policy)?,
+        };
         Ok((destination, entry, id))
     }
 
@@ -124,6 +133,11 @@ impl Idem {
                 Processed::New { .. } | Processed::Duplicate { .. } => known.insert(identity),
                 _ => {}
             }
+        }
+        if let (Processed::New { .. }, Some(stored), Some(id)) = (&processed, ready.message.stored(), &ready.id)
+            && ready.policy().style != Style::CheckOnly
+        {
+            stored.note_claimed(&ready.destination, id);
         }
         if let (Some(turn), Processed::New { .. }) = (ready.turn.take(), &processed) {
             turn.handled();

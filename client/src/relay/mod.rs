@@ -4,6 +4,7 @@ mod batch;
 mod bell;
 mod calls;
 mod erased;
+mod hand_over;
 mod lanes;
 mod local;
 mod memory;
@@ -19,7 +20,9 @@ pub use calls::{
     Batch, create_relay, drop_relay, relay_ack, relay_extend, relay_next, relay_park, relay_partitions, relay_unpark, relay_wait,
     repair_relays,
 };
+pub use hand_over::{HandOver, hand_over};
 pub use local::Local;
+pub(crate) use pauses::Pauses;
 pub use publisher::{OutgoingMessage, PublishError, Publisher};
 pub use runtime::Relay;
 pub use status::{RelayStatus, RelaySummary};

@@ -6,14 +6,14 @@ use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 
 /// Longer and longer pauses, until something works.
 #[derive(Debug)]
-pub(super) struct Pauses {
+pub(crate) struct Pauses {
     first: ExponentialBuilder,
     left: ExponentialBackoff,
     cap: Duration,
 }
 
 impl Pauses {
-    pub(super) fn new(base: Duration, cap: Duration) -> Self {
+    pub(crate) fn new(base: Duration, cap: Duration) -> Self {
         // No pause at all would be a busy loop, and one of years would be an overflow.
         let cap = cap.clamp(Duration::from_millis(1), Duration::from_secs(24 * 3600));
         let first = ExponentialBuilder::new()
@@ -28,17 +28,17 @@ impl Pauses {
         }
     }
 
-    pub(super) fn next(&mut self) -> Duration {
+    pub(crate) fn next(&mut self) -> Duration {
         self.left.next().unwrap_or(self.cap)
     }
 
     /// It works: the next pause is a short one again.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.left = self.first.build();
     }
 
     /// The pause after so many failures (from 1).
-    pub(super) fn after(base: Duration, cap: Duration, failures: u32) -> Duration {
+    pub(crate) fn after(base: Duration, cap: Duration, failures: u32) -> Duration {
         // 2^63 of anything is beyond any cap.
         let skipped = failures.saturating_sub(1).min(63);
         let mut pauses = Self::new(base, cap);

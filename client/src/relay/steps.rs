@@ -7,12 +7,10 @@ use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use super::{Batch, relay_ack, relay_extend, relay_next, relay_park, runtime::Settings, status::Status};
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, sql::kept};
 
 /// What a batch is given back with: the shortest lease.
 const GIVEN_BACK: Duration = Duration::from_millis(1);
-/// The longest reason that the server keeps, in bytes.
-const LONGEST_REASON_BYTES: usize = 8192;
 
 #[derive(Clone)]
 pub(super) struct Steps {
@@ -68,30 +66,4 @@ pub(super) fn is_final(error: &Error) -> bool {
         error.kind(),
         ErrorKind::Invalid | ErrorKind::NotFound | ErrorKind::NotGranted | ErrorKind::NotInstalled
     ) || error.sqlstate() == Some(&SqlState::INVALID_TRANSACTION_STATE)
-}
-
-/// As much of a reason as the server takes.
-fn kept(reason: &str) -> String {
-    // PostgreSQL has no texts with a zero byte.
-    let mut reason = reason.replace('\0', "\u{fffd}");
-    let mut end = reason.len().min(LONGEST_REASON_BYTES);
-    while !reason.is_char_boundary(end) {
-        end -= 1;
-    }
-    reason.truncate(end);
-    reason
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reason_is_cut_to_what_the_server_keeps() {
-        assert_eq!(kept("no route"), "no route");
-        assert_eq!(kept("a\0b"), "a\u{fffd}b");
-        let long = "é".repeat(5000);
-        assert_eq!(kept(&long).len(), LONGEST_REASON_BYTES);
-        assert_eq!(kept(&format!("x{long}")).len(), LONGEST_REASON_BYTES - 1);
-    }
 }

@@ -1,0 +1,97 @@
+//! The steps of a source in the database, each a short statement on a connection of its own.
+
+use std::time::Duration;
+
+use deadpool_postgres::Pool;
+use tokio_postgres::types::Type;
+
+use super::{Received, next, next_wait};
+use crate::{Destination, Error, ErrorKind, MessageId, process::Loan, sql::kept};
+
+/// How long the server is asked to wait at a time. A wait keeps a snapshot, and delays a shutdown of nobody.
+const WAIT: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct Desk {
+    pub(super) pool: Pool,
+    pub(super) destination: Destination,
+    pub(super) batch: i32,
+    pub(super) lease: Duration,
+}
+
+impl Desk {
+    pub(super) async fn next(&self) -> Result<Vec<Received>, Error> {
+        next(&**self.pool.get().await?, &self.destination, self.batch, self.lease).await
+    }
+
+    /// Waits for something to hand out. When it is given up its connection is closed: in the pool, whoever gets it would wait for
+    /// the answer.
+    pub(super) async fn wait(&self) -> Result<bool, Error> {
+        let loan = Loan::new(self.pool.get().await?);
+        let answer = next_wait(&**loan.client(), &self.destination, WAIT).await?;
+        loan.give_back();
+        Ok(answer)
+    }
+
+    /// Renews leases; answers for each whether it is still held.
+    ///
+    /// Whoever has claimed has deleted the row and not committed yet: it is not waited for, and nobody else gets the message
+    /// meanwhile.
+    pub(super) async fn extend(&self, leases: &[(i64, MessageId)]) -> Result<Vec<bool>, Error> {
+        let object = self.pool.get().await?;
+        let (to, seconds) = (self.destination.literal()?, self.lease.as_secs_f64());
+        let mut held = Vec::with_capacity(leases.len());
+        for (token, id) in leases {
+            let id = id.literal()?;
+            // One simple query is one transaction, as SET LOCAL needs it.
+            let sql = format!(
+                "SET LOCAL lock_timeout = '50ms'; \
+                 SELECT idem_extend({id}, {to}, {token}, make_interval(secs => {seconds}))"
+            );
+            held.push(match object.batch_execute(&sql).await.map_err(Error::from) {
+                Ok(()) => true,
+                Err(error) if error.kind() == ErrorKind::Conflict => true,
+                Err(error) if error.kind() == ErrorKind::NotClaimed => false,
+                Err(error) => return Err(error),
+            });
+        }
+        Ok(held)
+    }
+
+    /// It is done, without a claim of its own.
+    pub(super) async fn complete(&self, id: &MessageId, token: i64) -> Result<(), Error> {
+        let client = self.pool.get().await?;
+        client
+            .query_typed(
+                "SELECT idem_complete($1, $2, $3)",
+                &[id.parameter(), self.destination.parameter(), (&token, Type::INT8)],
+            )
+            .await?;
+        Ok(())
+    }
+
+    /// Gives it back: with an error it has failed, without one it is unharmed. Answers how long it rests; `None`: it is dead.
+    pub(super) async fn release(
+        &self,
+        id: &MessageId,
+        token: i64,
+        error: Option<&str>,
+        is_final: bool,
+    ) -> Result<Option<Duration>, Error> {
+        let client = self.pool.get().await?;
+        let row = client
+            .query_typed_one(
+                "SELECT extract(epoch FROM idem_release($1, $2, $3, error => $4, final => $5))::float8",
+                &[
+                    id.parameter(),
+                    self.destination.parameter(),
+                    (&token, Type::INT8),
+                    (&error.map(kept), Type::TEXT),
+                    (&is_final, Type::BOOL),
+                ],
+            )
+            .await?;
+        let rest: Option<f64> = row.try_get(0)?;
+        Ok(rest.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)))
+    }
+}

@@ -1,0 +1,114 @@
+//! A message on its way into the inbox.
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use time::OffsetDateTime;
+
+use crate::{Error, Message};
+
+const JSON: &str = "application/json";
+const CORRELATION_ID: &str = "correlation-id";
+
+/// What a stored message carries besides its identity.
+///
+/// ```
+/// use idem_client::durable::Letter;
+///
+/// let letter = Letter::json(&serde_json::json!({"order": 4711}))?.key("customer-7").message_type("OrderPlaced");
+/// # let _ = letter;
+/// # Ok::<(), idem_client::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[must_use = "a letter does nothing until it is received"]
+pub struct Letter {
+    pub(super) payload: Bytes,
+    pub(super) content_type: Option<String>,
+    pub(super) key: Option<String>,
+    pub(super) message_type: Option<String>,
+    pub(super) headers: Map<String, Value>,
+    pub(super) deliver_after: Option<OffsetDateTime>,
+}
+
+impl Letter {
+    /// One with a JSON payload. [`Error::Encode`] when `payload` has no JSON form.
+    pub fn json(payload: &impl Serialize) -> Result<Self, Error> {
+        let payload = serde_json::to_vec(payload).map_err(Error::Encode)?;
+        Ok(Self::bytes(payload).content_type(JSON))
+    }
+
+    /// One with any other payload.
+    pub fn bytes(payload: impl Into<Bytes>) -> Self {
+        Self {
+            payload: payload.into(),
+            content_type: None,
+            key: None,
+            message_type: None,
+            headers: Map::new(),
+            deliver_after: None,
+        }
+    }
+
+    /// How to take the payload.
+    pub fn content_type(mut self, content_type: impl Into<String>) -> Self {
+        self.content_type = Some(content_type.into());
+        self
+    }
+
+    /// Messages of one key are handled one after the other, in the order in which they were received.
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// What kind of message it is.
+    pub fn message_type(mut self, message_type: impl Into<String>) -> Self {
+        self.message_type = Some(message_type.into());
+        self
+    }
+
+    /// Adds one header; a later one of the same name takes its place.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.headers.insert(name.into(), value.into());
+        self
+    }
+
+    /// It is not handled before this time, by the server's clock. Until then it holds up no other message of its key.
+    pub fn deliver_after(mut self, time: OffsetDateTime) -> Self {
+        self.deliver_after = Some(time);
+        self
+    }
+
+    /// The headers as SQL wants them.
+    pub(super) fn headers_value(&self) -> Option<Value> {
+        (!self.headers.is_empty()).then(|| Value::Object(self.headers.clone()))
+    }
+}
+
+/// All that a broker has delivered; its id is kept as the identity.
+impl From<&Message> for Letter {
+    fn from(message: &Message) -> Self {
+        let mut headers: Map<_, _> = message
+            .headers()
+            .iter()
+            .map(|(name, value)| (name.clone(), Value::from(value.as_str())))
+            .collect();
+        if let Some(id) = message.correlation_id() {
+            // The inbox has no property for it.
+            headers.insert(CORRELATION_ID.into(), id.into());
+        }
+        Self {
+            payload: message.payload().clone(),
+            content_type: message.content_type().map(str::to_owned),
+            key: message.key().map(str::to_owned),
+            message_type: message.message_type().map(str::to_owned),
+            headers,
+            deliver_after: None,
+        }
+    }
+}
+
+/// What [`Letter`] has put among the headers.
+pub(super) fn correlation_id(headers: &Map<String, Value>) -> Option<&str> {
+    headers.get(CORRELATION_ID)?.as_str()
+}

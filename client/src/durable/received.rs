@@ -1,0 +1,149 @@
+//! A message that the inbox hands out.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+use time::OffsetDateTime;
+use tokio_postgres::Row;
+
+use super::letter::correlation_id;
+use crate::{Destination, Error, Message, MessageId, stored::Stored};
+
+/// A message of the durable inbox, leased.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+#[must_use = "nobody else gets it until it is settled or its lease has run out"]
+pub struct Received {
+    /// Holds the lease.
+    pub token: i64,
+    /// Its number in the inbox, which gives the order.
+    pub seq: i64,
+    /// The id that it was received under.
+    pub id: MessageId,
+    /// Messages of one key are handed out one after the other.
+    pub key: Option<String>,
+    /// What kind of message it is.
+    pub message_type: Option<String>,
+    /// The payload; JSON is its UTF-8 text.
+    pub payload: Bytes,
+    /// How to take the payload.
+    pub content_type: String,
+    /// The headers.
+    pub headers: Map<String, Value>,
+    /// The W3C trace context that it came with.
+    pub traceparent: Option<String>,
+    /// How often it was handed out, this time included and those that were given back unharmed not.
+    pub attempt: i32,
+    /// When it was received, by the server's clock.
+    pub received_at: OffsetDateTime,
+    /// Why the last attempt failed.
+    pub last_error: Option<String>,
+}
+
+impl Received {
+    /// The message as [`Idem::process`](crate::Idem::process) takes it. Its claim ends it in the inbox, in the transaction of the
+    /// handler.
+    pub fn message(&self, destination: &Destination) -> Message {
+        let stored = Stored {
+            id: self.id.clone(),
+            destination: destination.clone(),
+            token: self.token,
+            last_error: self.last_error.clone(),
+            is_claimed: Arc::default(),
+        };
+        let mut message = Message::new(destination.as_str(), self.payload.clone())
+            .with_destination(destination.clone())
+            .with_message_id(self.id.to_string())
+            .with_content_type(self.content_type.as_str())
+            .with_deliveries(u32::try_from(self.attempt).unwrap_or(1))
+            .with_stored(stored);
+        for (name, value) in &self.headers {
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            message = message.with_header(name, value);
+        }
+        if let Some(traceparent) = &self.traceparent {
+            message = message.with_header("traceparent", traceparent);
+        }
+        if let Some(id) = correlation_id(&self.headers) {
+            message = message.with_correlation_id(id);
+        }
+        if let Some(key) = &self.key {
+            message = message.with_key(key);
+        }
+        if let Some(message_type) = &self.message_type {
+            message = message.with_type(message_type);
+        }
+        message
+    }
+}
+
+impl TryFrom<&Row> for Received {
+    type Error = Error;
+
+    fn try_from(row: &Row) -> Result<Self, Error> {
+        let headers = match row.try_get("headers")? {
+            Some(Value::Object(headers)) => headers,
+            None => Map::new(),
+            Some(other) => return Err(Error::Unexpected(format!("headers {other}"))),
+        };
+        Ok(Self {
+            token: row.try_get("token")?,
+            seq: row.try_get("seq")?,
+            id: MessageId::text(row.try_get::<_, String>("id")?)?,
+            key: row.try_get("key")?,
+            message_type: row.try_get("type")?,
+            payload: Bytes::from(row.try_get::<_, Vec<u8>>("payload")?),
+            content_type: row.try_get("content_type")?,
+            headers,
+            traceparent: row.try_get("traceparent")?,
+            attempt: row.try_get("attempt")?,
+            received_at: row.try_get("received_at")?,
+            last_error: row.try_get("last_error")?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{super::Letter, *};
+
+    #[test]
+    fn what_a_broker_delivered_is_what_the_handler_meets() {
+        let delivered = Message::new("queue", "[1]")
+            .with_message_id("m-1")
+            .with_correlation_id("c-1")
+            .with_key("k")
+            .with_type("T")
+            .with_content_type("application/json")
+            .with_header("schema", "7");
+        let letter = Letter::from(&delivered);
+        let received = Received {
+            token: 5,
+            seq: 1,
+            id: MessageId::text("m-1").unwrap(),
+            key: letter.key.clone(),
+            message_type: letter.message_type.clone(),
+            payload: letter.payload.clone(),
+            content_type: letter.content_type.clone().unwrap(),
+            headers: letter.headers.clone(),
+            traceparent: Some("00-1-2-01".into()),
+            attempt: 3,
+            received_at: OffsetDateTime::UNIX_EPOCH,
+            last_error: Some("not yet".into()),
+        };
+        let message = received.message(&Destination::new("orders.bill").unwrap());
+        assert_eq!(message.destination().unwrap().as_str(), "orders.bill");
+        assert_eq!(message.message_id(), Some("m-1"));
+        assert_eq!(message.correlation_id(), Some("c-1"));
+        assert_eq!((message.key(), message.message_type()), (Some("k"), Some("T")));
+        assert_eq!(message.content_type(), Some("application/json"));
+        assert_eq!(message.json::<[u8; 1]>().unwrap(), [1]);
+        assert_eq!(message.header("schema"), Some("7"));
+        assert_eq!(message.header("traceparent"), Some("00-1-2-01"));
+        assert_eq!((message.deliveries(), message.last_error()), (Some(3), Some("not yet")));
+        assert_eq!(letter.headers_value().unwrap()["schema"], json!("7"));
+    }
+}

@@ -1,0 +1,193 @@
+//! Effects that go straight into the inboxes of the same database.
+
+use std::{future::Future, pin::pin, sync::Arc, time::Duration};
+
+use deadpool_postgres::Pool;
+use tokio::{
+    select,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_postgres::{GenericClient, types::Type};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::{bell::Bell, pauses::Pauses, relay_partitions, steps::is_final};
+use crate::{Error, process::Loan};
+
+/// How long an idle partition sleeps that nobody wakes: first, and at most.
+const IDLE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+/// The pauses while the database is away.
+const AWAY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// Puts the next effects of a relay whose topic is among `topics` into the inboxes of the destinations of these names, and acknowledges
+/// the batch, in one transaction. Answers how many effects the batch had, those of other topics included; 0: there is nothing to do, or
+/// another process is at it.
+///
+/// The transaction must be READ COMMITTED.
+pub async fn hand_over(
+    client: &impl GenericClient,
+    relay: &str,
+    topics: &[String],
+    partition: i32,
+    max_effects: i32,
+) -> Result<i32, Error> {
+    let row = client
+        .query_typed_one(
+            "SELECT idem_hand_over($1, $2, $3, $4)",
+            &[
+                (&relay, Type::TEXT),
+                (&topics, Type::TEXT_ARRAY),
+                (&partition, Type::INT4),
+                (&max_effects, Type::INT4),
+            ],
+        )
+        .await?;
+    Ok(row.try_get(0)?)
+}
+
+/// Hands effects over to the durable inboxes of the same database: those of its topics are received by the destinations of these names,
+/// in the order of their keys. No broker takes part, and no handler: see [`DurableSource`](crate::durable::DurableSource).
+///
+/// Receiving and acknowledging are one transaction, and an effect is known to the inbox by its message id: exactly once, also when
+/// several processes do it. Give it a relay of its own ([`create_relay`](crate::create_relay)): effects of other topics it passes over,
+/// for other relays to publish.
+///
+/// ```no_run
+/// # async fn run(pool: deadpool_postgres::Pool) -> Result<(), idem_client::Error> {
+/// use idem_client::{HandOver, terminated};
+///
+/// let passed = HandOver::new(pool, "inboxes", ["orders.bill", "orders.remind"]).run(terminated()).await?;
+/// println!("{passed} effects");
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "nothing is handed over before `run`"]
+pub struct HandOver {
+    pool: Pool,
+    relay: String,
+    topics: Vec<String>,
+    batch: i32,
+    grace: Duration,
+}
+
+impl HandOver {
+    /// Effects of these topics, as this relay finds them.
+    pub fn new(pool: Pool, relay: impl Into<String>, topics: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            pool,
+            relay: relay.into(),
+            topics: topics.into_iter().map(Into::into).collect(),
+            batch: 1000,
+            grace: Duration::from_secs(5),
+        }
+    }
+
+    /// How many effects share a transaction; 1,000 unless given.
+    pub fn batch(mut self, effects: u32) -> Self {
+        self.batch = i32::try_from(effects).unwrap_or(i32::MAX);
+        self
+    }
+
+    /// Works until `shutdown`; answers how many effects have passed, those of other topics included.
+    ///
+    /// A database that is away is waited for. The error is one that waiting does not mend: the relay does not exist, the role lacks
+    /// its grant, the extension is not installed. Dropping the future stops it at once, and loses nothing.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<u64, Error> {
+        let mut shutdown = pin!(shutdown);
+        let partitions = select! {
+            partitions = self.partitions() => partitions?,
+            () = &mut shutdown => return Ok(0),
+        };
+        info!(relay = self.relay, partitions, "effects are handed over");
+        let (bell, stop, shared) = (Arc::new(Bell::new()), CancellationToken::new(), Arc::new(self));
+        let mut tasks = JoinSet::new();
+        for partition in 0..partitions {
+            tasks.spawn(Arc::clone(&shared).work(partition, Arc::clone(&bell), stop.clone()));
+        }
+        let mut ring = pin!(bell.ring(&shared.pool));
+        let (mut passed, mut failed) = (0, None);
+        loop {
+            select! {
+                ended = tasks.join_next() => match ended {
+                    None => break,
+                    Some(Ok(Ok(count))) => passed += count,
+                    Some(Ok(Err(error))) => {
+                        failed.get_or_insert(error);
+                        stop.cancel();
+                    }
+                    Some(Err(error)) => {
+                        failed.get_or_insert(Error::Unexpected(error.to_string()));
+                        stop.cancel();
+                    }
+                },
+                () = &mut shutdown, if !stop.is_cancelled() => stop.cancel(),
+                () = &mut ring, if !stop.is_cancelled() => {}
+            }
+        }
+        failed.map_or(Ok(passed), Err)
+    }
+
+    async fn work(self: Arc<Self>, partition: i32, bell: Arc<Bell>, stop: CancellationToken) -> Result<u64, Error> {
+        let (mut idle, mut away) = (Pauses::new(IDLE.0, IDLE.1), Pauses::new(AWAY.0, AWAY.1));
+        let mut rung = bell.listen();
+        let mut passed = 0;
+        while !stop.is_cancelled() {
+            // What is committed from here on rings, whether this look finds it or not.
+            rung.mark_unchanged();
+            let given_up = async {
+                stop.cancelled().await;
+                sleep(self.grace).await;
+            };
+            let handed_over = select! {
+                handed_over = self.hand_over(partition) => handed_over,
+                () = given_up => break,
+            };
+            match handed_over {
+                Ok(0) => {
+                    away.reset();
+                    let _idle = bell.idle();
+                    select! {
+                        () = stop.cancelled() => {}
+                        _ = rung.changed() => idle.reset(),
+                        () = sleep(idle.next()) => {}
+                    }
+                }
+                Ok(count) => {
+                    passed += u64::try_from(count).unwrap_or(0);
+                    away.reset();
+                    idle.reset();
+                }
+                Err(error) if is_final(&error) => return Err(error),
+                Err(error) => {
+                    let pause = away.next();
+                    warn!(relay = self.relay, partition, ?pause, %error, "nothing is handed over");
+                    let _ = timeout(pause, stop.cancelled()).await;
+                }
+            }
+        }
+        Ok(passed)
+    }
+
+    /// Given up, its connection is closed: the server rolls back, or has committed.
+    async fn hand_over(&self, partition: i32) -> Result<i32, Error> {
+        let loan = Loan::new(self.pool.get().await?);
+        let count = hand_over(&**loan.client(), &self.relay, &self.topics, partition, self.batch).await?;
+        loan.give_back();
+        Ok(count)
+    }
+
+    async fn partitions(&self) -> Result<i32, Error> {
+        let mut away = Pauses::new(AWAY.0, AWAY.1);
+        loop {
+            match async { relay_partitions(&**self.pool.get().await?, &self.relay).await }.await {
+                Err(error) if !is_final(&error) => {
+                    let pause = away.next();
+                    warn!(relay = self.relay, ?pause, %error, "the hand-over cannot start yet");
+                    sleep(pause).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+}
