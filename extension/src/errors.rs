@@ -17,6 +17,12 @@ pub enum Error {
     NotClaimed { destination: String },
     /// 55000: a claim of this very transaction cannot be forgotten.
     ForgetsItself,
+    /// 55000: the lease was lost, or never was.
+    LeaseLost { destination: String },
+    /// 55P03: somebody holds a lease on the message.
+    Leased { destination: String, seconds: f64 },
+    /// 55P03: a transaction that runs has claimed what a lease is to complete.
+    ClaimInProgress { destination: String },
     /// 23000: another id has this key already. No duplicate: never answered as one.
     KeyTaken { destination: String, taken_by: String },
     /// XX001: a row that the calls wrote themselves does not look so.
@@ -57,6 +63,21 @@ impl From<Error> for ErrorReport {
                 "this transaction has made the claim that it is to forget".into(),
             )
             .set_hint("Roll back to a savepoint before the claim, or forget it in a later transaction."),
+            Error::LeaseLost { destination } => report(
+                PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!("this token holds no lease on the message for destination \"{destination}\""),
+            )
+            .set_hint("The lease ran out and somebody else is or was at the message, or it was given back. Drop the work: nothing was written."),
+            Error::Leased { destination, seconds } => report(
+                PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
+                format!("the message for destination \"{destination}\" is leased for another {seconds:.3} seconds"),
+            )
+            .set_hint("Try again when the lease has ended. idem_claim(..., wait => false) answers in_progress instead."),
+            Error::ClaimInProgress { destination } => report(
+                PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
+                format!("another transaction is claiming the message for destination \"{destination}\""),
+            )
+            .set_hint("The lease had run out. Try again: when that transaction commits, the lease is lost (55000)."),
             Error::KeyTaken { destination, taken_by } => report(
                 PgSqlErrorCode::ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION,
                 format!("the key of this message id belongs to another id of destination \"{destination}\""),

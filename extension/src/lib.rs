@@ -1,7 +1,7 @@
 //! idem: exactly-once message consumers inside PostgreSQL. This file is the map.
 //!
 //! A claim (`claim`) goes into a slice of a ring (`ring`, `destination`); its effects (`effects`) go into the outbox
-//! (`outbox`), which wakes the relays (`wake`). The `worker` turns the rings. Tables, relays, rotation, views and grants
+//! (`outbox`), which wakes the relays (`wake`). What is not done yet is `work`. The `worker` turns the rings. Tables, relays, rotation, views and grants
 //! are SQL, in `sql/`; what needs no server is in `core/`. All unsafe code that others use is in `pg`.
 
 // pgrx keeps SQLSTATE and hint of an ErrorReport only, and that is large; it is made on the way out of a failed call.
@@ -23,6 +23,7 @@ mod shared;
 mod sql_types;
 mod stats;
 mod wake;
+mod work;
 mod worker;
 
 ::pgrx::pg_module_magic!(name, version);
@@ -95,6 +96,14 @@ pgrx::extension_sql_file!(
         effects::api::idem_replay_effects_uuid,
         effects::api::idem_send,
         effects::api::idem_send_bytes,
+        work::api::idem_acquire_text,
+        work::api::idem_acquire_uuid,
+        work::api::idem_complete,
+        work::api::idem_complete_uuid,
+        work::api::idem_receive_text,
+        work::api::idem_receive_uuid,
+        work::api::idem_receive_bytes_text,
+        work::api::idem_receive_bytes_uuid,
         wake::idem_relay_wait,
         wake::idem_next_wait,
         ring::fence::fence,

@@ -1170,6 +1170,22 @@ CREATE FUNCTION idem.find_destination(name text) RETURNS integer LANGUAGE c AS '
 /* </end connected objects> */
 
 /* <begin connected objects> */
+-- extension/src/work/api.rs
+-- idem::work::api::idem_acquire_text
+
+CREATE FUNCTION idem_acquire(id text, destination text, lease interval DEFAULT '30 seconds', OUT outcome idem_lease_outcome, OUT token bigint, OUT attempt integer, OUT retry_after interval, OUT last_error text)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_acquire_text_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/work/api.rs
+-- idem::work::api::idem_acquire_uuid
+
+CREATE FUNCTION idem_acquire(id uuid, destination text, lease interval DEFAULT '30 seconds', OUT outcome idem_lease_outcome, OUT token bigint, OUT attempt integer, OUT retry_after interval, OUT last_error text)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_acquire_uuid_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
 -- extension/src/claim/api.rs
 -- idem::claim::api::idem_claim_text
 
@@ -1183,6 +1199,22 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_claim_text_wrapp
 
 CREATE FUNCTION idem_claim(id uuid, destination text, wait boolean DEFAULT true, fingerprint bytea DEFAULT NULL, sent_at timestamptz DEFAULT NULL, OUT outcome idem_outcome, OUT handled_at timestamptz)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_claim_uuid_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/work/api.rs
+-- idem::work::api::idem_complete
+
+CREATE FUNCTION idem_complete(id text, destination text, token bigint, effects jsonb DEFAULT '[]') RETURNS uuid[]
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_complete_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/work/api.rs
+-- idem::work::api::idem_complete_uuid
+
+CREATE FUNCTION idem_complete(id uuid, destination text, token bigint, effects jsonb DEFAULT '[]') RETURNS uuid[]
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_complete_uuid_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1263,6 +1295,38 @@ AS 'MODULE_PATHNAME', 'idem_is_claimed_uuid_wrapper';
 
 CREATE FUNCTION idem_next_wait(destination text, timeout_ms integer DEFAULT 1000) RETURNS boolean
 LANGUAGE c SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'idem_next_wait_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/work/api.rs
+-- idem::work::api::idem_receive_bytes_text
+
+CREATE FUNCTION idem_receive(id text, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL, deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL) RETURNS boolean
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_bytes_text_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/work/api.rs
+-- idem::work::api::idem_receive_bytes_uuid
+
+CREATE FUNCTION idem_receive(id uuid, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL, deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL) RETURNS boolean
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_bytes_uuid_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/work/api.rs
+-- idem::work::api::idem_receive_text
+
+CREATE FUNCTION idem_receive(id text, destination text, payload jsonb, headers jsonb DEFAULT NULL, key text DEFAULT NULL, deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL) RETURNS boolean
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_text_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/work/api.rs
+-- idem::work::api::idem_receive_uuid
+
+CREATE FUNCTION idem_receive(id uuid, destination text, payload jsonb, headers jsonb DEFAULT NULL, key text DEFAULT NULL, deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL) RETURNS boolean
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_uuid_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -2781,6 +2845,14 @@ CREATE FUNCTION idem.worker_state() RETURNS TABLE (preloaded boolean, last_pass 
 --   effects::api::idem_replay_effects_uuid
 --   effects::api::idem_send
 --   effects::api::idem_send_bytes
+--   work::api::idem_acquire_text
+--   work::api::idem_acquire_uuid
+--   work::api::idem_complete
+--   work::api::idem_complete_uuid
+--   work::api::idem_receive_text
+--   work::api::idem_receive_uuid
+--   work::api::idem_receive_bytes_text
+--   work::api::idem_receive_bytes_uuid
 --   wake::idem_relay_wait
 --   wake::idem_next_wait
 --   ring::fence::fence
@@ -2811,6 +2883,14 @@ COMMENT ON FUNCTION idem_replay_effects(text, text) IS 'Puts the recorded effect
 COMMENT ON FUNCTION idem_replay_effects(uuid, text) IS 'Puts the recorded effects of a message into the outbox again, with the same message ids; answers how many. Errors: 22004, 22023, 23000, 25006.';
 COMMENT ON FUNCTION idem_send(text, jsonb, text, text, jsonb, uuid, text) IS 'Sends a message that results from no other, in this transaction; answers its message id. Errors: 22004, 22023, 25006.';
 COMMENT ON FUNCTION idem_send(text, bytea, text, text, jsonb, uuid, text) IS 'Sends a message of bytes that results from no other, in this transaction; answers its message id. Errors: 22004, 22023, 25006.';
+COMMENT ON FUNCTION idem_acquire(text, text, interval) IS 'Leases a message for work outside the transaction: commit, then work, then idem_complete with the token. in_progress: look again after retry_after. Never waits, at any isolation level. Errors: 22004, 22023, 23000, 25006.';
+COMMENT ON FUNCTION idem_acquire(uuid, text, interval) IS 'Leases a message for work outside the transaction: commit, then work, then idem_complete with the token. in_progress: look again after retry_after. Never waits, at any isolation level. Errors: 22004, 22023, 23000, 25006.';
+COMMENT ON FUNCTION idem_complete(text, text, bigint, jsonb) IS 'Turns the lease into the claim and records the effects, in this transaction; answers their message ids. Errors: 22004, 22023, 23000, 25006, 55000 (the lease is lost: nothing is written), 55P03 (it ran out, and a transaction that runs has claimed the message).';
+COMMENT ON FUNCTION idem_complete(uuid, text, bigint, jsonb) IS 'Turns the lease into the claim and records the effects, in this transaction; answers their message ids. Errors: 22004, 22023, 23000, 25006, 55000 (the lease is lost: nothing is written), 55P03 (it ran out, and a transaction that runs has claimed the message).';
+COMMENT ON FUNCTION idem_receive(text, text, jsonb, jsonb, text, timestamptz, text, text) IS 'Stores a message to be processed later: acknowledge it to its broker after the commit. false: it is known, nothing is stored. key: messages of one key come in their order. deliver_after: not before. Errors: 22004, 22023, 23000, 25006.';
+COMMENT ON FUNCTION idem_receive(uuid, text, jsonb, jsonb, text, timestamptz, text, text) IS 'Stores a message to be processed later: acknowledge it to its broker after the commit. false: it is known, nothing is stored. key: messages of one key come in their order. deliver_after: not before. Errors: 22004, 22023, 23000, 25006.';
+COMMENT ON FUNCTION idem_receive(text, text, bytea, jsonb, text, timestamptz, text, text) IS 'Stores a message to be processed later: acknowledge it to its broker after the commit. false: it is known, nothing is stored. key: messages of one key come in their order. deliver_after: not before. Errors: 22004, 22023, 23000, 25006.';
+COMMENT ON FUNCTION idem_receive(uuid, text, bytea, jsonb, text, timestamptz, text, text) IS 'Stores a message to be processed later: acknowledge it to its broker after the commit. false: it is known, nothing is stored. key: messages of one key come in their order. deliver_after: not before. Errors: 22004, 22023, 23000, 25006.';
 COMMENT ON FUNCTION idem_relay_wait(integer) IS 'Waits at most timeout_ms for effects that this session has not waited for: true when there are. A relay calls it when idem_relay_next had nothing. Errors: 22004, 22023.';
 COMMENT ON FUNCTION idem_next_wait(text, integer) IS 'Waits at most timeout_ms until there may be a message for idem_next: true when it is worth a look. Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006.';
 COMMENT ON FUNCTION idem.key_of(text) IS 'The key of a message id. Errors: 22004, 22023.';
@@ -2838,6 +2918,7 @@ COMMENT ON TABLE idem.kind_of_role IS 'What idem_grant grants: the names of the 
 INSERT INTO idem.kind_of_role (kind, may_call) VALUES
     ('consumer', 'idem_try_claim'), ('consumer', 'idem_try_claim_batch'), ('consumer', 'idem_claim'),
     ('consumer', 'idem_is_claimed'), ('consumer', 'idem_record_effects'), ('consumer', 'idem_try_record'),
+    ('consumer', 'idem_acquire'), ('consumer', 'idem_complete'), ('consumer', 'idem_receive'),
     ('consumer', 'idem_effects'), ('consumer', 'idem_replay_effects'), ('consumer', 'idem_send'),
     ('consumer', 'idem_acquire'), ('consumer', 'idem_extend'), ('consumer', 'idem_complete'), ('consumer', 'idem_release'),
     ('consumer', 'idem_bury'), ('consumer', 'idem_receive'), ('consumer', 'idem_next'), ('consumer', 'idem_next_wait'),

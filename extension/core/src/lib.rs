@@ -4,10 +4,12 @@
 
 mod effect;
 mod error;
+mod failure;
 mod identity;
 pub mod limits;
 
 pub use effect::{EffectSpec, PayloadSpec, parse_effects};
 pub use effect::{JSON, OCTETS, traceparent};
 pub use error::{Invalid, check_len};
+pub use failure::{last_failure, note_failure};
 pub use identity::{Key, MessageId, check_destination, effect_message_id, partition_hash};

@@ -14,3 +14,7 @@ pub const BATCH_IDS: usize = 100_000;
 pub const EFFECTS: usize = 10_000;
 /// Bytes of a W3C traceparent (version 00 has 55).
 pub const TRACEPARENT_BYTES: usize = 255;
+/// Errors that are kept of one message, the newest.
+pub const FAILURES: usize = 100;
+/// Bytes of an error that are kept.
+pub const ERROR_BYTES: usize = 8192;

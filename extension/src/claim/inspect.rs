@@ -1,6 +1,6 @@
 //! Looking at claims without making one. Everything here works on a standby, except `forget`.
 
-use super::{check_same_message, identity_keys};
+use super::{check_claim, identity_keys};
 use crate::destination::{Destination, find};
 use crate::errors::{Error, Result};
 use crate::pg::{Found, Lookup, Table, wait_for};
@@ -20,7 +20,7 @@ pub fn claim_of(id: &MessageId, name: &str) -> Result<Option<(Destination, pg_sy
         let mut lookup = Lookup::new(&table, 2);
         lookup.seek(&mut keys);
         if lookup.next_settled() {
-            check_same_message(&lookup, id, name)?;
+            check_claim(&lookup, id, name)?;
             let claimed_at = lookup.column(2).map_or(0, |d| d.value() as i64);
             return Ok(Some((destination, claimed_at)));
         }
@@ -40,7 +40,7 @@ pub fn is_my_claim(id: &MessageId, name: &str, rings: &Rings) -> Result<Option<D
         let table = Table::for_reading(slice);
         let mut lookup = Lookup::new(&table, 2);
         if lookup.find(&mut keys) == Found::Row {
-            check_same_message(&lookup, id, name)?;
+            check_claim(&lookup, id, name)?;
             return Ok(lookup.is_mine().then_some(destination));
         }
     }
@@ -62,7 +62,7 @@ pub fn forget(id: &MessageId, name: &str) -> Result<bool> {
             match lookup.find(&mut keys) {
                 Found::Nothing => break,
                 Found::Row => {
-                    check_same_message(&lookup, id, name)?;
+                    check_claim(&lookup, id, name)?;
                     if lookup.is_mine() {
                         // A second execution in this transaction would carry the same moment as the first.
                         return Err(Error::ForgetsItself);

@@ -58,6 +58,15 @@ pub fn claim(id: MessageId, destination: &str, terms: Terms) -> Result<Outcome> 
     Ok(outcome)
 }
 
+/// Claims a message whose row of work this transaction holds. Does not wait: another claimer may wait for that row.
+pub fn claim_leased(id: MessageId, destination: &str) -> Result<Outcome> {
+    let terms = Terms {
+        wait: false,
+        ..Terms::PLAIN
+    };
+    claim(id, destination, terms)
+}
+
 /// Claims messages of one destination in the order given, which must be that of their keys: two batches that meet then
 /// wait for each other in one direction only. The second of two equal ids is a duplicate of the first.
 pub fn claim_each(ids: &[MessageId], destination: &str, terms: Terms) -> Result<Vec<Outcome>> {
@@ -189,7 +198,7 @@ fn settle(
 
 /// A row stands under the key: what it says to whoever claims the same message.
 fn taken(row: &Lookup, id: &MessageId, destination: &str, terms: Terms) -> Result<Outcome> {
-    check_same_message(row, id, destination)?;
+    check_claim(row, id, destination)?;
     let handled_at = row.column(2).map_or(0, |d| d.value() as i64);
     // SAFETY: column 5 of a slice is bytea; the copy is made before the next look-up.
     let fingerprint = unsafe { row.column(5).and_then(|d| Vec::<u8>::from_datum(d, false)) };
@@ -199,11 +208,16 @@ fn taken(row: &Lookup, id: &MessageId, destination: &str, terms: Terms) -> Resul
     })
 }
 
-/// The row that was found under the key of a message is that message's, or 23000: another id with the same key must never
-/// be answered for.
-fn check_same_message(row: &Lookup, id: &MessageId, destination: &str) -> Result<()> {
+/// The row of a slice that was found under the key of a message is that message's.
+pub fn check_claim(row: &Lookup, id: &MessageId, destination: &str) -> Result<()> {
     // SAFETY: column 4 of a slice is text; the copy is made before the next look-up.
     let text = unsafe { row.column(4).and_then(|d| String::from_datum(d, false)) };
+    check_same_message(text, id, destination)
+}
+
+/// The text id of a row that was found under the key of a message is that message's, or 23000: another id with the same key
+/// must never be answered for.
+pub fn check_same_message(text: Option<String>, id: &MessageId, destination: &str) -> Result<()> {
     if text.as_deref() == id.text {
         return Ok(());
     }
@@ -214,7 +228,7 @@ fn check_same_message(row: &Lookup, id: &MessageId, destination: &str) -> Result
 }
 
 /// The scan keys of an identity: the first and second column of a slice's index.
-fn identity_keys(key: &Key, destination: i32) -> [pg_sys::ScanKeyData; 2] {
+pub fn identity_keys(key: &Key, destination: i32) -> [pg_sys::ScanKeyData; 2] {
     let eq = pg_sys::BTEqualStrategyNumber as u16;
     // SAFETY: ScanKeyInit fills the zeroed keys; the uuid datum lives in the current memory context.
     unsafe {
@@ -226,6 +240,6 @@ fn identity_keys(key: &Key, destination: i32) -> [pg_sys::ScanKeyData; 2] {
     }
 }
 
-fn uuid_datum(key: &Key) -> Option<pg_sys::Datum> {
+pub fn uuid_datum(key: &Key) -> Option<pg_sys::Datum> {
     pgrx::Uuid::from_bytes(*key.bytes()).into_datum()
 }

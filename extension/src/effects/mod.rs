@@ -3,3 +3,5 @@
 mod api;
 mod read;
 mod record;
+
+pub use record::record;

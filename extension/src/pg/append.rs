@@ -1,5 +1,6 @@
-//! Appending rows with the executor's own insert: every index and constraint, no plan, no privileges of the caller.
+//! Appending and replacing rows with the executor's own calls: every index and constraint, no plan, no privileges of the caller.
 
+use super::Lookup;
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 
@@ -19,7 +20,8 @@ impl Appender {
             let heap = pg_sys::table_open(table, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE);
             let estate = pg_sys::CreateExecutorState();
             let target = pg_sys::palloc0(size_of::<pg_sys::ResultRelInfo>()).cast::<pg_sys::ResultRelInfo>();
-            pg_sys::InitResultRelInfo(target, heap, 1, std::ptr::null_mut(), 0);
+            // 0: in no range table. An update asks for the columns that are changed there.
+            pg_sys::InitResultRelInfo(target, heap, 0, std::ptr::null_mut(), 0);
             pg_sys::ExecOpenIndices(target, false);
             let slot = pg_sys::MakeSingleTupleTableSlot((*heap).rd_att, pg_sys::table_slot_callbacks(heap));
             Appender {
@@ -38,6 +40,24 @@ impl Appender {
             super::insert::fill(self.slot, values);
             (*self.slot).tts_tableOid = (*self.heap).rd_id;
             pg_sys::ExecSimpleRelationInsert(self.target, self.estate, self.slot);
+        }
+    }
+
+    /// Replaces the row of this table that the look-up holds.
+    pub fn replace(&mut self, held: &Lookup, values: &[Option<Datum>]) {
+        // SAFETY: as in append; the row is locked, so nobody changes it in between. Triggers that somebody has added are
+        // the only ones to use the EPQState (logical replication's apply_handle_update_internal).
+        unsafe {
+            super::insert::fill(self.slot, values);
+            (*self.slot).tts_tableOid = (*self.heap).rd_id;
+            let mut epq: pg_sys::EPQState = std::mem::zeroed();
+            let none = std::ptr::null_mut();
+            #[cfg(any(feature = "pg13", feature = "pg14", feature = "pg15"))]
+            pg_sys::EvalPlanQualInit(&mut epq, self.estate, none, std::ptr::null_mut(), -1);
+            #[cfg(not(any(feature = "pg13", feature = "pg14", feature = "pg15")))]
+            pg_sys::EvalPlanQualInit(&mut epq, self.estate, none, std::ptr::null_mut(), -1, std::ptr::null_mut());
+            pg_sys::ExecSimpleRelationUpdate(self.target, self.estate, &mut epq, held.slot, self.slot);
+            pg_sys::EvalPlanQualEnd(&mut epq);
         }
     }
 }

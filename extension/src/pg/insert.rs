@@ -13,6 +13,16 @@ pub fn insert_unique(table: &Table, values: &[Option<Datum>]) -> bool {
     Inserter::new(table).insert(values)
 }
 
+/// What became of an insert.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Inserted {
+    Yes,
+    /// Somebody came first: look again.
+    Taken,
+    /// The caller did not agree.
+    Refused,
+}
+
 /// Repeated unique inserts into one table.
 pub struct Inserter<'t> {
     table: &'t Table,
@@ -42,6 +52,13 @@ impl<'t> Inserter<'t> {
     }
 
     pub fn insert(&mut self, values: &[Option<Datum>]) -> bool {
+        let inserted = self.insert_if(values, || Ok::<_, std::convert::Infallible>(true));
+        matches!(inserted, Ok(Inserted::Yes))
+    }
+
+    /// Inserts unless the key is taken or, looking around while others can see the row in the making, the caller does not
+    /// agree: then it was never there, and whoever waits for it is not kept waiting. `agree` must neither wait nor write.
+    pub fn insert_if<E>(&mut self, values: &[Option<Datum>], agree: impl FnOnce() -> Result<bool, E>) -> Result<Inserted, E> {
         self.set_up();
         let Inserter { table, slot, info } = *self;
         let heap = table.heap;
@@ -52,19 +69,25 @@ impl<'t> Inserter<'t> {
             (*slot).tts_tableOid = (*heap).rd_id;
             let xid = pg_sys::GetCurrentTransactionId();
             let command = pg_sys::GetCurrentCommandId(true);
-            let Some(am) = (*heap).rd_tableam.as_ref() else { return false };
-            let (Some(insert), Some(complete)) = (am.tuple_insert_speculative, am.tuple_complete_speculative) else {
-                return false;
+            let am = (*heap).rd_tableam.as_ref();
+            let Some((insert, complete)) = am.and_then(|am| am.tuple_insert_speculative.zip(am.tuple_complete_speculative))
+            else {
+                return Ok(Inserted::Taken);
             };
             let token = pg_sys::SpeculativeInsertionLockAcquire(xid);
             insert(heap, slot, command, 0, std::ptr::null_mut(), token);
             let unique = index_insert(table.index, slot, heap, info, pg_sys::IndexUniqueCheck::UNIQUE_CHECK_PARTIAL);
-            complete(heap, slot, token, unique);
+            let agreed = if unique { agree() } else { Ok(false) };
+            complete(heap, slot, token, matches!(agreed, Ok(true)));
             pg_sys::SpeculativeInsertionLockRelease(xid);
-            if unique {
+            if agreed? {
                 self.insert_other_indexes();
+                Ok(Inserted::Yes)
+            } else if unique {
+                Ok(Inserted::Refused)
+            } else {
+                Ok(Inserted::Taken)
             }
-            unique
         }
     }
 

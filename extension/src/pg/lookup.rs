@@ -22,10 +22,10 @@ pub enum Found {
 pub struct Lookup<'t> {
     scan: pg_sys::IndexScanDesc,
     /// Made when the index first names a row: most look-ups find none. Null until then.
-    slot: *mut pg_sys::TupleTableSlot,
+    pub(super) slot: *mut pg_sys::TupleTableSlot,
     // Boxed: the scan keeps a pointer to it.
     snapshot: Box<pg_sys::SnapshotData>,
-    table: &'t Table,
+    pub(super) table: &'t Table,
 }
 
 impl<'t> Lookup<'t> {
@@ -117,6 +117,12 @@ impl<'t> Lookup<'t> {
                 Found::InProgress { .. } => (),
             }
         }
+    }
+
+    /// Whether the row that was found in progress is committed: another transaction is changing or deleting it. Otherwise
+    /// it is being inserted.
+    pub fn is_there(&self) -> bool {
+        self.snapshot.xmin == pg_sys::InvalidTransactionId
     }
 
     /// A column of the found row, counted from 1; `None` is NULL. A by-reference datum lives until the next look-up.

@@ -2,6 +2,7 @@
 
 mod append;
 mod fence;
+mod hold;
 mod insert;
 mod lookup;
 mod table;
@@ -9,7 +10,8 @@ mod unbound;
 
 pub use append::Appender;
 pub use fence::{Lockers, wait_a_moment};
-pub use insert::{Inserter, insert_unique};
+pub use hold::Hold;
+pub use insert::{Inserted, Inserter, insert_unique};
 pub use lookup::{Found, Lookup};
 pub use table::Table;
 pub use unbound::next_value;
@@ -69,6 +71,40 @@ pub fn relation_oid(name: &std::ffi::CStr) -> Option<pg_sys::Oid> {
 pub fn transaction_start() -> pg_sys::TimestampTz {
     // SAFETY: reads a variable of the transaction.
     unsafe { pg_sys::GetCurrentTransactionStartTimestamp() }
+}
+
+/// The clock, microseconds since 2000: what `clock_timestamp()` answers.
+pub fn clock() -> pg_sys::TimestampTz {
+    // SAFETY: reads the clock.
+    unsafe { pg_sys::GetCurrentTimestamp() }
+}
+
+/// The first row of a table as its newest version is now, a column of it: not by the transaction's own, older snapshot.
+pub fn latest(table: pg_sys::Oid, column: i32) -> Option<pg_sys::Datum> {
+    // SAFETY: table_open raises unless it is a table; the column is one of its, of a type that is passed by value.
+    unsafe {
+        let rel = pg_sys::table_open(table, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
+        let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
+        let scan = pg_sys::systable_beginscan(rel, pg_sys::InvalidOid, false, snapshot, 0, std::ptr::null_mut());
+        let tuple = pg_sys::systable_getnext(scan);
+        let mut isnull = true;
+        let value = if tuple.is_null() {
+            None
+        } else {
+            let value = pg_sys::heap_getattr(tuple, column, (*rel).rd_att, &mut isnull);
+            (!isnull).then_some(value)
+        };
+        pg_sys::systable_endscan(scan);
+        pg_sys::UnregisterSnapshot(snapshot);
+        pg_sys::table_close(rel, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
+        value
+    }
+}
+
+/// Locks a table to the end of the transaction, as whoever writes it does.
+pub fn lock_for_writing(table: pg_sys::Oid) {
+    // SAFETY: any OID can be locked.
+    unsafe { pg_sys::LockRelationOid(table, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE) };
 }
 
 /// Answers a set-returning call with these rows, of the function's own result type.

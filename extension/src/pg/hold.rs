@@ -1,0 +1,77 @@
+//! Holding one row under a unique key: locked at its newest version, then replaced or deleted, whatever the isolation level
+//! (as the apply worker of logical replication does, `execReplication.c`).
+
+use super::{Found, Lookup, wait_for};
+use pgrx::pg_sys;
+use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
+
+/// What became of a hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    Nothing,
+    /// The row is locked to the end of the transaction, and its columns are those of the newest version.
+    Held,
+    /// Another transaction is at it, and the caller does not wait.
+    Busy,
+}
+
+impl Lookup<'_> {
+    /// Locks the only row under a unique key. The table is open for writing.
+    pub fn hold(&mut self, keys: &mut [pg_sys::ScanKeyData], wait: bool) -> Hold {
+        // What this very command wrote cannot be locked before the next one.
+        // SAFETY: the callers write, so they are in no parallel operation.
+        unsafe { pg_sys::CommandCounterIncrement() };
+        loop {
+            match self.find(keys) {
+                Found::Nothing => return Hold::Nothing,
+                Found::InProgress { .. } if !wait => return Hold::Busy,
+                Found::InProgress { xid, speculative_token } => {
+                    // Lets go of the pages before it sleeps.
+                    self.seek(keys);
+                    wait_for(xid, speculative_token);
+                }
+                Found::Row => match self.lock_found(wait) {
+                    pg_sys::TM_Result::TM_Ok => return Hold::Held,
+                    pg_sys::TM_Result::TM_WouldBlock => return Hold::Busy,
+                    // Changed since it was found: look again.
+                    _ => (),
+                },
+            }
+            pgrx::check_for_interrupts!();
+        }
+    }
+
+    fn lock_found(&mut self, wait: bool) -> pg_sys::TM_Result::Type {
+        let policy = if wait {
+            pg_sys::LockWaitPolicy::LockWaitBlock
+        } else {
+            pg_sys::LockWaitPolicy::LockWaitSkip
+        };
+        let mut failure = pg_sys::TM_FailureData::default();
+        // SAFETY: a row was found, so the slot is full and of the table's kind; its place is copied, because the slot is
+        // filled anew. The boundary turns errors (a cancel, a deadlock) into unwinding.
+        unsafe {
+            let Some(lock) = (*self.table.heap).rd_tableam.as_ref().and_then(|am| am.tuple_lock) else {
+                return pg_sys::TM_Result::TM_WouldBlock;
+            };
+            let mut place = (*self.slot).tts_tid;
+            let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
+            let command = pg_sys::GetCurrentCommandId(false);
+            let result = pg_guard_ffi_boundary(|| {
+                lock(
+                    self.table.heap,
+                    &mut place,
+                    snapshot,
+                    self.slot,
+                    command,
+                    pg_sys::LockTupleMode::LockTupleExclusive,
+                    policy,
+                    0,
+                    &mut failure,
+                )
+            });
+            pg_sys::UnregisterSnapshot(snapshot);
+            result
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The lease: claim first, commit, then work. Its token fences: every lease has a greater one than those before.
+
+use super::identity::Identity;
+use super::inbox::{Inbox, Seen};
+use super::policy::max_attempts;
+use super::row::{NewRow, State, errors, leased_anew};
+use super::tables::Tables;
+use crate::destination::{Interned, intern};
+use crate::errors::{Error, Result};
+use crate::pg::{self, Appender, Found, Hold, Inserted, Inserter, Lookup, Table};
+use crate::ring;
+use idem_core::{MessageId, last_failure, note_failure};
+use pgrx::pg_sys;
+
+/// What became of a lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Acquired {
+    Leased(Lease),
+    /// The same, but its attempts are used up.
+    Exhausted(Lease),
+    Duplicate,
+    /// Look again after so many microseconds.
+    InProgress {
+        retry_after: i64,
+    },
+    Dead,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    pub token: i64,
+    pub attempt: i32,
+    pub last_error: Option<String>,
+}
+
+/// When to look again at what is in the hands of a transaction that runs, in microseconds.
+const PAUSE: i64 = 1_000_000;
+const IN_HANDS: Acquired = Acquired::InProgress { retry_after: PAUSE };
+
+/// Leases a message for so many microseconds. Never waits for another transaction.
+pub fn acquire(id: MessageId, name: &str, lease: i64) -> Result<Acquired> {
+    let rings = ring::enter()?;
+    let Interned::Known(destination) = intern(name, false)? else {
+        return Ok(IN_HANDS);
+    };
+    let identity = Identity { id, destination, name };
+    let inbox = Inbox::open(&identity, &rings);
+    if let Some(answer) = given_way(inbox.look(&identity)?) {
+        return Ok(answer);
+    }
+    let tables = Tables::enter()?;
+    let work = Table::for_writing(tables.current);
+    let mut row = Lookup::new(&work, 2);
+    let mut keys = identity.keys();
+    loop {
+        match row.find(&mut keys) {
+            Found::Nothing => {
+                if let Some(answer) = first_lease(&identity, &inbox, &work, lease)? {
+                    return Ok(answer);
+                }
+            }
+            Found::InProgress { .. } => return Ok(IN_HANDS),
+            Found::Row => {
+                identity.check_work(&row)?;
+                // Before it is locked: who comes too early writes nothing.
+                if let Some(answer) = not_due(&State::read(&row)) {
+                    return Ok(answer);
+                }
+                match row.hold(&mut keys, false) {
+                    Hold::Nothing => (),
+                    Hold::Busy => return Ok(IN_HANDS),
+                    Hold::Held => return next_lease(&identity, &inbox, &mut row, tables, lease),
+                }
+            }
+        }
+        pgrx::check_for_interrupts!();
+    }
+}
+
+/// A claim comes first, also one in progress.
+fn given_way(seen: Seen) -> Option<Acquired> {
+    match seen {
+        Seen::Free => None,
+        Seen::Claimed => Some(Acquired::Duplicate),
+        Seen::InProgress { .. } => Some(IN_HANDS),
+    }
+}
+
+fn not_due(state: &State) -> Option<Acquired> {
+    if state.is_dead() {
+        return Some(Acquired::Dead);
+    }
+    let retry_after = state.due_at.saturating_sub(pg::clock());
+    (retry_after > 0).then_some(Acquired::InProgress { retry_after })
+}
+
+/// Nobody has been at it; `None` when somebody came in between.
+fn first_lease(identity: &Identity, inbox: &Inbox, work: &Table, lease: i64) -> Result<Option<Acquired>> {
+    let token = next_token()?;
+    let now = pg::clock();
+    let new = NewRow {
+        seq: next_seq()?,
+        token,
+        due_at: now.saturating_add(lease),
+        received_at: now,
+        attempt: 1,
+        body: None,
+        leased: true,
+        order_key: None,
+    };
+    let mut seen = Seen::Free;
+    let inserted = Inserter::new(work).insert_if(&new.columns(identity)?, || {
+        seen = inbox.look(identity)?;
+        Ok::<_, Error>(seen == Seen::Free)
+    })?;
+    Ok(match inserted {
+        Inserted::Yes => Some(Acquired::Leased(Lease {
+            token,
+            attempt: 1,
+            last_error: None,
+        })),
+        Inserted::Taken => None,
+        Inserted::Refused => given_way(seen),
+    })
+}
+
+/// The row is held, and what it says now counts.
+fn next_lease(identity: &Identity, inbox: &Inbox, row: &mut Lookup, tables: Tables, lease: i64) -> Result<Acquired> {
+    let state = State::read(row);
+    if let Some(answer) = not_due(&state) {
+        return Ok(answer);
+    }
+    if let Some(answer) = given_way(inbox.look(identity)?) {
+        return Ok(answer);
+    }
+    let now = pg::clock();
+    let mut errors = errors(row);
+    if state.leased {
+        errors = note_failure(&errors, unix(now), state.attempt, "the lease ran out");
+    }
+    let is_exhausted = state.attempt >= max_attempts(&identity.destination)?;
+    let attempt = if is_exhausted { state.attempt } else { state.attempt + 1 };
+    let token = next_token()?;
+    let renewed = leased_anew(row, token, now.saturating_add(lease), attempt, &errors)?;
+    Appender::open(tables.current).replace(row, &renewed);
+    let lease = Lease {
+        token,
+        attempt,
+        last_error: last_failure(&errors),
+    };
+    Ok(if is_exhausted {
+        Acquired::Exhausted(lease)
+    } else {
+        Acquired::Leased(lease)
+    })
+}
+
+/// Microseconds since 1970 from PostgreSQL's since 2000.
+fn unix(at: pg_sys::TimestampTz) -> i64 {
+    const EPOCHS_APART: i64 = 946_684_800_000_000;
+    at.saturating_add(EPOCHS_APART)
+}
+
+pub fn next_seq() -> Result<i64> {
+    let sequence = pg::relation_oid(c"work_seq").ok_or(Error::NotInstalled)?;
+    Ok(pg::next_value(sequence))
+}
+
+fn next_token() -> Result<i64> {
+    let sequence = pg::relation_oid(c"work_token_seq").ok_or(Error::NotInstalled)?;
+    Ok(pg::next_value(sequence))
+}

@@ -1,0 +1,300 @@
+//! The calls of SQL that lease, complete and receive. Each comes for a text id and for a uuid.
+
+use super::acquire::{Acquired, acquire};
+use super::complete::complete;
+use super::receive::{Message, receive};
+use crate::claim::{text_id, uuid_id};
+use crate::errors::{Error, Result, given, invalid};
+use crate::pg::ensure_writable;
+use crate::sql_types::{CompositeDatum, JsonText};
+use idem_core::{JSON, MessageId, OCTETS, check_len, limits, parse_effects, traceparent};
+use pgrx::datum::Interval;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::prelude::*;
+use pgrx::{Uuid, pg_sys};
+
+type Report<T> = std::result::Result<T, ErrorReport>;
+
+#[pg_extern(
+    requires = ["work"],
+    sql = r#"
+CREATE FUNCTION idem_acquire(id text, destination text, lease interval DEFAULT '30 seconds', OUT outcome idem_lease_outcome, OUT token bigint, OUT attempt integer, OUT retry_after interval, OUT last_error text)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_acquire_text_wrapper';
+"#
+)]
+fn idem_acquire_text(
+    id: Option<&str>,
+    destination: Option<&str>,
+    lease: Option<Interval>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Report<CompositeDatum> {
+    acquire_lease(text_id(id)?, destination, lease, fcinfo)
+}
+
+#[pg_extern(
+    requires = ["work"],
+    sql = r#"
+CREATE FUNCTION idem_acquire(id uuid, destination text, lease interval DEFAULT '30 seconds', OUT outcome idem_lease_outcome, OUT token bigint, OUT attempt integer, OUT retry_after interval, OUT last_error text)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_acquire_uuid_wrapper';
+"#
+)]
+fn idem_acquire_uuid(
+    id: Option<Uuid>,
+    destination: Option<&str>,
+    lease: Option<Interval>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Report<CompositeDatum> {
+    acquire_lease(uuid_id(id)?, destination, lease, fcinfo)
+}
+
+fn acquire_lease(
+    id: MessageId,
+    destination: Option<&str>,
+    lease: Option<Interval>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Report<CompositeDatum> {
+    let destination = given(destination, "destination")?;
+    let lease = lease_microseconds(given(lease, "lease")?)?;
+    ensure_writable(c"idem_acquire()");
+    let (label, lease, retry_after) = match acquire(id, destination, lease)? {
+        Acquired::Leased(lease) => (c"acquired", Some(lease), None),
+        Acquired::Exhausted(lease) => (c"exhausted", Some(lease), None),
+        Acquired::Duplicate => (c"duplicate", None, None),
+        Acquired::InProgress { retry_after } => (c"in_progress", None, Some(retry_after)),
+        Acquired::Dead => (c"dead", None, None),
+    };
+    let retry_after = retry_after.and_then(|microseconds| Interval::new(0, 0, microseconds).ok());
+    Ok(CompositeDatum::labelled(
+        fcinfo,
+        label,
+        &[
+            lease.as_ref().and_then(|lease| lease.token.into_datum()),
+            lease.as_ref().and_then(|lease| lease.attempt.into_datum()),
+            retry_after.and_then(IntoDatum::into_datum),
+            lease.and_then(|lease| lease.last_error).and_then(IntoDatum::into_datum),
+        ],
+    )?)
+}
+
+/// A lease lasts 1 millisecond to 1 day; as SQL compares intervals, a day has 24 hours and a month 30 days.
+fn lease_microseconds(lease: Interval) -> Result<i64> {
+    const DAY: i128 = 86_400_000_000;
+    let microseconds = i128::from(lease.micros()) + DAY * (i128::from(lease.days()) + 30 * i128::from(lease.months()));
+    if !(1_000..=DAY).contains(&microseconds) {
+        return invalid(
+            format!("lease is {:.3} seconds", microseconds as f64 / 1e6),
+            "It must be between 1 millisecond and 1 day.",
+        );
+    }
+    Ok(microseconds as i64)
+}
+
+// The default is written out, because pgrx has none for jsonb.
+#[pg_extern(
+    requires = ["work"],
+    sql = r#"
+CREATE FUNCTION idem_complete(id text, destination text, token bigint, effects jsonb DEFAULT '[]') RETURNS uuid[]
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_complete_wrapper';
+"#
+)]
+fn idem_complete(
+    id: Option<&str>,
+    destination: Option<&str>,
+    token: Option<i64>,
+    effects: Option<JsonText>,
+) -> Report<Vec<Uuid>> {
+    complete_lease(text_id(id)?, destination, token, effects)
+}
+
+#[pg_extern(
+    requires = ["work"],
+    sql = r#"
+CREATE FUNCTION idem_complete(id uuid, destination text, token bigint, effects jsonb DEFAULT '[]') RETURNS uuid[]
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_complete_uuid_wrapper';
+"#
+)]
+fn idem_complete_uuid(
+    id: Option<Uuid>,
+    destination: Option<&str>,
+    token: Option<i64>,
+    effects: Option<JsonText>,
+) -> Report<Vec<Uuid>> {
+    complete_lease(uuid_id(id)?, destination, token, effects)
+}
+
+fn complete_lease(id: MessageId, destination: Option<&str>, token: Option<i64>, effects: Option<JsonText>) -> Report<Vec<Uuid>> {
+    let destination = given(destination, "destination")?;
+    let token = given(token, "token")?;
+    let effects = given(effects, "effects")?;
+    let effects = parse_effects(effects.as_str()).map_err(Error::from)?;
+    ensure_writable(c"idem_complete()");
+    Ok(complete(id, destination, token, &effects)?
+        .into_iter()
+        .map(|id| Uuid::from_bytes(id.into_bytes()))
+        .collect())
+}
+
+#[pg_extern(
+    requires = ["work"],
+    sql = r#"
+CREATE FUNCTION idem_receive(id text, destination text, payload jsonb, headers jsonb DEFAULT NULL, key text DEFAULT NULL, deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL) RETURNS boolean
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_text_wrapper';
+"#
+)]
+#[allow(clippy::too_many_arguments)]
+fn idem_receive_text(
+    id: Option<&str>,
+    destination: Option<&str>,
+    payload: Option<JsonText>,
+    headers: Option<JsonText>,
+    key: Option<&str>,
+    deliver_after: Option<TimestampWithTimeZone>,
+    kind: Option<&str>,
+    content_type: Option<&str>,
+) -> Report<bool> {
+    let id = text_id(id)?;
+    let payload = given(payload, "payload")?;
+    let carried = Carried {
+        payload: payload.as_str().as_bytes(),
+        content_type: content_type.unwrap_or(JSON),
+        kind,
+        key,
+        headers: headers.as_ref(),
+        deliver_after,
+    };
+    receive_message(id, destination, &carried)
+}
+
+#[pg_extern(
+    requires = ["work"],
+    sql = r#"
+CREATE FUNCTION idem_receive(id uuid, destination text, payload jsonb, headers jsonb DEFAULT NULL, key text DEFAULT NULL, deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL) RETURNS boolean
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_uuid_wrapper';
+"#
+)]
+#[allow(clippy::too_many_arguments)]
+fn idem_receive_uuid(
+    id: Option<Uuid>,
+    destination: Option<&str>,
+    payload: Option<JsonText>,
+    headers: Option<JsonText>,
+    key: Option<&str>,
+    deliver_after: Option<TimestampWithTimeZone>,
+    kind: Option<&str>,
+    content_type: Option<&str>,
+) -> Report<bool> {
+    let id = uuid_id(id)?;
+    let payload = given(payload, "payload")?;
+    let carried = Carried {
+        payload: payload.as_str().as_bytes(),
+        content_type: content_type.unwrap_or(JSON),
+        kind,
+        key,
+        headers: headers.as_ref(),
+        deliver_after,
+    };
+    receive_message(id, destination, &carried)
+}
+
+#[pg_extern(
+    requires = ["work"],
+    sql = r#"
+CREATE FUNCTION idem_receive(id text, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL, deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL) RETURNS boolean
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_bytes_text_wrapper';
+"#
+)]
+#[allow(clippy::too_many_arguments)]
+fn idem_receive_bytes_text(
+    id: Option<&str>,
+    destination: Option<&str>,
+    payload: Option<&[u8]>,
+    headers: Option<JsonText>,
+    key: Option<&str>,
+    deliver_after: Option<TimestampWithTimeZone>,
+    kind: Option<&str>,
+    content_type: Option<&str>,
+) -> Report<bool> {
+    let id = text_id(id)?;
+    let payload = given(payload, "payload")?;
+    let carried = Carried {
+        payload,
+        content_type: content_type.unwrap_or(OCTETS),
+        kind,
+        key,
+        headers: headers.as_ref(),
+        deliver_after,
+    };
+    receive_message(id, destination, &carried)
+}
+
+#[pg_extern(
+    requires = ["work"],
+    sql = r#"
+CREATE FUNCTION idem_receive(id uuid, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL, deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL) RETURNS boolean
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_bytes_uuid_wrapper';
+"#
+)]
+#[allow(clippy::too_many_arguments)]
+fn idem_receive_bytes_uuid(
+    id: Option<Uuid>,
+    destination: Option<&str>,
+    payload: Option<&[u8]>,
+    headers: Option<JsonText>,
+    key: Option<&str>,
+    deliver_after: Option<TimestampWithTimeZone>,
+    kind: Option<&str>,
+    content_type: Option<&str>,
+) -> Report<bool> {
+    let id = uuid_id(id)?;
+    let payload = given(payload, "payload")?;
+    let carried = Carried {
+        payload,
+        content_type: content_type.unwrap_or(OCTETS),
+        kind,
+        key,
+        headers: headers.as_ref(),
+        deliver_after,
+    };
+    receive_message(id, destination, &carried)
+}
+
+/// The arguments of `idem_receive` beside the identity.
+struct Carried<'a> {
+    payload: &'a [u8],
+    content_type: &'a str,
+    kind: Option<&'a str>,
+    key: Option<&'a str>,
+    headers: Option<&'a JsonText>,
+    deliver_after: Option<TimestampWithTimeZone>,
+}
+
+fn receive_message(id: MessageId, destination: Option<&str>, carried: &Carried) -> Report<bool> {
+    let destination = given(destination, "destination")?;
+    check_len("the content_type", carried.content_type, limits::NAME_BYTES).map_err(Error::from)?;
+    if let Some(key) = carried.key {
+        check_len("the key", key, limits::KEY_BYTES).map_err(Error::from)?;
+    }
+    if let Some(kind) = carried.kind {
+        check_len("the type", kind, limits::NAME_BYTES).map_err(Error::from)?;
+    }
+    let headers = carried.headers.map(JsonText::as_str);
+    let traceparent = traceparent("the message", headers).map_err(Error::from)?;
+    let deliver_after = carried.deliver_after.map(pg_sys::TimestampTz::from);
+    if deliver_after == Some(i64::MAX) {
+        invalid(
+            "deliver_after is infinity",
+            "Give a moment, or null to deliver the message at once.",
+        )?;
+    }
+    ensure_writable(c"idem_receive()");
+    let message = Message {
+        payload: carried.payload,
+        content_type: carried.content_type,
+        kind: carried.kind,
+        key: carried.key,
+        headers,
+        traceparent,
+        deliver_after,
+    };
+    Ok(receive(id, destination, &message)?)
+}

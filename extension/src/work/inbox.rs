@@ -1,0 +1,60 @@
+//! What the inbox says of an identity, as of this moment.
+
+use super::identity::Identity;
+use crate::claim::{check_claim, slices_of};
+use crate::errors::Result;
+use crate::pg::{Found, Lookup, Table, wait_for};
+use crate::ring::Rings;
+use pgrx::pg_sys;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen {
+    Free,
+    Claimed,
+    /// By a transaction that runs.
+    InProgress {
+        xid: pg_sys::TransactionId,
+        speculative_token: u32,
+    },
+}
+
+impl Seen {
+    /// Waits until the claim in progress has come to an end. The caller holds nothing that the claim may wait for.
+    pub fn wait(self) {
+        if let Seen::InProgress { xid, speculative_token } = self {
+            wait_for(xid, speculative_token);
+        }
+    }
+}
+
+/// The slices in which a claim can stand, open to be looked at.
+pub struct Inbox(Vec<Table>);
+
+impl Inbox {
+    /// The caller has entered the rings.
+    pub fn open(identity: &Identity, rings: &Rings) -> Self {
+        Inbox(
+            slices_of(&identity.destination, rings)
+                .into_iter()
+                .map(Table::for_reading)
+                .collect(),
+        )
+    }
+
+    /// Looks once, without waiting.
+    pub fn look(&self, identity: &Identity) -> Result<Seen> {
+        let mut keys = identity.keys();
+        for slice in &self.0 {
+            let mut lookup = Lookup::new(slice, 2);
+            match lookup.find(&mut keys) {
+                Found::Nothing => (),
+                Found::Row => {
+                    check_claim(&lookup, &identity.id, identity.name)?;
+                    return Ok(Seen::Claimed);
+                }
+                Found::InProgress { xid, speculative_token } => return Ok(Seen::InProgress { xid, speculative_token }),
+            }
+        }
+        Ok(Seen::Free)
+    }
+}

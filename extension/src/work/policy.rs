@@ -1,0 +1,35 @@
+//! How often a destination tries.
+
+use crate::destination::Destination;
+use crate::errors::{Error, Result};
+use crate::pg::{self, Lookup, Table};
+use pgrx::pg_sys;
+
+/// Of a destination that nobody has configured: as idem_configure_retries has it.
+const MAX_ATTEMPTS: i32 = 10;
+
+/// The attempts that a message of the destination has.
+pub fn max_attempts(destination: &Destination) -> Result<i32> {
+    let table = Table::for_reading(pg::relation_oid(c"retry_policy").ok_or(Error::NotInstalled)?);
+    if table.is_empty() {
+        return Ok(MAX_ATTEMPTS);
+    }
+    let mut policy = Lookup::new(&table, 1);
+    // SAFETY: ScanKeyInit fills the zeroed key: the first column of the index is the destination.
+    let mut key = unsafe {
+        let mut key: [pg_sys::ScanKeyData; 1] = std::mem::zeroed();
+        pg_sys::ScanKeyInit(
+            &mut key[0],
+            1,
+            pg_sys::BTEqualStrategyNumber as u16,
+            pg_sys::F_INT4EQ.into(),
+            pg_sys::Datum::from(destination.id),
+        );
+        key
+    };
+    policy.seek(&mut key);
+    if !policy.next_settled() {
+        return Ok(MAX_ATTEMPTS);
+    }
+    Ok(policy.column(2).map_or(MAX_ATTEMPTS, |d| d.value() as i32))
+}

@@ -1,0 +1,124 @@
+//! Durable receive: the message is stored, so that its broker can forget it, and is processed later.
+
+use super::acquire::next_seq;
+use super::identity::Identity;
+use super::inbox::{Inbox, Seen};
+use super::row::NewRow;
+use super::tables::Tables;
+use crate::destination::{Interned, intern};
+use crate::errors::{Error, Result};
+use crate::pg::{self, Appender, Found, Inserted, Inserter, Lookup, Table, wait_for};
+use crate::ring;
+use crate::settings;
+use crate::sql_types::jsonb_datum;
+use idem_core::MessageId;
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+
+/// A message as it came.
+pub struct Message<'a> {
+    pub payload: &'a [u8],
+    pub content_type: &'a str,
+    pub kind: Option<&'a str>,
+    /// What keeps it in order with its like.
+    pub key: Option<&'a str>,
+    /// A JSON object, as text.
+    pub headers: Option<&'a str>,
+    pub traceparent: Option<String>,
+    pub deliver_after: Option<pg_sys::TimestampTz>,
+}
+
+/// Stores the message; `false` when it is known: received, leased, dead, or claimed. Waits for another transaction that is
+/// about to make it known.
+pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
+    let rings = ring::enter()?;
+    let destination = loop {
+        if let Interned::Known(destination) = intern(name, true)? {
+            break destination;
+        }
+    };
+    let identity = Identity { id, destination, name };
+    let inbox = Inbox::open(&identity, &rings);
+    let tables = loop {
+        match inbox.look(&identity)? {
+            Seen::Claimed => return Ok(false),
+            // Before the tables are locked: a turn is not to wait for it too.
+            seen @ Seen::InProgress { .. } => seen.wait(),
+            Seen::Free => break Tables::enter()?,
+        }
+        pgrx::check_for_interrupts!();
+    };
+    let work = Table::for_writing(tables.current);
+    let (bodies, slice) = tables.bodies()?;
+    let mut row = Lookup::new(&work, 2);
+    let mut keys = identity.keys();
+    loop {
+        match row.find(&mut keys) {
+            Found::Row => {
+                identity.check_work(&row)?;
+                return Ok(false);
+            }
+            // Who deletes a row has claimed the message, and who changes it knows it.
+            Found::InProgress { .. } if row.is_there() => {
+                identity.check_work(&row)?;
+                return Ok(false);
+            }
+            Found::InProgress { xid, speculative_token } => {
+                row.seek(&mut keys);
+                wait_for(xid, speculative_token);
+            }
+            Found::Nothing => {
+                let seq = next_seq()?;
+                let mut seen = Seen::Free;
+                let inserted = Inserter::new(&work).insert_if(&new_row(seq, slice, message).columns(&identity)?, || {
+                    seen = inbox.look(&identity)?;
+                    Ok::<_, Error>(seen == Seen::Free)
+                })?;
+                match (inserted, seen) {
+                    (Inserted::Yes, _) => {
+                        append_body(bodies, seq, message)?;
+                        return Ok(true);
+                    }
+                    (Inserted::Refused, Seen::Claimed) => return Ok(false),
+                    // The row was taken back: the claim does not wait for it.
+                    (Inserted::Refused, seen) => seen.wait(),
+                    (Inserted::Taken, _) => (),
+                }
+            }
+        }
+        pgrx::check_for_interrupts!();
+    }
+}
+
+fn new_row<'a>(seq: i64, slice: i16, message: &Message<'a>) -> NewRow<'a> {
+    let now = pg::clock();
+    NewRow {
+        seq,
+        token: 0,
+        // A moment that has passed does not overtake those who came before.
+        due_at: message.deliver_after.map_or(now, |after| after.max(now)),
+        received_at: now,
+        attempt: 0,
+        body: Some(slice),
+        leased: false,
+        order_key: message.key,
+    }
+}
+
+fn append_body(slice: pg_sys::Oid, seq: i64, message: &Message) -> Result<()> {
+    let inherited = settings::TRACEPARENT.get();
+    let inherited = inherited.as_ref().and_then(|t| t.to_str().ok()).filter(|t| !t.is_empty());
+    let headers = match message.headers {
+        Some(headers) => jsonb_datum(headers)?,
+        None => None,
+    };
+    Appender::open(slice).append(&[
+        seq.into_datum(),
+        message.payload.into_datum(),
+        message.content_type.into_datum(),
+        message.kind.into_datum(),
+        headers,
+        message.traceparent.as_deref().or(inherited).into_datum(),
+    ]);
+    Ok(())
+}
