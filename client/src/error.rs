@@ -1,5 +1,7 @@
 //! What can go wrong, and whether it makes sense to try again.
 
+#[cfg(feature = "runtime")]
+use std::time::Duration;
 use std::{error::Error as _, io, sync::Arc};
 
 use tokio_postgres::error::{DbError, Severity, SqlState};
@@ -43,6 +45,18 @@ pub enum Error {
     #[cfg(feature = "runtime")]
     #[error("the handler failed: {0}")]
     Handler(HandlerError),
+    /// The handler failed under a lease. The database has counted the attempt, and says when the next one is due.
+    #[cfg(feature = "runtime")]
+    #[error("the attempt failed, and the next one is due in {retry_after:?}: {error}")]
+    Attempt {
+        /// Why.
+        error: HandlerError,
+        /// How long the message rests.
+        retry_after: Duration,
+    },
+    /// The lease ran out or was taken over while the work went on: nothing was completed, and somebody else may be at it.
+    #[error("the lease of the message is lost")]
+    LeaseLost,
     /// The handler kept its [`Tx`](crate::Tx) beyond its end. The connection was closed, which rolls back.
     #[cfg(feature = "runtime")]
     #[error("the handler has kept its transaction: drop it before the handler ends")]
@@ -70,8 +84,8 @@ pub enum ErrorKind {
     AmbiguousCommit,
     /// A read-only transaction or a standby (25006): connect to the primary.
     ReadOnly,
-    /// It is not held (55000): effects without a claim in this transaction, or a batch of a relay whose token is stale. Also
-    /// what a relay is told whose transaction ids went backwards.
+    /// It is not held (55000): effects without a claim in this transaction, a lease or a batch of a relay whose token is stale, or
+    /// a call that was never begun. Also what a relay is told whose transaction ids went backwards.
     NotClaimed,
     /// There is no relay, or no role, of this name (42704).
     NotFound,
@@ -100,7 +114,7 @@ impl Error {
             #[cfg(feature = "runtime")]
             Self::Handler(error) if error.is_terminal() => ErrorKind::Terminal,
             #[cfg(feature = "runtime")]
-            Self::Handler(error) => error
+            Self::Handler(error) | Self::Attempt { error, .. } => error
                 .database_kind()
                 .filter(|kind| kind.is_retryable())
                 .unwrap_or(ErrorKind::Handler),
@@ -109,6 +123,7 @@ impl Error {
             #[cfg(feature = "runtime")]
             Self::TransactionKept => ErrorKind::Terminal,
             Self::AmbiguousCommit(_) => ErrorKind::AmbiguousCommit,
+            Self::LeaseLost => ErrorKind::NotClaimed,
             Self::Unexpected(_) => ErrorKind::Other,
             Self::Database(error) => ErrorKind::of(error),
         }

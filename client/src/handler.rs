@@ -4,7 +4,7 @@ use std::{error::Error as StdError, fmt, future::Future};
 
 use tokio_postgres::error::DbError;
 
-use crate::{Effect, Error, ErrorKind, Message, Tx};
+use crate::{Effect, Error, ErrorKind, Message, Tx, journal::CallFailed};
 
 /// What a handler answers: the effects to record, or why it failed.
 pub type Handled = Result<Vec<Effect>, HandlerError>;
@@ -27,8 +27,26 @@ where
     }
 }
 
+/// The work on one message without a transaction and without a lease: see [`Idem::process_checked`](crate::Idem::process_checked).
+///
+/// A closure is one: `|message: Message| async move { ...; Ok(vec![effect]) }`.
+pub trait CheckedHandler: Send + Sync + 'static {
+    /// Does the work, which is claimed when it has succeeded.
+    fn handle(&self, message: Message) -> impl Future<Output = Handled> + Send;
+}
+
+impl<F, Fut> CheckedHandler for F
+where
+    F: Fn(Message) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Handled> + Send,
+{
+    fn handle(&self, message: Message) -> impl Future<Output = Handled> + Send {
+        self(message)
+    }
+}
+
 /// Why a handler failed: any error, which `?` takes, or a [terminal](Self::terminal) one. [`Error::Decode`], as
-/// [`Message::json`] answers it, is terminal by itself.
+/// [`Message::json`] answers it, is terminal by itself, and so is a call that was [refused for good](CallFailed::is_terminal).
 ///
 /// It is not a [`std::error::Error`] itself, so that every error converts into it.
 pub struct HandlerError {
@@ -80,8 +98,9 @@ impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for HandlerError {
         let source = source.into();
         // A payload that cannot be read today cannot be read tomorrow.
         let is_unreadable = matches!(source.downcast_ref(), Some(Error::Decode(_)));
+        let is_refused = source.downcast_ref().is_some_and(CallFailed::is_terminal);
         Self {
-            is_terminal: is_unreadable || source.is::<TerminalError>(),
+            is_terminal: is_unreadable || is_refused || source.is::<TerminalError>(),
             source,
         }
     }

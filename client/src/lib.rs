@@ -12,6 +12,8 @@ mod destination;
 mod effect;
 mod error;
 mod id;
+pub mod journal;
+pub mod lease;
 mod outbox;
 mod outcome;
 mod recorded;
@@ -45,6 +47,8 @@ mod relay;
 #[cfg(feature = "runtime")]
 mod settlement;
 #[cfg(feature = "runtime")]
+mod step;
+#[cfg(feature = "runtime")]
 mod stored;
 #[cfg(feature = "runtime")]
 mod telemetry;
@@ -72,7 +76,7 @@ pub use consumer::{Batches, Consumer, Delivery, Receipt, Source, Summary, Transp
 #[cfg(feature = "runtime")]
 pub use filter::{After, Before, Filter};
 #[cfg(feature = "runtime")]
-pub use handler::{Handled, Handler, HandlerError, TerminalError};
+pub use handler::{CheckedHandler, Handled, Handler, HandlerError, TerminalError};
 #[cfg(feature = "runtime")]
 pub use layer::{IdemLayer, IdemService, Protected, ServiceHandler, service_handler};
 #[cfg(feature = "runtime")]

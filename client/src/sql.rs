@@ -14,11 +14,9 @@ pub(crate) fn literal(text: &str) -> Result<String, Error> {
 }
 
 /// The longest reason or error that the server keeps, in bytes.
-#[cfg(feature = "runtime")]
 const LONGEST_REASON_BYTES: usize = 8192;
 
 /// As much of a reason or an error as the server takes.
-#[cfg(feature = "runtime")]
 pub(crate) fn kept(reason: &str) -> String {
     // PostgreSQL has no texts with a zero byte.
     let mut reason = reason.replace('\0', "\u{fffd}");
@@ -34,7 +32,6 @@ pub(crate) fn kept(reason: &str) -> String {
 mod tests {
     use super::*;
 
-    #[cfg(feature = "runtime")]
     #[test]
     fn a_reason_is_cut_to_what_the_server_keeps() {
         assert_eq!(kept("no route"), "no route");

@@ -33,6 +33,14 @@ async fn single(idem: &Idem, pool: &Pool, route: &Route, message: &Message) -> R
     match &route.work {
         Work::Handle(handler) => idem.process(pool, message, unharmed(handler)).await,
         Work::Store => store(idem, pool, &route.destination, message).await,
+        Work::Leased(handler) => {
+            let handle = |work, message| harmless(async move { handler.handle_boxed(work, message).await });
+            idem.process_leased(pool, message, handle).await
+        }
+        Work::Checked(handler) => {
+            let handle = |message| harmless(async move { handler.handle_boxed(message).await });
+            idem.process_checked(pool, message, handle).await
+        }
     }
 }
 
@@ -43,6 +51,7 @@ async fn batch(idem: &Idem, pool: &Pool, route: &Route, messages: &[Message]) ->
         Work::Store => store_batch(idem, pool, &route.destination, messages)
             .await
             .unwrap_or_default(),
+        Work::Leased(_) | Work::Checked(_) => Vec::new(),
     }
 }
 
@@ -51,11 +60,13 @@ fn unharmed(handler: &Arc<dyn AnyHandler>) -> impl Fn(Tx, Message) -> BoxFuture<
     let handler = Arc::clone(handler);
     move |tx, message| {
         let handler = Arc::clone(&handler);
-        let work = async move { handler.handle_boxed(tx, message).await };
-        unwinding(work)
-            .map(|handled| handled.unwrap_or_else(|panic| Err(HandlerError::from(panic))))
-            .boxed()
+        harmless(async move { handler.handle_boxed(tx, message).await }).boxed()
     }
+}
+
+/// A handler's work, whose panics are errors.
+async fn harmless(work: impl Future<Output = Handled>) -> Handled {
+    unwinding(work).await.unwrap_or_else(|panic| Err(HandlerError::from(panic)))
 }
 
 /// A panic of somebody else's code.

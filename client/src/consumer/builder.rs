@@ -8,7 +8,7 @@ use super::{
     routes::{Routes, Work},
     runtime::{self, Runtime},
 };
-use crate::{Error, Handler, Idem, Message, Source, Summary, describe_metrics};
+use crate::{CheckedHandler, Error, Handler, Idem, Message, Source, Summary, describe_metrics, lease::LeasedHandler};
 
 /// Fetches messages from a [`Source`], processes each once, and tells the broker what became of it.
 ///
@@ -116,6 +116,23 @@ impl<S: Source> Consumer<S> {
         self
     }
 
+    /// The same for a handler that works without a transaction, under a lease that is renewed meanwhile: see
+    /// [`Idem::process_leased`].
+    ///
+    /// Its failures are counted by the database, which says when the message comes again, and keeps those that fail too often
+    /// among its dead letters: [`max_deliveries`](Self::max_deliveries) and [`back_off`](Self::back_off) are not for it.
+    pub fn handle_leased(mut self, destination: &str, handler: impl LeasedHandler) -> Self {
+        self.routes.set_last(destination, Work::leased(handler));
+        self
+    }
+
+    /// The same for a handler that works without a transaction and without a lease: what is known is skipped before it works, and
+    /// the message is claimed with its effects after it has succeeded. **Not exactly once**: see [`Idem::process_checked`].
+    pub fn handle_checked(mut self, destination: &str, handler: impl CheckedHandler) -> Self {
+        self.routes.set_last(destination, Work::checked(handler));
+        self
+    }
+
     /// Who handles the messages that `matches` says yes to, and their destination. The first route that matches wins.
     ///
     /// A message that nobody takes is refused, with a warning.
@@ -126,6 +143,17 @@ impl<S: Source> Consumer<S> {
         handler: impl Handler,
     ) -> Self {
         self.routes.add(matches, destination, Work::handle(handler));
+        self
+    }
+
+    /// A route whose handler works [under a lease](Self::handle_leased).
+    pub fn route_leased(
+        mut self,
+        matches: impl Fn(&Message) -> bool + Send + Sync + 'static,
+        destination: &str,
+        handler: impl LeasedHandler,
+    ) -> Self {
+        self.routes.add(matches, destination, Work::leased(handler));
         self
     }
 
@@ -178,8 +206,8 @@ impl<S: Source> Consumer<S> {
     /// Consumes until `shutdown` completes or the source has ended: then nothing is fetched any more, what is being processed
     /// is finished and settled, and what waits is given back.
     ///
-    /// [`Error::Invalid`] before anything is fetched when there is no handler, a destination has no valid name, or a
-    /// number is zero. Nothing else ends it. Dropping the future rolls back what is open and settles nothing.
+    /// [`Error::Invalid`] before anything is fetched when there is no handler, a destination has no valid name or a policy that its
+    /// handler cannot keep, or a number is zero. Nothing else ends it. Dropping the future rolls back what is open and settles nothing.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<Summary, Error> {
         self.settings.check()?;
         let runtime = Runtime::new(self)?;

@@ -4,7 +4,11 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use crate::{Destination, Error, Handled, Handler, Message, Tx};
+use crate::{
+    CheckedHandler, Destination, Error, Handled, Handler, Idem, Message, Tx,
+    lease::{self, LeasedHandler},
+    policy::check_leased,
+};
 
 /// The routes in their order; the one without a condition comes last.
 #[derive(Default)]
@@ -26,11 +30,23 @@ pub(super) enum Work {
     Handle(Arc<dyn AnyHandler>),
     /// They are stored in the inbox, for whoever handles them later.
     Store,
+    /// They are handled without a transaction, each under a lease.
+    Leased(Arc<dyn AnyLeasedHandler>),
+    /// They are handled without a transaction, and claimed afterwards.
+    Checked(Arc<dyn AnyCheckedHandler>),
 }
 
 impl Work {
     pub(super) fn handle(handler: impl Handler) -> Self {
         Self::Handle(Arc::new(handler))
+    }
+
+    pub(super) fn leased(handler: impl LeasedHandler) -> Self {
+        Self::Leased(Arc::new(handler))
+    }
+
+    pub(super) fn checked(handler: impl CheckedHandler) -> Self {
+        Self::Checked(Arc::new(handler))
     }
 }
 
@@ -53,8 +69,9 @@ impl Routes {
         self.last = Some(Entry::new(|_| true, destination, work));
     }
 
-    /// The table that messages are looked up in. [`Error::Invalid`] without any handler, or for a name that is none.
-    pub(super) fn check(self) -> Result<Table, Error> {
+    /// The table that messages are looked up in. [`Error::Invalid`] without any handler, for a name that is none, or for a policy
+    /// that its handler cannot keep.
+    pub(super) fn check(self, idem: &Idem) -> Result<Table, Error> {
         let routes = self.routes.into_iter().chain(self.last);
         let table: Vec<Route> = routes
             .enumerate()
@@ -67,6 +84,13 @@ impl Routes {
                 })
             })
             .collect::<Result<_, Error>>()?;
+        for route in &table {
+            let policy = &idem.settings().policies.of(route.destination.as_str()).policy;
+            if let Work::Leased(_) = route.work {
+                check_leased(policy)
+                    .map_err(|why| Error::Invalid(format!("destination {:?}: {why}", route.destination.as_str())))?;
+            }
+        }
         if table.is_empty() {
             return Err(Error::Invalid(
                 "a consumer needs a handler: give it one with `handle` or `route`".into(),
@@ -91,6 +115,28 @@ pub(super) struct Route {
     matches: Box<dyn Fn(&Message) -> bool + Send + Sync>,
     pub(super) destination: Destination,
     pub(super) work: Work,
+}
+
+/// A [`LeasedHandler`] whose type is forgotten.
+pub(super) trait AnyLeasedHandler: Send + Sync {
+    fn handle_boxed(&self, work: lease::Work, message: Message) -> BoxFuture<'_, Handled>;
+}
+
+impl<H: LeasedHandler> AnyLeasedHandler for H {
+    fn handle_boxed(&self, work: lease::Work, message: Message) -> BoxFuture<'_, Handled> {
+        Box::pin(self.handle(work, message))
+    }
+}
+
+/// A [`CheckedHandler`] whose type is forgotten.
+pub(super) trait AnyCheckedHandler: Send + Sync {
+    fn handle_boxed(&self, message: Message) -> BoxFuture<'_, Handled>;
+}
+
+impl<H: CheckedHandler> AnyCheckedHandler for H {
+    fn handle_boxed(&self, message: Message) -> BoxFuture<'_, Handled> {
+        Box::pin(self.handle(message))
+    }
 }
 
 /// A [`Handler`] whose type is forgotten.

@@ -107,8 +107,8 @@ impl<S: Source> Runtime<S> {
             .min(Semaphore::MAX_PERMITS);
         Ok(Self {
             pool: consumer.pool,
+            routes: consumer.routes.check(&consumer.idem)?,
             idem: consumer.idem,
-            routes: consumer.routes.check()?,
             settings,
             intake: Mutex::new(Intake::new(consumer.source)),
             room: Arc::new(Semaphore::new(capacity)),

@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct Summary {
     /// Handled and committed.
     pub handled: u64,
-    /// Handled before, and acknowledged.
+    /// Handled or put into the database's dead letters before, and acknowledged.
     pub duplicates: u64,
     /// Acknowledged by a filter, unhandled.
     pub stopped: u64,
     /// Failed attempts after which the message comes again: from its broker or, where order is kept, in place.
     pub retried: u64,
-    /// Refused.
+    /// Refused, or put into the database's dead letters.
     pub rejected: u64,
     /// Given back through no fault of their own: the database was away, a commit was ambiguous, the consumer was stopped.
     pub given_back: u64,

@@ -7,6 +7,9 @@ use tokio_postgres::error::DbError;
 use super::summary::Outcome;
 use crate::{Error, ErrorKind, Processed, Settlement};
 
+/// Whoever has the lease now says how long it is.
+const AFTER_A_LOSS: Duration = Duration::from_millis(100);
+
 #[derive(Debug)]
 pub(super) enum Verdict {
     /// It is over.
@@ -23,6 +26,9 @@ impl Verdict {
     pub(super) fn of(processed: Result<Processed, Error>) -> Self {
         match processed {
             Ok(processed) => Self::of_processed(&processed),
+            // The database has counted it, and knows when.
+            Err(Error::Attempt { retry_after, .. }) => Self::Again { after: retry_after },
+            Err(Error::LeaseLost) => Self::Again { after: AFTER_A_LOSS },
             Err(error) if is_unfit(&error) => Self::Away(error),
             // At each attempt the database could be reached, and at each the handler has lost it. Were that no failure, a message
             // that ends its session, by taking too long for example, would come for ever.
@@ -47,6 +53,8 @@ impl Verdict {
         match (processed, processed.settlement()) {
             (Processed::New { .. } | Processed::Unprotected { .. }, settlement) => Self::Over(settlement, Outcome::Handled),
             (Processed::Duplicate { .. }, settlement) => Self::Over(settlement, Outcome::Duplicate),
+            (Processed::Buried { .. }, settlement) => Self::Over(settlement, Outcome::Rejected),
+            (Processed::Dead, settlement) => Self::Over(settlement, Outcome::Duplicate),
             (_, Settlement::Retry { after }) => Self::Again { after },
             (_, settlement @ Settlement::Reject { .. }) => Self::Over(settlement, Outcome::Rejected),
             (_, settlement @ Settlement::Acknowledge) => Self::Over(settlement, Outcome::Stopped),

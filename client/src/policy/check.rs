@@ -7,6 +7,10 @@ use crate::{OnDuplicate, Policy, Store, Style};
 /// What the server takes as a retention, and more than any cache is asked to keep.
 const LONGEST: Duration = Duration::from_secs(10 * 366 * 86_400);
 
+/// What a lease can be.
+const SHORTEST_LEASE: Duration = Duration::from_millis(100);
+const LONGEST_LEASE: Duration = Duration::from_secs(86_400);
+
 pub(super) fn check(policy: &Policy) -> Result<(), String> {
     policy.id.check()?;
     if let Some(retention) = policy.retention
@@ -21,6 +25,15 @@ pub(super) fn check(policy: &Policy) -> Result<(), String> {
     }
     if policy.retry.base > policy.retry.cap {
         return Err("the first pause (retry.base) is longer than the longest one (retry.cap)".into());
+    }
+    if !(SHORTEST_LEASE..=LONGEST_LEASE).contains(&policy.lease) {
+        return Err(format!(
+            "a lease is between 100 milliseconds and one day, not {:?}",
+            policy.lease
+        ));
+    }
+    if policy.count_attempts {
+        check_leased(policy).map_err(|why| format!("count-attempts: {why}"))?;
     }
     check_capacity(policy.memory_capacity)?;
     policy.memory_ttl.map_or(Ok(()), check_time_to_live)?;
@@ -40,6 +53,20 @@ pub(super) fn check(policy: &Policy) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// What a policy asks for that a lease does not do.
+pub(crate) fn check_leased(policy: &Policy) -> Result<(), String> {
+    let not_with_a_lease = [
+        (policy.store == Store::Memory, "store memory"),
+        (policy.style == Style::CheckOnly, "style check-only"),
+        (policy.fingerprint, "fingerprint"),
+        (policy.expire, "expire"),
+    ];
+    match not_with_a_lease.iter().find(|(is_asked, _)| *is_asked) {
+        Some((_, what)) => Err(format!("{what} is not for messages that are leased")),
+        None => Ok(()),
+    }
 }
 
 pub(crate) fn check_capacity(messages: u64) -> Result<(), String> {

@@ -15,7 +15,7 @@ pub use identity::{IdFunction, IdStrategy, MissingId};
 pub use policies::Policies;
 pub use rule::Rule;
 pub(crate) use {
-    check::{check_capacity, check_time_to_live},
+    check::{check_capacity, check_leased, check_time_to_live},
     table::{Entry, Table},
 };
 
@@ -48,6 +48,11 @@ pub struct Policy {
     pub expire: bool,
     /// The isolation level of the transaction.
     pub isolation: Isolation,
+    /// How long a message is leased at a time; the lease is renewed while its handler works.
+    pub lease: Duration,
+    /// Whether the database counts the attempts at messages that their broker delivers again: so one that kills its consumer is
+    /// counted too, and is put into the dead letters when its attempts are used up.
+    pub count_attempts: bool,
     /// How conflicts and lost connections are retried before the message goes back to its broker.
     pub retry: Retry,
 }
@@ -67,6 +72,8 @@ impl Default for Policy {
             fingerprint: false,
             expire: false,
             isolation: Isolation::Default,
+            lease: Duration::from_secs(30),
+            count_attempts: false,
             retry: Retry::default(),
         }
     }

@@ -28,6 +28,9 @@ pub struct Rule {
     fingerprint: Option<bool>,
     expire: Option<bool>,
     isolation: Option<Isolation>,
+    #[serde(deserialize_with = "duration")]
+    lease: Option<Duration>,
+    count_attempts: Option<bool>,
     retry: RetryRule,
 }
 
@@ -115,6 +118,20 @@ impl Rule {
         self
     }
 
+    /// How long a message is leased at a time, 100 milliseconds to one day. The lease is renewed while its handler works; a message
+    /// whose consumer was killed comes again when it ends.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// Whether the database counts the attempts at messages that their broker delivers again, or does not count itself. Each of
+    /// these costs one transaction more, and a connection now and then beside that of the handler.
+    pub fn count_attempts(mut self, count_attempts: bool) -> Self {
+        self.count_attempts = Some(count_attempts);
+        self
+    }
+
     /// How often a message is tried before it goes back to its broker, the first attempt included; `retry.max-attempts` in
     /// a file.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
@@ -145,6 +162,8 @@ impl Rule {
             fingerprint: self.fingerprint.unwrap_or(less_exact.fingerprint),
             expire: self.expire.unwrap_or(less_exact.expire),
             isolation: self.isolation.unwrap_or(less_exact.isolation),
+            lease: self.lease.unwrap_or(less_exact.lease),
+            count_attempts: self.count_attempts.unwrap_or(less_exact.count_attempts),
             retry: crate::Retry {
                 max_attempts: self.retry.max_attempts.unwrap_or(retry.max_attempts),
                 base: self.retry.base.unwrap_or(retry.base),

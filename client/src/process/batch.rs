@@ -8,6 +8,7 @@ use tracing::Instrument;
 use crate::{
     Effect, Error, ErrorKind, Handled, Idem, Message, MessageId, OnDuplicate, Processed, Style, Tx,
     process::{
+        counted,
         engine::{self, Doubt, Work},
         front::{Prepared, Ready},
         session::Session,
@@ -29,7 +30,7 @@ impl Idem {
     /// alone: a handler may run twice for each. The second of two messages with one id is a duplicate.
     ///
     /// Neighbours share a transaction when they are of one destination, have an id, and their policy is to claim first in the
-    /// database; nor may it say not to wait, to compare fingerprints, to expire, or to read the effects of duplicates. Others
+    /// database; nor may it say not to wait, to compare fingerprints, to expire, to read the effects of duplicates, or to count this delivery. Others
     /// are processed one by one.
     #[must_use = "each answer says what to tell the broker"]
     pub async fn process_batch<F, Fut>(&self, pool: &Pool, messages: &[Message], handler: F) -> Vec<Result<Processed, Error>>
@@ -114,6 +115,7 @@ impl Idem {
                 (Some((_, Err(error))), None) if is_away(error, &doubt) => {
                     Err(Error::Pool("the database was away for the message before".into()))
                 }
+                _ if counted::counts(&ready) => self.process_counted(pool, &ready, handler).await,
                 _ => engine::run(&self.work(pool, &ready), handler, doubt.clone()).await,
             };
             answers.push((place, self.conclude(ready, processed).await));
@@ -127,7 +129,7 @@ fn is_sharing(ready: &Ready) -> bool {
     let policy = ready.policy();
     // A claim of many knows none of these options, and what the first of two equals records can be read only after it.
     let is_plain = policy.wait && !policy.fingerprint && !policy.expire && policy.on_duplicate != OnDuplicate::Effects;
-    ready.id.is_some() && policy.style == Style::Eager && is_plain
+    ready.id.is_some() && policy.style == Style::Eager && is_plain && !counted::counts(ready)
 }
 
 /// Whether the database could not be reached. What a handler met may be its own doing.

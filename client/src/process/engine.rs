@@ -1,6 +1,6 @@
 //! One message through its transaction, again and again until it is known what became of it.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use deadpool_postgres::Pool;
@@ -8,6 +8,7 @@ use tracing::{Instrument, Span};
 
 use crate::{
     Destination, Effect, Error, Handled, Message, MessageId, OnDuplicate, Policy, Processed, Retry, Style, Tx,
+    lease::Held,
     process::{Settings, claim::Outcome, session::Session},
     telemetry,
 };
@@ -22,6 +23,8 @@ pub(crate) struct Work<'w> {
     pub(crate) destination: &'w Destination,
     pub(crate) policy: &'w Policy,
     pub(crate) settings: &'w Settings,
+    /// Completed in place of a claim, where attempts are counted.
+    pub(crate) held: Option<&'w Held>,
     /// What happens to the message happens in this span.
     pub(crate) span: &'w Span,
 }
@@ -45,7 +48,7 @@ where
     F: Fn(Tx, Message) -> Fut,
     Fut: Future<Output = Handled>,
 {
-    let mut pauses = pauses(&work.policy.retry);
+    let mut pauses = back_off(&work.policy.retry).build();
     loop {
         let error = match attempt(work, handler, &mut doubt).await {
             Ok(processed) => return Ok(processed),
@@ -72,13 +75,12 @@ impl Work<'_> {
 }
 
 /// The pauses between attempts. A random half is added to a half that grows, so that those who lost together do not meet again.
-fn pauses(retry: &Retry) -> impl Iterator<Item = Duration> + use<> {
+pub(crate) fn back_off(retry: &Retry) -> ExponentialBuilder {
     ExponentialBuilder::new()
         .with_min_delay(retry.base / 2)
         .with_max_delay(retry.cap / 2)
         .with_max_times(retry.max_attempts.saturating_sub(1) as usize)
         .with_jitter()
-        .build()
 }
 
 async fn attempt<F, Fut>(work: &Work<'_>, handler: &F, doubt: &mut Doubt) -> Result<Processed, Error>
@@ -86,8 +88,14 @@ where
     F: Fn(Tx, Message) -> Fut,
     Fut: Future<Output = Handled>,
 {
+    if let (Some(held), Some(_)) = (work.held, &doubt) {
+        // Waits for the transaction in doubt, and is refused if that has completed the message.
+        held.extend_on(work.pool).await?;
+        *doubt = None;
+    }
     let mut session = Session::borrow(work.pool, work.settings).await?;
     let processed = match (work.id, work.policy.style) {
+        _ if let Some(held) = work.held => complete_last(&mut session, work, handler, held).await,
         (None, _) => unclaimed(&mut session, work, handler, None).await,
         (Some(id), Style::CheckOnly) => unclaimed(&mut session, work, handler, Some(id)).await,
         // A handler that runs before its claim would meet its own writes, should the commit in doubt have taken effect.
@@ -142,6 +150,18 @@ where
         return not_claimed(session, work, id, outcome).await;
     }
     record(session, work, id, &effects).await
+}
+
+/// In place of a claim: the lease is what nobody else has.
+async fn complete_last<F, Fut>(session: &mut Session, work: &Work<'_>, handler: &F, held: &Held) -> Result<Processed, Error>
+where
+    F: Fn(Tx, Message) -> Fut,
+    Fut: Future<Output = Handled>,
+{
+    session.begin(work.policy.isolation).await?;
+    let effects = session.work(handler, work.message).await?;
+    let effects = session.complete_and_commit(held, &effects).await?;
+    Ok(Processed::New { effects })
 }
 
 /// Without a claim: after a check, or (`None`) without protection.

@@ -2,9 +2,12 @@
 
 mod batch;
 mod builder;
+mod checked;
 mod claim;
+mod counted;
 mod engine;
 mod front;
+mod leased;
 mod processed;
 mod savepoint;
 mod session;
@@ -26,8 +29,8 @@ use crate::{Destination, Error, Handled, Message};
 pub use builder::IdemBuilder;
 pub use processed::Processed;
 pub use savepoint::Savepoint;
-pub(crate) use tx::Loan;
 pub use tx::Tx;
+pub(crate) use {engine::back_off, session::leaves_connection_sound, tx::Loan};
 
 /// Processes messages so that each takes effect once. Cheap to clone; one for a whole application.
 #[derive(Clone, Debug, Default)]
@@ -81,7 +84,10 @@ impl Idem {
             let handled = handler(tx, message.clone());
             async move { self.filter_effects(&message, handled.await?).await }
         };
-        let processed = engine::run(&self.work(pool, &ready), &handler, None).await;
+        let processed = match counted::counts(&ready) {
+            true => self.process_counted(pool, &ready, &handler).await,
+            false => engine::run(&self.work(pool, &ready), &handler, None).await,
+        };
         self.conclude(ready, processed).await
     }
 
@@ -93,6 +99,7 @@ impl Idem {
             destination: &ready.destination,
             policy: ready.policy(),
             settings: &self.settings,
+            held: None,
             span: ready.processing.span(),
         }
     }

@@ -28,6 +28,18 @@ pub enum Processed {
     },
     /// Another transaction is at it, and the policy says not to wait.
     InProgress,
+    /// It is leased by somebody else, or rests after a failure.
+    Leased {
+        /// What is left of the lease or of the rest.
+        retry_after: Duration,
+    },
+    /// It failed for good or too often, and is among the database's dead letters now.
+    Buried {
+        /// Why.
+        reason: String,
+    },
+    /// It has been among the database's dead letters before.
+    Dead,
     /// Another message was handled under this id.
     Mismatch,
     /// Sent so long ago that it can no longer be told from a duplicate.
@@ -44,6 +56,9 @@ impl Processed {
     pub fn settlement(&self) -> Settlement {
         match self {
             Self::New { .. } | Self::Unprotected { .. } | Self::Duplicate { .. } => Settlement::Acknowledge,
+            // The database keeps it, with its payload.
+            Self::Buried { .. } | Self::Dead => Settlement::Acknowledge,
+            Self::Leased { retry_after } => Settlement::Retry { after: *retry_after },
             Self::Stopped { settlement } => settlement.clone(),
             Self::InProgress => Settlement::Retry {
                 after: Duration::from_millis(100),
@@ -60,6 +75,7 @@ impl Error {
     /// Never [`Settlement::Acknowledge`]. What the same message would meet again is refused, all else comes again.
     pub fn settlement(&self) -> Settlement {
         match self.kind() {
+            _ if let Self::Attempt { retry_after, .. } = self => Settlement::Retry { after: *retry_after },
             ErrorKind::Invalid | ErrorKind::MissingId | ErrorKind::Terminal => Settlement::reject(self.to_string()),
             _ => Settlement::RETRY,
         }

@@ -15,6 +15,7 @@ use crate::{
     Destination, Effect, Error, ErrorKind, Handled, Isolation, Message, MessageId, RecordedEffect, Tx,
     begin::only_value,
     claim::RECORD_EFFECTS,
+    lease::{COMPLETE, Held},
     outbox::Send,
     process::{Settings, claim, claim::Outcome, engine::Work, tx::Loan},
     recorded::EFFECTS,
@@ -173,6 +174,26 @@ impl Session {
         ids.collect()
     }
 
+    /// Completes a lease with the effects and commits, in one round trip; answers their message ids.
+    pub(crate) async fn complete_and_commit(&mut self, held: &Held, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
+        let (token, list) = (held.token(), Json(effects));
+        let (id, destination) = (held.id(), held.destination());
+        let parameters = [
+            id.parameter(),
+            destination.parameter(),
+            (&token as _, Type::INT8),
+            (&list as _, Type::JSONB),
+        ];
+        let complete = self
+            .request(COMPLETE, parameters, span::of_message("complete", id, destination))
+            .await?;
+        let rows = self.request_and_commit(&[complete]).await?;
+        match rows.first().map(Vec::as_slice) {
+            Some([row]) => Ok(row.try_get(0)?),
+            other => Err(Error::Unexpected(format!("{other:?} to a completion"))),
+        }
+    }
+
     /// Puts effects into the outbox that belong to no claim, and commits, in one round trip; answers their message ids.
     pub(crate) async fn send_and_commit(&mut self, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
         let sends = effects.iter().map(Send::of).collect::<Result<Vec<_>, _>>()?;
@@ -254,7 +275,7 @@ impl Session {
 }
 
 /// Whether the connection can serve others after this. What is not known to be harmless is not.
-fn leaves_connection_sound(error: &Error) -> bool {
+pub(crate) fn leaves_connection_sound(error: &Error) -> bool {
     // A server that takes no writes may have been replaced: a new connection leads to the one that does.
     let is_useless = |kind| matches!(kind, ErrorKind::ConnectionLost | ErrorKind::ReadOnly);
     match error {

@@ -1,0 +1,71 @@
+//! Check before, record only after success: for a handler that is not transactional and keeps no lease either.
+
+use std::future::Future;
+
+use deadpool_postgres::Pool;
+use tracing::Instrument;
+
+use super::{
+    Idem, engine,
+    front::{Prepared, Ready},
+    leased::duplicate,
+};
+use crate::{
+    Error, Handled, Message, Processed, Tx, is_claimed,
+    step::{Step, again},
+};
+
+impl Idem {
+    /// Skips the message if it is known, lets `handler` work without a transaction, and claims it with its effects afterwards.
+    ///
+    /// **Not exactly once**: the handler works again when it was killed before the claim, and two of them can work on one message
+    /// at the same time, of which one learns at its end that it is a duplicate. For work that may be done twice and rarely should
+    /// be; [`process_leased`](Self::process_leased) keeps others away while it goes on, and counts attempts.
+    pub async fn process_checked<F, Fut>(&self, pool: &Pool, message: &Message, handler: F) -> Result<Processed, Error>
+    where
+        F: FnOnce(Message) -> Fut,
+        Fut: Future<Output = Handled>,
+    {
+        let ready = match self.prepare(message).await? {
+            Prepared::Ready(ready) => ready,
+            Prepared::Done(processed) => return Ok(processed),
+        };
+        let span = ready.processing.span().clone();
+        let processed = self.check_and_record(pool, &ready, handler).instrument(span).await;
+        self.conclude(ready, processed).await
+    }
+
+    async fn check_and_record<F, Fut>(&self, pool: &Pool, ready: &Ready, handler: F) -> Result<Processed, Error>
+    where
+        F: FnOnce(Message) -> Fut,
+        Fut: Future<Output = Handled>,
+    {
+        let policy = ready.policy();
+        if let Some(id) = &ready.id {
+            let is_known = again(policy.retry, || async {
+                let step = Step::begin(pool).await?;
+                let is_known = step.run(is_claimed(step.client(), id, &ready.destination)).await;
+                step.end(is_known)
+            });
+            if is_known.await? {
+                return duplicate(pool, policy, id, &ready.destination).await;
+            }
+        }
+        let handled = async {
+            self.filter_effects(&ready.message, handler(ready.message.clone()).await?)
+                .await
+        };
+        let effects = handled.await.map_err(Error::Handler)?;
+        // The transaction of any other handler, whose work is done already.
+        let record = |tx: Tx, _: Message| {
+            drop(tx);
+            let effects = effects.clone();
+            async { Ok(effects) }
+        };
+        let processed = engine::run(&self.work(pool, ready), &record, None).await;
+        if let Ok(Processed::Duplicate { .. }) = &processed {
+            tracing::warn!(destination = %ready.destination, "a message was handled twice at the same time");
+        }
+        processed
+    }
+}

@@ -1,0 +1,67 @@
+//! Attempts that the database counts: a lease around the transaction of an eager or reactive handler.
+
+use std::future::Future;
+
+use deadpool_postgres::Pool;
+
+use super::{
+    Idem,
+    engine::{self, Work},
+    front::Ready,
+    leased::Leases,
+};
+use crate::{Error, ErrorKind, Handled, Message, Processed, Style, Tx, consumer::is_unfit, lease::Lease};
+
+/// Whether this delivery is counted: its broker has delivered it before, or does not say.
+pub(super) fn counts(ready: &Ready) -> bool {
+    let policy = ready.policy();
+    let is_first = ready.message.deliveries() == Some(1);
+    policy.count_attempts && ready.id.is_some() && policy.style != Style::CheckOnly && !is_first
+}
+
+impl Idem {
+    /// The lease is committed before the transaction begins, so this attempt stays counted however it ends. The transaction
+    /// completes the lease in place of a claim.
+    pub(super) async fn process_counted<F, Fut>(&self, pool: &Pool, ready: &Ready, handler: &F) -> Result<Processed, Error>
+    where
+        F: Fn(Tx, Message) -> Fut,
+        Fut: Future<Output = Handled>,
+    {
+        let work = self.work(pool, ready);
+        let Some(leases) = Leases::of(pool, ready) else {
+            return engine::run(&work, handler, None).await;
+        };
+        let held = match leases.acquire().await? {
+            Lease::Acquired(held) => held,
+            other => return leases.not_acquired(other).await,
+        };
+        let keeper = held.keep(pool);
+        let work = Work {
+            held: Some(&held),
+            ..work
+        };
+        let processed = tokio::select! {
+            biased;
+            processed = engine::run(&work, handler, None) => processed,
+            () = keeper.lost().cancelled() => return Err(Error::LeaseLost),
+        };
+        drop(keeper);
+        let error = match processed {
+            Ok(processed) => return Ok(processed),
+            Err(error) => error,
+        };
+        match error.kind() {
+            // The database could be reached: a handler that loses each of its connections is at fault itself.
+            _ if matches!(error, Error::Handler(_)) && !is_unfit(&error) => leases.failed_with(&held, error).await,
+            // Nobody knows, or nothing can be written down: the lease ends by itself, and the next attempt finds out.
+            ErrorKind::AmbiguousCommit | ErrorKind::ConnectionLost | ErrorKind::PoolExhausted => Err(error),
+            ErrorKind::NotClaimed => leases.not_held().await,
+            // No fault of the message.
+            _ if is_unfit(&error) || matches!(error.kind(), ErrorKind::NotGranted | ErrorKind::NotInstalled) => {
+                leases.give_back(&held).await?;
+                Err(error)
+            }
+            _ => leases.failed_with(&held, error).await,
+        }
+    }
+}

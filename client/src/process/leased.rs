@@ -1,0 +1,269 @@
+//! One message under a lease: acquire, work, complete. No transaction is open while the handler works.
+
+use std::{
+    future::Future,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use deadpool_postgres::Pool;
+use serde_json::json;
+use tracing::Instrument;
+
+use super::{
+    Idem,
+    engine::Doubt,
+    front::{Prepared, Ready},
+};
+use crate::{
+    Destination, Effect, Error, ErrorKind, Handled, HandlerError, Message, MessageId, OnDuplicate, Policy, Processed, effects,
+    is_claimed,
+    lease::{Burial, Held, Lease, Work, acquire},
+    policy::check_leased,
+    step::{Step, again},
+    telemetry,
+};
+
+impl Idem {
+    /// Leases the message, lets `handler` work without a transaction, and completes it with the effects that it answers.
+    ///
+    /// For work that cannot share a transaction. The lease is committed before the handler begins and renewed while it works; the
+    /// handler is dropped when it is lost ([`Error::LeaseLost`]). What the handler does to the outside can happen more than
+    /// once, for nobody knows how far an attempt came that was killed: [`Work::calls`] is the journal that tells the next one. The
+    /// claim and the effects take effect once, in the one transaction that completes.
+    ///
+    /// An attempt that fails is counted in the database, and [`Error::Attempt`] says when the next one is due: how many there
+    /// are, and the pauses, are set by `idem_configure_retries`. A message whose attempts are used up, or whose error is
+    /// terminal, is put into the database's dead letters ([`Processed::Buried`]).
+    ///
+    /// The future may be dropped at any time: the message comes again when the lease has ended.
+    pub async fn process_leased<F, Fut>(&self, pool: &Pool, message: &Message, handler: F) -> Result<Processed, Error>
+    where
+        F: FnOnce(Work, Message) -> Fut,
+        Fut: Future<Output = Handled>,
+    {
+        let ready = match self.prepare(message).await? {
+            Prepared::Ready(ready) => ready,
+            Prepared::Done(processed) => return Ok(processed),
+        };
+        let span = ready.processing.span().clone();
+        let processed = self.lease_and_work(pool, &ready, handler).instrument(span).await;
+        self.conclude(ready, processed).await
+    }
+
+    async fn lease_and_work<F, Fut>(&self, pool: &Pool, ready: &Ready, handler: F) -> Result<Processed, Error>
+    where
+        F: FnOnce(Work, Message) -> Fut,
+        Fut: Future<Output = Handled>,
+    {
+        check_leased(ready.policy()).map_err(Error::Invalid)?;
+        // Without an id there is nothing to lease, and nothing that a journal could be kept under.
+        let leases = Leases::of(pool, ready).ok_or_else(|| Error::MissingId {
+            destination: ready.destination.to_string(),
+            strategy: ready.policy().id.to_string(),
+        })?;
+        let held = match leases.acquire().await? {
+            Lease::Acquired(held) => held,
+            other => return leases.not_acquired(other).await,
+        };
+        let keeper = held.keep(pool);
+        let work = async {
+            let effects = handler(Work::new(&held, pool, &keeper), ready.message.clone()).await?;
+            self.filter_effects(&ready.message, effects).await
+        };
+        let handled = tokio::select! {
+            biased;
+            handled = work => handled,
+            () = keeper.lost().cancelled() => return Err(Error::LeaseLost),
+        };
+        drop(keeper);
+        match handled {
+            Ok(effects) => leases.complete(&held, &effects).await,
+            Err(error) => leases.failed(&held, error).await,
+        }
+    }
+}
+
+/// The lease of one message, from asking for it to whatever ends it. Each step is a transaction of its own.
+pub(super) struct Leases<'w> {
+    pool: &'w Pool,
+    message: &'w Message,
+    id: &'w MessageId,
+    destination: &'w Destination,
+    policy: &'w Policy,
+}
+
+impl<'w> Leases<'w> {
+    /// `None` for a message without an id.
+    pub(super) fn of(pool: &'w Pool, ready: &'w Ready) -> Option<Self> {
+        Some(Self {
+            pool,
+            message: &ready.message,
+            id: ready.id.as_ref()?,
+            destination: &ready.destination,
+            policy: ready.policy(),
+        })
+    }
+
+    /// Should an answer be lost, then nobody knows the token, and this answers that somebody is at it.
+    pub(super) async fn acquire(&self) -> Result<Lease, Error> {
+        again(self.policy.retry, || async {
+            let step = Step::begin(self.pool).await?;
+            let lease = step.run(acquire(step.client(), self.id, self.destination, self.policy.lease));
+            let lease = lease.await;
+            step.end(lease)
+        })
+        .await
+    }
+
+    pub(super) async fn not_acquired(&self, lease: Lease) -> Result<Processed, Error> {
+        match lease {
+            Lease::Duplicate => self.duplicate().await,
+            Lease::InProgress { retry_after } => Ok(Processed::Leased { retry_after }),
+            Lease::Dead => Ok(Processed::Dead),
+            Lease::Exhausted(held) => {
+                self.bury(&held, held.last_error().unwrap_or("its attempts are used up"))
+                    .await
+            }
+            Lease::Acquired(held) => {
+                // Somebody has given it new attempts in this moment.
+                self.give_back(&held).await?;
+                Ok(Processed::Leased {
+                    retry_after: Duration::ZERO,
+                })
+            }
+        }
+    }
+
+    async fn duplicate(&self) -> Result<Processed, Error> {
+        duplicate(self.pool, self.policy, self.id, self.destination).await
+    }
+
+    /// Claims and records.
+    async fn complete(&self, held: &Held, recorded: &[Effect]) -> Result<Processed, Error> {
+        let doubt: Mutex<Doubt> = Mutex::default();
+        let completed = again(self.policy.retry, || async {
+            let step = Step::begin(self.pool).await?;
+            let completed = step.run(held.complete(step.client(), recorded)).await;
+            if let Err(Error::AmbiguousCommit(cause)) = &completed {
+                *doubt.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(cause));
+            }
+            step.end(completed)
+        });
+        match completed.await {
+            Ok(effects) => Ok(Processed::New { effects }),
+            // After a commit in doubt this says which it was: the row of the lease is waited for.
+            Err(error) if error.kind() == ErrorKind::NotClaimed => self.not_held().await,
+            Err(error) => {
+                let doubt = doubt.into_inner().unwrap_or_else(PoisonError::into_inner);
+                Err(doubt.map_or(error, Error::AmbiguousCommit))
+            }
+        }
+    }
+
+    /// The lease is not ours: it was completed by a commit whose answer was lost, or somebody else has it.
+    pub(super) async fn not_held(&self) -> Result<Processed, Error> {
+        let is_claimed = again(self.policy.retry, || async {
+            let step = Step::begin(self.pool).await?;
+            let is_claimed = step.run(is_claimed(step.client(), self.id, self.destination)).await;
+            step.end(is_claimed)
+        });
+        match is_claimed.await? {
+            true => self.duplicate().await,
+            false => Err(Error::LeaseLost),
+        }
+    }
+
+    /// The same for what is no error of a handler alone.
+    pub(super) async fn failed_with(&self, held: &Held, error: Error) -> Result<Processed, Error> {
+        let error = match error {
+            Error::Handler(error) => error,
+            error if error.kind() == ErrorKind::Terminal => HandlerError::terminal(error),
+            error => HandlerError::from(error),
+        };
+        self.failed(held, error).await
+    }
+
+    /// Counts the attempt, and buries the message if it was the last one.
+    pub(super) async fn failed(&self, held: &Held, error: HandlerError) -> Result<Processed, Error> {
+        let (reason, is_terminal) = (error.to_string(), error.is_terminal());
+        if is_terminal {
+            return self.bury(held, &reason).await;
+        }
+        let rest = again(self.policy.retry, || async {
+            let step = Step::begin(self.pool).await?;
+            let rest = step.run(held.release(step.client(), &reason, false)).await;
+            step.end(rest)
+        });
+        match rest.await.map_err(lost)? {
+            Some(retry_after) => {
+                telemetry::retried(self.destination, &Error::Handler(HandlerError::from(reason.as_str())));
+                Err(Error::Attempt { error, retry_after })
+            }
+            // Nobody else need be given it to learn that there are no more attempts.
+            None => {
+                let lease = self.acquire().await?;
+                self.not_acquired(lease).await
+            }
+        }
+    }
+
+    /// The attempt does not count.
+    pub(super) async fn give_back(&self, held: &Held) -> Result<(), Error> {
+        let step = Step::begin(self.pool).await?;
+        let given = step.run(held.give_back(step.client())).await;
+        step.end(given).map_err(lost)
+    }
+
+    async fn bury(&self, held: &Held, reason: &str) -> Result<Processed, Error> {
+        let message = self.message;
+        let with = Burial {
+            headers: (!message.headers().is_empty()).then(|| json!(message.headers())),
+            key: message.key().map(str::to_owned),
+            message_type: message.message_type().map(str::to_owned),
+            content_type: message.content_type().map(str::to_owned),
+        };
+        let buried = again(self.policy.retry, || async {
+            let step = Step::begin(self.pool).await?;
+            let buried = step.run(held.bury(step.client(), message.payload(), reason, &with)).await;
+            step.end(buried)
+        });
+        match buried.await.map_err(lost) {
+            Ok(()) => {
+                tracing::warn!(
+                    reason,
+                    destination = %self.destination,
+                    message_id = %self.id,
+                    "a message is put into the dead letters"
+                );
+                Ok(Processed::Buried { reason: reason.into() })
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// A stale token is a lease that was lost.
+fn lost(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotClaimed => Error::LeaseLost,
+        _ => error,
+    }
+}
+
+/// A duplicate, as the policy wants it told.
+pub(super) async fn duplicate(
+    pool: &Pool,
+    policy: &Policy,
+    id: &MessageId,
+    destination: &Destination,
+) -> Result<Processed, Error> {
+    if policy.on_duplicate != OnDuplicate::Effects {
+        return Ok(Processed::Duplicate { effects: Vec::new() });
+    }
+    let step = Step::begin(pool).await?;
+    let recorded = step.run(effects(step.client(), id, destination)).await;
+    Ok(Processed::Duplicate {
+        effects: step.end(recorded)?,
+    })
+}
