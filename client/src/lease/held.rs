@@ -51,6 +51,7 @@ struct Parts {
     attempt: i32,
     last_error: Option<String>,
     lease: Duration,
+    #[cfg_attr(not(feature = "runtime"), expect(dead_code, reason = "only renewal looks at it"))]
     asked_at: Instant,
 }
 
@@ -122,6 +123,7 @@ impl Held {
     }
 
     /// When it ends, unless it is extended: not later than at the server.
+    #[cfg(feature = "runtime")]
     pub(crate) fn ends_at(&self) -> Instant {
         let Parts { asked_at, lease, .. } = *self.parts;
         asked_at.checked_add(lease).unwrap_or(asked_at)

@@ -41,6 +41,7 @@ use tracing::Instrument;
 
 use crate::{Destination, Error, MessageId, span};
 
+#[cfg(feature = "runtime")]
 pub(crate) use held::COMPLETE;
 pub use held::{Burial, Held};
 #[cfg(feature = "runtime")]
