@@ -16,7 +16,9 @@ use crate::{Error, ErrorKind, Handled, Message, Processed, Style, Tx, consumer::
 pub(super) fn counts(ready: &Ready) -> bool {
     let policy = ready.policy();
     let is_first = ready.message.deliveries() == Some(1);
-    policy.count_attempts && ready.id.is_some() && policy.style != Style::CheckOnly && !is_first
+    // The durable inbox counts by itself.
+    let is_counted = ready.message.stored().is_some();
+    policy.count_attempts && ready.id.is_some() && policy.style != Style::CheckOnly && !is_first && !is_counted
 }
 
 impl Idem {

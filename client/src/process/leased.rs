@@ -3,7 +3,7 @@
 use std::{
     future::Future,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use deadpool_postgres::Pool;
@@ -105,8 +105,30 @@ impl<'w> Leases<'w> {
         })
     }
 
+    /// The lease under which the durable inbox has handed the message out.
+    fn stored(&self) -> Option<Held> {
+        let stored = self
+            .message
+            .stored()
+            .filter(|stored| stored.destination == *self.destination)?;
+        let attempt = self.message.deliveries().and_then(|attempt| i32::try_from(attempt).ok());
+        Some(Held::new(
+            self.id,
+            self.destination,
+            stored.token,
+            attempt.unwrap_or(1),
+            stored.last_error.clone(),
+            self.policy.lease,
+            // Its source has renewed it until now.
+            Instant::now(),
+        ))
+    }
+
     /// Should an answer be lost, then nobody knows the token, and this answers that somebody is at it.
     pub(super) async fn acquire(&self) -> Result<Lease, Error> {
+        if let Some(held) = self.stored() {
+            return Ok(Lease::Acquired(held));
+        }
         again(self.policy.retry, || async {
             let step = Step::begin(self.pool).await?;
             let lease = step.run(acquire(step.client(), self.id, self.destination, self.policy.lease));
@@ -186,6 +208,10 @@ impl<'w> Leases<'w> {
 
     /// Counts the attempt, and buries the message if it was the last one.
     pub(super) async fn failed(&self, held: &Held, error: HandlerError) -> Result<Processed, Error> {
+        if self.stored().is_some() {
+            // Its source counts the attempt when it is told.
+            return Err(Error::Handler(error));
+        }
         let (reason, is_terminal) = (error.to_string(), error.is_terminal());
         if is_terminal {
             return self.bury(held, &reason).await;
