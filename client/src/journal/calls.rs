@@ -142,11 +142,13 @@ impl Calls {
         again(Retry::default(), || async {
             let on = Step::begin(&self.pool).await?;
             let begin = begin_call(on.client(), &self.id, &self.destination, step, Some(&request)).map_ok(Some);
-            let fence = self.held.as_ref().map(|held| {
-                let extended = held.extend(on.client(), held.lease());
-                extended.map_ok(|()| None).boxed()
-            });
-            let begun = on.run_all(fence.into_iter().chain([begin.boxed()])).await;
+            // One type of iterator: a chain of two is not `Send` to whoever spawns this without knowing its lifetimes.
+            let mut calls = Vec::with_capacity(2);
+            if let Some(held) = &self.held {
+                calls.push(held.extend(on.client(), held.lease()).map_ok(|()| None).boxed());
+            }
+            calls.push(begin.boxed());
+            let begun = on.run_all(calls).await;
             on.end(begun)?
                 .pop()
                 .flatten()
