@@ -192,7 +192,7 @@ BEGIN
             RETURN true;
         END IF;
     END LOOP;
-    RETURN idem.turn_progress();
+    RETURN idem.turn_progress() OR idem.turn_bodies();
 END
 $$;
 COMMENT ON FUNCTION idem.maintain_step(boolean) IS 'The next step that can be done, of any ring; true when one was done: commit, and call again.';

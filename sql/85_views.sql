@@ -156,3 +156,35 @@ COMMENT ON VIEW idem.rings IS 'Each slice: rows (as the statistics have them), b
 CREATE VIEW idem.stats AS
     SELECT s.name, s.value FROM idem.counters() AS s;
 COMMENT ON VIEW idem.stats IS 'Counters of this database since the server started: what committed transactions did, savepoints that they rolled back included. Empty when the library is not preloaded.';
+
+-- Only the current table of work counts.
+CREATE VIEW idem.work AS
+    SELECT w.* FROM idem.work_0 w WHERE (SELECT t.current FROM idem.work_turn t WHERE t.id = 1) = 0
+    UNION ALL
+    SELECT w.* FROM idem.work_1 w WHERE (SELECT t.current FROM idem.work_turn t WHERE t.id = 1) = 1;
+COMMENT ON VIEW idem.work IS 'The identities that are not done.';
+
+CREATE VIEW idem.leases AS
+    SELECT d.name AS destination, COALESCE(w.id, w.key::text) AS id, w.token, w.attempt, w.due_at AS until, w.body IS NOT NULL AS received
+      FROM idem.work w JOIN idem.destination d ON d.id = w.destination
+     WHERE w.leased AND w.due_at > clock_timestamp();
+COMMENT ON VIEW idem.leases IS 'Who is being worked on, and until when. received: it is in the durable inbox; otherwise it lives at its broker.';
+
+CREATE VIEW idem.waiting_messages AS
+    SELECT d.name AS destination,
+           count(*) FILTER (WHERE NOT (w.leased AND w.due_at > clock_timestamp())) AS waiting,
+           count(*) FILTER (WHERE w.due_at <= clock_timestamp()) AS due,
+           count(*) FILTER (WHERE w.leased AND w.due_at > clock_timestamp()) AS leased,
+           count(*) FILTER (WHERE w.attempt > 0 AND NOT w.leased AND w.due_at > clock_timestamp()) AS resting,
+           min(w.received_at) AS oldest,
+           min(w.due_at) AS next_due
+      FROM idem.work w JOIN idem.destination d ON d.id = w.destination
+     WHERE w.body IS NOT NULL
+     GROUP BY d.name;
+COMMENT ON VIEW idem.waiting_messages IS 'The durable inbox by destination: how many wait, how many of these are due now or rest after a failure; how many are leased; when the oldest was received.';
+
+CREATE VIEW idem.dead_letters AS
+    SELECT d.name AS destination, COALESCE(l.id, l.key::text) AS id, l.seq, l.died_at, l.received_at, l.attempt, l.order_key AS key, l.type,
+           l.payload, l.content_type, l.headers, l.traceparent, l.errors -> -1 ->> 'error' AS last_error, l.errors
+      FROM idem.dead_letter l JOIN idem.destination d ON d.id = l.destination;
+COMMENT ON VIEW idem.dead_letters IS 'What has used up its attempts or failed for good, with every error and its time: see idem_requeue and idem_discard.';

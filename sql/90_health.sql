@@ -68,6 +68,27 @@ BEGIN
         RETURN NEXT;
     END LOOP;
 
+    -- the durable inbox
+    check_name := 'durable inbox';
+    SELECT d.name, clock_timestamp() - w.due_at INTO behind, late
+      FROM idem.destination d
+     CROSS JOIN LATERAL (SELECT x.due_at FROM idem.work x WHERE x.destination = d.id AND x.body IS NOT NULL ORDER BY x.due_at LIMIT 1) w
+     ORDER BY w.due_at LIMIT 1;
+    status := CASE WHEN late > '1 hour' THEN 'critical' WHEN late > '1 minute' THEN 'warning' ELSE 'ok' END;
+    detail := CASE WHEN status = 'ok' THEN 'nothing waits for long'
+                   ELSE format('destination %s: the first message that is due has waited for %s; do its consumers run?', behind, date_trunc('second', late)) END;
+    RETURN NEXT;
+
+    -- dead letters
+    check_name := 'dead letters';
+    SELECT format('%s, of destination %s: SELECT * FROM idem.dead_letters, then idem_requeue or idem_discard', sum(l.n), string_agg(d.name, ', ' ORDER BY d.name))
+      INTO detail
+      FROM (SELECT x.destination, count(*) AS n FROM idem.dead_letter x GROUP BY x.destination) l JOIN idem.destination d ON d.id = l.destination
+    HAVING count(*) > 0;
+    status := CASE WHEN detail IS NULL THEN 'ok' ELSE 'warning' END;
+    detail := coalesce(detail, 'none');
+    RETURN NEXT;
+
     -- transaction ids
     check_name := 'transaction ids';
     BEGIN

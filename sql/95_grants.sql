@@ -59,8 +59,15 @@ BEGIN
         EXECUTE format('GRANT USAGE ON SCHEMA idem TO %s', role);
         EXECUTE format('GRANT EXECUTE ON FUNCTION idem.maintain_step(boolean) TO %s', role);
     END IF;
-    IF kind IN ('monitor', 'admin') THEN
+    IF kind IN ('operator', 'monitor', 'admin') THEN
         EXECUTE format('GRANT USAGE ON SCHEMA idem TO %s', role);
+        EXECUTE format('GRANT SELECT ON idem.leases, idem.waiting_messages TO %s', role);
+    END IF;
+    IF kind IN ('operator', 'admin') THEN
+        -- With what the messages carry.
+        EXECUTE format('GRANT SELECT ON idem.dead_letters TO %s', role);
+    END IF;
+    IF kind IN ('monitor', 'admin') THEN
         EXECUTE format('GRANT SELECT ON idem.inbox, idem.outbox, idem.rings, idem.relays, idem.stats TO %s', role);
         EXECUTE format('GRANT EXECUTE ON FUNCTION idem.waiting(), idem.relay_states(), idem.counters(), idem.slice_table(text, integer) TO %s', role);
     END IF;

@@ -62,9 +62,12 @@ pgrx::extension_sql_file!(
     ]
 );
 pgrx::extension_sql_file!("../../sql/63_next.sql", name = "next", requires = ["leases"]);
-pgrx::extension_sql_file!("../../sql/65_relays.sql", name = "relays", requires = ["next"]);
-pgrx::extension_sql_file!("../../sql/70_rotation.sql", name = "rotation", requires = ["relays"]);
-pgrx::extension_sql_file!("../../sql/80_configure.sql", name = "configure", requires = ["rotation"]);
+pgrx::extension_sql_file!("../../sql/64_dead_letters.sql", name = "dead_letters", requires = ["next"]);
+pgrx::extension_sql_file!("../../sql/65_relays.sql", name = "relays", requires = ["dead_letters"]);
+pgrx::extension_sql_file!("../../sql/66_hand_over.sql", name = "hand_over", requires = ["relays"]);
+pgrx::extension_sql_file!("../../sql/70_rotation.sql", name = "rotation", requires = ["hand_over"]);
+pgrx::extension_sql_file!("../../sql/72_bodies.sql", name = "bodies", requires = ["rotation"]);
+pgrx::extension_sql_file!("../../sql/80_configure.sql", name = "configure", requires = ["bodies"]);
 pgrx::extension_sql_file!(
     "../../sql/85_views.sql",
     name = "views",

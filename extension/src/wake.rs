@@ -222,7 +222,11 @@ fn wait_for_message(destination: &str, deadline: Instant, look: &mut Look) -> Re
         let due = first_due(destination, pg_sys::TimestampTz::MIN)?;
         let something_is_due = due.is_some_and(|due| due <= now);
         // What was due at the last look, and is still, was not to be had then.
-        let next = if something_is_due { first_due(destination, look.at)? } else { due };
+        let next = if something_is_due {
+            first_due(destination, look.at)?
+        } else {
+            due
+        };
         let its_time_has_come = next.is_some_and(|next| next <= now);
         let waited = contended.is_some_and(|since: Instant| since.elapsed().as_millis() as i64 >= CONTENDED_MS);
         if something_is_due && (is_news || its_time_has_come || waited) {
@@ -253,10 +257,7 @@ fn now() -> pg_sys::TimestampTz {
 
 /// When the first message of a destination is due that is due after that moment.
 fn first_due(destination: &str, after: pg_sys::TimestampTz) -> Result<Option<pg_sys::TimestampTz>, ErrorReport> {
-    let due = Spi::get_one_with_args::<i64>(
-        "SELECT idem.first_due($1, $2)",
-        &[destination.into(), after.into()],
-    );
+    let due = Spi::get_one_with_args::<i64>("SELECT idem.first_due($1, $2)", &[destination.into(), after.into()]);
     due.map_err(|e| ErrorReport::new(PgSqlErrorCode::ERRCODE_INTERNAL_ERROR, e.to_string(), "idem"))
 }
 

@@ -1,0 +1,29 @@
+-- From the outbox into the durable inbox of the same database.
+
+CREATE FUNCTION idem_hand_over(relay text, topics text[], partition integer DEFAULT 0, max_effects integer DEFAULT 1000) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    effect  record;
+    token   bigint;
+    effects integer := 0;
+BEGIN
+    IF topics IS NULL OR array_position(topics, NULL) IS NOT NULL THEN
+        RAISE EXCEPTION 'topics and each topic must not be null' USING ERRCODE = 'null_value_not_allowed';
+    END IF;
+    -- The batch, what becomes of it and its acknowledgement are one transaction: its lease is never seen.
+    FOR effect IN SELECT * FROM @extschema@.idem_relay_next(idem_hand_over.relay, partition, max_effects) LOOP
+        effects := effects + 1;
+        token := effect.token;
+        IF effect.topic = ANY (topics) THEN
+            PERFORM @extschema@.idem_receive(effect.message_id, effect.topic, effect.payload, effect.headers, effect.key, NULL::timestamptz,
+                                             effect.type, effect.content_type);
+        END IF;
+    END LOOP;
+    IF effects > 0 THEN
+        PERFORM @extschema@.idem_relay_ack(idem_hand_over.relay, partition, token);
+    END IF;
+    RETURN effects;
+END
+$$;
+COMMENT ON FUNCTION idem_hand_over(text, text[], integer, integer) IS 'The next batch of a relay, in one transaction: effects whose topic is among topics are received for the destination of that name, the others are passed over. Answers how many effects the batch had; 0: nothing to do, or another process is at it. Errors: 22004, 22023, 42704, 25000 (not READ COMMITTED), 25006, 55000 (transaction ids went backwards).';
