@@ -32,8 +32,7 @@ BEGIN
                 CONSTRAINT work_%1$s_pkey PRIMARY KEY (key, destination)
             );
             CREATE INDEX work_%1$s_due ON idem.work_%1$s (destination, due_at, seq);
-            CREATE INDEX work_%1$s_order ON idem.work_%1$s (destination, order_key, seq);
-            CREATE INDEX work_%1$s_leased ON idem.work_%1$s (destination, order_key) WHERE leased AND order_key IS NOT NULL;
+            CREATE INDEX work_%1$s_order ON idem.work_%1$s (destination, order_key, leased, seq);
             COMMENT ON TABLE  idem.work_%1$s IS 'Identities that are not done; the table counts while it is the current one of idem.work_turn.';
             COMMENT ON COLUMN idem.work_%1$s.seq IS 'The order in which they came; also the place of the body.';
             COMMENT ON COLUMN idem.work_%1$s.token IS 'Fences the lease: whoever shows another has lost it. 0: never leased.';

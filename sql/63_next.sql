@@ -158,11 +158,12 @@ BEGIN
                      WHERE h.attempt < free_to_go_%1$s.max_attempts
                        AND (h.order_key IS NULL
                             OR NOT EXISTS (SELECT 1 FROM idem.work_%1$s e
-                                            WHERE e.destination = free_to_go_%1$s.destination AND e.order_key = h.order_key AND e.seq < h.seq
+                                            WHERE e.destination = free_to_go_%1$s.destination AND e.order_key = h.order_key
+                                              AND NOT e.leased AND e.seq < h.seq
                                               AND e.due_at < 'infinity' AND (e.attempt > 0 OR e.due_at <= here))
                            AND NOT EXISTS (SELECT 1 FROM idem.work_%1$s l
                                             WHERE l.destination = free_to_go_%1$s.destination AND l.order_key = h.order_key
-                                              AND l.leased AND l.due_at > here))
+                                              AND l.leased AND (l.due_at > here OR l.seq < h.seq)))
                      ORDER BY h.due_at, h.seq LIMIT at_most
                 )
                 SELECT array_agg(f.place), array_agg(f.seq), (SELECT count(*) < window_rows FROM head) INTO places, seqs, complete FROM free f;
@@ -188,11 +189,18 @@ BEGIN
                 ), free AS (
                     SELECT h.place, h.seq, h.attempt
                       FROM key k, LATERAL (
-                          SELECT w.ctid AS place, w.seq, w.due_at, w.attempt, w.body
-                            FROM idem.work_%1$s w
-                           WHERE w.destination = heads_of_keys_%1$s.destination AND w.order_key = k.order_key
-                             AND w.due_at < 'infinity' AND (w.attempt > 0 OR w.due_at <= here)
-                           ORDER BY w.seq LIMIT 1) h
+                          SELECT f.* FROM (
+                              (SELECT w.ctid AS place, w.seq, w.due_at, w.attempt, w.body
+                                 FROM idem.work_%1$s w
+                                WHERE w.destination = heads_of_keys_%1$s.destination AND w.order_key = k.order_key
+                                  AND NOT w.leased AND w.due_at < 'infinity' AND (w.attempt > 0 OR w.due_at <= here)
+                                ORDER BY w.seq LIMIT 1)
+                              UNION ALL
+                              (SELECT w.ctid, w.seq, w.due_at, w.attempt, w.body
+                                 FROM idem.work_%1$s w
+                                WHERE w.destination = heads_of_keys_%1$s.destination AND w.order_key = k.order_key AND w.leased
+                                ORDER BY w.seq LIMIT 1)) f
+                           ORDER BY f.seq LIMIT 1) h
                      WHERE h.due_at <= here AND h.body IS NOT NULL
                        AND NOT EXISTS (SELECT 1 FROM idem.work_%1$s l
                                         WHERE l.destination = heads_of_keys_%1$s.destination AND l.order_key = k.order_key

@@ -9,7 +9,6 @@ COMMENT ON TABLE idem.kind_of_role IS 'What idem_grant grants: the names of the 
 INSERT INTO idem.kind_of_role (kind, may_call) VALUES
     ('consumer', 'idem_try_claim'), ('consumer', 'idem_try_claim_batch'), ('consumer', 'idem_claim'),
     ('consumer', 'idem_is_claimed'), ('consumer', 'idem_record_effects'), ('consumer', 'idem_try_record'),
-    ('consumer', 'idem_acquire'), ('consumer', 'idem_complete'), ('consumer', 'idem_receive'),
     ('consumer', 'idem_effects'), ('consumer', 'idem_replay_effects'), ('consumer', 'idem_send'),
     ('consumer', 'idem_acquire'), ('consumer', 'idem_extend'), ('consumer', 'idem_complete'), ('consumer', 'idem_release'),
     ('consumer', 'idem_bury'), ('consumer', 'idem_receive'), ('consumer', 'idem_next'), ('consumer', 'idem_next_wait'),

@@ -249,8 +249,7 @@ BEGIN
                 CONSTRAINT work_%1$s_pkey PRIMARY KEY (key, destination)
             );
             CREATE INDEX work_%1$s_due ON idem.work_%1$s (destination, due_at, seq);
-            CREATE INDEX work_%1$s_order ON idem.work_%1$s (destination, order_key, seq);
-            CREATE INDEX work_%1$s_leased ON idem.work_%1$s (destination, order_key) WHERE leased AND order_key IS NOT NULL;
+            CREATE INDEX work_%1$s_order ON idem.work_%1$s (destination, order_key, leased, seq);
             COMMENT ON TABLE  idem.work_%1$s IS 'Identities that are not done; the table counts while it is the current one of idem.work_turn.';
             COMMENT ON COLUMN idem.work_%1$s.seq IS 'The order in which they came; also the place of the body.';
             COMMENT ON COLUMN idem.work_%1$s.token IS 'Fences the lease: whoever shows another has lost it. 0: never leased.';
@@ -1955,11 +1954,12 @@ BEGIN
                      WHERE h.attempt < free_to_go_%1$s.max_attempts
                        AND (h.order_key IS NULL
                             OR NOT EXISTS (SELECT 1 FROM idem.work_%1$s e
-                                            WHERE e.destination = free_to_go_%1$s.destination AND e.order_key = h.order_key AND e.seq < h.seq
+                                            WHERE e.destination = free_to_go_%1$s.destination AND e.order_key = h.order_key
+                                              AND NOT e.leased AND e.seq < h.seq
                                               AND e.due_at < 'infinity' AND (e.attempt > 0 OR e.due_at <= here))
                            AND NOT EXISTS (SELECT 1 FROM idem.work_%1$s l
                                             WHERE l.destination = free_to_go_%1$s.destination AND l.order_key = h.order_key
-                                              AND l.leased AND l.due_at > here))
+                                              AND l.leased AND (l.due_at > here OR l.seq < h.seq)))
                      ORDER BY h.due_at, h.seq LIMIT at_most
                 )
                 SELECT array_agg(f.place), array_agg(f.seq), (SELECT count(*) < window_rows FROM head) INTO places, seqs, complete FROM free f;
@@ -1985,11 +1985,18 @@ BEGIN
                 ), free AS (
                     SELECT h.place, h.seq, h.attempt
                       FROM key k, LATERAL (
-                          SELECT w.ctid AS place, w.seq, w.due_at, w.attempt, w.body
-                            FROM idem.work_%1$s w
-                           WHERE w.destination = heads_of_keys_%1$s.destination AND w.order_key = k.order_key
-                             AND w.due_at < 'infinity' AND (w.attempt > 0 OR w.due_at <= here)
-                           ORDER BY w.seq LIMIT 1) h
+                          SELECT f.* FROM (
+                              (SELECT w.ctid AS place, w.seq, w.due_at, w.attempt, w.body
+                                 FROM idem.work_%1$s w
+                                WHERE w.destination = heads_of_keys_%1$s.destination AND w.order_key = k.order_key
+                                  AND NOT w.leased AND w.due_at < 'infinity' AND (w.attempt > 0 OR w.due_at <= here)
+                                ORDER BY w.seq LIMIT 1)
+                              UNION ALL
+                              (SELECT w.ctid, w.seq, w.due_at, w.attempt, w.body
+                                 FROM idem.work_%1$s w
+                                WHERE w.destination = heads_of_keys_%1$s.destination AND w.order_key = k.order_key AND w.leased
+                                ORDER BY w.seq LIMIT 1)) f
+                           ORDER BY f.seq LIMIT 1) h
                      WHERE h.due_at <= here AND h.body IS NOT NULL
                        AND NOT EXISTS (SELECT 1 FROM idem.work_%1$s l
                                         WHERE l.destination = heads_of_keys_%1$s.destination AND l.order_key = k.order_key
@@ -2139,6 +2146,315 @@ COMMENT ON FUNCTION idem_next(text, integer, interval) IS 'Leases the next recei
 -- requires:
 --   next
 
+-- Failure: how often a destination tries, what has died, and what becomes of it.
+
+CREATE FUNCTION idem.check_error_like(pattern text, what text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF pattern IS NULL THEN
+        RAISE EXCEPTION '% must not be null', what USING ERRCODE = 'null_value_not_allowed';
+    ELSIF pattern ~ '^([^\\]|\\.)*\\$' THEN
+        RAISE EXCEPTION '% ends with the escape character', what
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Write \\ for a backslash.';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION idem.check_error_like(text, text) IS 'Errors: 22004, 22023.';
+
+CREATE FUNCTION idem_configure_retries(
+    destination  text,
+    max_attempts integer  DEFAULT 10,
+    base         interval DEFAULT '1 second',
+    factor       float8   DEFAULT 2,
+    cap          interval DEFAULT '10 minutes',
+    jitter       float8   DEFAULT 0.2,
+    final_errors text[]   DEFAULT '{}'
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    pattern text;
+BEGIN
+    IF max_attempts IS NULL OR base IS NULL OR factor IS NULL OR cap IS NULL OR jitter IS NULL OR final_errors IS NULL THEN
+        RAISE EXCEPTION 'max_attempts, base, factor, cap, jitter and final_errors must not be null' USING ERRCODE = 'null_value_not_allowed';
+    ELSIF max_attempts NOT BETWEEN 1 AND 1000 THEN
+        RAISE EXCEPTION 'max_attempts is %', max_attempts
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 1 and 1000.';
+    ELSIF base NOT BETWEEN '0' AND '1 day' THEN
+        RAISE EXCEPTION 'base is %', base
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 0 and 1 day.';
+    ELSIF cap NOT BETWEEN base AND interval '30 days' OR cap <= '0' THEN
+        RAISE EXCEPTION 'cap is %', cap
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be positive, not below base, and at most 30 days.';
+    ELSIF NOT factor BETWEEN 1 AND 1000 THEN
+        RAISE EXCEPTION 'factor is %', factor
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 1 and 1000.';
+    ELSIF NOT jitter BETWEEN 0 AND 1 THEN
+        RAISE EXCEPTION 'jitter is %', jitter
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'It is the share of a pause that is random: between 0 and 1.';
+    END IF;
+    FOREACH pattern IN ARRAY final_errors LOOP
+        PERFORM idem.check_error_like(pattern, 'a pattern of final_errors');
+    END LOOP;
+    INSERT INTO idem.retry_policy (destination, max_attempts, base, factor, cap, jitter, final_errors)
+    VALUES (idem.intern_destination(idem_configure_retries.destination), idem_configure_retries.max_attempts, idem_configure_retries.base,
+            idem_configure_retries.factor, idem_configure_retries.cap, idem_configure_retries.jitter, idem_configure_retries.final_errors)
+    ON CONFLICT (destination) DO UPDATE
+       SET max_attempts = excluded.max_attempts, base = excluded.base, factor = excluded.factor, cap = excluded.cap, jitter = excluded.jitter,
+           final_errors = excluded.final_errors;
+END
+$$;
+COMMENT ON FUNCTION idem_configure_retries(text, integer, interval, float8, interval, float8, text[]) IS 'How a destination retries: at most max_attempts; before the next one it rests base * factor ^ (attempt - 1), at most cap, of which the share jitter is random; an error that a pattern (LIKE) of final_errors matches is not tried again. Errors: 22004, 22023, 25006.';
+
+CREATE FUNCTION idem_bury(
+    id           text,
+    destination  text,
+    token        bigint,
+    payload      bytea,
+    error        text,
+    headers      jsonb DEFAULT NULL,
+    key          text  DEFAULT NULL,
+    type         text  DEFAULT NULL,
+    content_type text  DEFAULT NULL
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    slice integer;
+    w     idem.work_0;
+BEGIN
+    IF payload IS NULL OR error IS NULL THEN
+        RAISE EXCEPTION 'payload and error must not be null' USING ERRCODE = 'null_value_not_allowed';
+    ELSIF jsonb_typeof(headers) <> 'object' THEN
+        RAISE EXCEPTION 'headers is %', jsonb_typeof(headers)
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Give a JSON object.';
+    ELSIF octet_length(idem_bury.key) NOT BETWEEN 1 AND 1024 OR octet_length(type) NOT BETWEEN 1 AND 255
+          OR octet_length(content_type) NOT BETWEEN 1 AND 255 THEN
+        RAISE EXCEPTION 'key, type or content_type is empty or too long'
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'A key has 1 to 1024 bytes, type and content_type 1 to 255.';
+    END IF;
+    PERFORM idem.check_work();
+    slice := idem.enter_work();
+    w := idem.held_work(slice, idem_bury.id, idem_bury.destination, idem_bury.token);
+    w.errors := idem.noted(w.errors, w.attempt, idem_bury.error);
+    w.order_key := coalesce(idem_bury.key, w.order_key);
+    PERFORM idem.write_letter(w, idem_bury.payload, coalesce(idem_bury.content_type, 'application/octet-stream'), idem_bury.type,
+                              idem_bury.headers, idem_bury.headers ->> 'traceparent');
+    w.due_at := 'infinity';
+    w.leased := false;
+    w.body := NULL;
+    PERFORM idem.write_work(slice, w);
+END
+$$;
+COMMENT ON FUNCTION idem_bury(text, text, bigint, bytea, text, jsonb, text, text, text) IS 'Moves a message of a broker, whose lease this token holds, to the dead letters. Errors: 22004, 22023, 23000, 25000 (not READ COMMITTED), 25006, 55000 (the lease is lost).';
+
+CREATE FUNCTION idem_bury(
+    id           uuid,
+    destination  text,
+    token        bigint,
+    payload      bytea,
+    error        text,
+    headers      jsonb DEFAULT NULL,
+    key          text  DEFAULT NULL,
+    type         text  DEFAULT NULL,
+    content_type text  DEFAULT NULL
+) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+RETURN @extschema@.idem_bury(id::text, destination, token, payload, error, headers, key, type, content_type);
+COMMENT ON FUNCTION idem_bury(uuid, text, bigint, bytea, text, jsonb, text, text, text) IS 'Moves a message of a broker, whose lease this token holds, to the dead letters. Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006, 55000 (the lease is lost).';
+
+-- As in receiving: the work is written first, and then it is looked whether the message has been claimed. A claimer that has not committed
+-- waits for this transaction and takes the work away.
+CREATE FUNCTION idem.requeue_letter(slice integer, letter idem.dead_letter) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    w      idem.work_0 := idem.find_work(slice, letter.key, letter.destination);
+    is_new boolean := w.key IS NULL;
+    into_body integer;
+BEGIN
+    IF w.due_at < 'infinity' THEN
+        RETURN false;  -- it came anew and is alive
+    END IF;
+    SELECT t.current INTO into_body FROM idem.body_turn t WHERE t.id = 1;
+    w.seq := nextval('idem.work_seq');
+    w.token := 0;
+    w.due_at := clock_timestamp();
+    w.received_at := letter.received_at;
+    w.key := letter.key;
+    w.destination := letter.destination;
+    w.attempt := 0;
+    w.body := into_body;
+    w.leased := false;
+    w.id := letter.id;
+    w.order_key := letter.order_key;
+    w.errors := '[]';
+    IF NOT is_new THEN
+        PERFORM idem.delete_work(slice, w);
+    END IF;
+    EXECUTE format('INSERT INTO idem.work_%s SELECT ($1).* ON CONFLICT DO NOTHING', slice) USING w;
+    IF @extschema@.idem_is_claimed(coalesce(letter.id, letter.key::text), (SELECT d.name FROM idem.destination d WHERE d.id = letter.destination)) THEN
+        PERFORM idem.delete_work(slice, w);
+        DELETE FROM idem.dead_letter l WHERE l.key = letter.key AND l.destination = letter.destination;
+        RETURN false;
+    END IF;
+    EXECUTE format('INSERT INTO idem.body_%s (seq, payload, content_type, type, headers, traceparent) VALUES ($1, $2, $3, $4, $5, $6)', into_body)
+      USING w.seq, letter.payload, letter.content_type, letter.type, letter.headers, letter.traceparent;
+    DELETE FROM idem.dead_letter l WHERE l.key = letter.key AND l.destination = letter.destination;
+    PERFORM idem.tell_receivers();
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION idem.requeue_letter(integer, idem.dead_letter) IS 'Makes a dead letter work that is due; false when the message was claimed meanwhile, or came anew.';
+
+CREATE FUNCTION idem.delete_work(slice integer, w idem.work_0) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    EXECUTE format('DELETE FROM idem.work_%s x WHERE x.key = $1 AND x.destination = $2', slice) USING w.key, w.destination;
+END
+$$;
+COMMENT ON FUNCTION idem.delete_work(integer, idem.work_0) IS 'Deletes the work of an identity.';
+
+-- The claim ends the work as any claim does.
+CREATE FUNCTION idem.discard_letter(letter idem.dead_letter) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM @extschema@.idem_try_claim(coalesce(letter.id, letter.key::text), (SELECT d.name FROM idem.destination d WHERE d.id = letter.destination));
+    DELETE FROM idem.dead_letter l WHERE l.key = letter.key AND l.destination = letter.destination;
+END
+$$;
+COMMENT ON FUNCTION idem.discard_letter(idem.dead_letter) IS 'Claims the message of a dead letter, and deletes the letter.';
+
+CREATE FUNCTION idem.find_letter(id text, destination text) RETURNS idem.dead_letter
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    letter idem.dead_letter;
+BEGIN
+    SELECT l.* INTO letter FROM idem.dead_letter l
+     WHERE l.key = idem.key_of(find_letter.id) AND l.destination = idem.find_destination(find_letter.destination) FOR UPDATE;
+    IF letter.id <> find_letter.id THEN
+        RAISE EXCEPTION 'the key of this message id belongs to another id of destination "%"', find_letter.destination
+            USING ERRCODE = 'integrity_constraint_violation', HINT = format('The other id is %s.', letter.id);
+    END IF;
+    RETURN letter;
+END
+$$;
+COMMENT ON FUNCTION idem.find_letter(text, text) IS 'The dead letter of a message, locked; a row of nulls when there is none. Errors: 22004, 22023, 23000.';
+
+CREATE FUNCTION idem_requeue(id text, destination text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    slice  integer;
+    letter idem.dead_letter;
+BEGIN
+    -- Arguments first, then what the transaction is.
+    PERFORM idem.key_of(idem_requeue.id), idem.find_destination(idem_requeue.destination);
+    PERFORM idem.check_work();
+    slice := idem.enter_work();
+    letter := idem.find_letter(idem_requeue.id, idem_requeue.destination);
+    RETURN letter.key IS NOT NULL AND idem.requeue_letter(slice, letter);
+END
+$$;
+COMMENT ON FUNCTION idem_requeue(text, text) IS 'Gives a dead letter another life: due now, at the end of its key, with all its attempts. False: there is none, or the message was claimed meanwhile (its letter is gone then). Errors: 22004, 22023, 23000, 25000 (not READ COMMITTED), 25006.';
+
+CREATE FUNCTION idem_requeue(id uuid, destination text) RETURNS boolean
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+RETURN @extschema@.idem_requeue(id::text, destination);
+COMMENT ON FUNCTION idem_requeue(uuid, text) IS 'Gives a dead letter another life: due now, at the end of its key, with all its attempts. False: there is none, or the message was claimed meanwhile (its letter is gone then). Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006.';
+
+CREATE FUNCTION idem_discard(id text, destination text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    letter idem.dead_letter;
+BEGIN
+    PERFORM idem.key_of(idem_discard.id), idem.find_destination(idem_discard.destination);
+    PERFORM idem.check_work();
+    letter := idem.find_letter(idem_discard.id, idem_discard.destination);
+    IF letter.key IS NULL THEN
+        RETURN false;
+    END IF;
+    PERFORM idem.discard_letter(letter);
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION idem_discard(text, text) IS 'Deletes a dead letter and claims its message, so that it stays known; false when there is none. Errors: 22004, 22023, 23000, 25000 (not READ COMMITTED), 25006.';
+
+CREATE FUNCTION idem_discard(id uuid, destination text) RETURNS boolean
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+RETURN @extschema@.idem_discard(id::text, destination);
+COMMENT ON FUNCTION idem_discard(uuid, text) IS 'Deletes a dead letter and claims its message, so that it stays known; false when there is none. Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006.';
+
+CREATE FUNCTION idem.some_letters(destination text, error_like text, max_messages integer) RETURNS SETOF idem.dead_letter
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    d integer := idem.find_destination(some_letters.destination);
+BEGIN
+    PERFORM idem.check_error_like(error_like, 'error_like');
+    IF max_messages IS NULL THEN
+        RAISE EXCEPTION 'max_messages must not be null' USING ERRCODE = 'null_value_not_allowed';
+    ELSIF max_messages NOT BETWEEN 1 AND 10000 THEN
+        RAISE EXCEPTION 'max_messages is %', max_messages
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 1 and 10000.';
+    END IF;
+    PERFORM idem.check_work();
+    RETURN QUERY
+        SELECT l.* FROM idem.dead_letter l
+         WHERE l.destination = d AND l.errors -> -1 ->> 'error' LIKE error_like
+         ORDER BY l.seq LIMIT max_messages FOR UPDATE SKIP LOCKED;
+END
+$$;
+COMMENT ON FUNCTION idem.some_letters(text, text, integer) IS 'Dead letters whose last error is like this, in the order in which they came, locked. Errors: 22004, 22023, 25000, 25006.';
+
+CREATE FUNCTION idem_requeue_all(destination text, error_like text DEFAULT '%', max_messages integer DEFAULT 1000) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    slice    integer;
+    letter   idem.dead_letter;
+    requeued integer := 0;
+BEGIN
+    FOR letter IN SELECT l.* FROM idem.some_letters(idem_requeue_all.destination, error_like, max_messages) l LOOP
+        slice := coalesce(slice, idem.enter_work());
+        IF idem.requeue_letter(slice, letter) THEN
+            requeued := requeued + 1;
+        END IF;
+    END LOOP;
+    RETURN requeued;
+END
+$$;
+COMMENT ON FUNCTION idem_requeue_all(text, text, integer) IS 'Gives dead letters of a destination another life, at most max_messages, in the order in which they came: those whose last error is like the pattern. Answers how many; what was claimed meanwhile is not counted. Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006.';
+
+CREATE FUNCTION idem_discard_all(destination text, error_like text DEFAULT '%', max_messages integer DEFAULT 1000) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    letter    idem.dead_letter;
+    discarded integer := 0;
+BEGIN
+    FOR letter IN SELECT l.* FROM idem.some_letters(idem_discard_all.destination, error_like, max_messages) l LOOP
+        PERFORM idem.discard_letter(letter);
+        discarded := discarded + 1;
+    END LOOP;
+    RETURN discarded;
+END
+$$;
+COMMENT ON FUNCTION idem_discard_all(text, text, integer) IS 'Deletes dead letters of a destination, at most max_messages, and claims their messages: those whose last error is like the pattern. Answers how many. Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006.';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/lib.rs
+-- requires:
+--   dead_letters
+
 -- Relays come, go, and are put right after a restore.
 
 CREATE FUNCTION idem_create_relay(name text, partitions integer DEFAULT 1, from_oldest boolean DEFAULT false) RETURNS void
@@ -2242,6 +2558,42 @@ COMMENT ON FUNCTION idem_repair_relays() IS 'After a restore into a younger clus
 -- extension/src/lib.rs
 -- requires:
 --   relays
+
+-- From the outbox into the durable inbox of the same database.
+
+CREATE FUNCTION idem_hand_over(relay text, topics text[], partition integer DEFAULT 0, max_effects integer DEFAULT 1000) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    effect  record;
+    token   bigint;
+    effects integer := 0;
+BEGIN
+    IF topics IS NULL OR array_position(topics, NULL) IS NOT NULL THEN
+        RAISE EXCEPTION 'topics and each topic must not be null' USING ERRCODE = 'null_value_not_allowed';
+    END IF;
+    -- The batch, what becomes of it and its acknowledgement are one transaction: its lease is never seen.
+    FOR effect IN SELECT * FROM @extschema@.idem_relay_next(idem_hand_over.relay, partition, max_effects) LOOP
+        effects := effects + 1;
+        token := effect.token;
+        IF effect.topic = ANY (topics) THEN
+            PERFORM @extschema@.idem_receive(effect.message_id, effect.topic, effect.payload, effect.headers, effect.key, NULL::timestamptz,
+                                             effect.type, effect.content_type);
+        END IF;
+    END LOOP;
+    IF effects > 0 THEN
+        PERFORM @extschema@.idem_relay_ack(idem_hand_over.relay, partition, token);
+    END IF;
+    RETURN effects;
+END
+$$;
+COMMENT ON FUNCTION idem_hand_over(text, text[], integer, integer) IS 'The next batch of a relay, in one transaction: effects whose topic is among topics are received for the destination of that name, the others are passed over. Answers how many effects the batch had; 0: nothing to do, or another process is at it. Errors: 22004, 22023, 42704, 25000 (not READ COMMITTED), 25006, 55000 (transaction ids went backwards).';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/lib.rs
+-- requires:
+--   hand_over
 
 -- The rotation. Each call of idem.rotate does at most one step, its transaction commits it, and the state in idem.ring
 -- says what comes next: a crash between any two steps loses nothing.
@@ -2437,7 +2789,7 @@ BEGIN
             RETURN true;
         END IF;
     END LOOP;
-    RETURN idem.turn_progress();
+    RETURN idem.turn_progress() OR idem.turn_bodies();
 END
 $$;
 COMMENT ON FUNCTION idem.maintain_step(boolean) IS 'The next step that can be done, of any ring; true when one was done: commit, and call again.';
@@ -2461,6 +2813,89 @@ COMMENT ON PROCEDURE idem_maintain() IS 'One pass of what the worker does, each 
 -- extension/src/lib.rs
 -- requires:
 --   rotation
+
+-- What received messages carry is insert-only, in four slices used in turn. A slice that no work refers to is truncated; before the turn comes
+-- to one that still holds survivors (messages that wait for long) these are copied to the current slice.
+
+-- No writer of work is under way while the turn is made: whoever has taken a slice for the current one has committed or is gone, so what
+-- no visible work refers to nobody will.
+CREATE FUNCTION idem.turn_bodies(least_bytes bigint DEFAULT 33554432, rest interval DEFAULT '10 seconds') RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
+AS $$
+DECLARE
+    turn   idem.body_turn;
+    sizes  bigint[] := ARRAY(SELECT pg_relation_size(format('idem.body_%s', s)::regclass) FROM generate_series(0, 3) s ORDER BY s);
+    work   integer;
+    next   integer;
+    in_use int2[];
+BEGIN
+    IF (SELECT sum(bytes) FROM unnest(sizes) bytes) = 0 THEN
+        RETURN false;
+    END IF;
+    work := idem.enter_work();
+    SELECT * INTO turn FROM idem.body_turn t WHERE t.id = 1 FOR UPDATE;
+    EXECUTE format('SELECT array_agg(DISTINCT w.body) FROM idem.work_%s w WHERE w.body IS NOT NULL', work) INTO in_use;
+
+    FOR slice IN 0 .. 3 LOOP
+        CONTINUE WHEN slice = turn.current OR sizes[slice + 1] = 0 OR slice = ANY (in_use);
+        IF turn.unused_since[slice + 1] = 'infinity' THEN
+            UPDATE idem.body_turn SET unused_since[slice + 1] = clock_timestamp() WHERE id = 1;
+            RETURN true;
+        ELSIF turn.unused_since[slice + 1] + rest <= clock_timestamp() THEN
+            -- Later than what emptied it: TRUNCATE hides rows from older snapshots, and a dump that has begun must have had the time
+            -- to lock what it is going to read.
+            EXECUTE format('LOCK TABLE idem.body_%s IN ACCESS EXCLUSIVE MODE', slice);
+            EXECUTE format('TRUNCATE idem.body_%s', slice);
+            UPDATE idem.body_turn SET unused_since[slice + 1] = 'infinity' WHERE id = 1;
+            RETURN true;
+        END IF;
+    END LOOP;
+
+    -- A quarter of what there is: whoever has much that waits copies it seldom.
+    IF sizes[turn.current + 1] < greatest(least_bytes, (SELECT sum(bytes) FROM unnest(sizes) bytes) / 4) THEN
+        RETURN false;
+    END IF;
+    next := (turn.current + 1) % 4;
+    IF sizes[next + 1] > 0 THEN
+        RETURN next = ANY (in_use) AND idem.move_survivors(work, next, turn.current);
+    END IF;
+    LOCK TABLE idem.work_0, idem.work_1 IN SHARE MODE;
+    UPDATE idem.body_turn SET current = next WHERE id = 1;
+    RETURN true;
+EXCEPTION
+    WHEN lock_not_available OR deadlock_detected THEN
+        RETURN false;
+END
+$$;
+COMMENT ON FUNCTION idem.turn_bodies(bigint, interval) IS 'One step of the slices of bodies: notes that one is unused, empties it, copies survivors, turns. True when one was done.';
+
+CREATE FUNCTION idem.move_survivors(work integer, from_slice integer, to_slice integer) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    moved bigint;
+BEGIN
+    -- Who holds one at the moment keeps it; it is moved in a later pass.
+    EXECUTE format($sql$
+        WITH survivor AS MATERIALIZED (
+            SELECT w.key, w.destination, w.seq FROM idem.work_%1$s w WHERE w.body = %2$s LIMIT 1000 FOR UPDATE SKIP LOCKED
+        ), copied AS (
+            INSERT INTO idem.body_%3$s
+            SELECT b.* FROM survivor s JOIN idem.body_%2$s b ON b.seq = s.seq
+        )
+        UPDATE idem.work_%1$s w SET body = %3$s FROM survivor s WHERE w.key = s.key AND w.destination = s.destination
+        $sql$, work, from_slice, to_slice);
+    GET DIAGNOSTICS moved = ROW_COUNT;
+    RETURN moved > 0;
+END
+$$;
+COMMENT ON FUNCTION idem.move_survivors(integer, integer, integer) IS 'Copies bodies that work still refers to, at most 1000; true when there were some.';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/lib.rs
+-- requires:
+--   bodies
 
 -- Set-up: how long a destination remembers, how long a ring keeps.
 
@@ -2719,6 +3154,38 @@ COMMENT ON VIEW idem.rings IS 'Each slice: rows (as the statistics have them), b
 CREATE VIEW idem.stats AS
     SELECT s.name, s.value FROM idem.counters() AS s;
 COMMENT ON VIEW idem.stats IS 'Counters of this database since the server started: what committed transactions did, savepoints that they rolled back included. Empty when the library is not preloaded.';
+
+-- Only the current table of work counts.
+CREATE VIEW idem.work AS
+    SELECT w.* FROM idem.work_0 w WHERE (SELECT t.current FROM idem.work_turn t WHERE t.id = 1) = 0
+    UNION ALL
+    SELECT w.* FROM idem.work_1 w WHERE (SELECT t.current FROM idem.work_turn t WHERE t.id = 1) = 1;
+COMMENT ON VIEW idem.work IS 'The identities that are not done.';
+
+CREATE VIEW idem.leases AS
+    SELECT d.name AS destination, COALESCE(w.id, w.key::text) AS id, w.token, w.attempt, w.due_at AS until, w.body IS NOT NULL AS received
+      FROM idem.work w JOIN idem.destination d ON d.id = w.destination
+     WHERE w.leased AND w.due_at > clock_timestamp();
+COMMENT ON VIEW idem.leases IS 'Who is being worked on, and until when. received: it is in the durable inbox; otherwise it lives at its broker.';
+
+CREATE VIEW idem.waiting_messages AS
+    SELECT d.name AS destination,
+           count(*) FILTER (WHERE NOT (w.leased AND w.due_at > clock_timestamp())) AS waiting,
+           count(*) FILTER (WHERE w.due_at <= clock_timestamp()) AS due,
+           count(*) FILTER (WHERE w.leased AND w.due_at > clock_timestamp()) AS leased,
+           count(*) FILTER (WHERE w.attempt > 0 AND NOT w.leased AND w.due_at > clock_timestamp()) AS resting,
+           min(w.received_at) AS oldest,
+           min(w.due_at) AS next_due
+      FROM idem.work w JOIN idem.destination d ON d.id = w.destination
+     WHERE w.body IS NOT NULL
+     GROUP BY d.name;
+COMMENT ON VIEW idem.waiting_messages IS 'The durable inbox by destination: how many wait, how many of these are due now or rest after a failure; how many are leased; when the oldest was received.';
+
+CREATE VIEW idem.dead_letters AS
+    SELECT d.name AS destination, COALESCE(l.id, l.key::text) AS id, l.seq, l.died_at, l.received_at, l.attempt, l.order_key AS key, l.type,
+           l.payload, l.content_type, l.headers, l.traceparent, l.errors -> -1 ->> 'error' AS last_error, l.errors
+      FROM idem.dead_letter l JOIN idem.destination d ON d.id = l.destination;
+COMMENT ON VIEW idem.dead_letters IS 'What has used up its attempts or failed for good, with every error and its time: see idem_requeue and idem_discard.';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -2795,6 +3262,27 @@ BEGIN
         detail := format('%s effects wait, the oldest for %s s; %s parked', relay.lag_messages, round(relay.lag_seconds::numeric, 1), relay.parked);
         RETURN NEXT;
     END LOOP;
+
+    -- the durable inbox
+    check_name := 'durable inbox';
+    SELECT d.name, clock_timestamp() - w.due_at INTO behind, late
+      FROM idem.destination d
+     CROSS JOIN LATERAL (SELECT x.due_at FROM idem.work x WHERE x.destination = d.id AND x.body IS NOT NULL ORDER BY x.due_at LIMIT 1) w
+     ORDER BY w.due_at LIMIT 1;
+    status := CASE WHEN late > '1 hour' THEN 'critical' WHEN late > '1 minute' THEN 'warning' ELSE 'ok' END;
+    detail := CASE WHEN status = 'ok' THEN 'nothing waits for long'
+                   ELSE format('destination %s: the first message that is due has waited for %s; do its consumers run?', behind, date_trunc('second', late)) END;
+    RETURN NEXT;
+
+    -- dead letters
+    check_name := 'dead letters';
+    SELECT format('%s, of destination %s: SELECT * FROM idem.dead_letters, then idem_requeue or idem_discard', sum(l.n), string_agg(d.name, ', ' ORDER BY d.name))
+      INTO detail
+      FROM (SELECT x.destination, count(*) AS n FROM idem.dead_letter x GROUP BY x.destination) l JOIN idem.destination d ON d.id = l.destination
+    HAVING count(*) > 0;
+    status := CASE WHEN detail IS NULL THEN 'ok' ELSE 'warning' END;
+    detail := coalesce(detail, 'none');
+    RETURN NEXT;
 
     -- transaction ids
     check_name := 'transaction ids';
@@ -2918,7 +3406,6 @@ COMMENT ON TABLE idem.kind_of_role IS 'What idem_grant grants: the names of the 
 INSERT INTO idem.kind_of_role (kind, may_call) VALUES
     ('consumer', 'idem_try_claim'), ('consumer', 'idem_try_claim_batch'), ('consumer', 'idem_claim'),
     ('consumer', 'idem_is_claimed'), ('consumer', 'idem_record_effects'), ('consumer', 'idem_try_record'),
-    ('consumer', 'idem_acquire'), ('consumer', 'idem_complete'), ('consumer', 'idem_receive'),
     ('consumer', 'idem_effects'), ('consumer', 'idem_replay_effects'), ('consumer', 'idem_send'),
     ('consumer', 'idem_acquire'), ('consumer', 'idem_extend'), ('consumer', 'idem_complete'), ('consumer', 'idem_release'),
     ('consumer', 'idem_bury'), ('consumer', 'idem_receive'), ('consumer', 'idem_next'), ('consumer', 'idem_next_wait'),
@@ -2968,8 +3455,15 @@ BEGIN
         EXECUTE format('GRANT USAGE ON SCHEMA idem TO %s', role);
         EXECUTE format('GRANT EXECUTE ON FUNCTION idem.maintain_step(boolean) TO %s', role);
     END IF;
-    IF kind IN ('monitor', 'admin') THEN
+    IF kind IN ('operator', 'monitor', 'admin') THEN
         EXECUTE format('GRANT USAGE ON SCHEMA idem TO %s', role);
+        EXECUTE format('GRANT SELECT ON idem.leases, idem.waiting_messages TO %s', role);
+    END IF;
+    IF kind IN ('operator', 'admin') THEN
+        -- With what the messages carry.
+        EXECUTE format('GRANT SELECT ON idem.dead_letters TO %s', role);
+    END IF;
+    IF kind IN ('monitor', 'admin') THEN
         EXECUTE format('GRANT SELECT ON idem.inbox, idem.outbox, idem.rings, idem.relays, idem.stats TO %s', role);
         EXECUTE format('GRANT EXECUTE ON FUNCTION idem.waiting(), idem.relay_states(), idem.counters(), idem.slice_table(text, integer) TO %s', role);
     END IF;

@@ -11,6 +11,7 @@ use crate::pg::{self, Appender, Found, Inserted, Inserter, Lookup, Table, wait_f
 use crate::ring;
 use crate::settings;
 use crate::sql_types::jsonb_datum;
+use crate::wake::messages_received;
 use idem_core::MessageId;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -77,6 +78,7 @@ pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
                 match (inserted, seen) {
                     (Inserted::Yes, _) => {
                         append_body(bodies, seq, message)?;
+                        messages_received();
                         return Ok(true);
                     }
                     (Inserted::Refused, Seen::Claimed) => return Ok(false),
