@@ -26,7 +26,7 @@ BEGIN
                 COMMENT ON TABLE  idem.%1$I IS 'A slice of the journal: calls. Written and read by idem_begin_call and its kin only.';
                 COMMENT ON COLUMN idem.%1$I.event IS 'What happened to the call, counted from 0: of two who tell the same news one comes first.';
                 COMMENT ON COLUMN idem.%1$I.kind IS '0 begun, 1 finished, 2 failed and may be repeated, 3 failed for good.';
-                COMMENT ON COLUMN idem.%1$I.digest IS 'SHA-256 of the request, with what was begun.';
+                COMMENT ON COLUMN idem.%1$I.digest IS 'SHA-256 of the request of the first attempt, with every event: the beginning may be forgotten first.';
                 COMMENT ON COLUMN idem.%1$I.body IS 'The response, or the error as a JSON string.';
                 $ddl$, 'call_' || ring || '_' || slice, 'call_' || ring || '_' || slice || '_pkey');
             PERFORM pg_catalog.pg_extension_config_dump(('idem.call_' || ring || '_' || slice)::pg_catalog.regclass, '');

@@ -28,6 +28,12 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN pg_catalog.format('idem.%s_%s', CASE WHEN ring OPERATOR(pg_catalog.=) 'outbox' THEN 'outbox' ELSE 'inbox_' OPERATOR(pg_catalog.||) ring END, slice)::pg_catalog.regclass;
 COMMENT ON FUNCTION idem.slice_table(text, integer) IS 'The table of a slice.';
 
+CREATE FUNCTION idem.slice_tables(ring text, slice integer) RETURNS regclass[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN ARRAY[idem.slice_table(ring, slice)]
+       OPERATOR(pg_catalog.||) CASE WHEN ring OPERATOR(pg_catalog.<>) 'outbox' THEN ARRAY[pg_catalog.format('idem.call_%s_%s', ring, slice)::pg_catalog.regclass] END;
+COMMENT ON FUNCTION idem.slice_tables(text, integer) IS 'The tables that are emptied with a slice: those of the inbox bring that of the journal.';
+
 -- The relays that have not acknowledged everything in a slice of the outbox. Exact without reading the slice: a
 -- transaction is not behind a cursor when it began after the older snapshot, or when it was running then.
 CREATE FUNCTION idem.relays_holding(slice integer) RETURNS text[]
@@ -98,8 +104,8 @@ CREATE FUNCTION idem.rotate(ring_name text, wait boolean) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
 DECLARE
-    r     idem.ring;
-    fallen regclass;
+    r      idem.ring;
+    fallen text;
 BEGIN
     LOCK TABLE idem.ring IN SHARE UPDATE EXCLUSIVE MODE;
     SELECT * INTO r FROM idem.ring x WHERE x.name = ring_name;
@@ -108,7 +114,7 @@ BEGIN
         IF NOT idem.fence(r.name || ' emptying ' || r.turns, wait) THEN
             RETURN 'waiting';
         END IF;
-        fallen := idem.slice_table(r.name, (r.current + 1) % 4);
+        fallen := array_to_string(idem.slice_tables(r.name, (r.current + 1) % 4), ', ');
         -- A lock that is not had at once is asked for again later: who waits for it holds up everybody behind.
         EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', fallen);
         IF r.name = 'outbox' AND cardinality(idem.relays_holding((r.current + 1) % 4)) > 0 THEN

@@ -139,8 +139,8 @@ CREATE VIEW idem.rings AS
                WHEN 1 THEN CASE WHEN r.emptying THEN 'emptying' WHEN r.opening THEN 'opening' ELSE 'next' END
                ELSE 'sealed'
            END AS state,
-           pg_catalog.pg_stat_get_live_tuples(t.oid) AS rows_estimate,
-           pg_catalog.pg_total_relation_size(t.oid) AS bytes,
+           pg_catalog.pg_stat_get_live_tuples(idem.slice_table(r.name, s.slice)) AS rows_estimate,
+           (SELECT sum(pg_catalog.pg_total_relation_size(t.slice)) FROM pg_catalog.unnest(idem.slice_tables(r.name, s.slice)) AS t (slice))::bigint AS bytes,
            CASE WHEN (s.slice - r.current + 4) % 4 <> 1 AND r.started[s.slice + 1] > '-infinity'
                 THEN pg_catalog.now() - r.started[s.slice + 1] END AS age,
            r.retention,
@@ -149,9 +149,8 @@ CREATE VIEW idem.rings AS
            r.remembers_since
       FROM idem.ring r
      CROSS JOIN pg_catalog.generate_series(0, 3) AS s (slice)
-     CROSS JOIN LATERAL (SELECT idem.slice_table(r.name, s.slice)::oid AS oid) t
      ORDER BY r.id, s.slice;
-COMMENT ON VIEW idem.rings IS 'Each slice: rows (as the statistics have them), bytes, age, state.';
+COMMENT ON VIEW idem.rings IS 'Each slice: rows (as the statistics have them), bytes (with the calls that go with its claims), age, state.';
 
 CREATE VIEW idem.stats AS
     SELECT s.name, s.value FROM idem.counters() AS s;

@@ -118,7 +118,8 @@ pub fn find(name: &str) -> Result<Option<Destination>> {
     Ok(lookup.next_settled().then(|| remember(name, &lookup)))
 }
 
-fn identity_name(name: &str) -> Result<&str> {
+/// The name that a destination goes by in an identity: its own, or that of all of them.
+pub fn identity_name(name: &str) -> Result<&str> {
     idem_core::check_destination(name)?;
     Ok(match MESSAGE_IDENTITY.get() {
         MessageIdentity::IdAndDestination => name,

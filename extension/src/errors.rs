@@ -25,6 +25,12 @@ pub enum Error {
     ClaimInProgress { destination: String },
     /// 23000: another id has this key already. No duplicate: never answered as one.
     KeyTaken { destination: String, taken_by: String },
+    /// 55000: an attempt at the call is told of that has not begun, or was taken back.
+    CallNotBegun { step: String },
+    /// 55000: the call has ended, and otherwise.
+    CallEnded { step: String, how: &'static str },
+    /// 23000: under this step something else was asked for. The answer to that is no answer to this.
+    AnotherRequest { step: String },
     /// XX001: a row that the calls wrote themselves does not look so.
     Corrupt(&'static str),
 }
@@ -85,6 +91,21 @@ impl From<Error> for ErrorReport {
             .set_hint(format!(
                 "The other id is {taken_by}. Send one of the two messages with another id."
             )),
+            Error::CallNotBegun { step } => report(
+                PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!("no attempt at the call \"{step}\" of this message is under way"),
+            )
+            .set_hint("Call idem_begin_call and commit before you ask, each time."),
+            Error::CallEnded { step, how } => report(
+                PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!("the call \"{step}\" of this message has ended otherwise: it is {how}"),
+            )
+            .set_hint("What was recorded first stands: idem_calls shows it."),
+            Error::AnotherRequest { step } => report(
+                PgSqlErrorCode::ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION,
+                format!("the call \"{step}\" of this message was begun with another request"),
+            )
+            .set_hint("Every attempt must ask for the same: give what differs a step of its own."),
             Error::Corrupt(what) => report(PgSqlErrorCode::ERRCODE_DATA_CORRUPTED, what.into()),
         }
     }

@@ -1,7 +1,8 @@
 //! idem: exactly-once message consumers inside PostgreSQL. This file is the map.
 //!
 //! A claim (`claim`) goes into a slice of a ring (`ring`, `destination`); its effects (`effects`) go into the outbox
-//! (`outbox`), which wakes the relays (`wake`). What is not done yet is `work`. The `worker` turns the rings. Tables, relays, rotation, views and grants
+//! (`outbox`), which wakes the relays (`wake`). What is not done yet is `work`, what it asks of others is in the `journal`. The
+//! `worker` turns the rings. Tables, relays, rotation, views and grants
 //! are SQL, in `sql/`; what needs no server is in `core/`. All unsafe code that others use is in `pg`.
 
 // pgrx keeps SQLSTATE and hint of an ErrorReport only, and that is large; it is made on the way out of a failed call.
@@ -13,6 +14,7 @@ mod claim;
 mod destination;
 mod effects;
 mod errors;
+mod journal;
 mod names;
 mod outbox;
 mod pg;
@@ -107,6 +109,14 @@ pgrx::extension_sql_file!(
         work::api::idem_receive_uuid,
         work::api::idem_receive_bytes_text,
         work::api::idem_receive_bytes_uuid,
+        journal::api::idem_begin_call_text,
+        journal::api::idem_begin_call_uuid,
+        journal::api::idem_finish_call_text,
+        journal::api::idem_finish_call_uuid,
+        journal::api::idem_fail_call_text,
+        journal::api::idem_fail_call_uuid,
+        journal::api::idem_calls_text,
+        journal::api::idem_calls_uuid,
         wake::idem_relay_wait,
         wake::idem_next_wait,
         ring::fence::fence,

@@ -385,7 +385,7 @@ BEGIN
                 COMMENT ON TABLE  idem.%1$I IS 'A slice of the journal: calls. Written and read by idem_begin_call and its kin only.';
                 COMMENT ON COLUMN idem.%1$I.event IS 'What happened to the call, counted from 0: of two who tell the same news one comes first.';
                 COMMENT ON COLUMN idem.%1$I.kind IS '0 begun, 1 finished, 2 failed and may be repeated, 3 failed for good.';
-                COMMENT ON COLUMN idem.%1$I.digest IS 'SHA-256 of the request, with what was begun.';
+                COMMENT ON COLUMN idem.%1$I.digest IS 'SHA-256 of the request of the first attempt, with every event: the beginning may be forgotten first.';
                 COMMENT ON COLUMN idem.%1$I.body IS 'The response, or the error as a JSON string.';
                 $ddl$, 'call_' || ring || '_' || slice, 'call_' || ring || '_' || slice || '_pkey');
             PERFORM pg_catalog.pg_extension_config_dump(('idem.call_' || ring || '_' || slice)::pg_catalog.regclass, '');
@@ -1185,6 +1185,38 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_acquire_uuid_wra
 /* </end connected objects> */
 
 /* <begin connected objects> */
+-- extension/src/journal/api.rs
+-- idem::journal::api::idem_begin_call_text
+
+CREATE FUNCTION idem_begin_call(id text, destination text, step text, request jsonb DEFAULT NULL, OUT state idem_call_state, OUT idempotency_key text, OUT response jsonb, OUT attempt integer, OUT begun_at timestamptz, OUT error text)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_begin_call_text_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/journal/api.rs
+-- idem::journal::api::idem_begin_call_uuid
+
+CREATE FUNCTION idem_begin_call(id uuid, destination text, step text, request jsonb DEFAULT NULL, OUT state idem_call_state, OUT idempotency_key text, OUT response jsonb, OUT attempt integer, OUT begun_at timestamptz, OUT error text)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_begin_call_uuid_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/journal/api.rs
+-- idem::journal::api::idem_calls_text
+
+CREATE FUNCTION idem_calls(id text, destination text) RETURNS TABLE (step text, state idem_call_state, attempt integer, begun_at timestamptz, ended_at timestamptz, response jsonb, error text)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_calls_text_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/journal/api.rs
+-- idem::journal::api::idem_calls_uuid
+
+CREATE FUNCTION idem_calls(id uuid, destination text) RETURNS TABLE (step text, state idem_call_state, attempt integer, begun_at timestamptz, ended_at timestamptz, response jsonb, error text)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_calls_uuid_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
 -- extension/src/claim/api.rs
 -- idem::claim::api::idem_claim_text
 
@@ -1230,6 +1262,38 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_effects_text_wra
 
 CREATE FUNCTION idem_effects(id uuid, destination text) RETURNS SETOF idem_effect
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_effects_uuid_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/journal/api.rs
+-- idem::journal::api::idem_fail_call_text
+
+CREATE FUNCTION idem_fail_call(id text, destination text, step text, error text, retryable boolean DEFAULT true) RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_fail_call_text_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/journal/api.rs
+-- idem::journal::api::idem_fail_call_uuid
+
+CREATE FUNCTION idem_fail_call(id uuid, destination text, step text, error text, retryable boolean DEFAULT true) RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_fail_call_uuid_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/journal/api.rs
+-- idem::journal::api::idem_finish_call_text
+
+CREATE FUNCTION idem_finish_call(id text, destination text, step text, response jsonb DEFAULT NULL) RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_finish_call_text_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/journal/api.rs
+-- idem::journal::api::idem_finish_call_uuid
+
+CREATE FUNCTION idem_finish_call(id uuid, destination text, step text, response jsonb DEFAULT NULL) RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_finish_call_uuid_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -2625,6 +2689,12 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN pg_catalog.format('idem.%s_%s', CASE WHEN ring OPERATOR(pg_catalog.=) 'outbox' THEN 'outbox' ELSE 'inbox_' OPERATOR(pg_catalog.||) ring END, slice)::pg_catalog.regclass;
 COMMENT ON FUNCTION idem.slice_table(text, integer) IS 'The table of a slice.';
 
+CREATE FUNCTION idem.slice_tables(ring text, slice integer) RETURNS regclass[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN ARRAY[idem.slice_table(ring, slice)]
+       OPERATOR(pg_catalog.||) CASE WHEN ring OPERATOR(pg_catalog.<>) 'outbox' THEN ARRAY[pg_catalog.format('idem.call_%s_%s', ring, slice)::pg_catalog.regclass] END;
+COMMENT ON FUNCTION idem.slice_tables(text, integer) IS 'The tables that are emptied with a slice: those of the inbox bring that of the journal.';
+
 -- The relays that have not acknowledged everything in a slice of the outbox. Exact without reading the slice: a
 -- transaction is not behind a cursor when it began after the older snapshot, or when it was running then.
 CREATE FUNCTION idem.relays_holding(slice integer) RETURNS text[]
@@ -2695,8 +2765,8 @@ CREATE FUNCTION idem.rotate(ring_name text, wait boolean) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
 DECLARE
-    r     idem.ring;
-    fallen regclass;
+    r      idem.ring;
+    fallen text;
 BEGIN
     LOCK TABLE idem.ring IN SHARE UPDATE EXCLUSIVE MODE;
     SELECT * INTO r FROM idem.ring x WHERE x.name = ring_name;
@@ -2705,7 +2775,7 @@ BEGIN
         IF NOT idem.fence(r.name || ' emptying ' || r.turns, wait) THEN
             RETURN 'waiting';
         END IF;
-        fallen := idem.slice_table(r.name, (r.current + 1) % 4);
+        fallen := array_to_string(idem.slice_tables(r.name, (r.current + 1) % 4), ', ');
         -- A lock that is not had at once is asked for again later: who waits for it holds up everybody behind.
         EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', fallen);
         IF r.name = 'outbox' AND cardinality(idem.relays_holding((r.current + 1) % 4)) > 0 THEN
@@ -3137,8 +3207,8 @@ CREATE VIEW idem.rings AS
                WHEN 1 THEN CASE WHEN r.emptying THEN 'emptying' WHEN r.opening THEN 'opening' ELSE 'next' END
                ELSE 'sealed'
            END AS state,
-           pg_catalog.pg_stat_get_live_tuples(t.oid) AS rows_estimate,
-           pg_catalog.pg_total_relation_size(t.oid) AS bytes,
+           pg_catalog.pg_stat_get_live_tuples(idem.slice_table(r.name, s.slice)) AS rows_estimate,
+           (SELECT sum(pg_catalog.pg_total_relation_size(t.slice)) FROM pg_catalog.unnest(idem.slice_tables(r.name, s.slice)) AS t (slice))::bigint AS bytes,
            CASE WHEN (s.slice - r.current + 4) % 4 <> 1 AND r.started[s.slice + 1] > '-infinity'
                 THEN pg_catalog.now() - r.started[s.slice + 1] END AS age,
            r.retention,
@@ -3147,9 +3217,8 @@ CREATE VIEW idem.rings AS
            r.remembers_since
       FROM idem.ring r
      CROSS JOIN pg_catalog.generate_series(0, 3) AS s (slice)
-     CROSS JOIN LATERAL (SELECT idem.slice_table(r.name, s.slice)::oid AS oid) t
      ORDER BY r.id, s.slice;
-COMMENT ON VIEW idem.rings IS 'Each slice: rows (as the statistics have them), bytes, age, state.';
+COMMENT ON VIEW idem.rings IS 'Each slice: rows (as the statistics have them), bytes (with the calls that go with its claims), age, state.';
 
 CREATE VIEW idem.stats AS
     SELECT s.name, s.value FROM idem.counters() AS s;
@@ -3341,6 +3410,14 @@ CREATE FUNCTION idem.worker_state() RETURNS TABLE (preloaded boolean, last_pass 
 --   work::api::idem_receive_uuid
 --   work::api::idem_receive_bytes_text
 --   work::api::idem_receive_bytes_uuid
+--   journal::api::idem_begin_call_text
+--   journal::api::idem_begin_call_uuid
+--   journal::api::idem_finish_call_text
+--   journal::api::idem_finish_call_uuid
+--   journal::api::idem_fail_call_text
+--   journal::api::idem_fail_call_uuid
+--   journal::api::idem_calls_text
+--   journal::api::idem_calls_uuid
 --   wake::idem_relay_wait
 --   wake::idem_next_wait
 --   ring::fence::fence
@@ -3379,6 +3456,14 @@ COMMENT ON FUNCTION idem_receive(text, text, jsonb, jsonb, text, timestamptz, te
 COMMENT ON FUNCTION idem_receive(uuid, text, jsonb, jsonb, text, timestamptz, text, text) IS 'Stores a message to be processed later: acknowledge it to its broker after the commit. false: it is known, nothing is stored. key: messages of one key come in their order. deliver_after: not before. Errors: 22004, 22023, 23000, 25006.';
 COMMENT ON FUNCTION idem_receive(text, text, bytea, jsonb, text, timestamptz, text, text) IS 'Stores a message to be processed later: acknowledge it to its broker after the commit. false: it is known, nothing is stored. key: messages of one key come in their order. deliver_after: not before. Errors: 22004, 22023, 23000, 25006.';
 COMMENT ON FUNCTION idem_receive(uuid, text, bytea, jsonb, text, timestamptz, text, text) IS 'Stores a message to be processed later: acknowledge it to its broker after the commit. false: it is known, nothing is stored. key: messages of one key come in their order. deliver_after: not before. Errors: 22004, 22023, 23000, 25006.';
+COMMENT ON FUNCTION idem_begin_call(text, text, text, jsonb) IS 'Writes down that a step of a message is about to ask somebody outside: commit, then ask, with this idempotency_key. state: new (ask), unknown (an earlier attempt asked and was never heard of, begun_at says since when), done (here is its response), failed (refused for good, here is the error). attempt counts this one. Waits for a concurrent caller. Errors: 22004, 22023, 23000 (another request under this step), 25006.';
+COMMENT ON FUNCTION idem_begin_call(uuid, text, text, jsonb) IS 'Writes down that a step of a message is about to ask somebody outside: commit, then ask, with this idempotency_key. state: new (ask), unknown (an earlier attempt asked and was never heard of, begun_at says since when), done (here is its response), failed (refused for good, here is the error). attempt counts this one. Waits for a concurrent caller. Errors: 22004, 22023, 23000 (another request under this step), 25006.';
+COMMENT ON FUNCTION idem_finish_call(text, text, text, jsonb) IS 'Records the answer of a call that was begun: every later attempt gets it. The same answer again changes nothing. Errors: 22004, 22023, 25006, 55000 (not begun, or ended otherwise).';
+COMMENT ON FUNCTION idem_finish_call(uuid, text, text, jsonb) IS 'Records the answer of a call that was begun: every later attempt gets it. The same answer again changes nothing. Errors: 22004, 22023, 25006, 55000 (not begun, or ended otherwise).';
+COMMENT ON FUNCTION idem_fail_call(text, text, text, text, boolean) IS 'Records that an attempt failed. retryable: it certainly had no effect, and is taken back; the call is new again unless an earlier attempt was never heard of. Not retryable: the other side refused for good, and nobody asks again. Errors: 22004, 22023, 25006, 55000 (not begun, or ended otherwise).';
+COMMENT ON FUNCTION idem_fail_call(uuid, text, text, text, boolean) IS 'Records that an attempt failed. retryable: it certainly had no effect, and is taken back; the call is new again unless an earlier attempt was never heard of. Not retryable: the other side refused for good, and nobody asks again. Errors: 22004, 22023, 25006, 55000 (not begun, or ended otherwise).';
+COMMENT ON FUNCTION idem_calls(text, text) IS 'The calls of a message, in the order in which they were begun first, as they are now. Works on a standby. Errors: 22004, 22023.';
+COMMENT ON FUNCTION idem_calls(uuid, text) IS 'The calls of a message, in the order in which they were begun first, as they are now. Works on a standby. Errors: 22004, 22023.';
 COMMENT ON FUNCTION idem_relay_wait(integer) IS 'Waits at most timeout_ms for effects that this session has not waited for: true when there are. A relay calls it when idem_relay_next had nothing. Errors: 22004, 22023.';
 COMMENT ON FUNCTION idem_next_wait(text, integer) IS 'Waits at most timeout_ms until there may be a message for idem_next: true when it is worth a look. Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006.';
 COMMENT ON FUNCTION idem.key_of(text) IS 'The key of a message id. Errors: 22004, 22023.';
@@ -3465,7 +3550,7 @@ BEGIN
     END IF;
     IF kind IN ('monitor', 'admin') THEN
         EXECUTE format('GRANT SELECT ON idem.inbox, idem.outbox, idem.rings, idem.relays, idem.stats TO %s', role);
-        EXECUTE format('GRANT EXECUTE ON FUNCTION idem.waiting(), idem.relay_states(), idem.counters(), idem.slice_table(text, integer) TO %s', role);
+        EXECUTE format('GRANT EXECUTE ON FUNCTION idem.waiting(), idem.relay_states(), idem.counters(), idem.slice_table(text, integer), idem.slice_tables(text, integer) TO %s', role);
     END IF;
 END
 $$;

@@ -70,6 +70,24 @@ pub fn effect_message_id(destination: &str, key: &Key, ordinal: i32) -> Uuid {
     uuid::Builder::from_custom_bytes(first_half(digest)).into_uuid()
 }
 
+/// The idempotency key of a call: the same for every attempt at the same step of the same message, everywhere. UUIDv8.
+/// `identity` is the destination, or what stands for all of them.
+pub fn call_key(identity: &str, key: &Key, step: &str) -> Uuid {
+    let digest = Sha256::new()
+        .chain_update(b"idem call\0")
+        .chain_update(identity)
+        .chain_update([0])
+        .chain_update(key.bytes())
+        .chain_update(step)
+        .finalize();
+    uuid::Builder::from_custom_bytes(first_half(digest)).into_uuid()
+}
+
+/// The SHA-256 of a request: tells it from another one.
+pub fn request_digest(request: &str) -> [u8; 32] {
+    Sha256::digest(request).into()
+}
+
 /// What decides the partition of an effect: never negative, the same on every server, so that a key keeps its order.
 pub fn partition_hash(key: Option<&str>, message_id: &Uuid) -> i32 {
     let digest = match key {
@@ -133,7 +151,39 @@ mod tests {
         assert_eq!(id.get_version_num(), 8);
     }
 
+    #[test]
+    fn a_call_key_tells_the_step_of_the_message_and_nothing_else() {
+        let [one, two] = ["order-1", "order-2"].map(|id| MessageId::from_text(id).unwrap().key);
+        let key = call_key("orders", &one, "charge");
+        assert_eq!(key, call_key("orders", &one, "charge"));
+        assert_ne!(key, call_key("orders", &one, "mail"));
+        assert_ne!(key, call_key("orders", &two, "charge"));
+        assert_ne!(key, call_key("order", &one, "charge"));
+        assert_eq!(key.get_version_num(), 8);
+    }
+
+    /// Gateways keep keys for days: another derivation would charge twice after an upgrade.
+    #[test]
+    fn a_call_key_stays_what_it_is() {
+        let key = MessageId::from_text("order-1").unwrap().key;
+        assert_eq!(
+            call_key("orders", &key, "charge").to_string(),
+            "b99d2fd5-d251-8b70-a345-14ef6b41fd87"
+        );
+    }
+
+    #[test]
+    fn a_call_key_is_no_effect_id() {
+        let key = MessageId::from_text("order-1").unwrap().key;
+        assert_ne!(call_key("orders", &key, "\0\0\0\0"), effect_message_id("orders", &key, 0));
+    }
+
     proptest! {
+        #[test]
+        fn different_requests_have_different_digests(a in ".{0,80}", b in ".{0,80}") {
+            prop_assert_eq!(a == b, request_digest(&a) == request_digest(&b));
+        }
+
         #[test]
         fn different_texts_have_different_identities(a in ".{1,80}", b in ".{1,80}") {
             let (x, y) = (MessageId::from_text(&a).unwrap(), MessageId::from_text(&b).unwrap());

@@ -1,15 +1,17 @@
-//! What idem knows without a server: identities, effects and their limits.
+//! What idem knows without a server: identities, effects, calls and their limits.
 //!
 //! The extension links it; the tests of its rules run without PostgreSQL.
 
+mod call;
 mod effect;
 mod error;
 mod failure;
 mod identity;
 pub mod limits;
 
+pub use call::{Attempts, CallEvent, CallState, error_from_json, error_to_json};
 pub use effect::{EffectSpec, PayloadSpec, parse_effects};
 pub use effect::{JSON, OCTETS, traceparent};
 pub use error::{Invalid, check_len};
 pub use failure::{last_failure, note_failure};
-pub use identity::{Key, MessageId, check_destination, effect_message_id, partition_hash};
+pub use identity::{Key, MessageId, call_key, check_destination, effect_message_id, partition_hash, request_digest};

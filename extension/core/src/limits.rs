@@ -2,7 +2,7 @@
 
 /// Bytes of a message id.
 pub const ID_BYTES: usize = 1024;
-/// Bytes of a destination, a topic, a type, a content type or the name of a relay.
+/// Bytes of a destination, a step, a topic, a type, a content type or the name of a relay.
 pub const NAME_BYTES: usize = 255;
 /// Bytes of the key of an effect.
 pub const KEY_BYTES: usize = 1024;

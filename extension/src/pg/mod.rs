@@ -39,7 +39,7 @@ pub fn ensure_writable(call: &std::ffi::CStr) {
             raise(
                 PgSqlErrorCode::ERRCODE_READ_ONLY_SQL_TRANSACTION,
                 format!("cannot execute {} during recovery", call.to_string_lossy()),
-                "A standby answers idem_is_claimed and idem_effects; claims go to the primary.",
+                "A standby answers idem_is_claimed, idem_effects and idem_calls; claims go to the primary.",
             );
         }
         pg_sys::PreventCommandIfReadOnly(call.as_ptr());

@@ -9,6 +9,7 @@ mod beside;
 mod docs;
 mod i8_duplicate_is_free;
 mod isolation;
+mod journal;
 mod life;
 mod relays;
 mod rotation_restart;

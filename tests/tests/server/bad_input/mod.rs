@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result, ensure};
 use idem_tests::harness::{Database, Refusal, Session};
 
-use table::{BAD, CALLS, NULL_IS_AN_ANSWER, READ_COMMITTED_ONLY, READERS, SCENERY};
+use table::{BAD, BEFORE, CALLS, NULL_IS_AN_ANSWER, READ_COMMITTED_ONLY, READERS, SCENERY};
 
 /// A call of the API as the catalog has it.
 struct Call {
@@ -108,6 +108,11 @@ async fn scene(name: &str) -> Result<(Database, Session)> {
     Ok((db, session))
 }
 
+/// What must be done in the same transaction before this call can succeed.
+fn before_it(call: &Call) -> &'static str {
+    BEFORE.iter().find(|(name, _)| *name == call.name).map_or("", |(_, sql)| *sql)
+}
+
 fn check(call: &str, refusal: &Refusal, sqlstate: &str) -> Result<()> {
     ensure!(refusal.sqlstate == sqlstate, "{call}\n{sqlstate} expected: {refusal:?}");
     ensure!(!refusal.message.is_empty(), "{call}: {refusal:?}");
@@ -138,7 +143,9 @@ async fn every_argument_is_refused_as_documented() -> Result<()> {
         for (name, of_type) in &call.arguments {
             let with_null = call.statement(&[(name, "NULL")])?;
             if NULL_IS_AN_ANSWER.contains(&(call.name.as_str(), name)) {
-                session.run(&format!("BEGIN; {with_null}; ROLLBACK")).await?;
+                session
+                    .run(&format!("BEGIN; {}; {with_null}; ROLLBACK", before_it(&call)))
+                    .await?;
             } else {
                 check(&with_null, &session.refused(&with_null).await?, "22004")?;
             }
@@ -180,12 +187,8 @@ async fn the_usual_arguments_are_accepted() -> Result<()> {
             session.run(&statement).await?;
             continue;
         }
-        let prepare = table::BEFORE
-            .iter()
-            .find(|(name, _)| *name == call.name)
-            .map_or("", |(_, sql)| *sql);
         session
-            .run(&format!("BEGIN; {prepare}; {statement}; ROLLBACK"))
+            .run(&format!("BEGIN; {}; {statement}; ROLLBACK", before_it(&call)))
             .await
             .with_context(|| call.signature())?;
         // A page or a table that a call forgot to let go of.
@@ -247,6 +250,7 @@ async fn an_unknown_destination_or_id_is_not_claimed_and_has_no_effects() -> Res
             ("idem_effects", ""),
             ("idem_forget", "f"),
             ("idem_replay_effects", "0"),
+            ("idem_calls", ""),
         ] {
             let statement = format!("SELECT * FROM {call}({id}, {destination})");
             assert_eq!(session.text(&statement).await?, answer, "{statement}");

@@ -12,15 +12,22 @@ pub const SCENERY: [&str; 4] = [
 const TOKEN: &str = "SELECT max(pos) FROM idem.progress WHERE relay = 1";
 
 /// What a call needs in its own transaction before it can succeed.
-pub const BEFORE: [(&str, &str); 1] = [(
-    "idem_record_effects",
-    "SELECT idem_try_claim('m1'::text, 'orders'), idem_try_claim('0192f3a4-0000-7abc-8def-0123456789ab'::uuid, 'orders')",
-)];
+pub const BEFORE: &[(&str, &str)] = &[
+    (
+        "idem_record_effects",
+        "SELECT idem_try_claim('m1'::text, 'orders'), idem_try_claim('0192f3a4-0000-7abc-8def-0123456789ab'::uuid, 'orders')",
+    ),
+    ("idem_finish_call", BEGIN_CALLS),
+    ("idem_fail_call", BEGIN_CALLS),
+];
+
+const BEGIN_CALLS: &str = "SELECT idem_begin_call('m1'::text, 'orders', 'charge'),
+                                  idem_begin_call('0192f3a4-0000-7abc-8def-0123456789ab'::uuid, 'orders', 'charge')";
 
 type Argument = (&'static str, &'static str, &'static str);
 
 /// Arguments that are in order: name, type, value; those of a call by name come before those of any call.
-pub const CALLS: [(&str, &[Argument]); 6] = [
+pub const CALLS: &[(&str, &[Argument])] = &[
     ("idem_create_relay", &[("name", "text", "'new'")]),
     ("idem_drop_relay", &[("name", "text", "'other'")]),
     (
@@ -68,10 +75,19 @@ pub const CALLS: [(&str, &[Argument]); 6] = [
             ("retention", "interval", "'2 days'"),
         ],
     ),
+    (
+        "any",
+        &[
+            ("step", "text", "'charge'"),
+            ("request", "jsonb", r#"'{"amount": 1}'"#),
+            ("response", "jsonb", r#"'{"paid": 1}'"#),
+            ("retryable", "boolean", "true"),
+        ],
+    ),
 ];
 
 /// Where NULL means "none".
-pub const NULL_IS_AN_ANSWER: [(&str, &str); 7] = [
+pub const NULL_IS_AN_ANSWER: &[(&str, &str)] = &[
     ("idem_claim", "fingerprint"),
     ("idem_claim", "sent_at"),
     ("idem_send", "key"),
@@ -79,12 +95,15 @@ pub const NULL_IS_AN_ANSWER: [(&str, &str); 7] = [
     ("idem_send", "headers"),
     ("idem_send", "message_id"),
     ("idem_send", "content_type"),
+    ("idem_begin_call", "request"),
+    ("idem_finish_call", "response"),
 ];
 
 /// The calls that a read-only transaction can make; idem_maintain as long as nothing is due.
-pub const READERS: [&str; 6] = [
+pub const READERS: &[&str] = &[
     "idem_is_claimed",
     "idem_effects",
+    "idem_calls",
     "idem_health",
     "idem_relay_partitions",
     "idem_relay_wait",
@@ -92,7 +111,7 @@ pub const READERS: [&str; 6] = [
 ];
 
 /// The calls that must see what is there now.
-pub const READ_COMMITTED_ONLY: [&str; 6] = [
+pub const READ_COMMITTED_ONLY: &[&str] = &[
     "idem_relay_next",
     "idem_relay_extend",
     "idem_relay_ack",
@@ -223,6 +242,11 @@ pub const BAD: &[Bad] = &[
     bad("any", "partitions", "integer", "0", "22023"),
     bad("idem_create_relay", "name", "text", "'default'", "42710"),
     bad("idem_drop_relay", "name", "text", "'unknown'", "42704"),
+    // calls
+    bad("any", "step", "text", "''", "22023"),
+    bad("any", "step", "text", "repeat('x', 256)", "22023"),
+    bad("any", "step", "text", "repeat('é', 128)", "22023"),
+    bad("idem_finish_call idem_fail_call", "step", "text", "'not begun'", "55000"),
     // set-up
     bad("any", "retention", "interval", "'0'", "22023"),
     bad("idem_set_retention", "ring", "text", "'outbox'", "22023"),

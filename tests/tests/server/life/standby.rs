@@ -29,6 +29,7 @@ async fn refuses_to_write(standby: &Session) -> Result<()> {
         "SELECT idem_replay_effects('m1', 'orders')",
         "SELECT idem_send('t', '1'::jsonb)",
         "SELECT idem_forget('m1', 'orders')",
+        "SELECT * FROM idem_begin_call('m1', 'orders', 'charge')",
         "SELECT idem_configure('orders', '1 day')",
         "SELECT idem_set_retention('short', '1 minute')",
         "SELECT * FROM idem_relay_next('default')",

@@ -139,6 +139,21 @@ async fn i9_the_calls_of_a_consumer_look_nothing_up() -> Result<()> {
             r#"{"h": 1}"#,
         ),
         ("public.idem_replay_effects('m1'::pg_catalog.text, 'orders')".to_owned(), "1"),
+        (
+            r#"(public.idem_begin_call('m1'::pg_catalog.text, 'orders', 'charge', '{"amount": 5}')).state"#.to_owned(),
+            "new",
+        ),
+        (format!("(public.idem_begin_call({uuid}, 'orders', 'charge')).attempt"), "1"),
+        (
+            "public.idem_finish_call('m1'::pg_catalog.text, 'orders', 'charge', '7')".to_owned(),
+            "",
+        ),
+        (format!("public.idem_fail_call({uuid}, 'orders', 'charge', 'no', false)"), ""),
+        (
+            "(public.idem_calls('m1'::pg_catalog.text, 'orders')).response".to_owned(),
+            "7",
+        ),
+        (format!("(public.idem_calls({uuid}, 'orders')).error"), "no"),
     ] {
         assert_eq!(
             session.text(&format!("SELECT {call}")).await.with_context(|| call.clone())?,
@@ -301,7 +316,9 @@ async fn i9_installing_among_traps_runs_none_of_them() -> Result<()> {
     session.run("CREATE SCHEMA idem").await?;
     session.run(TRAPS).await?;
     session.run("DROP SCHEMA idem").await?;
-    session.run("DROP TYPE evil.idem_outcome, evil.idem_effect").await?;
+    session
+        .run("DROP TYPE evil.idem_outcome, evil.idem_effect, evil.idem_call_state, evil.idem_lease_outcome")
+        .await?;
     // The path of an installation, and a call that would be caught: a better match than what pg_catalog has.
     session.run("SET search_path = evil").await?;
     let careless = "SELECT format('%s', pg_catalog.text 'a')";

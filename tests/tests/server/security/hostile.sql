@@ -65,6 +65,8 @@ BEGIN
 END
 $$;
 CREATE TYPE evil.idem_outcome AS ENUM ('trapped');
+CREATE TYPE evil.idem_lease_outcome AS ENUM ('trapped');
+CREATE TYPE evil.idem_call_state AS ENUM ('trapped');
 CREATE TYPE evil.idem_effect AS (trapped pg_catalog.text);
 
 -- Tables and views: reading any of them springs the trap.

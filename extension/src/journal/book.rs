@@ -1,0 +1,246 @@
+//! Reading and writing what happened to one call.
+
+use super::Call;
+use crate::claim::Slices;
+use crate::destination::Destination;
+use crate::pg::{Found, Inserter, Lookup, wait_for};
+use crate::sql_types::JsonText;
+use idem_core::{Attempts, CallEvent};
+use pgrx::pg_sys;
+use pgrx::pg_sys::Datum;
+use pgrx::prelude::*;
+use std::collections::BTreeMap;
+
+/// The slices of the journal that a destination is read and written in, open.
+pub type Tables = Slices;
+
+/// The columns of a slice, counted from 1: sql/36_journal.sql.
+mod column {
+    pub const AT: usize = 2;
+    pub const EVENT: usize = 4;
+    pub const KIND: usize = 5;
+    pub const STEP: usize = 6;
+    pub const DIGEST: usize = 7;
+    pub const BODY: usize = 8;
+}
+
+/// One event, read.
+pub struct Line {
+    pub number: i32,
+    pub event: CallEvent,
+    pub at: pg_sys::TimestampTz,
+    digest: Option<Vec<u8>>,
+    /// A `jsonb`, in the memory of the call.
+    pub body: Option<Datum>,
+}
+
+impl Line {
+    /// The event in the row that was found, with its step. What is no event of a call is `None`.
+    pub fn of(found: &Lookup) -> Option<(String, Self)> {
+        let row = found.row();
+        let column = |number: usize| row.get(number - 1).copied().flatten();
+        // SAFETY: the columns have these types; the row is a copy.
+        unsafe {
+            let line = Line {
+                number: column(column::EVENT)?.value() as i32,
+                event: CallEvent::from_number(column(column::KIND)?.value() as i16)?,
+                at: column(column::AT)?.value() as i64,
+                digest: column(column::DIGEST).and_then(|d| Vec::<u8>::from_datum(d, false)),
+                body: column(column::BODY),
+            };
+            Some((String::from_datum(column(column::STEP)?, false)?, line))
+        }
+    }
+
+    pub fn body_text(&self) -> Option<String> {
+        // SAFETY: the body is a jsonb.
+        let text = unsafe { self.body.and_then(|body| JsonText::from_datum(body, false)) };
+        text.map(|text| text.as_str().to_owned())
+    }
+}
+
+/// What happened to a call, in its order.
+#[derive(Default)]
+pub struct Page {
+    lines: BTreeMap<i32, Line>,
+    pub attempts: Attempts,
+}
+
+impl Page {
+    /// A line stands in two slices while the ring is opening.
+    pub fn add(&mut self, line: Line) {
+        self.lines.entry(line.number).or_insert(line);
+    }
+
+    /// Every line has been added.
+    pub fn sum_up(mut self) -> Self {
+        for line in self.lines.values() {
+            self.attempts.tell(line.event, line.at);
+        }
+        self
+    }
+
+    pub fn last(&self) -> Option<&Line> {
+        self.lines.values().next_back()
+    }
+
+    /// The digest of the request of the first attempt; of a call that was never begun there is none to compare with.
+    pub fn first_digest(&self) -> Option<Option<&[u8]>> {
+        self.lines.values().next().map(|line| line.digest.as_deref())
+    }
+
+    /// When the first thing happened that is remembered.
+    pub fn began_at(&self) -> Option<pg_sys::TimestampTz> {
+        self.lines.values().next().map(|line| line.at)
+    }
+
+    fn next_number(&self) -> i32 {
+        self.last().map_or(0, |line| line.number + 1)
+    }
+
+    fn has_a_gap(&self) -> bool {
+        let first = self.lines.keys().next().copied().unwrap_or(0);
+        self.next_number() - first > self.lines.len() as i32
+    }
+}
+
+/// The journal, open at one call.
+pub struct Book<'a> {
+    call: Call<'a>,
+    destination: i32,
+    keys: [pg_sys::ScanKeyData; 3],
+    sealed: Vec<Lookup<'a>>,
+    written: Vec<(Lookup<'a>, Inserter<'a>)>,
+}
+
+impl<'a> Book<'a> {
+    pub fn new(tables: &'a Tables, destination: &Destination, call: Call<'a>) -> Self {
+        Book {
+            call,
+            destination: destination.id,
+            keys: call_keys(&call, destination.id),
+            sealed: tables.sealed.iter().map(|table| Lookup::new(table, 3)).collect(),
+            written: tables
+                .written
+                .iter()
+                .map(|table| (Lookup::new(table, 3), Inserter::new(table)))
+                .collect(),
+        }
+    }
+
+    /// What has happened, when nobody is at it any longer.
+    pub fn read(&mut self) -> Page {
+        let mut looked_twice = false;
+        loop {
+            let Some(page) = self.look() else { continue };
+            // A look at an index is not of one moment: it can miss a line and see the next one. A second look sees both, if
+            // the first of them is remembered at all.
+            if looked_twice || !page.has_a_gap() {
+                return page.sum_up();
+            }
+            looked_twice = true;
+        }
+    }
+
+    /// `None` when somebody was at it, and was waited for.
+    fn look(&mut self) -> Option<Page> {
+        let mut page = Page::default();
+        let looks = self
+            .sealed
+            .iter_mut()
+            .chain(self.written.iter_mut().map(|(lookup, _)| lookup));
+        for lookup in looks {
+            lookup.seek(&mut self.keys);
+            loop {
+                match lookup.next() {
+                    Found::Nothing => break,
+                    Found::Row => {
+                        if let Some((_, line)) = Line::of(lookup) {
+                            page.add(line);
+                        }
+                    }
+                    Found::InProgress { xid, speculative_token } => {
+                        // Lets go of the pages before it sleeps.
+                        lookup.seek(&mut self.keys);
+                        wait_for(xid, speculative_token);
+                        pgrx::check_for_interrupts!();
+                        return None;
+                    }
+                }
+            }
+        }
+        Some(page)
+    }
+
+    /// Tells the next event, unless somebody else came first: then it has to be read again. `digest` is that of the request,
+    /// also with what ends the call: the beginning may be forgotten before.
+    pub fn add(
+        &mut self,
+        page: &Page,
+        event: CallEvent,
+        at: pg_sys::TimestampTz,
+        digest: Option<&[u8]>,
+        body: Option<Datum>,
+    ) -> bool {
+        let number = page.next_number();
+        let row = [
+            pgrx::Uuid::from_bytes(*self.call.id.key.bytes()).into_datum(),
+            at.into_datum(),
+            self.destination.into_datum(),
+            number.into_datum(),
+            (event as i16).into_datum(),
+            self.call.step.into_datum(),
+            digest.into_datum(),
+            body,
+        ];
+        for n in 0..self.written.len() {
+            if !self.written[n].1.insert(&row) {
+                self.retract(n, number);
+                pgrx::check_for_interrupts!();
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Takes back what went into the first slices, because a later one was taken.
+    fn retract(&mut self, slices: usize, number: i32) {
+        for (lookup, _) in &mut self.written[..slices] {
+            lookup.seek(&mut self.keys);
+            while lookup.next() != Found::Nothing {
+                let this = lookup.column(column::EVENT as i32).map(|d| d.value() as i32);
+                if this == Some(number) && lookup.is_mine() {
+                    lookup.delete();
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// The scan keys of a call: the first three columns of a slice's index.
+fn call_keys(call: &Call, destination: i32) -> [pg_sys::ScanKeyData; 3] {
+    let eq = pg_sys::BTEqualStrategyNumber as u16;
+    let [key, of] = message_keys(call.id.key.bytes(), destination);
+    // SAFETY: ScanKeyInit fills the zeroed key; the datum lives in the current memory context. The column has the collation
+    // "C", which is that of ScanKeyInit.
+    unsafe {
+        let mut step: pg_sys::ScanKeyData = std::mem::zeroed();
+        let datum = call.step.into_datum().unwrap_or(Datum::from(0));
+        pg_sys::ScanKeyInit(&mut step, 3, eq, pg_sys::F_TEXTEQ.into(), datum);
+        [key, of, step]
+    }
+}
+
+/// The scan keys of all calls of a message.
+pub fn message_keys(key: &[u8; 16], destination: i32) -> [pg_sys::ScanKeyData; 2] {
+    let eq = pg_sys::BTEqualStrategyNumber as u16;
+    // SAFETY: ScanKeyInit fills the zeroed keys; the uuid datum lives in the current memory context.
+    unsafe {
+        let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
+        let uuid = pgrx::Uuid::from_bytes(*key).into_datum().unwrap_or(Datum::from(0));
+        pg_sys::ScanKeyInit(&mut keys[0], 1, eq, pg_sys::F_UUID_EQ.into(), uuid);
+        pg_sys::ScanKeyInit(&mut keys[1], 2, eq, pg_sys::F_INT4EQ.into(), Datum::from(destination));
+        keys
+    }
+}

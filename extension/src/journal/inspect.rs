@@ -1,0 +1,36 @@
+//! Looking at the calls of a message. Writes nothing and works on a standby.
+
+use super::book::{Line, Page, message_keys};
+use crate::claim::slices_of;
+use crate::destination::find;
+use crate::errors::Result;
+use crate::pg::{Lookup, Table};
+use crate::ring;
+use idem_core::MessageId;
+use std::collections::BTreeMap;
+
+/// What happened to each call of a message, by step: committed, or told by this transaction.
+pub fn calls_of(id: &MessageId, destination: &str) -> Result<Vec<(String, Page)>> {
+    let rings = ring::look()?.of_calls();
+    let Some(known) = find(destination)? else {
+        return Ok(Vec::new());
+    };
+    let mut keys = message_keys(id.key.bytes(), known.id);
+    let mut pages: BTreeMap<String, Page> = BTreeMap::new();
+    for slice in slices_of(&known, &rings) {
+        let table = Table::for_reading(slice);
+        if table.is_empty() {
+            continue;
+        }
+        let mut lookup = Lookup::new(&table, 2);
+        lookup.seek(&mut keys);
+        while lookup.next_settled() {
+            if let Some((step, line)) = Line::of(&lookup) {
+                pages.entry(step).or_default().add(line);
+            }
+        }
+    }
+    let mut pages: Vec<_> = pages.into_iter().map(|(step, page)| (step, page.sum_up())).collect();
+    pages.sort_by_key(|(_, page)| page.began_at());
+    Ok(pages)
+}

@@ -1,0 +1,143 @@
+//! The journal: what a message asks of somebody outside the database, written down before it is asked, and what came back.
+//!
+//! Insert-only: each row tells one event of a call. Events are counted, and the unique key of the slices decides who tells
+//! the next one, as it decides who claims: of two that begin at once one is the first, at every isolation level. The slices
+//! turn with those of the claims and are written by the same rules, so that a call is remembered as long as a claim.
+
+mod api;
+mod book;
+mod inspect;
+
+use crate::destination::{Interned, find, identity_name, intern};
+use crate::errors::{Error, Result};
+use crate::pg::clock;
+use crate::ring;
+use crate::sql_types::jsonb_datum;
+use book::{Book, Page, Tables};
+use idem_core::{CallEvent, CallState, MessageId, call_key, check_len, error_from_json, error_to_json, limits, request_digest};
+use pgrx::pg_sys;
+use uuid::Uuid;
+
+/// A call: a step of a message.
+#[derive(Clone, Copy)]
+pub struct Call<'a> {
+    pub id: MessageId<'a>,
+    pub destination: &'a str,
+    pub step: &'a str,
+}
+
+impl Call<'_> {
+    fn check(&self) -> Result<()> {
+        idem_core::check_destination(self.destination)?;
+        Ok(check_len("the step", self.step, limits::NAME_BYTES)?)
+    }
+}
+
+/// What whoever is about to ask is told.
+pub struct Begun {
+    pub state: CallState,
+    pub idempotency_key: Uuid,
+    /// The recorded one, of a call that is done. A `jsonb`.
+    pub response: Option<pg_sys::Datum>,
+    /// How many attempts there were, with this one.
+    pub attempt: i32,
+    /// When the first attempt began that may have had its effect.
+    pub begun_at: pg_sys::TimestampTz,
+    /// Of a call that failed for good.
+    pub error: Option<String>,
+}
+
+/// Begins an attempt, unless the call has ended: then nothing is written. Waits for whoever tells of the same call at this
+/// moment.
+pub fn begin(call: Call, request: Option<&str>) -> Result<Begun> {
+    call.check()?;
+    let rings = ring::enter()?.of_calls();
+    let Interned::Known(known) = intern(call.destination, true)? else {
+        return Err(Error::Corrupt("a destination that was waited for is not there"));
+    };
+    let idempotency_key = call_key(identity_name(call.destination)?, &call.id.key, call.step);
+    let digest = request.map(request_digest);
+    let tables = Tables::open(&known, &rings);
+    let mut book = Book::new(&tables, &known, call);
+    loop {
+        let mut page = book.read();
+        if page
+            .first_digest()
+            .is_some_and(|first| first != digest.as_ref().map(|d| &d[..]))
+        {
+            return Err(Error::AnotherRequest {
+                step: call.step.to_owned(),
+            });
+        }
+        let state = page.attempts.state();
+        if matches!(state, CallState::New | CallState::Unknown) {
+            let at = clock();
+            if !book.add(&page, CallEvent::Begun, at, digest.as_ref().map(|d| &d[..]), None) {
+                continue;
+            }
+            page.attempts.tell(CallEvent::Begun, at);
+        }
+        return Ok(Begun {
+            state,
+            idempotency_key,
+            response: page.last().filter(|_| state == CallState::Done).and_then(|last| last.body),
+            attempt: page.attempts.made(),
+            begun_at: page.attempts.begun_at().unwrap_or_else(clock),
+            error: error(&page, state == CallState::Failed),
+        });
+    }
+}
+
+/// Records the answer of an attempt. The same answer once more is nothing new.
+pub fn finish(call: Call, response: Option<&str>) -> Result<()> {
+    tell(call, CallEvent::Finished, response)
+}
+
+/// Records that an attempt had no effect, or that the other side refused for good.
+pub fn fail(call: Call, error: &str, retryable: bool) -> Result<()> {
+    let event = if retryable { CallEvent::TakenBack } else { CallEvent::Refused };
+    tell(call, event, Some(&error_to_json(error)))
+}
+
+/// Tells what became of an attempt. `body` is JSON.
+fn tell(call: Call, event: CallEvent, body: Option<&str>) -> Result<()> {
+    call.check()?;
+    let rings = ring::enter()?.of_calls();
+    let not_begun = || Error::CallNotBegun {
+        step: call.step.to_owned(),
+    };
+    let known = find(call.destination)?.ok_or_else(not_begun)?;
+    let tables = Tables::open(&known, &rings);
+    let mut book = Book::new(&tables, &known, call);
+    let body_datum = body.map(jsonb_datum).transpose()?.flatten();
+    loop {
+        let page = book.read();
+        // Whoever does not know whether the commit came through tells it again.
+        if page
+            .last()
+            .is_some_and(|last| last.event == event && last.body_text().as_deref() == body)
+        {
+            return Ok(());
+        }
+        match page.attempts.state() {
+            CallState::New => return Err(not_begun()),
+            CallState::Unknown => {
+                let digest = page.first_digest().flatten();
+                if book.add(&page, event, clock(), digest, body_datum) {
+                    return Ok(());
+                }
+            }
+            ended => {
+                return Err(Error::CallEnded {
+                    step: call.step.to_owned(),
+                    how: if ended == CallState::Done { "done" } else { "failed" },
+                });
+            }
+        }
+    }
+}
+
+fn error(page: &Page, asked_for: bool) -> Option<String> {
+    let last = page.last().filter(|_| asked_for)?;
+    last.body_text().as_deref().map(error_from_json)
+}

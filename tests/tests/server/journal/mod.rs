@@ -1,0 +1,43 @@
+//! The journal of calls: begun before they are asked, finished or failed after, and never asked twice unknowingly.
+
+mod lifetime;
+mod races;
+mod states;
+
+use anyhow::Result;
+use idem_tests::harness::Session;
+
+const LEVELS: [&str; 3] = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
+
+/// The statement that begins the step `charge` of a message.
+fn begin_charge(id: &str) -> String {
+    format!("SELECT state, attempt FROM idem_begin_call('{id}', 'orders', 'charge')")
+}
+
+/// State and number of the attempt that this begins.
+async fn begin(session: &Session, id: &str) -> Result<String> {
+    session.text(&begin_charge(id)).await
+}
+
+async fn finish(session: &Session, id: &str, response: &str) -> Result<()> {
+    session
+        .run(&format!("SELECT idem_finish_call('{id}', 'orders', 'charge', '{response}')"))
+        .await
+}
+
+async fn fail(session: &Session, id: &str, error: &str, retryable: bool) -> Result<()> {
+    session
+        .run(&format!(
+            "SELECT idem_fail_call('{id}', 'orders', 'charge', '{error}', {retryable})"
+        ))
+        .await
+}
+
+/// Step, state, attempts, response and error of each call of a message.
+async fn calls(session: &Session, id: &str) -> Result<String> {
+    session
+        .text(&format!(
+            "SELECT step, state, attempt, response, error FROM idem_calls('{id}', 'orders')"
+        ))
+        .await
+}
