@@ -32,8 +32,6 @@ pub mod durable;
 mod filter;
 #[cfg(feature = "runtime")]
 mod handler;
-#[cfg(feature = "http")]
-pub mod http;
 #[cfg(feature = "runtime")]
 mod layer;
 #[cfg(feature = "runtime")]

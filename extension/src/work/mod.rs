@@ -11,13 +11,9 @@
 mod acquire;
 mod api;
 mod complete;
-mod glance;
 mod identity;
 mod inbox;
 mod policy;
 mod receive;
 mod row;
 mod tables;
-
-pub use glance::{Glance, Standing};
-pub use identity::Identity;

@@ -15,7 +15,7 @@ use super::{
 use crate::harness::Database;
 
 /// How many messages are on their way at once: most of the time a worker waits for the end of a dead one's lease.
-const AT_ONCE: usize = 6;
+const AT_ONCE: usize = 12;
 
 /// How often a message is delivered before something must be wrong.
 const MOST_DELIVERIES: usize = 20;

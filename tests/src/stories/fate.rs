@@ -54,10 +54,10 @@ impl Fate {
     }
 
     /// A turn begins. Answers when of it the worker dies, if it does.
-    pub(super) fn turn(&self, label: String) -> Option<Moment> {
+    pub(super) fn turn(&self, name: String) -> Option<Moment> {
         let mut story = self.story();
         let turn = story.turns.len();
-        story.turns.push(label);
+        story.turns.push(name);
         self.point.filter(|point| point.turn == turn).map(|point| point.moment)
     }
 

@@ -94,7 +94,6 @@ impl Call {
         client.set_nodelay(true)?;
         let mut server = server.connect().await?;
         let (mut asked, mut answered) = (vec![0; 1 << 16], vec![0; 1 << 16]);
-        let mut server_spoke = true;
         let mut death = None;
         loop {
             tokio::select! {
@@ -103,58 +102,51 @@ impl Call {
                     if bytes.is_empty() {
                         return Ok(());
                     }
-                    if self.fate.is_over() {
-                        return self.fall_silent(client).await;
-                    }
-                    if std::mem::take(&mut server_spoke) {
-                        let said = self.ear.name(bytes);
-                        death = self.fate.turn(format!("{}: {said}", self.name));
-                        match death {
-                            Some(Moment::Unsaid) => return self.strike(client).await,
-                            Some(Moment::Torn) => {
-                                server.write_all(&bytes[..bytes.len() / 2]).await?;
-                                return self.strike(client).await;
-                            }
-                            Some(Moment::Unheard | Moment::Heard) | None => {}
+                    for piece in self.ear.ask(bytes) {
+                        if piece.begins.is_some() && death.is_some() || self.fate.is_over() {
+                            // It dies with the answer to what it said before.
+                            break;
                         }
-                    } else {
-                        self.ear.name(bytes);
+                        if let Some(name) = &piece.begins {
+                            death = self.fate.turn(format!("{}: {name}", self.name));
+                        }
+                        if let Some(Moment::Unsaid | Moment::Torn) = death {
+                            if death == Some(Moment::Torn) {
+                                server.write_all(&piece.bytes[..piece.bytes.len() / 2]).await?;
+                            }
+                            self.fate.strike();
+                            return fall_silent(client).await;
+                        }
+                        self.ear.pass(&piece);
+                        server.write_all(&piece.bytes).await?;
                     }
-                    server.write_all(bytes).await?;
                 }
                 read = server.read(&mut answered) => {
-                    // A server that has closed the connection, as it is told to, has answered too.
                     let bytes = &answered[..read?];
-                    if death == Some(Moment::Unheard) {
-                        return self.strike(client).await;
+                    self.ear.answer(bytes);
+                    // A server that has closed the connection, as it is told to, has answered too.
+                    let is_answered = self.ear.is_answered() || bytes.is_empty();
+                    match death {
+                        Some(_) if is_answered => self.fate.seal(),
+                        _ if self.fate.is_over() => return fall_silent(client).await,
+                        _ if bytes.is_empty() => return Ok(()),
+                        _ => {}
                     }
-                    if self.fate.is_over() {
-                        return self.fall_silent(client).await;
-                    }
-                    if bytes.is_empty() {
-                        return Ok(());
-                    }
-                    server_spoke = true;
-                    if death == Some(Moment::Heard) {
-                        // What it does with the answer does not pass.
-                        self.fate.seal();
+                    if death != Some(Moment::Unheard) {
                         client.write_all(bytes).await?;
-                        return self.strike(client).await;
                     }
-                    client.write_all(bytes).await?;
+                    if death.is_some() && is_answered {
+                        self.fate.strike();
+                        return fall_silent(client).await;
+                    }
                 }
             }
         }
     }
+}
 
-    async fn strike(&self, client: TcpStream) -> std::io::Result<()> {
-        self.fate.strike();
-        self.fall_silent(client).await
-    }
-
-    /// The worker is being killed: it shall not see the end of the connection before.
-    async fn fall_silent(&self, mut client: TcpStream) -> std::io::Result<()> {
-        tokio::io::copy(&mut client, &mut tokio::io::sink()).await?;
-        Ok(())
-    }
+/// The worker is being killed: it shall not see the end of the connection before.
+async fn fall_silent(mut client: TcpStream) -> std::io::Result<()> {
+    tokio::io::copy(&mut client, &mut tokio::io::sink()).await?;
+    Ok(())
 }

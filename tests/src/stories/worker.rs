@@ -52,11 +52,11 @@ impl Worker {
     pub fn start_with<A: AsRef<OsStr>>(
         program: &Path,
         arguments: impl IntoIterator<Item = A>,
-        environment: &[(&str, &str)],
+        environment: &[(String, String)],
     ) -> Result<Self> {
         let mut child = Command::new(program)
             .args(arguments)
-            .envs(environment.iter().copied())
+            .envs(environment.iter().cloned())
             // What it says at its end shall be read in a few lines.
             .env_remove("RUST_BACKTRACE")
             .stdin(Stdio::piped())
@@ -108,6 +108,22 @@ impl Worker {
     /// Lets it go on as if nothing had been.
     pub fn thaw(&self) -> Result<()> {
         self.signal(Signal::SIGCONT)
+    }
+
+    /// Tells it to finish what it has in hand, with SIGTERM, and waits until it did.
+    ///
+    /// # Errors
+    /// When it fails, or does not end in a minute.
+    pub async fn dismiss(self) -> Result<()> {
+        self.signal(Signal::SIGTERM)?;
+        let ending = self.end(&Fate::default()).await?;
+        ensure!(ending == Ending::Done, "the worker did not end well: {ending:?}");
+        Ok(())
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
     }
 
     /// Kills it with SIGKILL; returns when it is gone.

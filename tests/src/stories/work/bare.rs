@@ -8,7 +8,7 @@ use super::{Post, Role, outside::Outside};
 use crate::stories::outside::{Booking, Order};
 
 pub async fn run(role: Role, post: &Post) -> Result<()> {
-    let (pool, outside) = (post.pool()?, post.outside());
+    let (pool, outside) = (post.pool()?, Outside::new(post.outside()?));
     let handle = |_tx: Tx, message: Message| call(role, outside.clone(), message);
     match Idem::new().process(&pool, &post.message(role)?, handle).await? {
         Processed::InProgress => bail!("somebody is at it"),

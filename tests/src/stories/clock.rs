@@ -1,0 +1,28 @@
+//! Clocks that are wrong.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+/// The environment of a process whose wall clock is wrong by so many seconds; time passes for it as for everybody.
+///
+/// # Errors
+/// When Debian's package libfaketime is not installed: `cargo xtask setup` does that.
+pub fn clock_wrong_by(seconds: i64) -> Result<Vec<(String, String)>> {
+    let library = library().context("there is no libfaketime: cargo xtask setup installs it")?;
+    Ok(vec![
+        ("LD_PRELOAD".to_owned(), library.display().to_string()),
+        ("FAKETIME".to_owned(), format!("{seconds:+}")),
+        // Clocks that only count cannot be wrong.
+        ("FAKETIME_DONT_FAKE_MONOTONIC".to_owned(), "1".to_owned()),
+    ])
+}
+
+/// It is in a directory of the architecture's.
+fn library() -> Option<PathBuf> {
+    let mut directories = PathBuf::from("/usr/lib").read_dir().ok()?.flatten();
+    directories.find_map(|directory| {
+        let library = directory.path().join("faketime/libfaketimeMT.so.1");
+        library.exists().then_some(library)
+    })
+}

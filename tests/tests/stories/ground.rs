@@ -1,0 +1,75 @@
+//! What these stories have in common.
+
+use std::path::Path;
+
+use anyhow::Result;
+use idem_tests::{
+    harness::{Database, Session},
+    stories::{
+        Worker,
+        work::{LEASE, Role, Wish, notes},
+    },
+};
+
+use crate::WORKER;
+
+/// Prepares the database for workers of a role, and answers a session to look at it.
+pub async fn set_up(database: &Database, role: Role) -> Result<Session> {
+    let client = database.connect().await?;
+    notes::make_table(&client).await?;
+    // Failures are followed by rests that a test can wait for.
+    let destination = role.destination();
+    client
+        .run(&format!(
+            "SELECT idem_configure_retries('{destination}', max_attempts => 3, base => '50 ms', factor => 2, jitter => 0)"
+        ))
+        .await?;
+    Ok(client)
+}
+
+/// Starts a worker on a message.
+pub fn start(role: Role, database: &Database, message: &str) -> Result<Worker> {
+    start_with(role, database, message, &Wish::default())
+}
+
+/// The same, and the message says something.
+pub fn start_with(role: Role, database: &Database, message: &str, wish: &Wish) -> Result<Worker> {
+    Worker::start(Path::new(WORKER), arguments(role, database, message, wish)?)
+}
+
+/// What it is told.
+pub fn arguments(role: Role, database: &Database, message: &str, wish: &Wish) -> Result<Vec<String>> {
+    Ok(vec![
+        role.argument().to_owned(),
+        format!("--database={}", database.cluster().connection_string(database.name())),
+        format!("--message={message}"),
+        format!("--payload={}", serde_json::to_string(wish)?),
+    ])
+}
+
+/// Puts a message into the inbox of a role, if it has one.
+pub async fn receive(client: &Session, role: Role, message: &str, wish: &Wish) -> Result<()> {
+    if matches!(role, Role::Fetcher | Role::Durable) {
+        let payload = serde_json::to_value(wish)?;
+        client
+            .execute(
+                "SELECT idem_receive($1, $2, $3::jsonb)",
+                &[&message, &role.destination(), &payload],
+            )
+            .await?;
+    }
+    Ok(())
+}
+
+/// Waits until a lease that was given out before is over.
+pub async fn until_lease_ends(client: &Session) -> Result<()> {
+    // By the server's clock, which has given it out.
+    client.run(&format!("SELECT pg_sleep({})", LEASE.as_secs_f64())).await
+}
+
+/// How much work is not done and not dead, of any destination.
+pub async fn unfinished(client: &Session) -> Result<i64> {
+    let sql = "SELECT count(*) FROM (SELECT 0 turn, * FROM idem.work_0 UNION ALL SELECT 1, * FROM idem.work_1) work \
+               WHERE turn = (SELECT current FROM idem.work_turn) AND due_at < 'infinity'";
+    Ok(client.query_one(sql, &[]).await?.get(0))
+}
