@@ -7,6 +7,7 @@ mod api;
 mod bad_input;
 mod beside;
 mod docs;
+mod durable;
 mod i8_duplicate_is_free;
 mod isolation;
 mod journal;

@@ -1,0 +1,127 @@
+//! Bodies are truncated when nobody refers to them, and never before.
+
+use anyhow::{Result, ensure};
+use idem_tests::harness::{Database, Session, until};
+
+use super::{claim, ids, next, receive};
+
+/// One step, as if every slice were full.
+async fn turn(session: &Session, rest: &str) -> Result<bool> {
+    Ok(session.text(&format!("SELECT idem.turn_bodies(1, '{rest}')")).await? == "t")
+}
+
+/// All steps that there are.
+async fn turn_through(session: &Session, rest: &str) -> Result<()> {
+    for _ in 0..50 {
+        if !turn(session, rest).await? {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+async fn sizes(session: &Session) -> Result<String> {
+    session
+        .text("SELECT string_agg((pg_relation_size(format('idem.body_%s', s)::regclass) > 0)::int::text, '' ORDER BY s) FROM generate_series(0, 3) s")
+        .await
+}
+
+#[tokio::test]
+async fn a_message_that_waits_keeps_its_body_however_often_the_slices_turn() -> Result<()> {
+    let db = Database::with_idem("bodies").await?;
+    let session = db.connect().await?;
+    session
+        .run("SELECT idem_receive('old', 'mail', '\"old\"'::jsonb, deliver_after => now() + interval '1 day')")
+        .await?;
+    let mut used = std::collections::BTreeSet::new();
+    for round in 0..8 {
+        let id = format!("m{round}");
+        receive(&session, &id, "").await?;
+        used.insert(session.text("SELECT current FROM idem.body_turn").await?);
+        assert_eq!(ids(&next(&session, 1).await?), [id.as_str()]);
+        assert!(claim(&session, &id).await?);
+        for _ in 0..6 {
+            turn(&session, "0").await?;
+        }
+    }
+    assert_eq!(used.len(), 4, "all were current");
+    session
+        .run("UPDATE idem.work_0 SET due_at = clock_timestamp(); UPDATE idem.work_1 SET due_at = clock_timestamp()")
+        .await?;
+    // `next` compares the payload.
+    assert_eq!(ids(&next(&session, 10).await?), ["old"]);
+    assert!(claim(&session, "old").await?);
+    turn_through(&session, "0").await?;
+    let left = sizes(&session).await?;
+    ensure!(
+        left.matches('1').count() <= 1,
+        "at most the current slice holds something: {left}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_unused_slice_is_emptied_at_a_later_pass_only() -> Result<()> {
+    let db = Database::with_idem("passes").await?;
+    let session = db.connect().await?;
+    receive(&session, "a", "").await?;
+    assert!(turn(&session, "1 hour").await?, "turned");
+    assert!(claim(&session, "a").await?);
+    assert!(turn(&session, "1 hour").await?, "seen to be unused");
+    assert!(!turn(&session, "1 hour").await?);
+    assert_eq!(sizes(&session).await?, "1000", "a dump that began before may look for it");
+    assert!(turn(&session, "0").await?);
+    assert_eq!(sizes(&session).await?, "0000");
+    Ok(())
+}
+
+/// Whoever has read which slice is current may still write into it.
+#[tokio::test]
+async fn the_slices_do_not_turn_while_a_receiver_has_not_committed() -> Result<()> {
+    let db = Database::with_idem("writer").await?;
+    let (session, writer) = (db.connect().await?, db.connect().await?);
+    receive(&session, "a", "").await?;
+    writer.run("BEGIN").await?;
+    receive(&writer, "b", "").await?;
+    assert!(!turn(&session, "0").await?, "not within 100 ms");
+    assert_eq!(session.text("SELECT current FROM idem.body_turn").await?, "0");
+    assert!(claim(&session, "a").await?, "nobody waits behind the attempt");
+    writer.run("COMMIT").await?;
+    assert!(turn(&session, "0").await?);
+    turn_through(&session, "0").await?;
+    assert_eq!(ids(&next(&session, 1).await?), ["b"]);
+    Ok(())
+}
+
+/// A dump reads by its snapshot, and TRUNCATE hides rows from it: what it locks stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dump_that_has_begun_finds_every_body() -> Result<()> {
+    let db = Database::with_idem("dumped").await?;
+    let (session, dump) = (db.connect().await?, db.connect().await?);
+    session.run("SELECT idem_receive('w' || n, 'mail', to_jsonb('w' || n), deliver_after => now() + interval '1 day') FROM generate_series(1, 50) n").await?;
+    // As pg_dump does: the snapshot first, then the locks, then the tables one after the other.
+    dump.run("BEGIN ISOLATION LEVEL REPEATABLE READ").await?;
+    assert_eq!(dump.text("SELECT count(*) FROM idem.work_0").await?, "50");
+    let go_round = async || -> Result<()> {
+        for n in 0..4 {
+            receive(&session, &format!("x{n}"), "").await?;
+            turn_through(&session, "10 seconds").await?;
+        }
+        Ok(())
+    };
+    go_round().await?;
+    dump.run("LOCK TABLE idem.body_0, idem.body_1, idem.body_2, idem.body_3 IN ACCESS SHARE MODE")
+        .await?;
+    // From here on nothing can be emptied, however late it is.
+    turn_through(&session, "0").await?;
+    let found = "SELECT count(*) FROM idem.work_0 w JOIN idem.body_row b ON b.slice = w.body AND b.seq = w.seq";
+    assert_eq!(dump.text(found).await?, "50");
+    dump.run("COMMIT").await?;
+    until("what it held is emptied", async || {
+        turn_through(&session, "0").await?;
+        Ok(session.text("SELECT count(*) FROM idem.body_row").await?.parse::<i64>()? <= 60)
+    })
+    .await?;
+    assert_eq!(session.text(&found.replace("work_0", "work")).await?, "54");
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! From the outbox to the inbox: exactly once, however many relays race.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use idem_tests::harness::{Database, Session};
+use tokio::task::JoinSet;
+
+use super::{ids, next};
+
+async fn send(session: &Session, says: &str) -> Result<()> {
+    session
+        .run(&format!(
+            "SELECT idem_send('mail', '\"{says}\"'::jsonb, key => 'k{says}', type => 'T', headers => '{{\"h\": 1}}')"
+        ))
+        .await
+}
+
+#[tokio::test]
+async fn effects_of_a_topic_are_received_for_the_destination_of_that_name() -> Result<()> {
+    let db = Database::with_idem("topics").await?;
+    let session = db.connect().await?;
+    send(&session, "a").await?;
+    session.run("SELECT idem_send('elsewhere', '1'::jsonb)").await?;
+    send(&session, "b").await?;
+    assert_eq!(session.text("SELECT idem_hand_over('default', '{mail}')").await?, "3");
+    assert_eq!(session.text("SELECT idem_hand_over('default', '{mail}')").await?, "0");
+    let row = "SELECT m.id = e.message_id::text, m.key, m.type, m.headers, convert_from(m.payload, 'UTF8'), m.content_type, d.name \
+               FROM idem_next('mail', 10) m JOIN idem.outbox_row e ON e.payload = m.payload, idem.destination d ORDER BY m.seq";
+    assert_eq!(
+        session.text(row).await?,
+        "t|ka|T|{\"h\": 1}|\"a\"|application/json|mail\nt|kb|T|{\"h\": 1}|\"b\"|application/json|mail"
+    );
+    assert_eq!(
+        session.text("SELECT lag_messages FROM idem.relays").await?,
+        "0",
+        "acknowledged"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn relays_that_race_hand_over_each_effect_once() -> Result<()> {
+    const EFFECTS: usize = 300;
+    let db = Arc::new(Database::with_idem("handed").await?);
+    let session = db.connect().await?;
+    session.run("SELECT idem_create_relay('second', from_oldest => true)").await?;
+    let mut racers = JoinSet::new();
+    for relay in ["default", "default", "second", "second"] {
+        let session = db.connect().await?;
+        racers.spawn(async move {
+            let mut handed = 0;
+            while handed < EFFECTS {
+                // Two processes of a relay share its effects, so one may find that all are gone.
+                let done = format!("SELECT lag_messages FROM idem.relays WHERE relay = '{relay}'");
+                handed += session
+                    .text(&format!("SELECT idem_hand_over('{relay}', '{{mail}}', 0, 7)"))
+                    .await?
+                    .parse::<usize>()?;
+                let all = session
+                    .text("SELECT is_called AND last_value = 300 FROM idem.outbox_seq")
+                    .await?
+                    == "t";
+                if all && session.text(&done).await? == "0" {
+                    break;
+                }
+            }
+            anyhow::Ok(())
+        });
+    }
+    for n in 0..EFFECTS {
+        send(&session, &n.to_string()).await?;
+    }
+    while let Some(racer) = racers.join_next().await {
+        racer??;
+    }
+    assert_eq!(
+        session.text("SELECT count(*), count(DISTINCT key) FROM idem.work").await?,
+        format!("{EFFECTS}|{EFFECTS}"),
+        "each effect is one message, though two relays saw it"
+    );
+    Ok(())
+}
+
+/// Lease, receiving and acknowledgement are one transaction: whoever dies in between has done nothing.
+#[tokio::test]
+async fn a_crash_in_the_middle_hands_over_nothing_and_the_next_does_it() -> Result<()> {
+    let db = Database::with_idem("crash").await?;
+    let (session, victim) = (db.connect().await?, db.connect().await?);
+    for says in ["a", "b", "c"] {
+        send(&session, says).await?;
+    }
+    victim.run("BEGIN").await?;
+    assert_eq!(victim.text("SELECT idem_hand_over('default', '{mail}')").await?, "3");
+    let pid = victim.pid().await?;
+    assert_eq!(session.text(&format!("SELECT pg_terminate_backend({pid}, 5000)")).await?, "t");
+    assert_eq!(session.text("SELECT count(*) FROM idem_next('mail', 10)").await?, "0");
+    assert_eq!(
+        session.text("SELECT idem_hand_over('default', '{mail}')").await?,
+        "3",
+        "at once: its lease was never seen"
+    );
+    assert_eq!(session.text("SELECT count(*) FROM idem_next('mail', 10)").await?, "3");
+    assert_eq!(ids(&next(&session, 10).await?), [""; 0]);
+    Ok(())
+}
+
+/// What was parked, delayed or handled already is none of its business.
+#[tokio::test]
+async fn what_is_due_later_is_handed_over_later_and_what_was_handled_is_not_received() -> Result<()> {
+    let db = Database::with_idem("later").await?;
+    let session = db.connect().await?;
+    session
+        .run(
+            "DO $$ BEGIN PERFORM idem_try_claim('src', 'orders'); PERFORM idem_record_effects('src', 'orders', format( \
+             '[{\"topic\": \"mail\", \"payload\": 1, \"deliver_after\": \"%s\"}]', to_json(clock_timestamp() + interval '1 hour') #>> '{}')::jsonb); END $$",
+        )
+        .await?;
+    let handled = session.text("SELECT idem_send('mail', '2'::jsonb)").await?;
+    session.run(&format!("SELECT idem_try_claim('{handled}', 'mail')")).await?;
+    assert_eq!(session.text("SELECT idem_hand_over('default', '{mail}')").await?, "1");
+    assert_eq!(session.text("SELECT count(*) FROM idem.work").await?, "0");
+    session.run("UPDATE idem.delayed SET due_at = clock_timestamp()").await?;
+    assert_eq!(session.text("SELECT idem_hand_over('default', '{mail}')").await?, "1");
+    assert_eq!(session.text("SELECT count(*) FROM idem_next('mail', 10)").await?, "1");
+    Ok(())
+}

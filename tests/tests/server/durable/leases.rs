@@ -1,0 +1,202 @@
+//! A lease is extended, given back, or runs out; its token is good for one holder.
+
+use anyhow::{Result, ensure};
+use idem_tests::harness::{Database, Session, until};
+
+use super::{Handed, claim, fail, ids, next, next_for, receive};
+
+/// Those who come when the leases that are out have run out.
+async fn when_it_has_run_out(session: &Session) -> Result<Vec<Handed>> {
+    let mut handed = Vec::new();
+    until("the lease has run out", async || {
+        handed = next(session, 10).await?;
+        Ok(!handed.is_empty())
+    })
+    .await?;
+    Ok(handed)
+}
+
+#[tokio::test]
+async fn what_is_not_finished_comes_again_with_the_error_noted_and_the_attempt_counted() -> Result<()> {
+    let db = Database::with_idem("again").await?;
+    let (zombie, heir) = (db.connect().await?, db.connect().await?);
+    receive(&zombie, "a", "").await?;
+    let old = next_for(&zombie, 1, "200 milliseconds").await?.remove(0);
+    assert_eq!((old.attempt, old.last_error.as_str()), (1, "-"));
+    let new = when_it_has_run_out(&heir).await?.remove(0);
+    assert_eq!((new.attempt, new.last_error.as_str()), (2, "the lease ran out"));
+    assert!(new.token > old.token);
+
+    for call in [
+        "idem_extend('a', 'mail', $)",
+        "idem_release('a', 'mail', $)",
+        "idem_complete('a', 'mail', $)",
+        "idem_bury('a', 'mail', $, '', 'x')",
+    ] {
+        let stale = zombie
+            .refused(&format!("SELECT {}", call.replace('$', &old.token.to_string())))
+            .await?;
+        assert_eq!(stale.sqlstate, "55000", "{call}: {stale:?}");
+        ensure!(!stale.hint.is_empty(), "{call}");
+    }
+    let work = "SELECT token, attempt, leased FROM idem.work";
+    assert_eq!(heir.text(work).await?, format!("{}|2|t", new.token), "nothing was written");
+    heir.run(&format!("SELECT idem_complete('a', 'mail', {})", new.token)).await?;
+    assert!(!claim(&heir, "a").await?, "done");
+    Ok(())
+}
+
+/// The attempt is counted when it begins, so a message that kills its consumer is counted too.
+#[tokio::test]
+async fn a_consumer_that_is_killed_has_used_an_attempt() -> Result<()> {
+    let db = Database::with_idem("killed").await?;
+    let session = db.connect().await?;
+    super::without_rest(&session, 3).await?;
+    receive(&session, "poison", "").await?;
+    for attempt in 1..=3 {
+        let victim = db.connect().await?;
+        let mut handed = Vec::new();
+        until("it comes again", async || {
+            handed = next_for(&victim, 1, "100 milliseconds").await?;
+            Ok(!handed.is_empty())
+        })
+        .await?;
+        assert_eq!(handed[0].attempt, attempt);
+        victim.run("BEGIN; SELECT idem_try_claim('poison', 'mail')").await?;
+        let pid = victim.pid().await?;
+        assert_eq!(session.text(&format!("SELECT pg_terminate_backend({pid}, 5000)")).await?, "t");
+    }
+    let died = "SELECT id, attempt, jsonb_path_query_array(errors, '$[*].attempt'), jsonb_path_query_array(errors, '$[*].error') FROM idem.dead_letters";
+    until("it dies", async || {
+        assert_eq!(ids(&next(&session, 1).await?), [""; 0], "no fourth attempt");
+        Ok(!session.text(died).await?.is_empty())
+    })
+    .await?;
+    let out = "\"the lease ran out\"";
+    assert_eq!(session.text(died).await?, format!("poison|3|[1, 2, 3]|[{out}, {out}, {out}]"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_lease_that_is_extended_keeps_others_away() -> Result<()> {
+    let db = Database::with_idem("extend").await?;
+    let (holder, other) = (db.connect().await?, db.connect().await?);
+    receive(&holder, "a", "").await?;
+    receive(&holder, "b", "").await?;
+    let held = next_for(&holder, 2, "300 milliseconds").await?;
+    holder
+        .run(&format!("SELECT idem_extend('a', 'mail', {}, '1 hour')", held[0].token))
+        .await?;
+    assert_eq!(ids(&when_it_has_run_out(&other).await?), ["b"], "and not a");
+    assert_eq!(
+        other
+            .text("SELECT id, until > clock_timestamp() + interval '50 minutes' FROM idem.leases ORDER BY id")
+            .await?,
+        "a|t\nb|t"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_given_back_unharmed_comes_at_once_and_is_not_counted() -> Result<()> {
+    let db = Database::with_idem("back").await?;
+    let session = db.connect().await?;
+    receive(&session, "a", "").await?;
+    for _ in 0..3 {
+        let held = next(&session, 1).await?.remove(0);
+        assert_eq!((held.attempt, held.last_error.as_str()), (1, "-"));
+        let release = format!("SELECT idem_release('a', 'mail', {})", held.token);
+        assert_eq!(session.text(&release).await?, "00:00:00");
+        assert_eq!(session.refused(&release).await?.sqlstate, "55000", "once");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_uuid_is_one_message_however_it_is_written() -> Result<()> {
+    let db = Database::with_idem("uuid").await?;
+    let session = db.connect().await?;
+    let id = "0192F3A4-0000-7ABC-8DEF-0123456789AB";
+    session
+        .run(&format!("SELECT idem_receive('{id}'::uuid, 'mail', '1'::jsonb)"))
+        .await?;
+    let token = session.text("SELECT token FROM idem_next('mail')").await?;
+    session
+        .run(&format!(
+            "SELECT idem_extend('{id}', 'mail', {token}); SELECT idem_extend('{id}'::uuid, 'mail', {token})"
+        ))
+        .await?;
+    assert_eq!(
+        session
+            .text(&format!("SELECT idem_release('{id}'::uuid, 'mail', {token}, 'x', true)"))
+            .await?,
+        "NULL"
+    );
+    assert_eq!(session.text("SELECT id FROM idem.dead_letters").await?, id.to_lowercase());
+    assert_eq!(
+        session.text(&format!("SELECT idem_requeue('{id}'::uuid, 'mail')")).await?,
+        "t"
+    );
+    assert_eq!(session.text("SELECT attempt FROM idem_next('mail')").await?, "1");
+    Ok(())
+}
+
+#[tokio::test]
+async fn leases_are_refused_outside_read_committed() -> Result<()> {
+    let db = Database::with_idem("level").await?;
+    let session = db.connect().await?;
+    receive(&session, "a", "").await?;
+    for level in ["REPEATABLE READ", "SERIALIZABLE"] {
+        for call in [
+            "* FROM idem_next('mail')",
+            "idem_release('a', 'mail', 1)",
+            "idem_requeue('a', 'mail')",
+            "idem_next_wait('mail', 0)",
+        ] {
+            session.run(&format!("BEGIN ISOLATION LEVEL {level}")).await?;
+            let refusal = session.refused(&format!("SELECT {call}")).await?;
+            assert_eq!(refusal.sqlstate, "25000", "{call}: {refusal:?}");
+            session.run("ROLLBACK").await?;
+        }
+    }
+    session.run("BEGIN READ ONLY").await?;
+    assert_eq!(session.refused("SELECT * FROM idem_next('mail')").await?.sqlstate, "25006");
+    session.run("ROLLBACK").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_failure_rests_longer_each_time_within_the_jitter_and_the_cap() -> Result<()> {
+    let db = Database::with_idem("rest").await?;
+    let session = db.connect().await?;
+    session
+        .run("SELECT idem_configure_retries('mail', 40, base => '1 second', factor => 3, cap => '20 seconds', jitter => 0.5)")
+        .await?;
+    receive(&session, "a", "").await?;
+    let mut shares = Vec::new();
+    for attempt in 1..=40 {
+        let held = next(&session, 1).await?.remove(0);
+        assert_eq!(held.attempt, attempt);
+        let rest = fail(&session, &held, "again").await?;
+        if attempt == 40 {
+            assert_eq!(rest, "NULL", "no more attempts");
+            break;
+        }
+        let whole = 3f64.powi(attempt - 1).min(20.0);
+        let seconds: f64 = session
+            .text(&format!("SELECT extract(epoch FROM interval '{rest}')"))
+            .await?
+            .parse()?;
+        ensure!(
+            seconds >= whole / 2.0 - 1e-5 && seconds <= whole + 1e-5,
+            "attempt {attempt}: {seconds} s of {whole} s"
+        );
+        shares.push(seconds / whole);
+        let due = format!("SELECT abs(extract(epoch FROM due_at - clock_timestamp()) - {seconds}) < 5 FROM idem.work");
+        assert_eq!(session.text(&due).await?, "t", "it rests so long");
+        session.run("UPDATE idem.work_0 SET due_at = clock_timestamp()").await?;
+    }
+    let spread = shares.iter().copied().fold(0.0, f64::max) - shares.iter().copied().fold(1.0, f64::min);
+    ensure!(spread > 0.1, "it is random: {shares:?}");
+    Ok(())
+}

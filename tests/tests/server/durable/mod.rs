@@ -1,0 +1,81 @@
+//! The durable inbox: what is received is handed out in order, comes again until it is done, dies after its attempts, and is
+//! never dropped.
+
+mod bodies;
+mod dead_letters;
+mod hand_over;
+mod leases;
+mod order;
+mod poison;
+mod survival;
+mod wake;
+
+use anyhow::Result;
+use idem_tests::harness::Session;
+
+/// A message as `idem_next` hands it out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Handed {
+    token: i64,
+    id: String,
+    attempt: i32,
+    last_error: String,
+}
+
+/// Receives a message whose payload is its id; whether it is new.
+async fn receive(session: &Session, id: &str, more: &str) -> Result<bool> {
+    let sql = format!("SELECT idem_receive('{id}', 'mail', '\"{id}\"'::jsonb{more})");
+    Ok(session.text(&sql).await? == "t")
+}
+
+/// Up to so many messages of the destination `mail`, leased for an hour.
+async fn next(session: &Session, max_messages: i32) -> Result<Vec<Handed>> {
+    next_for(session, max_messages, "1 hour").await
+}
+
+async fn next_for(session: &Session, max_messages: i32, lease: &str) -> Result<Vec<Handed>> {
+    let sql = format!(
+        "SELECT token, id, attempt, coalesce(last_error, '-'), payload = convert_to(to_jsonb(id)::text, 'UTF8') \
+         FROM idem_next('mail', {max_messages}, '{lease}')"
+    );
+    let rows = session.text(&sql).await?;
+    rows.lines()
+        .map(|row| {
+            let fields: Vec<_> = row.split('|').collect();
+            let [token, id, attempt, error, intact] = fields[..] else {
+                anyhow::bail!("{row}")
+            };
+            anyhow::ensure!(intact == "t", "the payload of {id}");
+            Ok(Handed {
+                token: token.parse()?,
+                id: id.to_owned(),
+                attempt: attempt.parse()?,
+                last_error: error.to_owned(),
+            })
+        })
+        .collect()
+}
+
+fn ids(handed: &[Handed]) -> Vec<&str> {
+    handed.iter().map(|h| h.id.as_str()).collect()
+}
+
+/// The business transaction of a message: nothing but its claim.
+async fn claim(session: &Session, id: &str) -> Result<bool> {
+    Ok(session.text(&format!("SELECT idem_try_claim('{id}', 'mail')")).await? == "t")
+}
+
+/// How long it rests, or `NULL`.
+async fn fail(session: &Session, handed: &Handed, error: &str) -> Result<String> {
+    let Handed { id, token, .. } = handed;
+    session
+        .text(&format!("SELECT idem_release('{id}', 'mail', {token}, '{error}')"))
+        .await
+}
+
+/// No pauses between attempts.
+async fn without_rest(session: &Session, max_attempts: i32) -> Result<()> {
+    session
+        .run(&format!("SELECT idem_configure_retries('mail', {max_attempts}, base => '0')"))
+        .await
+}

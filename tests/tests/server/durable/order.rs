@@ -1,0 +1,222 @@
+//! Who is next: in the order of due time and arrival, one message of a key at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context, Result, ensure};
+use idem_tests::harness::{DEADLINE, Database, until};
+use tokio::task::JoinSet;
+
+use super::{claim, fail, ids, next, receive};
+
+#[tokio::test]
+async fn messages_come_in_the_order_in_which_they_were_received() -> Result<()> {
+    let db = Database::with_idem("order").await?;
+    let session = db.connect().await?;
+    for id in ["a", "b", "c", "d"] {
+        assert!(receive(&session, id, "").await?);
+    }
+    assert!(!receive(&session, "a", "").await?, "known while it waits");
+    assert_eq!(ids(&next(&session, 3).await?), ["a", "b", "c"]);
+    assert!(!receive(&session, "a", "").await?, "known while it is held");
+    assert_eq!(ids(&next(&session, 3).await?), ["d"]);
+    assert_eq!(ids(&next(&session, 3).await?), [""; 0], "all are held");
+    assert!(claim(&session, "a").await?);
+    assert!(!claim(&session, "a").await?, "once");
+    assert!(!receive(&session, "a", "").await?, "known when it was handled");
+    assert_eq!(
+        session.text("SELECT count(*) FROM idem.work").await?,
+        "3",
+        "the claim took its work away"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_message_waits_for_the_earlier_of_its_key_and_for_no_other() -> Result<()> {
+    let db = Database::with_idem("keys").await?;
+    let session = db.connect().await?;
+    for (id, key) in [("a1", "a"), ("a2", "a"), ("b1", "b"), ("a3", "a"), ("b2", "b")] {
+        receive(&session, id, &format!(", key => '{key}'")).await?;
+    }
+    receive(&session, "free", "").await?;
+    let first = next(&session, 10).await?;
+    assert_eq!(ids(&first), ["a1", "b1", "free"]);
+    assert_eq!(ids(&next(&session, 10).await?), [""; 0]);
+    assert!(claim(&session, "a1").await?);
+    let second = next(&session, 10).await?;
+    assert_eq!(ids(&second), ["a2"], "b1 is still held");
+    // A failure keeps its place: those behind it wait until it has rested and is done.
+    session
+        .run("SELECT idem_configure_retries('mail', base => '1 hour', cap => '1 hour')")
+        .await?;
+    fail(&session, &second[0], "later").await?;
+    assert_eq!(ids(&next(&session, 10).await?), [""; 0], "a2 rests, a3 waits for it");
+    session
+        .run("UPDATE idem.work_0 SET due_at = clock_timestamp() WHERE id = 'a2'")
+        .await?;
+    assert_eq!(ids(&next(&session, 10).await?), ["a2"]);
+    assert!(claim(&session, "a2").await?);
+    assert_eq!(ids(&next(&session, 10).await?), ["a3"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_message_whose_time_has_not_come_holds_nobody_up() -> Result<()> {
+    let db = Database::with_idem("delay").await?;
+    let session = db.connect().await?;
+    receive(&session, "later", ", key => 'k', deliver_after => now() + interval '1 hour'").await?;
+    receive(
+        &session,
+        "soon",
+        ", key => 's', deliver_after => clock_timestamp() + interval '300 milliseconds'",
+    )
+    .await?;
+    receive(&session, "now", ", key => 'k'").await?;
+    assert_eq!(ids(&next(&session, 10).await?), ["now"]);
+    until("its time has come", async || Ok(ids(&next(&session, 10).await?) == ["soon"])).await?;
+    let early = "SELECT clock_timestamp() >= received_at + interval '300 milliseconds' FROM idem.work WHERE id = 'soon'";
+    assert_eq!(session.text(early).await?, "t", "and not before");
+    // The one that was overtaken becomes due while the other of its key is held.
+    session
+        .run("UPDATE idem.work_0 SET due_at = clock_timestamp() WHERE id = 'later'")
+        .await?;
+    assert_eq!(ids(&next(&session, 10).await?), [""; 0], "one of a key at a time");
+    assert!(claim(&session, "now").await?);
+    assert_eq!(ids(&next(&session, 10).await?), ["later"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_another_session_is_about_to_take_is_passed_over() -> Result<()> {
+    let db = Database::with_idem("skip").await?;
+    let (first, second) = (db.connect().await?, db.connect().await?);
+    for id in ["a", "b", "c"] {
+        receive(&first, id, "").await?;
+    }
+    first.run("BEGIN").await?;
+    assert_eq!(ids(&next(&first, 1).await?), ["a"]);
+    assert_eq!(ids(&next(&second, 1).await?), ["b"], "without waiting");
+    first.run("ROLLBACK").await?;
+    assert_eq!(ids(&next(&second, 2).await?), ["a", "c"], "rolled back: nobody has it");
+    Ok(())
+}
+
+/// Each of two messages of a key is due to somebody who does not see the other being taken.
+#[tokio::test]
+async fn two_sessions_at_once_do_not_get_two_messages_of_a_key() -> Result<()> {
+    let db = Database::with_idem("race").await?;
+    let (first, second) = (db.connect().await?, db.connect().await?);
+    receive(&first, "early", ", key => 'k', deliver_after => now() + interval '1 hour'").await?;
+    receive(&first, "late", ", key => 'k'").await?;
+    first.run("BEGIN").await?;
+    assert_eq!(ids(&next(&first, 1).await?), ["late"]);
+    // Meanwhile the early one's time comes.
+    second
+        .run("UPDATE idem.work_0 SET due_at = clock_timestamp() WHERE id = 'early'")
+        .await?;
+    let pid = second.pid().await?;
+    let other = tokio::spawn(async move { next(&second, 1).await });
+    db.until_blocked(pid).await?;
+    first.run("COMMIT").await?;
+    assert_eq!(ids(&other.await??), [""; 0]);
+    Ok(())
+}
+
+/// A thousand wait behind the first of their key; what is behind them in the order, and has another key or none, is not held up.
+#[tokio::test]
+async fn a_long_queue_behind_one_key_does_not_hide_the_others() -> Result<()> {
+    let db = Database::with_idem("deep").await?;
+    let session = db.connect().await?;
+    session
+        .run("SELECT idem_receive('hot' || n, 'mail', to_jsonb('hot' || n), key => 'hot') FROM generate_series(1, 2000) n")
+        .await?;
+    receive(&session, "cold", ", key => 'cold'").await?;
+    receive(&session, "plain", "").await?;
+    assert_eq!(ids(&next(&session, 1).await?), ["hot1"]);
+    assert_eq!(ids(&next(&session, 1).await?), ["cold"]);
+    assert_eq!(ids(&next(&session, 1).await?), ["plain"]);
+    assert_eq!(ids(&next(&session, 1).await?), [""; 0]);
+    assert!(claim(&session, "hot1").await?);
+    assert_eq!(ids(&next(&session, 10).await?), ["hot2"]);
+    Ok(())
+}
+
+/// Eight consumers, messages with and without keys, some given back: each is handled once and in the order of its key, and
+/// no two of a key are ever held together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eight_consumers_keep_the_order_of_every_key() -> Result<()> {
+    const MESSAGES: usize = 600;
+    const KEYS: usize = 7;
+    let db = Database::with_idem("eight").await?;
+    let session = db.connect().await?;
+    super::without_rest(&session, 1000).await?;
+    for n in 0..MESSAGES {
+        let key = match n % (KEYS + 1) {
+            0 => String::new(),
+            key => format!(", key => 'k{key}'"),
+        };
+        receive(&session, &format!("m{n}"), &key).await?;
+    }
+    session
+        .run("CREATE TABLE handled (seq bigint GENERATED ALWAYS AS IDENTITY, id text)")
+        .await?;
+    let held: Arc<Mutex<BTreeMap<usize, String>>> = Arc::default();
+    let mut consumers = JoinSet::new();
+    for consumer in 0..8 {
+        let session = db.connect().await?;
+        let held = Arc::clone(&held);
+        consumers.spawn(async move {
+            for round in 0.. {
+                let batch = next(&session, 1 + consumer % 4).await?;
+                if batch.is_empty() && session.text("SELECT count(*) FROM idem.work").await? == "0" {
+                    break;
+                }
+                for message in batch {
+                    let key = message.id[1..].parse::<usize>()? % (KEYS + 1);
+                    if key > 0 {
+                        let other = held
+                            .lock()
+                            .map_err(|e| anyhow::anyhow!("{e}"))?
+                            .insert(key, message.id.clone());
+                        ensure!(other.is_none(), "{} and {other:?} are both held", message.id);
+                    }
+                    let free = |held: &Mutex<BTreeMap<usize, String>>| held.lock().map(|mut held| held.remove(&key)).is_ok();
+                    let id = &message.id;
+                    // It is free before another can get it.
+                    if (round + message.token) % 5 == 0 {
+                        free(&held);
+                        fail(&session, &message, "again").await?;
+                    } else {
+                        session
+                            .run(&format!(
+                                "BEGIN; INSERT INTO handled (id) SELECT '{id}' WHERE idem_try_claim('{id}', 'mail')"
+                            ))
+                            .await?;
+                        free(&held);
+                        session.run("COMMIT").await?;
+                    }
+                }
+            }
+            anyhow::Ok(())
+        });
+    }
+    let all = async {
+        while let Some(consumer) = consumers.join_next().await {
+            consumer??;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(2 * DEADLINE, all)
+        .await
+        .context("they handle everything")??;
+    let handled = session.text("SELECT substr(id, 2) FROM handled ORDER BY seq").await?;
+    let handled: Vec<usize> = handled.lines().map(str::parse).collect::<Result<_, _>>()?;
+    assert_eq!(handled.len(), MESSAGES, "none is handled twice");
+    assert_eq!(handled.iter().collect::<BTreeSet<_>>().len(), MESSAGES, "none is lost");
+    for key in 1..=KEYS {
+        let of_key: Vec<_> = handled.iter().filter(|n| *n % (KEYS + 1) == key).collect();
+        assert!(of_key.is_sorted(), "key {key}: {of_key:?}");
+    }
+    Ok(())
+}

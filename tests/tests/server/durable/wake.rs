@@ -1,0 +1,143 @@
+//! Who waits for messages is woken by a commit or by the clock.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use idem_cluster::{Cluster, Install};
+use idem_tests::harness::{DEADLINE, Database, Session, until};
+
+use super::{claim, fail, ids, next, receive};
+
+async fn until_waiting(session: &Session, pid: i32) -> Result<()> {
+    until("it waits", async || {
+        let waits = format!("SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = {pid}");
+        Ok(session.text(&waits).await? == "t")
+    })
+    .await
+}
+
+/// Somebody who waits for a minute; how long it took, and what it answered.
+async fn waits(db: &Database) -> Result<(i32, tokio::task::JoinHandle<Result<String>>)> {
+    let waiter = db.connect().await?;
+    let pid = waiter.pid().await?;
+    Ok((
+        pid,
+        tokio::spawn(async move { waiter.text("SELECT idem_next_wait('mail', 60000)").await }),
+    ))
+}
+
+#[tokio::test]
+async fn a_waiting_consumer_is_woken_by_a_commit_and_not_by_a_rollback() -> Result<()> {
+    let db = Database::with_idem("woken").await?;
+    let session = db.connect().await?;
+    assert_eq!(session.text("SELECT idem_next_wait('mail', 20)").await?, "f");
+    let (pid, waiter) = waits(&db).await?;
+    until_waiting(&session, pid).await?;
+    session.run("BEGIN").await?;
+    receive(&session, "rolled back", "").await?;
+    session.run("ROLLBACK").await?;
+    session
+        .run("SELECT idem_receive('x', 'other', '1'::jsonb); SELECT idem_send('t', '1'::jsonb)")
+        .await?;
+    until_waiting(&session, pid).await?;
+    assert!(!waiter.is_finished(), "nothing for it");
+    receive(&session, "a", "").await?;
+    assert_eq!(tokio::time::timeout(DEADLINE, waiter).await???, "t");
+    assert_eq!(ids(&next(&session, 10).await?), ["a"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_waiting_consumer_is_woken_when_the_time_of_a_message_comes() -> Result<()> {
+    let db = Database::with_idem("due").await?;
+    let session = db.connect().await?;
+    let started = Instant::now();
+    receive(
+        &session,
+        "later",
+        ", deliver_after => clock_timestamp() + interval '1 second'",
+    )
+    .await?;
+    let (_, waiter) = waits(&db).await?;
+    assert_eq!(tokio::time::timeout(DEADLINE, waiter).await???, "t");
+    assert!(started.elapsed() >= Duration::from_millis(900), "{:?}", started.elapsed());
+    assert_eq!(ids(&next(&session, 10).await?), ["later"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_waiting_consumer_is_woken_when_a_message_is_given_back_or_requeued() -> Result<()> {
+    let db = Database::with_idem("given").await?;
+    let session = db.connect().await?;
+    super::without_rest(&session, 2).await?;
+    receive(&session, "a", "").await?;
+    for step in 1..=3 {
+        let (pid, waiter) = if step == 3 {
+            let requeued = waits(&db).await?;
+            until_waiting(&session, requeued.0).await?;
+            session.run("SELECT idem_requeue('a', 'mail')").await?;
+            requeued
+        } else {
+            let held = next(&session, 1).await?.remove(0);
+            let given = waits(&db).await?;
+            until_waiting(&session, given.0).await?;
+            fail(&session, &held, "again").await?;
+            if step == 2 {
+                // Dead: nothing to wake for.
+                session.run(&format!("SELECT pg_cancel_backend({})", given.0)).await?;
+            }
+            given
+        };
+        let woken = tokio::time::timeout(DEADLINE, waiter).await??;
+        assert_eq!(woken.is_ok(), step != 2, "step {step} of {pid}: {woken:?}");
+    }
+    Ok(())
+}
+
+/// A successor is free when the one before it is done: not at once, but soon, and without anybody receiving.
+#[tokio::test]
+async fn a_waiting_consumer_gets_the_successor_of_what_another_finishes() -> Result<()> {
+    let db = Arc::new(Database::with_idem("successor").await?);
+    let session = db.connect().await?;
+    receive(&session, "a", ", key => 'k'").await?;
+    receive(&session, "b", ", key => 'k'").await?;
+    assert_eq!(ids(&next(&session, 1).await?), ["a"]);
+    let other = db.connect().await?;
+    let gets = tokio::spawn(async move {
+        loop {
+            let handed = next(&other, 1).await?;
+            if !handed.is_empty() {
+                return anyhow::Ok(handed);
+            }
+            other.run("SELECT idem_next_wait('mail', 60000)").await?;
+        }
+    });
+    assert!(claim(&session, "a").await?);
+    assert_eq!(ids(&tokio::time::timeout(DEADLINE, gets).await???), ["b"]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_preloading_a_waiting_consumer_looks_by_itself() -> Result<()> {
+    let cluster = Cluster::builder(&Install::from_env()?)
+        .name("durable-unloaded")
+        .setting("shared_buffers", "32MB")
+        .preload(false)
+        .start()?;
+    let session = Session::connect(&cluster, "postgres", "postgres").await?;
+    session.run("CREATE EXTENSION idem").await?;
+    let waiter = Session::connect(&cluster, "postgres", "postgres").await?;
+    assert_eq!(
+        waiter.text("SELECT idem_next_wait('mail', 60000)").await?,
+        "f",
+        "soon: nobody would wake it"
+    );
+    receive(&session, "a", "").await?;
+    until("it sees it", async || {
+        Ok(waiter.text("SELECT idem_next_wait('mail', 60000)").await? == "t")
+    })
+    .await?;
+    assert_eq!(ids(&next(&session, 10).await?), ["a"]);
+    Ok(())
+}
