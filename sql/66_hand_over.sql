@@ -1,5 +1,11 @@
 -- From the outbox into the durable inbox of the same database.
 
+CREATE FUNCTION idem.with_trace(headers jsonb, traceparent text) RETURNS jsonb
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+RETURN CASE WHEN traceparent IS NULL THEN headers
+            ELSE coalesce(headers, '{}') OPERATOR(pg_catalog.||) pg_catalog.jsonb_build_object('traceparent', traceparent) END;
+COMMENT ON FUNCTION idem.with_trace(jsonb, text) IS 'The headers with the trace context, from which receiving takes it.';
+
 CREATE FUNCTION idem_hand_over(relay text, topics text[], partition integer DEFAULT 0, max_effects integer DEFAULT 1000) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -16,7 +22,8 @@ BEGIN
         effects := effects + 1;
         token := effect.token;
         IF effect.topic = ANY (topics) THEN
-            PERFORM @extschema@.idem_receive(effect.message_id, effect.topic, effect.payload, effect.headers, effect.key, NULL::timestamptz,
+            PERFORM @extschema@.idem_receive(effect.message_id, effect.topic, effect.payload,
+                                             idem.with_trace(effect.headers, effect.traceparent), effect.key, NULL::timestamptz,
                                              effect.type, effect.content_type);
         END IF;
     END LOOP;

@@ -10,8 +10,9 @@ DECLARE
     turn   idem.body_turn;
     sizes  bigint[] := ARRAY(SELECT pg_relation_size(format('idem.body_%s', s)::regclass) FROM generate_series(0, 3) s ORDER BY s);
     work   integer;
-    next   integer;
-    in_use int2[];
+    n      integer;
+    other  integer;
+    in_use int2[];  -- null: no slice is
 BEGIN
     IF (SELECT sum(bytes) FROM unnest(sizes) bytes) = 0 THEN
         RETURN false;
@@ -20,17 +21,17 @@ BEGIN
     SELECT * INTO turn FROM idem.body_turn t WHERE t.id = 1 FOR UPDATE;
     EXECUTE format('SELECT array_agg(DISTINCT w.body) FROM idem.work_%s w WHERE w.body IS NOT NULL', work) INTO in_use;
 
-    FOR slice IN 0 .. 3 LOOP
-        CONTINUE WHEN slice = turn.current OR sizes[slice + 1] = 0 OR slice = ANY (in_use);
-        IF turn.unused_since[slice + 1] = 'infinity' THEN
-            UPDATE idem.body_turn SET unused_since[slice + 1] = clock_timestamp() WHERE id = 1;
+    FOR n IN 0 .. 3 LOOP
+        CONTINUE WHEN n = turn.current OR sizes[n + 1] = 0 OR coalesce(n = ANY (in_use), false);
+        IF turn.unused_since[n + 1] = 'infinity' THEN
+            UPDATE idem.body_turn SET unused_since[n + 1] = clock_timestamp() WHERE id = 1;
             RETURN true;
-        ELSIF turn.unused_since[slice + 1] + rest <= clock_timestamp() THEN
+        ELSIF turn.unused_since[n + 1] + rest <= clock_timestamp() THEN
             -- Later than what emptied it: TRUNCATE hides rows from older snapshots, and a dump that has begun must have had the time
             -- to lock what it is going to read.
-            EXECUTE format('LOCK TABLE idem.body_%s IN ACCESS EXCLUSIVE MODE', slice);
-            EXECUTE format('TRUNCATE idem.body_%s', slice);
-            UPDATE idem.body_turn SET unused_since[slice + 1] = 'infinity' WHERE id = 1;
+            EXECUTE format('LOCK TABLE idem.body_%s IN ACCESS EXCLUSIVE MODE', n);
+            EXECUTE format('TRUNCATE idem.body_%s', n);
+            UPDATE idem.body_turn SET unused_since[n + 1] = 'infinity' WHERE id = 1;
             RETURN true;
         END IF;
     END LOOP;
@@ -39,12 +40,12 @@ BEGIN
     IF sizes[turn.current + 1] < greatest(least_bytes, (SELECT sum(bytes) FROM unnest(sizes) bytes) / 4) THEN
         RETURN false;
     END IF;
-    next := (turn.current + 1) % 4;
-    IF sizes[next + 1] > 0 THEN
-        RETURN next = ANY (in_use) AND idem.move_survivors(work, next, turn.current);
+    other := (turn.current + 1) % 4;
+    IF sizes[other + 1] > 0 THEN
+        RETURN coalesce(other = ANY (in_use), false) AND idem.move_survivors(work, other, turn.current);
     END IF;
     LOCK TABLE idem.work_0, idem.work_1 IN SHARE MODE;
-    UPDATE idem.body_turn SET current = next WHERE id = 1;
+    UPDATE idem.body_turn SET current = other WHERE id = 1;
     RETURN true;
 EXCEPTION
     WHEN lock_not_available OR deadlock_detected THEN
