@@ -36,15 +36,13 @@ pub(super) struct Shelf {
 struct State {
     /// Fetched, and not delivered yet.
     waiting: VecDeque<Received>,
-    /// When each was last renewed.
-    leases: HashMap<Lease, Instant>,
+    /// By their tokens.
+    leases: HashMap<i64, Lease>,
 }
 
-/// Messages that were fetched together have one token.
-pub(super) type Lease = (i64, MessageId);
-
-fn lease_of(received: &Received) -> Lease {
-    (received.token, received.id.clone())
+struct Lease {
+    id: MessageId,
+    renewed: Instant,
 }
 
 impl Shelf {
@@ -68,7 +66,7 @@ impl Shelf {
     pub(super) fn take(&self) -> Option<Received> {
         let mut state = self.state();
         let State { waiting, leases } = &mut *state;
-        std::iter::from_fn(|| waiting.pop_front()).find(|received| leases.contains_key(&lease_of(received)))
+        std::iter::from_fn(|| waiting.pop_front()).find(|received| leases.contains_key(&received.token))
     }
 
     /// How many wait to be delivered.
@@ -77,8 +75,8 @@ impl Shelf {
     }
 
     /// It is settled, or nobody will do so: its lease is not renewed any more.
-    pub(super) fn forget(&self, lease: &Lease) {
-        self.state().leases.remove(lease);
+    pub(super) fn forget(&self, token: i64) {
+        self.state().leases.remove(&token);
     }
 
     /// Fetches whenever somebody asks for more and too little waits, until the shelf is closed or the database fails.
@@ -128,7 +126,11 @@ impl Shelf {
     fn put(&self, received: Vec<Received>, asked: Instant) {
         let mut state = self.state();
         for received in received {
-            state.leases.insert(lease_of(&received), asked);
+            let lease = Lease {
+                id: received.id.clone(),
+                renewed: asked,
+            };
+            state.leases.insert(received.token, lease);
             state.waiting.push_back(received);
         }
     }
@@ -145,11 +147,14 @@ impl Shelf {
     fn take_stale(&self, waited: Duration) -> Vec<Received> {
         let mut state = self.state();
         let State { waiting, leases } = &mut *state;
-        let is_stale = |received: &Received| leases.get(&lease_of(received)).is_none_or(|asked| asked.elapsed() >= waited);
+        let is_stale = |received: &Received| match leases.get(&received.token) {
+            Some(lease) => lease.renewed.elapsed() >= waited,
+            None => true,
+        };
         let (stale, fresh) = waiting.drain(..).partition(is_stale);
         *waiting = fresh;
         for received in &stale {
-            leases.remove(&lease_of(received));
+            leases.remove(&received.token);
         }
         Vec::from(stale)
     }
@@ -176,19 +181,19 @@ impl Shelf {
     }
 
     /// The leases that were not renewed for so long.
-    fn old(&self, age: Duration) -> Vec<Lease> {
+    fn old(&self, age: Duration) -> Vec<(i64, MessageId)> {
         let state = self.state();
-        let old = state.leases.iter().filter(|(_, renewed)| renewed.elapsed() >= age);
-        old.map(|(lease, _)| lease.clone()).collect()
+        let old = state.leases.iter().filter(|(_, lease)| lease.renewed.elapsed() >= age);
+        old.map(|(token, lease)| (*token, lease.id.clone())).collect()
     }
 
-    fn renewed(&self, leases: &[Lease], are_held: &[bool], asked: Instant) {
+    fn renewed(&self, leases: &[(i64, MessageId)], held: &[bool], asked: Instant) {
         let mut state = self.state();
-        for (lease, is_held) in leases.iter().zip(are_held) {
+        for ((token, _), is_held) in leases.iter().zip(held) {
             if !is_held {
-                state.leases.remove(lease);
-            } else if let Some(renewed) = state.leases.get_mut(lease) {
-                *renewed = asked;
+                state.leases.remove(token);
+            } else if let Some(lease) = state.leases.get_mut(token) {
+                lease.renewed = asked;
             }
         }
     }

@@ -7,7 +7,7 @@ use deadpool_postgres::Pool;
 use tracing::{Instrument, Span};
 
 use crate::{
-    Destination, Effect, Error, Handled, Message, MessageId, OnDuplicate, Policy, Processed, Retry, Style, Tx,
+    Destination, Effect, Error, ErrorKind, Handled, Message, MessageId, OnDuplicate, Policy, Processed, Retry, Style, Tx,
     lease::Held,
     process::{Settings, claim::Outcome, session::Session},
     telemetry,
@@ -89,9 +89,16 @@ where
     Fut: Future<Output = Handled>,
 {
     if let (Some(held), Some(_)) = (work.held, &doubt) {
-        // Waits for the transaction in doubt, and is refused if that has completed the message.
-        held.extend_on(work.pool).await?;
-        *doubt = None;
+        // Waits for the transaction in doubt. Refused, it was that which has completed the message, or somebody else has it.
+        let extended = held.extend_on(work.pool).await;
+        if extended
+            .as_ref()
+            .err()
+            .is_none_or(|error| error.kind() == ErrorKind::NotClaimed)
+        {
+            *doubt = None;
+        }
+        extended?;
     }
     let mut session = Session::borrow(work.pool, work.settings).await?;
     let processed = match (work.id, work.policy.style) {

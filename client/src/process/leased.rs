@@ -3,7 +3,7 @@
 use std::{
     future::Future,
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use deadpool_postgres::Pool;
@@ -138,21 +138,16 @@ impl<'w> Leases<'w> {
         .await
     }
 
+    /// What a lease comes to that nobody may work under.
     pub(super) async fn not_acquired(&self, lease: Lease) -> Result<Processed, Error> {
         match lease {
             Lease::Duplicate => self.duplicate().await,
             Lease::InProgress { retry_after } => Ok(Processed::Leased { retry_after }),
             Lease::Dead => Ok(Processed::Dead),
-            Lease::Exhausted(held) => {
-                self.bury(&held, held.last_error().unwrap_or("its attempts are used up"))
-                    .await
-            }
-            Lease::Acquired(held) => {
-                // Somebody has given it new attempts in this moment.
-                self.give_back(&held).await?;
-                Ok(Processed::Leased {
-                    retry_after: Duration::ZERO,
-                })
+            // The latter when it was released with an error that the database knows as final.
+            Lease::Exhausted(held) | Lease::Acquired(held) => {
+                let reason = held.last_error().unwrap_or("its attempts are used up");
+                self.bury(&held, reason).await
             }
         }
     }

@@ -7,6 +7,8 @@ mod ambiguous;
 mod batch;
 mod cancel;
 mod ground;
+#[path = "../support/polls.rs"]
+mod polls;
 mod proxy;
 mod retries;
 mod styles;

@@ -1,0 +1,295 @@
+//! A step that was answered is not asked again.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use idem_client::{
+    Error, ErrorKind, HandlerError, Idem, Message, MessageId, Processed,
+    journal::{CallError, CallFailed, CallState, Calls, calls},
+    lease::Work,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    ground::{Ground, LONG, destination, fact, id, is_new, message},
+    proxy::{Cut, Proxy},
+};
+
+/// Somebody outside who counts what is asked.
+#[derive(Default)]
+pub struct Gateway {
+    asked: AtomicUsize,
+    keys: Mutex<HashSet<String>>,
+}
+
+impl Gateway {
+    pub async fn ask(&self, key: String) -> Result<usize, std::io::Error> {
+        self.keys.lock().unwrap().insert(key);
+        Ok(self.asked.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+
+    pub fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    pub fn keys(&self) -> usize {
+        self.keys.lock().unwrap().len()
+    }
+}
+
+pub fn journal(ground: &Ground, message: &Message) -> Calls {
+    Calls::new(&ground.pool, &id(message), &destination())
+}
+
+pub async fn state(ground: &Ground, message: &Message, step: &str) -> Option<CallState> {
+    let all = calls(&ground.observer, &id(message), &destination()).await.unwrap();
+    all.iter().find(|call| call.step == step).map(|call| call.state)
+}
+
+#[tokio::test]
+async fn what_was_answered_is_answered_again_without_asking() {
+    let ground = Ground::new().await;
+    let message = message();
+    let gateway = Gateway::default();
+    for _ in 0..3 {
+        let answer = journal(&ground, &message).once("charge", &5, |key| gateway.ask(key)).await;
+        assert_eq!(answer.unwrap(), 1);
+    }
+    assert_eq!(gateway.asked(), 1);
+    // Other steps and other messages have other keys.
+    let another = journal(&ground, &message).once("refund", &5, |key| gateway.ask(key)).await;
+    assert_eq!(another.unwrap(), 2);
+    let other = crate::ground::message();
+    let other = journal(&ground, &other).once("charge", &5, |key| gateway.ask(key)).await;
+    assert_eq!((other.unwrap(), gateway.keys()), (3, 3));
+
+    let all = calls(&ground.observer, &id(&message), &destination()).await.unwrap();
+    let mut steps: Vec<_> = all
+        .iter()
+        .map(|call| (call.step.as_str(), call.state, &call.response))
+        .collect();
+    steps.sort_by_key(|(step, ..)| *step);
+    assert_eq!(
+        steps,
+        [
+            ("charge", CallState::Done, &Some(json!(1))),
+            ("refund", CallState::Done, &Some(json!(2)))
+        ]
+    );
+    assert!(all.iter().all(|call| call.ended_at >= call.begun_at && call.attempt == 1));
+}
+
+#[tokio::test]
+async fn an_answer_that_is_nothing_is_an_answer() {
+    let ground = Ground::new().await;
+    let message = message();
+    let asked = AtomicUsize::new(0);
+    for _ in 0..2 {
+        let nothing: () = journal(&ground, &message)
+            .once("mail", &json!({"to": "a"}), async |_| {
+                asked.fetch_add(1, Ordering::SeqCst);
+                Ok::<_, CallError>(())
+            })
+            .await
+            .unwrap();
+        assert_eq!(nothing, ());
+    }
+    assert_eq!(asked.into_inner(), 1);
+}
+
+#[tokio::test]
+async fn another_request_under_the_same_step_is_refused() {
+    let ground = Ground::new().await;
+    let message = message();
+    let gateway = Gateway::default();
+    journal(&ground, &message)
+        .once("charge", &5, |key| gateway.ask(key))
+        .await
+        .unwrap();
+    let error = journal(&ground, &message)
+        .once("charge", &6, |key| gateway.ask(key))
+        .await
+        .unwrap_err();
+    let CallFailed::Journal { error, .. } = &error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(error.sqlstate().map(|state| state.code()), Some("23000"), "{error}");
+    assert_eq!(gateway.asked(), 1);
+}
+
+#[tokio::test]
+async fn what_was_refused_is_refused_for_good() {
+    let ground = Ground::new().await;
+    let message = message();
+    let refused = journal(&ground, &message)
+        .once("charge", &5, async |_| Err::<Value, _>(CallError::refused("no such card")))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&refused, CallFailed::Refused { error, .. } if error == "no such card"),
+        "{refused:?}"
+    );
+    assert_eq!(state(&ground, &message, "charge").await, Some(CallState::Failed));
+    let gateway = Gateway::default();
+    let again = journal(&ground, &message)
+        .once("charge", &5, |key| gateway.ask(key))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&again, CallFailed::Refused { error, .. } if error == "no such card"),
+        "{again:?}"
+    );
+    assert_eq!(gateway.asked(), 0);
+    // A handler that passes it on is not tried again.
+    assert!(HandlerError::from(again).is_terminal());
+}
+
+#[tokio::test]
+async fn what_was_certainly_not_done_is_asked_as_if_for_the_first_time() {
+    let ground = Ground::new().await;
+    let message = message();
+    let error = journal(&ground, &message)
+        .once("charge", &5, async |_| Err::<usize, _>(CallError::not_done("no connection")))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, CallFailed::NotDone { .. }), "{error:?}");
+    assert!(!HandlerError::from(error).is_terminal());
+    assert_eq!(state(&ground, &message, "charge").await, Some(CallState::New));
+    let gateway = Gateway::default();
+    let answer = journal(&ground, &message)
+        .once_or("charge", &5, idem_client::journal::OnUnknown::Fail, |key| gateway.ask(key))
+        .await;
+    assert_eq!(answer.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn the_calls_of_a_handler_are_made_once_through_its_attempts() {
+    let ground = Ground::new().await;
+    ground.attempts(5).await;
+    let message = message();
+    let gateway = Gateway::default();
+    let idem = Idem::new();
+    for attempt in 1..=3 {
+        let processed = idem.process_leased(&ground.pool, &message, async |work: Work, _: Message| {
+            let receipt = work.calls().once("charge", &5, |key| gateway.ask(key)).await?;
+            assert_eq!(receipt, 1);
+            match attempt {
+                3 => Ok(vec![fact()]),
+                _ => Err("after the call".into()),
+            }
+        });
+        let processed = processed.await;
+        assert_eq!(is_new(&processed), attempt == 3, "{processed:?}");
+    }
+    assert_eq!(gateway.asked(), 1);
+    ground.assert_done_once(&message).await;
+}
+
+#[tokio::test]
+async fn a_refused_call_buries_its_message() {
+    let ground = Ground::new().await;
+    let message = message();
+    let buried = Idem::new()
+        .process_leased(&ground.pool, &message, async |work: Work, _: Message| {
+            let refused = async |_| Err::<(), _>(CallError::refused("no such card"));
+            work.calls().once("charge", &5, refused).await?;
+            Ok(vec![])
+        })
+        .await
+        .unwrap();
+    assert!(
+        matches!(&buried, Processed::Buried { reason } if reason.contains("no such card")),
+        "{buried:?}"
+    );
+}
+
+#[tokio::test]
+async fn who_has_lost_the_lease_asks_nobody() {
+    let ground = Ground::new().await;
+    let message = message();
+    let lost = ground.acquired(&message, LONG).await;
+    ground.expire(&message).await;
+    let held = ground.acquired_next(&message).await;
+    let gateway = Gateway::default();
+    let late = Calls::of(&lost, &ground.pool)
+        .once("charge", &5, |key| gateway.ask(key))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(
+            &late,
+            CallFailed::Journal {
+                error: Error::LeaseLost,
+                ..
+            }
+        ),
+        "{late:?}"
+    );
+    assert_eq!((gateway.asked(), state(&ground, &message, "charge").await), (0, None));
+    let answer = Calls::of(&held, &ground.pool)
+        .once("charge", &5, |key| gateway.ask(key))
+        .await;
+    assert_eq!(answer.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn what_was_heard_too_late_is_recorded_because_it_is_true() {
+    let ground = Ground::new().await;
+    let message = message();
+    let held = ground.acquired(&message, LONG).await;
+    let answer = Calls::of(&held, &ground.pool)
+        .once("charge", &5, async |_| {
+            ground.expire(&message).await;
+            let _next = ground.acquired_next(&message).await;
+            Ok::<_, CallError>(7)
+        })
+        .await;
+    assert_eq!(answer.unwrap(), 7);
+    assert_eq!(state(&ground, &message, "charge").await, Some(CallState::Done));
+}
+
+#[tokio::test]
+async fn an_answer_whose_recording_was_not_confirmed_is_recorded_once() {
+    let ground = Ground::new().await;
+    for cut in [Cut::BeforeCommit, Cut::AfterCommit] {
+        let proxy = Proxy::to(&ground.database).await;
+        let message = message();
+        let gateway = Gateway::default();
+        let journal = Calls::new(&proxy.pool(1), &id(&message), &destination());
+        let answer = journal
+            .once("charge", &5, async |key| {
+                proxy.cut_once(cut);
+                gateway.ask(key).await
+            })
+            .await;
+        assert!(proxy.was_cut());
+        assert_eq!(answer.unwrap(), 1);
+        assert_eq!(state(&ground, &message, "charge").await, Some(CallState::Done));
+        assert_eq!(gateway.asked(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_step_is_the_callers_mistake() {
+    let ground = Ground::new().await;
+    let message = message();
+    let gateway = Gateway::default();
+    for step in ["", &"x".repeat(256)] {
+        let error = journal(&ground, &message)
+            .once(step, &5, |key| gateway.ask(key))
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(&error, CallFailed::Journal { error, .. } if error.kind() == ErrorKind::Invalid),
+            "{error:?}"
+        );
+    }
+    assert_eq!(gateway.asked(), 0);
+    let nobody = MessageId::text("never seen").unwrap();
+    assert_eq!(calls(&ground.observer, &nobody, &destination()).await.unwrap(), []);
+}

@@ -1,0 +1,126 @@
+//! Handlers without a database, in a consumer.
+
+use std::{
+    collections::HashMap,
+    future::pending,
+    sync::{Arc, Mutex},
+};
+
+use idem_client::{Consumer, Message, lease::Work};
+
+use crate::{
+    broker::{Broker, id},
+    ground::{DESTINATION, Ground, fact, idem, message},
+    support::in_time,
+};
+
+type Seen = Arc<Mutex<HashMap<String, usize>>>;
+
+fn note(seen: &Seen, message: &Message) -> usize {
+    let mut seen = seen.lock().unwrap();
+    let times = seen.entry(id(message)).or_default();
+    *times += 1;
+    *times
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_message_is_handled_once_and_a_poisoned_one_is_buried() {
+    let ground = Ground::new().await;
+    ground.attempts(3).await;
+    let good: Vec<Message> = (0..40).map(|_| message()).collect();
+    let weak = message().with_header("fails", "once");
+    let panicking = message().with_header("fails", "panic");
+    let poisoned = message().with_header("fails", "always");
+    let refused = message().with_header("fails", "terminal");
+    let all = [
+        &good[..],
+        &good[..10],
+        &[weak.clone(), panicking.clone(), poisoned.clone(), refused.clone()],
+    ]
+    .concat();
+    let sent = all.len();
+    let broker = Broker::with(all).counting().closed();
+    let seen = Seen::default();
+    let noted = Arc::clone(&seen);
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .max_deliveries(1)
+        .handle_leased(DESTINATION, move |_: Work, message: Message| {
+            let seen = Arc::clone(&noted);
+            async move {
+                match (message.header("fails"), note(&seen, &message)) {
+                    (Some("once"), 1) => Err("a bad day".into()),
+                    (Some("panic"), 1) => panic!("a bug"),
+                    (Some("always"), _) => Err("poison".into()),
+                    (Some("terminal"), _) => Err(idem_client::HandlerError::terminal("never")),
+                    _ => Ok(vec![fact()]),
+                }
+            }
+        });
+    let summary = in_time(consumer.run(pending())).await.unwrap();
+
+    assert_eq!((summary.handled, summary.rejected), (42, 2), "{summary:?}");
+    for message in good.iter().chain([&weak, &panicking]) {
+        ground.assert_done_once(message).await;
+    }
+    let times = seen.lock().unwrap().clone();
+    assert!(good.iter().all(|message| times[&id(message)] == 1), "{times:?}");
+    assert_eq!((times[&id(&weak)], times[&id(&panicking)]), (2, 2));
+    assert_eq!((times[&id(&poisoned)], times[&id(&refused)]), (3, 1));
+    let told = broker.told();
+    assert_eq!((told.acknowledged.len(), told.rejected.len()), (sent, 0), "{told:?}");
+    for message in [&poisoned, &refused] {
+        ground.assert_undone(message).await;
+        let sql = "SELECT count(*) FROM idem.dead_letter WHERE id = $1";
+        let row = ground.observer.query_one(sql, &[&message.message_id()]).await.unwrap();
+        assert_eq!(row.get::<_, i64>(0), 1);
+    }
+    assert_eq!(ground.count("SELECT count(*) FROM idem.dead_letter").await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_consumers_of_one_destination_share_the_work() {
+    let ground = Ground::new().await;
+    let messages: Vec<Message> = (0..60).map(|_| message()).collect();
+    let seen = Seen::default();
+    let consumer = || {
+        let seen = Arc::clone(&seen);
+        // Each has a copy of every message.
+        let broker = Broker::with(messages.clone()).closed();
+        Consumer::new(ground.pool.clone(), broker).handle_leased(DESTINATION, move |_: Work, message: Message| {
+            note(&seen, &message);
+            async { Ok(vec![fact()]) }
+        })
+    };
+    let (one, other) = in_time(async { tokio::join!(consumer().run(pending()), consumer().run(pending())) }).await;
+    let (one, other) = (one.unwrap(), other.unwrap());
+    assert_eq!(one.handled + other.handled, 60);
+    assert_eq!(one.duplicates + other.duplicates, 60);
+    assert!(seen.lock().unwrap().values().all(|times| *times == 1));
+}
+
+#[tokio::test]
+async fn a_policy_that_a_lease_cannot_keep_is_refused_before_anything_is_fetched() {
+    let ground = Ground::new().await;
+    let broker = Broker::with([message()]);
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .idem(idem(|rule| rule.fingerprint(true)))
+        .handle_leased(DESTINATION, async |_: Work, _: Message| Ok(vec![]));
+    let error = in_time(consumer.run(pending())).await.unwrap_err();
+    assert!(error.to_string().contains("fingerprint"), "{error}");
+    assert_eq!(broker.told().asked, 0);
+}
+
+#[tokio::test]
+async fn a_handler_that_is_checked_is_one_line() {
+    let ground = Ground::new().await;
+    let messages = [message(), message()];
+    let broker = Broker::with([&messages[..], &messages[..]].concat()).closed();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .concurrency(1)
+        .handle_checked(DESTINATION, async |_: Message| Ok(vec![fact()]));
+    let summary = in_time(consumer.run(pending())).await.unwrap();
+    assert_eq!((summary.handled, summary.duplicates), (2, 2));
+    for message in &messages {
+        ground.assert_done_once(message).await;
+    }
+}

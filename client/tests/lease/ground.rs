@@ -1,0 +1,192 @@
+//! A database for one test, and what is to be seen of leases in it.
+
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, Instant},
+};
+
+use deadpool_postgres::Pool;
+use idem_client::{
+    Destination, Effect, Error, Handled, Idem, Message, MessageId, Policies, Processed, RecordedEffect, Rule, Tx,
+    lease::{Held, Lease, acquire},
+};
+use serde_json::json;
+use tokio_postgres::Client;
+
+use crate::support::{DEADLINE, Database};
+
+pub const DESTINATION: &str = "lease.tests";
+/// As long as nobody waits for its end.
+pub const LONG: Duration = Duration::from_secs(300);
+/// Short enough to wait for its end, and long enough for a busy machine to renew it.
+pub const SHORT: Duration = Duration::from_secs(2);
+
+pub struct Ground {
+    pub database: Database,
+    pub pool: Pool,
+    pub observer: Client,
+}
+
+impl Ground {
+    pub async fn new() -> Self {
+        let database = Database::create();
+        let observer = database.connect().await;
+        observer
+            .batch_execute(&format!(
+                "CREATE TABLE work (id text);
+                 -- The first who speak of a destination wait for each other.
+                 SELECT idem_configure('{DESTINATION}', '1 day')"
+            ))
+            .await
+            .unwrap();
+        Self {
+            pool: database.pool(8),
+            observer,
+            database,
+        }
+    }
+
+    /// How often a message is tried, without pauses in between.
+    pub async fn attempts(&self, max_attempts: i32) {
+        let sql = format!("SELECT idem_configure_retries('{DESTINATION}', {max_attempts}, base => '0', jitter => 0)");
+        self.observer.batch_execute(&sql).await.unwrap();
+    }
+
+    pub async fn acquire(&self, message: &Message, lease: Duration) -> Lease {
+        acquire(&self.observer, &id(message), &destination(), lease).await.unwrap()
+    }
+
+    pub async fn acquired(&self, message: &Message, lease: Duration) -> Held {
+        match self.acquire(message, lease).await {
+            Lease::Acquired(held) => held,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Waits for the end of somebody else's lease, and takes the next one.
+    pub async fn acquired_next(&self, message: &Message) -> Held {
+        let mut held = None;
+        until("the lease ends", async || match self.acquire(message, LONG).await {
+            Lease::Acquired(next) => {
+                held = Some(next);
+                true
+            }
+            Lease::InProgress { .. } => false,
+            other => panic!("{other:?}"),
+        })
+        .await;
+        held.unwrap()
+    }
+
+    /// Ends a lease before its time, as if so much time had passed.
+    pub async fn expire(&self, message: &Message) {
+        for table in ["work_0", "work_1"] {
+            let sql = format!("UPDATE idem.{table} SET due_at = clock_timestamp() WHERE id = $1");
+            self.observer.execute(&sql, &[&message.message_id()]).await.unwrap();
+        }
+    }
+
+    /// Seconds that are left of a lease; `None` when nobody has one.
+    pub async fn left(&self, message: &Message) -> Option<f64> {
+        let sql = "SELECT extract(epoch FROM w.due_at - clock_timestamp())::float8
+                     FROM (SELECT 0 AS n, * FROM idem.work_0 UNION ALL SELECT 1, * FROM idem.work_1) w
+                     JOIN idem.work_turn t ON t.current = w.n WHERE w.leased AND w.id = $1";
+        let row = self.observer.query_opt(sql, &[&message.message_id()]).await.unwrap();
+        row.map(|row| row.get(0)).filter(|left| *left > 0.0)
+    }
+
+    pub async fn count(&self, sql: &str) -> i64 {
+        self.observer.query_one(sql, &[]).await.unwrap().get(0)
+    }
+
+    /// How often the work on a message was committed.
+    pub async fn work(&self, message: &Message) -> i64 {
+        let sql = "SELECT count(*) FROM work WHERE id = $1";
+        self.observer.query_one(sql, &[&message.message_id()]).await.unwrap().get(0)
+    }
+
+    pub async fn is_claimed(&self, message: &Message) -> bool {
+        idem_client::is_claimed(&self.observer, &id(message), &destination())
+            .await
+            .unwrap()
+    }
+
+    pub async fn effects(&self, message: &Message) -> Vec<RecordedEffect> {
+        idem_client::effects(&self.observer, &id(message), &destination())
+            .await
+            .unwrap()
+    }
+
+    /// Claimed, with one effect.
+    pub async fn assert_done_once(&self, message: &Message) {
+        assert!(self.is_claimed(message).await, "{message:?} is not claimed");
+        assert_eq!(self.effects(message).await.len(), 1, "effects of {message:?}");
+        assert_eq!(self.left(message).await, None, "{message:?} is leased");
+    }
+
+    /// Neither claimed nor with an effect.
+    pub async fn assert_undone(&self, message: &Message) {
+        assert!(!self.is_claimed(message).await, "{message:?} is claimed");
+        assert_eq!(self.effects(message).await.len(), 0, "effects of {message:?}");
+    }
+
+    /// Waits until no session is at work or in a transaction, besides the observer's.
+    pub async fn until_quiet(&self) {
+        until("no session is in a transaction", async || {
+            self.count(
+                "SELECT count(*) FROM pg_stat_activity
+                 WHERE datname = current_database() AND backend_type = 'client backend'
+                 AND pid <> pg_backend_pid() AND state <> 'idle'",
+            )
+            .await
+                == 0
+        })
+        .await;
+    }
+}
+
+pub fn message() -> Message {
+    static NUMBER: AtomicU32 = AtomicU32::new(1);
+    let id = format!("m-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+    Message::new(DESTINATION, r#"{"n": 1}"#).with_message_id(id)
+}
+
+pub fn destination() -> Destination {
+    Destination::new(DESTINATION).unwrap()
+}
+
+pub fn id(message: &Message) -> MessageId {
+    MessageId::text(message.message_id().unwrap()).unwrap()
+}
+
+pub fn idem(rule: impl FnOnce(Rule) -> Rule) -> Idem {
+    Idem::builder()
+        .policies(Policies::default().default_rule(rule))
+        .build()
+        .unwrap()
+}
+
+pub fn fact() -> Effect {
+    Effect::json("lease.facts", &json!({"n": 1})).unwrap()
+}
+
+/// One row of work and one effect, in a transaction.
+pub async fn work(tx: Tx, message: Message) -> Handled {
+    let id = message.message_id();
+    tx.execute_typed("INSERT INTO work VALUES ($1)", &[(&id, tokio_postgres::types::Type::TEXT)])
+        .await?;
+    Ok(vec![fact()])
+}
+
+pub fn is_new(processed: &Result<Processed, Error>) -> bool {
+    matches!(processed, Ok(Processed::New { .. }))
+}
+
+/// Waits for a state, and fails when it does not come.
+pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !is_so().await {
+        assert!(Instant::now() < deadline, "never came: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
