@@ -1,10 +1,97 @@
 //! Messages whose attempts are used up: looking at them, letting them try again, giving them up.
 
-use tokio_postgres::GenericClient;
-use tokio_postgres::types::Type;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use time::OffsetDateTime;
+use tokio_postgres::{
+    GenericClient, Row,
+    types::{Json, Type},
+};
 use tracing::Instrument;
 
 use crate::{Destination, Error, MessageId, span};
+
+/// A message whose attempts are used up, or that failed for good.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct DeadLetter {
+    /// The id that it is known by.
+    pub id: MessageId,
+    /// When it died, by the server's clock.
+    pub died_at: OffsetDateTime,
+    /// When it was received.
+    pub received_at: OffsetDateTime,
+    /// How often it was tried.
+    pub attempt: i32,
+    /// Every failure, the oldest first.
+    pub failures: Vec<Failure>,
+    /// Messages of one key keep their order.
+    pub key: Option<String>,
+    /// What kind of message it is.
+    pub message_type: Option<String>,
+    /// The payload; JSON is its UTF-8 text.
+    pub payload: Vec<u8>,
+    /// How to take the payload.
+    pub content_type: String,
+    /// The headers.
+    pub headers: Map<String, Value>,
+}
+
+/// How one attempt ended.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[non_exhaustive]
+pub struct Failure {
+    /// When, by the server's clock.
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+    /// The how manyth it was.
+    pub attempt: i32,
+    /// Why.
+    pub error: String,
+}
+
+impl TryFrom<&Row> for DeadLetter {
+    type Error = Error;
+
+    fn try_from(row: &Row) -> Result<Self, Error> {
+        let Json(failures) = row.try_get("errors")?;
+        let headers: Option<Json<_>> = row.try_get("headers")?;
+        Ok(Self {
+            id: MessageId::text(row.try_get::<_, String>("id")?)?,
+            died_at: row.try_get("died_at")?,
+            received_at: row.try_get("received_at")?,
+            attempt: row.try_get("attempt")?,
+            failures,
+            key: row.try_get("key")?,
+            message_type: row.try_get("type")?,
+            payload: row.try_get("payload")?,
+            content_type: row.try_get("content_type")?,
+            headers: headers.map(|Json(headers)| headers).unwrap_or_default(),
+        })
+    }
+}
+
+/// The dead letters of a destination whose last error matches a pattern of LIKE (`%` is all), the oldest first and at most so many.
+/// Needs the role of an operator or a monitor.
+pub async fn list(
+    client: &impl GenericClient,
+    destination: &Destination,
+    error_like: &str,
+    max_messages: i64,
+) -> Result<Vec<DeadLetter>, Error> {
+    let rows = client
+        .query_typed(
+            "SELECT id, died_at, received_at, attempt, errors, key, type, payload, content_type, headers FROM idem.dead_letters \
+             WHERE destination = $1 AND last_error LIKE $2 ORDER BY seq LIMIT $3",
+            &[
+                destination.parameter(),
+                (&error_like, Type::TEXT),
+                (&max_messages, Type::INT8),
+            ],
+        )
+        .await?;
+    rows.iter().map(DeadLetter::try_from).collect()
+}
 
 /// Lets a dead letter be tried again, with all its attempts; false when there is none of this identity, or it was handled meanwhile.
 pub async fn requeue(client: &impl GenericClient, id: &MessageId, destination: &Destination) -> Result<bool, Error> {

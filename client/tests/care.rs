@@ -155,16 +155,31 @@ macro_rules! calls {
 }
 
 calls! {
+    "idem_acquire" => idem_client::lease::acquire,
+    "idem_begin_call" => idem_client::journal::begin_call,
+    "idem_bury" => idem_client::lease::Held, // its method
+    "idem_calls" => idem_client::journal::calls,
     "idem_claim" => idem_client::claim,
+    "idem_complete" => idem_client::lease::Held, // its method
     "idem_configure" => idem_client::configure,
+    "idem_configure_retries" => idem_client::durable::configure_retries,
     "idem_create_relay" => idem_client::create_relay,
+    "idem_discard" => idem_client::deadletters::discard,
+    "idem_discard_all" => idem_client::deadletters::discard_all,
     "idem_drop_relay" => idem_client::drop_relay,
     "idem_effects" => idem_client::effects,
+    "idem_extend" => idem_client::lease::Held, // its method
+    "idem_fail_call" => idem_client::journal::fail_call,
+    "idem_finish_call" => idem_client::journal::finish_call,
     "idem_forget" => idem_client::forget,
     "idem_grant" => idem_client::grant,
+    "idem_hand_over" => idem_client::hand_over,
     "idem_health" => idem_client::health,
     "idem_is_claimed" => idem_client::is_claimed,
     "idem_maintain" => idem_client::maintain,
+    "idem_next" => idem_client::durable::next,
+    "idem_next_wait" => idem_client::durable::next_wait,
+    "idem_receive" => idem_client::durable::receive,
     "idem_record_effects" => idem_client::Claimed, // its method
     "idem_relay_ack" => idem_client::relay_ack,
     "idem_relay_extend" => idem_client::relay_extend,
@@ -173,8 +188,11 @@ calls! {
     "idem_relay_partitions" => idem_client::relay_partitions,
     "idem_relay_unpark" => idem_client::relay_unpark,
     "idem_relay_wait" => idem_client::relay_wait,
+    "idem_release" => idem_client::lease::Held, // its method
     "idem_repair_relays" => idem_client::repair_relays,
     "idem_replay_effects" => idem_client::replay_effects,
+    "idem_requeue" => idem_client::deadletters::requeue,
+    "idem_requeue_all" => idem_client::deadletters::requeue_all,
     "idem_send" => idem_client::send,
     "idem_set_retention" => idem_client::set_retention,
     "idem_try_claim" => idem_client::try_claim,

@@ -83,6 +83,6 @@ impl Receipt for Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.shelf.forget(self.stored.token);
+        self.shelf.forget(&(self.stored.token, self.stored.id.clone()));
     }
 }

@@ -36,13 +36,15 @@ pub(super) struct Shelf {
 struct State {
     /// Fetched, and not delivered yet.
     waiting: VecDeque<Received>,
-    /// By their tokens.
-    leases: HashMap<i64, Lease>,
+    /// When each was last renewed.
+    leases: HashMap<Lease, Instant>,
 }
 
-struct Lease {
-    id: MessageId,
-    renewed: Instant,
+/// Messages that were fetched together have one token.
+pub(super) type Lease = (i64, MessageId);
+
+fn lease_of(received: &Received) -> Lease {
+    (received.token, received.id.clone())
 }
 
 impl Shelf {
@@ -66,7 +68,7 @@ impl Shelf {
     pub(super) fn take(&self) -> Option<Received> {
         let mut state = self.state();
         let State { waiting, leases } = &mut *state;
-        std::iter::from_fn(|| waiting.pop_front()).find(|received| leases.contains_key(&received.token))
+        std::iter::from_fn(|| waiting.pop_front()).find(|received| leases.contains_key(&lease_of(received)))
     }
 
     /// How many wait to be delivered.
@@ -75,8 +77,8 @@ impl Shelf {
     }
 
     /// It is settled, or nobody will do so: its lease is not renewed any more.
-    pub(super) fn forget(&self, token: i64) {
-        self.state().leases.remove(&token);
+    pub(super) fn forget(&self, lease: &Lease) {
+        self.state().leases.remove(lease);
     }
 
     /// Fetches whenever somebody asks for more and too little waits, until the shelf is closed or the database fails.
@@ -126,11 +128,7 @@ impl Shelf {
     fn put(&self, received: Vec<Received>, asked: Instant) {
         let mut state = self.state();
         for received in received {
-            let lease = Lease {
-                id: received.id.clone(),
-                renewed: asked,
-            };
-            state.leases.insert(received.token, lease);
+            state.leases.insert(lease_of(&received), asked);
             state.waiting.push_back(received);
         }
     }
@@ -147,14 +145,11 @@ impl Shelf {
     fn take_stale(&self, waited: Duration) -> Vec<Received> {
         let mut state = self.state();
         let State { waiting, leases } = &mut *state;
-        let is_stale = |received: &Received| match leases.get(&received.token) {
-            Some(lease) => lease.renewed.elapsed() >= waited,
-            None => true,
-        };
+        let is_stale = |received: &Received| leases.get(&lease_of(received)).is_none_or(|asked| asked.elapsed() >= waited);
         let (stale, fresh) = waiting.drain(..).partition(is_stale);
         *waiting = fresh;
         for received in &stale {
-            leases.remove(&received.token);
+            leases.remove(&lease_of(received));
         }
         Vec::from(stale)
     }
@@ -181,19 +176,19 @@ impl Shelf {
     }
 
     /// The leases that were not renewed for so long.
-    fn old(&self, age: Duration) -> Vec<(i64, MessageId)> {
+    fn old(&self, age: Duration) -> Vec<Lease> {
         let state = self.state();
-        let old = state.leases.iter().filter(|(_, lease)| lease.renewed.elapsed() >= age);
-        old.map(|(token, lease)| (*token, lease.id.clone())).collect()
+        let old = state.leases.iter().filter(|(_, renewed)| renewed.elapsed() >= age);
+        old.map(|(lease, _)| lease.clone()).collect()
     }
 
-    fn renewed(&self, leases: &[(i64, MessageId)], held: &[bool], asked: Instant) {
+    fn renewed(&self, leases: &[Lease], are_held: &[bool], asked: Instant) {
         let mut state = self.state();
-        for ((token, _), is_held) in leases.iter().zip(held) {
+        for (lease, is_held) in leases.iter().zip(are_held) {
             if !is_held {
-                state.leases.remove(token);
-            } else if let Some(lease) = state.leases.get_mut(token) {
-                lease.renewed = asked;
+                state.leases.remove(lease);
+            } else if let Some(renewed) = state.leases.get_mut(lease) {
+                *renewed = asked;
             }
         }
     }

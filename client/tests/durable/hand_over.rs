@@ -1,0 +1,99 @@
+//! From the outbox into the inbox of the same database.
+
+use std::collections::HashMap;
+
+use idem_client::{Effect, HandOver, create_relay, send};
+use tokio::{sync::oneshot, task::JoinHandle};
+
+use crate::{
+    support::{DEADLINE, until},
+    world::{Running, World, noting},
+};
+
+struct Handing {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<u64, idem_client::Error>>,
+}
+
+impl Handing {
+    fn start(world: &World, relay: &str) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        let hand_over = HandOver::new(world.db.pool(3), relay, [world.to.as_str()]).batch(7);
+        let task = tokio::spawn(hand_over.run(async {
+            let _ = stopped.await;
+        }));
+        Self { stop, task }
+    }
+
+    async fn stop(self) -> u64 {
+        self.stop.send(()).unwrap();
+        let ended = tokio::time::timeout(DEADLINE, self.task).await;
+        ended.expect("who is told to stop stops").unwrap().unwrap()
+    }
+}
+
+/// Sends effects, of which one in five goes elsewhere; answers the ids of the others by their keys, in order.
+async fn say(world: &World, count: usize) -> HashMap<usize, Vec<String>> {
+    let mut said: HashMap<usize, Vec<String>> = HashMap::new();
+    for n in 0..count {
+        let to = if n % 5 == 4 { "elsewhere" } else { world.to.as_str() };
+        let effect = Effect::json(to, &n).unwrap().key(format!("key-{}", n % 3));
+        let id = send(&world.client, &effect).await.unwrap();
+        if n % 5 != 4 {
+            said.entry(n % 3).or_default().push(id.to_string());
+        }
+    }
+    said
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_effect_is_handled_once_when_processes_race_to_hand_it_over() {
+    const EFFECTS: usize = 200;
+    let world = World::new().await;
+    create_relay(&world.client, "inboxes", 2, true).await.unwrap();
+    let (first, second) = (Handing::start(&world, "inboxes"), Handing::start(&world, "inboxes"));
+    let handling = Running::start(world.consumer(&world.db.pool(6)).handle(world.to.as_str(), noting()));
+    let before = say(&world, EFFECTS / 2).await;
+    world.until_done(EFFECTS / 10).await;
+    first.task.abort();
+    let after = say(&world, EFFECTS / 2).await;
+    let mine = EFFECTS - EFFECTS / 5;
+    world.until_done(mine).await;
+    until("the relay is through", async || {
+        let lag = "SELECT sum(lag_messages)::bigint = 0 FROM idem.relays WHERE relay = 'inboxes'";
+        world.client.query_one(lag, &[]).await.unwrap().get(0)
+    })
+    .await;
+    world.until_empty().await;
+    assert!(second.stop().await > 0);
+    handling.stop().await;
+    let done = world.done().await;
+    assert_eq!(done.len(), mine);
+    for key in 0..3 {
+        let said = [&before[&key][..], &after[&key][..]].concat();
+        let of_key: Vec<_> = done.iter().filter(|id| said.contains(id)).cloned().collect();
+        assert_eq!(of_key, said, "all of a key, each once and in order");
+    }
+}
+
+#[tokio::test]
+async fn a_hand_over_waits_for_a_database_that_is_away_and_leaves_without_a_relay() {
+    let world = World::new().await;
+    let error = HandOver::new(world.db.pool(2), "nobody", ["to"])
+        .run(std::future::pending())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), idem_client::ErrorKind::NotFound, "{error}");
+    let handing = Handing::start(&world, "default");
+    say(&world, 1).await;
+    until("it is received", async || world.left().await == 1).await;
+    let kill = format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'
+            AND (query LIKE '%idem_hand_over%' OR query LIKE '%idem_relay_wait%') AND pid <> pg_backend_pid()",
+        world.db.name
+    );
+    world.db.server.psql("postgres", &kill);
+    say(&world, 1).await;
+    until("it goes on", async || world.left().await == 2).await;
+    handing.stop().await;
+}

@@ -1,0 +1,132 @@
+//! From the broker into the inbox, and from there to the handler.
+
+use std::{future::pending, time::Duration};
+
+use idem_client::{Batches, Consumer, IdStrategy, Idem, Message, MissingId, Policies};
+use rand::seq::SliceRandom;
+use tokio::time::Instant;
+
+use crate::{
+    broker::Broker,
+    support::in_time,
+    world::{Running, World, noting},
+};
+
+const MESSAGES: usize = 300;
+
+fn message(n: usize) -> Message {
+    Message::new("queue", "{}").with_message_id(format!("m-{n}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_is_stored_acknowledged_and_handled_once() {
+    for batches in [1, 50] {
+        let world = World::new().await;
+        let pool = world.db.pool(12);
+        // Every third comes twice.
+        let mut all: Vec<_> = (0..MESSAGES).chain((0..MESSAGES).step_by(3)).map(message).collect();
+        all.shuffle(&mut rand::rng());
+        let sent = all.len();
+        let broker = Broker::with(all).closed();
+        let storing = Consumer::new(pool.clone(), broker.clone())
+            .store(world.to.as_str())
+            .batches(Batches {
+                max: batches,
+                linger: Duration::from_millis(5),
+            });
+        let summary = in_time(storing.run(pending())).await.unwrap();
+        assert_eq!(
+            (summary.handled, summary.duplicates),
+            (MESSAGES as u64, (sent - MESSAGES) as u64)
+        );
+        assert_eq!(broker.told().acknowledged.len(), sent);
+        assert_eq!(world.left().await, MESSAGES as i64, "stored, and not handled yet");
+
+        let handling = Running::start(world.consumer(&pool).handle(world.to.as_str(), noting()));
+        world.until_done(MESSAGES).await;
+        world.until_empty().await;
+        let summary = handling.stop().await;
+        assert_eq!((summary.handled, summary.failed_settlements), (MESSAGES as u64, 0));
+        let mut done = world.done().await;
+        done.sort();
+        let mut expected: Vec<_> = (0..MESSAGES).map(|n| format!("m-{n}")).collect();
+        expected.sort();
+        assert_eq!(done, expected);
+        // It is known for as long as any claim.
+        let again = Consumer::new(pool.clone(), Broker::with([message(0)]).closed()).store(world.to.as_str());
+        assert_eq!(in_time(again.run(pending())).await.unwrap().duplicates, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_message_is_known_by_what_it_was_stored_under() {
+    let world = World::new().await;
+    let pool = world.db.pool(6);
+    let idem = || {
+        let policies = Policies::default().destination(world.to.as_str(), |rule| {
+            rule.id(IdStrategy::Coordinates).missing_id(MissingId::Reject)
+        });
+        Idem::builder().policies(policies).build().unwrap()
+    };
+    let at = idem_client::Coordinates {
+        topic: "queue".into(),
+        partition: 0,
+        offset: 7,
+    };
+    // What it is known by does not travel: the inbox has no coordinates.
+    let broker = Broker::with([message(1).with_coordinates(at), message(2)]).closed();
+    let storing = Consumer::new(pool.clone(), broker.clone())
+        .idem(idem())
+        .store(world.to.as_str());
+    let summary = in_time(storing.run(pending())).await.unwrap();
+    assert_eq!((summary.handled, summary.rejected), (1, 1), "the second has no id");
+    let handling = Running::start(world.consumer(&pool).idem(idem()).handle(world.to.as_str(), noting()));
+    world.until_empty().await;
+    handling.stop().await;
+    assert_eq!(world.done().await, ["queue:0:7"]);
+}
+
+#[tokio::test]
+async fn what_claims_nothing_or_something_else_is_completed_when_it_is_acknowledged() {
+    let world = World::new().await;
+    let pool = world.db.pool(6);
+    world.receive("m", "").await;
+    // The handler's destination is another one: its claim does not end the message in the inbox.
+    let handling = Running::start(world.consumer(&pool).handle("tests.other", noting()));
+    world.until_empty().await;
+    let summary = handling.stop().await;
+    assert_eq!((summary.handled, summary.failed_settlements), (1, 0));
+    assert_eq!(world.done().await, ["m"]);
+    let claims = "SELECT destination FROM idem.inbox ORDER BY 1";
+    let claims: Vec<String> = world
+        .client
+        .query(claims, &[])
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
+    assert_eq!(claims, ["tests.inbox", "tests.other"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_consumer_is_woken_by_what_is_received() {
+    let world = World::new().await;
+    let pool = world.db.pool(6);
+    let handling = Running::start(world.consumer(&pool).handle(world.to.as_str(), noting()));
+    let mut took = Vec::new();
+    for n in 0..15 {
+        // Beyond every pause in which somebody looks without being woken, to and fro.
+        tokio::time::sleep(Duration::from_millis(100 + 70 * (n % 5))).await;
+        let received = Instant::now();
+        world.receive(&format!("m-{n}"), "").await;
+        world.until_done(n as usize + 1).await;
+        took.push(received.elapsed());
+    }
+    handling.stop().await;
+    took.sort();
+    assert!(
+        took[7] < Duration::from_millis(250),
+        "half of them waited for a second on the average: {took:?}"
+    );
+}

@@ -1,0 +1,130 @@
+//! The whole at once: many messages, some of them poisoned, and several consumers.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use idem_client::{
+    Handled, Message, Tx,
+    deadletters::requeue_all,
+    durable::{Letter, receive_batch},
+};
+
+use crate::{
+    support::until,
+    world::{Running, World, brief, id_of, note},
+};
+
+const MESSAGES: usize = 10_000;
+const KEYS: usize = 400;
+const ATTEMPTS: i32 = 3;
+const CONSUMERS: usize = 8;
+
+/// One of a hundred, spread over the keys.
+fn is_poison(n: usize) -> bool {
+    n % 100 == 37
+}
+
+#[derive(Clone, Default)]
+struct Mixed {
+    is_mended: Arc<AtomicBool>,
+    /// How often each poisoned message was begun.
+    attempts: Arc<Mutex<HashMap<usize, i32>>>,
+}
+
+impl Mixed {
+    async fn handle(self, tx: Tx, message: Message) -> Handled {
+        let n: usize = message.json()?;
+        note(&tx, &message).await?;
+        if is_poison(n) && !self.is_mended.load(Ordering::SeqCst) {
+            *self.attempts.lock().unwrap().entry(n).or_default() += 1;
+            match n % 200 {
+                37 => return Err("poison".into()),
+                _ => panic!("poison"),
+            }
+        }
+        Ok(vec![])
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_ten_thousand_the_good_are_handled_once_and_the_poisoned_die_after_their_attempts() {
+    let world = World::new().await;
+    world.retries(&brief().max_attempts(ATTEMPTS)).await;
+    let letters: Vec<_> = (0..MESSAGES)
+        .map(|n| {
+            let letter = Letter::json(&n).unwrap().key(format!("key-{}", n * 7 % KEYS));
+            (id_of(&format!("m-{n}")), letter)
+        })
+        .collect();
+    for letters in letters.chunks(1000) {
+        let are_new = receive_batch(&world.client, &world.to, letters).await.unwrap();
+        assert!(are_new.iter().all(|is_new| *is_new));
+    }
+
+    let started = Instant::now();
+    let mixed = Mixed::default();
+    let consumers: Vec<_> = (0..CONSUMERS)
+        .map(|_| {
+            let mixed = mixed.clone();
+            let consumer = world
+                .consumer(&world.db.pool(5))
+                .handle(world.to.as_str(), move |tx, message| mixed.clone().handle(tx, message));
+            Running::start(consumer.concurrency(2))
+        })
+        .collect();
+    let poison: Vec<usize> = (0..MESSAGES).filter(|n| is_poison(*n)).collect();
+    let (good, bad) = (MESSAGES - poison.len(), poison.len());
+    until("all good ones are handled", async || world.count_done().await >= good).await;
+    until("all poisoned ones are dead", async || world.dead().await.len() >= bad).await;
+    world.until_empty().await;
+    println!("{MESSAGES} messages in {:?}", started.elapsed());
+    assert_eq!(world.done().await.len(), good);
+    assert_in_order_and_once(&world.done().await, |n| !is_poison(n), good);
+    let dead = world.dead().await;
+    assert_eq!(dead.len(), bad);
+    for (id, attempt, error) in &dead {
+        assert!(*attempt == ATTEMPTS && error.contains("poison"), "{id}: {attempt} {error}");
+    }
+    let attempts = mixed.attempts.lock().unwrap().clone();
+    assert!(
+        attempts.len() == bad && attempts.values().all(|count| *count == ATTEMPTS),
+        "{attempts:?}"
+    );
+
+    mixed.is_mended.store(true, Ordering::SeqCst);
+    assert_eq!(
+        requeue_all(&world.client, &world.to, "%poison%", 10_000).await.unwrap(),
+        bad as i32
+    );
+    world.until_done(MESSAGES).await;
+    world.until_empty().await;
+    for consumer in consumers {
+        let summary = consumer.stop().await;
+        assert_eq!(summary.failed_settlements, 0);
+    }
+    let done = world.done().await;
+    assert_eq!((done.len(), world.dead().await.len()), (MESSAGES, 0));
+    assert_in_order_and_once(&done[good..], is_poison, bad);
+}
+
+/// By their numbers: of each key ascending, all of them, and each once.
+fn assert_in_order_and_once(done: &[String], expected: impl Fn(usize) -> bool, count: usize) {
+    let mut last: HashMap<usize, usize> = HashMap::new();
+    let mut all = Vec::new();
+    for id in done {
+        let n: usize = id.strip_prefix("m-").unwrap().parse().unwrap();
+        assert!(expected(n), "{n}");
+        let before = last.insert(n * 7 % KEYS, n);
+        assert!(before.is_none_or(|before| before < n), "{n} after {before:?}");
+        all.push(n);
+    }
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), count);
+}

@@ -1,0 +1,157 @@
+//! A database with an inbox, and consumers that run.
+
+use std::{future::Future, pin::Pin, time::Duration};
+
+use deadpool_postgres::Pool;
+use idem_client::{
+    Consumer, Destination, Error, Handled, Message, MessageId, Summary, Tx,
+    deadletters::{DeadLetter, list},
+    durable::{DurableSource, Letter, RetryPolicy, configure_retries, receive},
+};
+use tokio::{sync::oneshot, task::JoinHandle};
+use tokio_postgres::{Client, types::Type};
+
+use crate::support::{DEADLINE, Database, until};
+
+pub struct World {
+    pub db: Database,
+    /// Past every proxy.
+    pub client: Client,
+    pub to: Destination,
+}
+
+impl World {
+    /// With the table that handlers write to, and short rests.
+    pub async fn new() -> Self {
+        let db = Database::create();
+        let client = db.connect().await;
+        let table = "CREATE TABLE done (place bigserial, id text, key text)";
+        client.batch_execute(table).await.unwrap();
+        let world = Self {
+            db,
+            client,
+            to: Destination::new("tests.inbox").unwrap(),
+        };
+        world.retries(&brief()).await;
+        world
+    }
+
+    pub async fn retries(&self, policy: &RetryPolicy) {
+        configure_retries(&self.client, &self.to, policy).await.unwrap();
+    }
+
+    /// Stores a message under an id, and a key if it is not empty.
+    pub async fn receive(&self, id: &str, key: &str) {
+        let mut letter = Letter::json(&id).unwrap();
+        if !key.is_empty() {
+            letter = letter.key(key);
+        }
+        assert!(receive(&self.client, &id_of(id), &self.to, &letter).await.unwrap());
+    }
+
+    pub fn source(&self, pool: &Pool) -> DurableSource {
+        DurableSource::new(pool.clone(), self.to.clone())
+    }
+
+    /// A consumer of the inbox that only waits for its handler.
+    pub fn consumer(&self, pool: &Pool) -> Consumer<DurableSource> {
+        Consumer::new(pool.clone(), self.source(pool))
+    }
+
+    /// What was handled, in the order of its writing: ids, each as often as it took effect.
+    pub async fn done(&self) -> Vec<String> {
+        let rows = self.client.query("SELECT id FROM done ORDER BY place", &[]).await.unwrap();
+        rows.iter().map(|row| row.get(0)).collect()
+    }
+
+    pub async fn count_done(&self) -> usize {
+        let row = self.client.query_one("SELECT count(*) FROM done", &[]).await.unwrap();
+        usize::try_from(row.get::<_, i64>(0)).unwrap()
+    }
+
+    pub async fn until_done(&self, count: usize) {
+        until(&format!("{count} are handled"), async || self.count_done().await >= count).await;
+    }
+
+    /// How many messages are stored and neither handled nor dead.
+    pub async fn left(&self) -> i64 {
+        self.count("due_at < 'infinity'").await
+    }
+
+    /// How many rows of work there are of which this is true.
+    pub async fn count(&self, what: &str) -> i64 {
+        let sql = format!("SELECT count(*) FROM idem.work WHERE {what}");
+        self.client.query_one(&sql, &[]).await.unwrap().get(0)
+    }
+
+    pub async fn until_empty(&self) {
+        until("nothing is left", async || self.left().await == 0).await;
+    }
+
+    /// Ids, attempts and last errors of the dead letters.
+    pub async fn dead(&self) -> Vec<(String, i32, String)> {
+        let letters = list(&self.client, &self.to, "%", i64::MAX).await.unwrap();
+        let last = |letter: &DeadLetter| letter.failures.last().unwrap().error.clone();
+        let of = |letter: &DeadLetter| (letter.id.to_string(), letter.attempt, last(letter));
+        letters.iter().map(of).collect()
+    }
+}
+
+/// Three attempts, and rests that do not make a test long.
+pub fn brief() -> RetryPolicy {
+    let brief = Duration::from_millis(20);
+    RetryPolicy::default().max_attempts(3).back_off(brief, brief)
+}
+
+pub fn id_of(id: &str) -> MessageId {
+    MessageId::text(id).unwrap()
+}
+
+/// The business of all these tests: one row for each time that a message takes effect.
+pub async fn note(tx: &Tx, message: &Message) -> Result<(), tokio_postgres::Error> {
+    tx.execute_typed(
+        "INSERT INTO done (id, key) VALUES ($1, $2)",
+        &[(&message.message_id(), Type::TEXT), (&message.key(), Type::TEXT)],
+    )
+    .await
+    .map(drop)
+}
+
+/// A handler that does this business and nothing else.
+pub fn noting() -> impl Fn(Tx, Message) -> Pin<Box<dyn Future<Output = Handled> + Send>> + Send + Sync + 'static {
+    |tx, message| {
+        Box::pin(async move {
+            note(&tx, &message).await?;
+            Ok(vec![])
+        })
+    }
+}
+
+/// A consumer that runs in a task of its own.
+pub struct Running {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<Summary, Error>>,
+}
+
+impl Running {
+    pub fn start<S: idem_client::Source>(consumer: Consumer<S>) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(consumer.run(async {
+            let _ = stopped.await;
+        }));
+        Self { stop, task }
+    }
+
+    /// Tells it to leave, and waits until it has.
+    pub async fn stop(self) -> Summary {
+        self.stop.send(()).unwrap();
+        let ended = tokio::time::timeout(DEADLINE, self.task).await;
+        ended.expect("who is told to stop stops").unwrap().unwrap()
+    }
+
+    /// As a process that is killed, as far as a future can be.
+    pub async fn kill(self) {
+        self.task.abort();
+        assert!(self.task.await.unwrap_err().is_cancelled());
+    }
+}
