@@ -14,7 +14,13 @@ use idem_cluster::{Cluster, Install, workspace_root};
 use idem_tests::harness::{Database, Session};
 
 /// The files whose readers come for SQL.
-const TELL_SQL: [&str; 5] = ["README.md", "docs/consumers.md", "docs/durable.md", "docs/relays.md", "docs/operations.md"];
+const TELL_SQL: [&str; 5] = [
+    "README.md",
+    "docs/consumers.md",
+    "docs/durable.md",
+    "docs/relays.md",
+    "docs/operations.md",
+];
 
 /// A fenced block: the line of its first line, and its text.
 #[derive(Debug, PartialEq, Eq)]
