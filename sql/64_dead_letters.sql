@@ -6,9 +6,10 @@ AS $$
 BEGIN
     IF pattern IS NULL THEN
         RAISE EXCEPTION '% must not be null', what USING ERRCODE = 'null_value_not_allowed';
-    ELSIF pattern ~ '^([^\\]|\\.)*\\$' THEN
+    -- Written so that standard_conforming_strings of the caller has no say.
+    ELSIF pattern ~ E'^([^\\\\]|\\\\.)*\\\\$' THEN
         RAISE EXCEPTION '% ends with the escape character', what
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'Write \\ for a backslash.';
+            USING ERRCODE = 'invalid_parameter_value', HINT = E'Write \\\\ for a backslash.';
     END IF;
 END
 $$;

@@ -1,5 +1,6 @@
 //! What the calls answer when they are used as they are meant.
 
+mod bodies;
 mod claims;
 mod counters;
 mod destinations;

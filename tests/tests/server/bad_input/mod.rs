@@ -237,7 +237,7 @@ async fn relays_and_maintenance_refuse_a_snapshot_that_is_not_of_now() -> Result
 }
 
 #[tokio::test]
-async fn an_unknown_destination_or_id_is_not_claimed_and_has_no_effects() -> Result<()> {
+async fn an_unknown_destination_or_id_is_not_claimed_and_has_neither_effects_nor_calls_nor_a_letter() -> Result<()> {
     let (_db, session) = scene("unknown").await?;
     let before = contents(&session).await?;
     for (id, destination) in [
@@ -251,6 +251,8 @@ async fn an_unknown_destination_or_id_is_not_claimed_and_has_no_effects() -> Res
             ("idem_forget", "f"),
             ("idem_replay_effects", "0"),
             ("idem_calls", ""),
+            ("idem_requeue", "f"),
+            ("idem_discard", "f"),
         ] {
             let statement = format!("SELECT * FROM {call}({id}, {destination})");
             assert_eq!(session.text(&statement).await?, answer, "{statement}");
@@ -270,6 +272,9 @@ async fn a_refusal_behind_a_savepoint_takes_nothing_else_with_it() -> Result<()>
         "SELECT idem_try_claim('half 3', 'a new destination'), idem_try_claim('', 'orders')",
         r#"SELECT idem_record_effects('kept', 'orders', '[{"topic": "half", "payload": 1}, {"topic": "half"}]')"#,
         r#"SELECT idem_try_record('half 4', 'orders', '[{"topic": "half", "payload": 1}, {"topic": ""}]')"#,
+        "SELECT idem_receive('half 5', 'orders', '1'::jsonb), idem_receive('half 6', 'orders', '1'::jsonb, key => '')",
+        "SELECT idem_acquire('half 7', 'orders'), idem_acquire('half 8', 'orders', lease => '0')",
+        "SELECT idem_begin_call('half 9', 'orders', 'charge'), idem_begin_call('half 10', 'orders', '')",
     ] {
         session.run("SAVEPOINT s").await?;
         assert!(
@@ -292,6 +297,14 @@ async fn a_refusal_behind_a_savepoint_takes_nothing_else_with_it() -> Result<()>
             .text("SELECT ordinal, topic FROM idem.outbox_row WHERE topic IN ('half', 'whole')")
             .await?,
         "0|whole"
+    );
+    assert_eq!(
+        session.text("SELECT count(*) FROM idem.work WHERE id LIKE 'half%'").await?,
+        "0"
+    );
+    assert_eq!(
+        session.text("SELECT count(*) FROM idem_calls('half 9', 'orders')").await?,
+        "0"
     );
     Ok(())
 }

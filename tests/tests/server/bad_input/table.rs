@@ -1,15 +1,35 @@
 //! The arguments of the calls: what is in order, and what is refused how.
 
-/// Claims, effects, two relays and a batch that is out: each line a transaction.
-pub const SCENERY: [&str; 4] = [
+/// Claims, effects, two relays and a batch that is out; two messages that are leased under one token, and two dead letters:
+/// each line a transaction.
+pub const SCENERY: &[&str] = &[
     "SELECT idem_try_claim('claimed', 'orders'); SELECT idem_create_relay('other', 2)",
     r#"SELECT idem_try_record('recorded', 'orders', '[{"topic": "t", "payload": 1}, {"topic": "t", "payload": 2}]')"#,
     "SELECT idem_send('t', '3'::jsonb, message_id => '00000000-0000-0000-0000-000000000001')",
     "SELECT token FROM idem_relay_next('default', 0, 100, '1 day')",
+    "SELECT idem_receive('dead'::text, 'orders', '1'::jsonb), idem_receive('00000000-0000-0000-0000-00000000dead'::uuid, 'orders', '1'::jsonb)",
+    "SELECT idem_release(id, 'orders', token, 'poison', final => true) FROM idem_next('orders', 2)",
+    "SELECT idem_receive('held'::text, 'orders', '1'::jsonb), idem_receive('00000000-0000-0000-0000-000000000e1d'::uuid, 'orders', '1'::jsonb)",
+    "SELECT token FROM idem_next('orders', 2, '1 day')",
 ];
 
 /// The token of the batch that is out.
 const TOKEN: &str = "SELECT max(pos) FROM idem.progress WHERE relay = 1";
+
+/// The token of the two leases.
+const LEASE: &str = "SELECT max(token) FROM idem.work WHERE leased";
+
+/// Who holds a lease shows what it is of.
+const HELD: &[Argument] = &[
+    ("id", "text", "'held'"),
+    ("id", "uuid", "'00000000-0000-0000-0000-000000000e1d'"),
+    ("token", "bigint", LEASE),
+];
+
+const DEAD: &[Argument] = &[
+    ("id", "text", "'dead'"),
+    ("id", "uuid", "'00000000-0000-0000-0000-00000000dead'"),
+];
 
 /// What a call needs in its own transaction before it can succeed.
 pub const BEFORE: &[(&str, &str)] = &[
@@ -29,6 +49,12 @@ type Argument = (&'static str, &'static str, &'static str);
 /// Arguments that are in order: name, type, value; those of a call by name come before those of any call.
 pub const CALLS: &[(&str, &[Argument])] = &[
     ("idem_create_relay", &[("name", "text", "'new'")]),
+    ("idem_extend", HELD),
+    ("idem_complete", HELD),
+    ("idem_release", HELD),
+    ("idem_bury", HELD),
+    ("idem_requeue", DEAD),
+    ("idem_discard", DEAD),
     ("idem_drop_relay", &[("name", "text", "'other'")]),
     (
         "idem_grant",
@@ -82,6 +108,17 @@ pub const CALLS: &[(&str, &[Argument])] = &[
             ("request", "jsonb", r#"'{"amount": 1}'"#),
             ("response", "jsonb", r#"'{"paid": 1}'"#),
             ("retryable", "boolean", "true"),
+            ("final", "boolean", "false"),
+            ("deliver_after", "timestamp with time zone", "now()"),
+            ("max_messages", "integer", "10"),
+            ("topics", "text[]", "ARRAY['t', 'other']"),
+            ("error_like", "text", "'%'"),
+            ("max_attempts", "integer", "3"),
+            ("base", "interval", "'1 second'"),
+            ("factor", "double precision", "2"),
+            ("cap", "interval", "'1 minute'"),
+            ("jitter", "double precision", "0.2"),
+            ("final_errors", "text[]", "ARRAY['no such %']"),
         ],
     ),
 ];
@@ -97,9 +134,19 @@ pub const NULL_IS_AN_ANSWER: &[(&str, &str)] = &[
     ("idem_send", "content_type"),
     ("idem_begin_call", "request"),
     ("idem_finish_call", "response"),
+    ("idem_receive", "headers"),
+    ("idem_receive", "key"),
+    ("idem_receive", "deliver_after"),
+    ("idem_receive", "type"),
+    ("idem_receive", "content_type"),
+    ("idem_release", "error"),
+    ("idem_bury", "headers"),
+    ("idem_bury", "key"),
+    ("idem_bury", "type"),
+    ("idem_bury", "content_type"),
 ];
 
-/// The calls that a read-only transaction can make; idem_maintain as long as nothing is due.
+/// The calls that a read-only transaction can make.
 pub const READERS: &[&str] = &[
     "idem_is_claimed",
     "idem_effects",
@@ -107,7 +154,6 @@ pub const READERS: &[&str] = &[
     "idem_health",
     "idem_relay_partitions",
     "idem_relay_wait",
-    "idem_maintain",
 ];
 
 /// The calls that must see what is there now.
@@ -118,6 +164,16 @@ pub const READ_COMMITTED_ONLY: &[&str] = &[
     "idem_relay_park",
     "idem_repair_relays",
     "idem_maintain",
+    "idem_extend",
+    "idem_release",
+    "idem_bury",
+    "idem_next",
+    "idem_next_wait",
+    "idem_requeue",
+    "idem_requeue_all",
+    "idem_discard",
+    "idem_discard_all",
+    "idem_hand_over",
 ];
 
 /// An argument that is refused.
@@ -150,6 +206,9 @@ const fn bad(
 const fn effects(value: &'static str) -> Bad {
     bad("any", "effects", "jsonb", value, "22023")
 }
+
+/// The calls that take a message with all that it carries.
+const CARRIERS: &str = "idem_send idem_receive idem_bury";
 
 /// Besides NULL, which is tried everywhere.
 pub const BAD: &[Bad] = &[
@@ -220,15 +279,21 @@ pub const BAD: &[Bad] = &[
     // sends
     bad("idem_send", "topic", "text", "''", "22023"),
     bad("idem_send", "topic", "text", "repeat('x', 256)", "22023"),
-    bad("idem_send", "key", "text", "''", "22023"),
-    bad("idem_send", "key", "text", "repeat('x', 1025)", "22023"),
-    bad("idem_send", "type", "text", "''", "22023"),
-    bad("idem_send", "type", "text", "repeat('x', 256)", "22023"),
-    bad("idem_send", "headers", "jsonb", "'[]'", "22023"),
-    bad("idem_send", "headers", "jsonb", "'null'", "22023"),
-    bad("idem_send", "headers", "jsonb", r#"'{"traceparent": 1}'"#, "22023"),
-    bad("idem_send", "content_type", "text", "''", "22023"),
-    bad("idem_send", "content_type", "text", "repeat('x', 256)", "22023"),
+    bad(CARRIERS, "key", "text", "''", "22023"),
+    bad(CARRIERS, "key", "text", "repeat('x', 1025)", "22023"),
+    bad(CARRIERS, "type", "text", "''", "22023"),
+    bad(CARRIERS, "type", "text", "repeat('x', 256)", "22023"),
+    bad(CARRIERS, "headers", "jsonb", "'[]'", "22023"),
+    bad(CARRIERS, "headers", "jsonb", "'null'", "22023"),
+    bad(
+        "idem_send idem_receive",
+        "headers",
+        "jsonb",
+        r#"'{"traceparent": 1}'"#,
+        "22023",
+    ),
+    bad(CARRIERS, "content_type", "text", "''", "22023"),
+    bad(CARRIERS, "content_type", "text", "repeat('x', 256)", "22023"),
     // relays
     bad("any", "relay", "text", "'unknown'", "42704"),
     bad("any", "partition", "integer", "-1", "22023"),
@@ -237,7 +302,13 @@ pub const BAD: &[Bad] = &[
     bad("any", "lease", "interval", "'0'", "22023"),
     bad("any", "token", "bigint", "-1", "55000"),
     bad("idem_relay_park", "message_id", "uuid", "gen_random_uuid()", "22023"),
-    bad("any", "error", "text", "repeat('x', 8193)", "22023"),
+    bad(
+        "idem_relay_park idem_fail_call",
+        "error",
+        "text",
+        "repeat('x', 8193)",
+        "22023",
+    ),
     bad("any", "timeout_ms", "integer", "-1", "22023"),
     bad("any", "partitions", "integer", "0", "22023"),
     bad("idem_create_relay", "name", "text", "'default'", "42710"),
@@ -247,6 +318,47 @@ pub const BAD: &[Bad] = &[
     bad("any", "step", "text", "repeat('x', 256)", "22023"),
     bad("any", "step", "text", "repeat('é', 128)", "22023"),
     bad("idem_finish_call idem_fail_call", "step", "text", "'not begun'", "55000"),
+    // work
+    bad(
+        "idem_extend idem_complete idem_release idem_bury",
+        "id",
+        "text",
+        "'not held'",
+        "55000",
+    ),
+    bad(
+        "idem_extend idem_complete idem_release idem_bury",
+        "id",
+        "uuid",
+        "gen_random_uuid()",
+        "55000",
+    ),
+    bad(
+        "idem_extend idem_complete idem_release idem_bury",
+        "destination",
+        "text",
+        "'elsewhere'",
+        "55000",
+    ),
+    bad("any", "max_messages", "integer", "0", "22023"),
+    bad("any", "max_messages", "integer", "10001", "22023"),
+    bad("any", "topics", "text[]", "ARRAY['t', NULL]", "22004"),
+    bad("any", "error_like", "text", r"'100%\'", "22023"),
+    bad("any", "max_attempts", "integer", "0", "22023"),
+    bad("any", "max_attempts", "integer", "1001", "22023"),
+    bad("any", "base", "interval", "'-1 second'", "22023"),
+    bad("any", "base", "interval", "'25 hours'", "22023"),
+    bad("any", "base", "interval", "'2 minutes'", "22023"),
+    bad("any", "cap", "interval", "'0'", "22023"),
+    bad("any", "cap", "interval", "'31 days'", "22023"),
+    bad("any", "factor", "double precision", "0.5", "22023"),
+    bad("any", "factor", "double precision", "1001", "22023"),
+    bad("any", "factor", "double precision", "'NaN'", "22023"),
+    bad("any", "jitter", "double precision", "-0.1", "22023"),
+    bad("any", "jitter", "double precision", "1.1", "22023"),
+    bad("any", "jitter", "double precision", "'NaN'", "22023"),
+    bad("any", "final_errors", "text[]", "ARRAY['fine', NULL]", "22004"),
+    bad("any", "final_errors", "text[]", r"ARRAY['fine', 'not fine\']", "22023"),
     // set-up
     bad("any", "retention", "interval", "'0'", "22023"),
     bad("idem_set_retention", "ring", "text", "'outbox'", "22023"),

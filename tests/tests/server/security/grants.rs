@@ -8,7 +8,7 @@ use idem_tests::harness::{Database, Session};
 use super::functions;
 
 /// The names of the calls that each kind may make.
-const KINDS: [(&str, &[&str]); 4] = [
+const KINDS: &[(&str, &[&str])] = &[
     (
         "consumer",
         &[
@@ -25,6 +25,26 @@ const KINDS: [(&str, &[&str]); 4] = [
             "idem_finish_call",
             "idem_fail_call",
             "idem_calls",
+            "idem_acquire",
+            "idem_extend",
+            "idem_complete",
+            "idem_release",
+            "idem_bury",
+            "idem_receive",
+            "idem_next",
+            "idem_next_wait",
+        ],
+    ),
+    ("receiver", &["idem_receive", "idem_is_claimed"]),
+    (
+        "operator",
+        &[
+            "idem_requeue",
+            "idem_requeue_all",
+            "idem_discard",
+            "idem_discard_all",
+            "idem_health",
+            "idem_is_claimed",
         ],
     ),
     (
@@ -36,6 +56,7 @@ const KINDS: [(&str, &[&str]); 4] = [
             "idem_relay_ack",
             "idem_relay_park",
             "idem_relay_wait",
+            "idem_hand_over",
         ],
     ),
     ("monitor", &["idem_health", "idem_is_claimed"]),
@@ -52,12 +73,33 @@ const KINDS: [(&str, &[&str]); 4] = [
             "idem_relay_unpark",
             "idem_repair_relays",
             "idem_health",
+            "idem_configure_retries",
+            "idem_requeue",
+            "idem_requeue_all",
+            "idem_discard",
+            "idem_discard_all",
         ],
     ),
 ];
 
-/// What monitor and admin can look at.
-const VIEWS: [&str; 5] = ["inbox", "outbox", "relays", "rings", "stats"];
+/// What each kind can look at. Dead letters show what the messages carry.
+fn views(kind: &str) -> &'static [&'static str] {
+    match kind {
+        "operator" => &["leases", "waiting_messages", "dead_letters"],
+        "monitor" => &["inbox", "outbox", "relays", "rings", "stats", "leases", "waiting_messages"],
+        "admin" => &[
+            "inbox",
+            "outbox",
+            "relays",
+            "rings",
+            "stats",
+            "leases",
+            "waiting_messages",
+            "dead_letters",
+        ],
+        _ => &[],
+    }
+}
 
 #[tokio::test]
 async fn i9_public_may_nothing() -> Result<()> {
@@ -101,7 +143,7 @@ async fn i9_each_kind_may_make_its_calls_and_no_other() -> Result<()> {
     let granted: BTreeSet<_> = KINDS.iter().flat_map(|(_, calls)| *calls).copied().collect();
     assert_eq!(known, granted, "every call is of a kind");
 
-    for (kind, calls) in KINDS {
+    for &(kind, calls) in KINDS {
         let role = db.role(kind).await?;
         session.run(&format!("SELECT idem_grant('{role}', '{kind}')")).await?;
         let tried = db.connect_as(&role).await?;
@@ -132,8 +174,10 @@ async fn i9_each_kind_may_make_its_calls_and_no_other() -> Result<()> {
                 assert_eq!(refusal.sqlstate, "42501", "{kind}: {}: {refusal:?}", function.signature);
             }
         }
-        let views: &[&str] = if ["monitor", "admin"].contains(&kind) { &VIEWS } else { &[] };
-        may_touch_no_table(&session, &tried, &role, views)
+        for view in views(kind) {
+            tried.run(&format!("SELECT * FROM idem.{view}")).await?;
+        }
+        may_touch_no_table(&session, &tried, &role, views(kind))
             .await
             .with_context(|| format!("a role that is only {kind}"))?;
     }
@@ -172,6 +216,70 @@ async fn i9_a_consumer_can_do_its_work() -> Result<()> {
 }
 
 #[tokio::test]
+async fn i9_a_receiver_a_consumer_and_an_operator_can_do_their_work_outside_the_transaction() -> Result<()> {
+    let db = Database::with_idem("outside").await?;
+    let session = db.connect().await?;
+    let mut roles = Vec::new();
+    for kind in ["receiver", "consumer", "operator"] {
+        let role = db.role(kind).await?;
+        session.run(&format!("SELECT idem_grant('{role}', '{kind}')")).await?;
+        roles.push(db.connect_as(&role).await?);
+    }
+    let [receiver, consumer, operator] = roles.as_slice() else {
+        anyhow::bail!("three roles")
+    };
+    assert_eq!(
+        receiver
+            .text(
+                r#"SELECT idem_receive('m1', 'orders', '{"n": 1}'::jsonb, key => 'k'), idem_receive('m2', 'orders', '\x00'::bytea, headers => '{"h": 1}'),
+                          idem_receive('m1', 'orders', '{"n": 1}'::jsonb);
+                   SELECT idem_is_claimed('m1', 'orders')"#
+            )
+            .await?,
+        "t|t|f\nf"
+    );
+    let held = consumer
+        .text("SELECT id, token, attempt, key, convert_from(payload, 'UTF8') FROM idem_next('orders', 1)")
+        .await?;
+    let token = held.split('|').nth(1).context("a token")?;
+    assert_eq!(held, format!("m1|{token}|1|k|{{\"n\": 1}}"));
+    assert_eq!(
+        consumer
+            .text(&format!(
+                r#"SELECT idem_extend('m1', 'orders', {token}, '1 minute');
+                   SELECT cardinality(idem_complete('m1', 'orders', {token}, '{{"topic": "t", "payload": 1}}'));
+                   SELECT idem_next_wait('orders', 0) IS NULL;
+                   SELECT idem_release(id, 'orders', token, 'poison', final => true) FROM idem_next('orders', 1);
+                   SELECT outcome, attempt FROM idem_acquire('m3', 'orders')"#
+            ))
+            .await?,
+        "\n1\nf\nNULL\nacquired|1"
+    );
+    let token = consumer.text("SELECT token FROM idem_acquire('m4', 'orders')").await?;
+    consumer
+        .run(&format!("SELECT idem_bury('m4', 'orders', {token}, 'payload', 'declined')"))
+        .await?;
+    assert_eq!(
+        operator
+            .text(
+                "SELECT id, attempt, last_error FROM idem.dead_letters ORDER BY id;
+                 SELECT id FROM idem.leases; SELECT destination FROM idem.waiting_messages;
+                 SELECT idem_requeue('m2', 'orders'), idem_requeue('m2', 'orders'), idem_discard('m4', 'orders'), idem_discard_all('orders');
+                 SELECT idem_is_claimed('m4', 'orders'), idem_requeue_all('orders')"
+            )
+            .await?,
+        "m2|1|poison\nm4|1|declined\nm3\nt|f|t|0\nt|0"
+    );
+    assert_eq!(
+        consumer
+            .text("SELECT id, attempt, headers FROM idem_next('orders', 10)")
+            .await?,
+        "m2|1|{\"h\": 1}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
 async fn i9_a_relay_a_monitor_and_an_admin_can_do_their_work() -> Result<()> {
     let db = Database::with_idem("others").await?;
     let session = db.connect().await?;
@@ -188,7 +296,7 @@ async fn i9_a_relay_a_monitor_and_an_admin_can_do_their_work() -> Result<()> {
         .await?;
     as_admin
         .run(
-            "SELECT idem_configure('orders', '1 hour'), idem_set_retention('short', '2 hours');
+            "SELECT idem_configure('orders', '1 hour'), idem_set_retention('short', '2 hours'), idem_configure_retries('orders', 3);
              SELECT idem_create_relay('second', 2); SELECT idem_drop_relay('second')",
         )
         .await?;
@@ -208,6 +316,19 @@ async fn i9_a_relay_a_monitor_and_an_admin_can_do_their_work() -> Result<()> {
         .await?;
     as_relay.execute("SELECT idem_relay_ack('default', 0, $1)", &[&token]).await?;
     as_relay.run("SELECT idem_relay_wait(0)").await?;
+    session
+        .run("SELECT idem_send('billing', '1'::jsonb), idem_send('elsewhere', '2'::jsonb)")
+        .await?;
+    assert_eq!(
+        as_relay
+            .text("SELECT idem_hand_over('default', ARRAY['billing']), idem_hand_over('default', ARRAY['billing'])")
+            .await?,
+        "2|0"
+    );
+    assert_eq!(
+        session.text("SELECT destination, waiting FROM idem.waiting_messages").await?,
+        "billing|1"
+    );
     assert_eq!(
         as_admin
             .text(&format!(
@@ -238,7 +359,7 @@ async fn i9_a_relay_a_monitor_and_an_admin_can_do_their_work() -> Result<()> {
         session
             .text(
                 "SELECT c.relname, a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
-                    WHERE c.relnamespace = 'idem'::regnamespace AND c.relname IN ('inbox', 'outbox', 'rings', 'relays', 'stats')
+                    WHERE c.relnamespace = 'idem'::regnamespace AND c.relname IN ('inbox', 'outbox', 'rings', 'relays', 'stats', 'leases', 'waiting_messages')
                       AND a.attname IN ('payload', 'headers', 'effect')"
             )
             .await?,
@@ -256,7 +377,7 @@ async fn i9_a_role_with_a_hostile_name_is_only_a_name() -> Result<()> {
     let name = format!("{}_x; DROP TABLE idem.ring CASCADE; --\" '", db.name());
     let quoted = format!("\"{}\"", name.replace('"', "\"\""));
     session.run(&format!("CREATE ROLE {quoted}")).await?;
-    for kind in ["consumer", "relay", "monitor", "admin"] {
+    for (kind, _) in KINDS {
         session
             .execute("SELECT idem_grant(quote_ident($1)::regrole, $2)", &[&name, &kind])
             .await?;

@@ -46,6 +46,15 @@ impl Scene {
             "delayed",
             "parked",
             "kind_of_role",
+            "work_0",
+            "work_1",
+            "work",
+            "work_turn",
+            "body_0",
+            "body_row",
+            "body_turn",
+            "dead_letter",
+            "retry_policy",
             "pg_proc",
             "pg_roles",
             "text",
@@ -174,6 +183,93 @@ async fn i9_the_calls_of_a_consumer_look_nothing_up() -> Result<()> {
     Ok(())
 }
 
+/// Leases, the durable inbox and the dead letters: SQL with the owner's rights, and calls between calls.
+#[tokio::test]
+async fn i9_work_outside_the_transaction_looks_nothing_up() -> Result<()> {
+    let scene = Scene::set("hostile_work").await?;
+    let (receiver, consumer) = (scene.hostile("receiver").await?, scene.hostile("consumer").await?);
+    let uuid = "pg_catalog.uuid '0192f3a4-0000-7abc-8def-0123456789ab'";
+    assert_eq!(
+        receiver
+            .text(&format!(
+                r#"SELECT public.idem_receive('m1'::pg_catalog.text, 'orders', pg_catalog.jsonb '1', '{{"h": 1}}', 'k', NULL, 'T', 'text/plain');
+                   SELECT public.idem_receive({uuid}, 'orders', pg_catalog.bytea '1', key => 'k');
+                   SELECT public.idem_receive('m3'::pg_catalog.text, 'orders', pg_catalog.bytea '1', deliver_after => '2030-01-01')"#
+            ))
+            .await?,
+        "t\nt\nt"
+    );
+    // Each is of one call, by its id as text and as uuid.
+    for (id, ended) in [
+        ("'m1'::pg_catalog.text".to_owned(), "release"),
+        (uuid.to_owned(), "complete"),
+        ("'m1'::pg_catalog.text".to_owned(), "bury"),
+    ] {
+        assert_eq!(
+            consumer.text("SELECT public.idem_next_wait('orders', 0)").await?,
+            "t",
+            "{ended}"
+        );
+        let token = consumer
+            .text("SELECT token FROM public.idem_next('orders', 1, '1 minute')")
+            .await?;
+        consumer
+            .run(&format!("SELECT public.idem_extend({id}, 'orders', {token}, '1 hour')"))
+            .await
+            .with_context(|| format!("{id} {ended}"))?;
+        let end = match ended {
+            "release" => format!("idem_release({id}, 'orders', {token}, 'not yet')"),
+            "complete" => format!(r#"idem_complete({id}, 'orders', {token}, '{{"topic": "t", "payload": 1}}')"#),
+            _ => format!("idem_bury({id}, 'orders', {token}, '1', 'no', '{{}}', 'k', 'T', 'text/plain')"),
+        };
+        // What fails rests, and its key with it: the other one of the key has another turn.
+        if ended == "release" {
+            scene
+                .owner
+                .run("SELECT idem_configure_retries('orders', 3, '0', 1, '1 day')")
+                .await?;
+            consumer.run(&format!("SELECT public.{end}")).await?;
+            scene.owner.run("UPDATE idem.work_0 SET order_key = id WHERE order_key = 'k'; UPDATE idem.work_0 SET due_at = now() + '1 hour' WHERE id = 'm1'").await?;
+        } else {
+            consumer.run(&format!("SELECT public.{end}")).await?;
+            scene
+                .owner
+                .run("UPDATE idem.work_0 SET due_at = now() WHERE id = 'm1' AND due_at < 'infinity'")
+                .await?;
+        }
+    }
+    assert_eq!(
+        consumer
+            .text("SELECT outcome FROM public.idem_acquire('m4'::pg_catalog.text, 'orders', '1 minute')")
+            .await?,
+        "acquired"
+    );
+    assert_eq!(
+        consumer
+            .refused("SELECT public.idem_extend('m4'::pg_catalog.text, 'orders', 0)")
+            .await?
+            .sqlstate,
+        "55000"
+    );
+
+    let operator = scene.hostile("operator").await?;
+    for view in ["leases", "waiting_messages", "dead_letters"] {
+        operator.run(&format!("SELECT * FROM idem.{view}")).await?;
+    }
+    for (call, answer) in [
+        ("idem_requeue('m1'::pg_catalog.text, 'orders')".to_owned(), "t"),
+        (format!("idem_requeue({uuid}, 'orders')"), "f"),
+        ("idem_discard('m1'::pg_catalog.text, 'orders')".to_owned(), "f"),
+        (format!("idem_discard({uuid}, 'orders')"), "f"),
+        ("idem_requeue_all('orders', 'no%', 10)".to_owned(), "0"),
+        ("idem_discard_all('orders', 'no%', 10)".to_owned(), "0"),
+    ] {
+        assert_eq!(operator.text(&format!("SELECT public.{call}")).await?, answer, "{call}");
+    }
+    operator.run("SELECT * FROM public.idem_health()").await?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn i9_the_calls_of_a_relay_look_nothing_up() -> Result<()> {
     let scene = Scene::set("hostile_relay").await?;
@@ -219,6 +315,14 @@ async fn i9_the_calls_of_a_relay_look_nothing_up() -> Result<()> {
         "42704"
     );
     assert_eq!(scene.owner.text("SELECT delayed, parked FROM idem.relays").await?, "1|1");
+    scene.owner.run("SELECT idem_send('billing', '1'::jsonb)").await?;
+    assert_eq!(
+        session
+            .text("SELECT public.idem_hand_over('default', ARRAY[pg_catalog.text 'billing'])")
+            .await?,
+        "1"
+    );
+    assert_eq!(scene.owner.text("SELECT waiting FROM idem.waiting_messages").await?, "1");
     Ok(())
 }
 
@@ -240,11 +344,12 @@ async fn i9_the_calls_of_a_monitor_and_an_admin_look_nothing_up() -> Result<()> 
         "idem_relay_unpark('default', '0192f3a4-0000-7abc-8def-0123456789ab')",
         "idem_repair_relays()",
         "idem_health()",
+        "idem_configure_retries('orders', 3, '1 second', 2, '1 minute', 0.5, ARRAY['no%'::pg_catalog.text])",
         "idem_forget('m1'::pg_catalog.text, 'orders')",
     ] {
         admin.run(&format!("SELECT public.{call}")).await?;
     }
-    for kind in ["consumer", "relay", "monitor", "admin"] {
+    for kind in ["consumer", "receiver", "relay", "operator", "monitor", "admin"] {
         admin.run(&format!("SELECT public.idem_grant('{app}', '{kind}')")).await?;
     }
     assert_eq!(
@@ -271,7 +376,7 @@ async fn i9_the_calls_of_a_monitor_and_an_admin_look_nothing_up() -> Result<()> 
 
     let monitor = scene.hostile("monitor").await?;
     for session in [&admin, &monitor] {
-        for view in ["inbox", "outbox", "rings", "relays", "stats"] {
+        for view in ["inbox", "outbox", "rings", "relays", "stats", "leases", "waiting_messages"] {
             session.run(&format!("SELECT * FROM idem.{view}")).await?;
         }
         session.run("SELECT * FROM public.idem_health()").await?;
