@@ -32,6 +32,8 @@ pub mod durable;
 mod filter;
 #[cfg(feature = "runtime")]
 mod handler;
+#[cfg(feature = "http")]
+pub mod http;
 #[cfg(feature = "runtime")]
 mod layer;
 #[cfg(feature = "runtime")]

@@ -118,6 +118,70 @@ fn an_axum_service_sends_through_the_outbox() {
     assert!(service.terminate().success());
 }
 
+/// Sends a request and reads its response, head and body.
+fn post(address: &str, path: &str, key: &str, body: &str) -> (String, String) {
+    let mut connection = TcpStream::connect(address).unwrap();
+    write!(
+        connection,
+        "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: text/plain\r\nx-account: 7\r\n\
+         idempotency-key: \"{key}\"\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.to_lowercase(), body.into())
+}
+
+/// In the transaction and with a lease; the second process knows what the first, which is killed, has answered.
+#[test]
+fn an_axum_service_answers_a_repeated_request_from_the_record_also_after_it_was_killed() {
+    let cluster = server("example-idempotency");
+    let start = || {
+        let (output, writer) = std::io::pipe().unwrap();
+        let mut command = example("axum_idempotency");
+        command.arg(cluster.connection_string("postgres"));
+        let service = Running::start(command, writer);
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening on http://").unwrap().to_owned();
+        (service, address)
+    };
+    let requests = [
+        ("/orders", "o-1", "boots"),
+        ("/orders", "o-2", ""),
+        ("/payments", "p-1", "1999"),
+    ];
+
+    let (service, address) = start();
+    let first = requests.map(|(path, key, body)| post(&address, path, key, body));
+    for ((head, body), status) in first.iter().zip([201, 422, 201]) {
+        assert!(
+            head.starts_with(&format!("http/1.1 {status} ")) && !head.contains("replayed"),
+            "{head} {body}"
+        );
+    }
+    let other = post(&address, "/orders", "o-1", "shoes").0;
+    assert!(
+        other.starts_with("http/1.1 422 ") && other.contains("application/problem+json"),
+        "{other}"
+    );
+    // Killed.
+    drop(service);
+
+    let (service, address) = start();
+    for ((path, key, body), (first_head, first_body)) in requests.into_iter().zip(&first) {
+        let (head, body) = post(&address, path, key, body);
+        assert_eq!((&head[..12], &body), (&first_head[..12], first_body));
+        assert!(head.contains("idempotency-replayed: true"), "{head}");
+    }
+    let done =
+        "SELECT (SELECT string_agg(item, ' ') FROM orders), (SELECT count(*) FROM idem.outbox_row WHERE topic = 'orders.placed')";
+    assert_eq!(cluster.psql("postgres", done).unwrap().trim(), "boots|1");
+    assert!(service.terminate().success());
+}
+
 #[test]
 fn ones_own_transport_feeds_a_consumer() {
     let cluster = server("example-transport");

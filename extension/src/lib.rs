@@ -35,7 +35,8 @@ pgrx::extension_sql_file!("../../sql/10_inbox.sql", name = "inbox", requires = [
 pgrx::extension_sql_file!("../../sql/20_outbox.sql", name = "outbox", requires = ["inbox"]);
 pgrx::extension_sql_file!("../../sql/30_types.sql", name = "types", requires = ["outbox"]);
 pgrx::extension_sql_file!("../../sql/32_work.sql", name = "work", requires = ["types"]);
-pgrx::extension_sql_file!("../../sql/36_journal.sql", name = "journal", requires = ["work"]);
+pgrx::extension_sql_file!("../../sql/34_turn_work.sql", name = "turn_work", requires = ["work"]);
+pgrx::extension_sql_file!("../../sql/36_journal.sql", name = "journal", requires = ["turn_work"]);
 pgrx::extension_sql_file!("../../sql/40_relay_tables.sql", name = "relay_tables", requires = ["journal"]);
 pgrx::extension_sql_file!(
     "../../sql/50_relay_progress.sql",

@@ -27,8 +27,12 @@ use self::{
 use crate::{Destination, Error, Handled, Message};
 
 pub use builder::IdemBuilder;
+#[cfg(feature = "http")]
+pub(crate) use claim::Outcome;
 pub use processed::Processed;
 pub use savepoint::Savepoint;
+#[cfg(feature = "http")]
+pub(crate) use session::Session;
 pub use tx::Tx;
 pub(crate) use {engine::back_off, session::leaves_connection_sound, tx::Loan};
 

@@ -49,9 +49,13 @@ struct Request<'p, const N: usize> {
 
 impl Session {
     pub(crate) async fn borrow(pool: &Pool, settings: &Settings) -> Result<Self, Error> {
+        Self::new(pool, settings.prepared_statements).await
+    }
+
+    pub(crate) async fn new(pool: &Pool, uses_prepared: bool) -> Result<Self, Error> {
         Ok(Self {
             loan: Loan::new(pool.get().await?),
-            uses_prepared: settings.prepared_statements,
+            uses_prepared,
             is_open: false,
         })
     }
@@ -68,7 +72,21 @@ impl Session {
         let begin = claim::begin(work.policy.isolation);
         let sql = format!("{begin}; {}", claim::claim(work, id)?);
         self.is_open = true;
-        self.outcome(&sql, work, id).await
+        self.outcome(&sql, work.destination, id).await
+    }
+
+    /// Begins with a statement that claims, and a savepoint behind the claim.
+    #[cfg(feature = "http")]
+    pub(crate) async fn begin_claim_and_mark(
+        &mut self,
+        claim: &str,
+        savepoint: &str,
+        destination: &Destination,
+        id: &MessageId,
+    ) -> Result<Outcome, Error> {
+        let sql = format!("BEGIN; {claim}; SAVEPOINT {savepoint}");
+        self.is_open = true;
+        self.outcome(&sql, destination, id).await
     }
 
     pub(crate) async fn begin_and_check(&mut self, work: &Work<'_>, id: &MessageId) -> Result<bool, Error> {
@@ -101,11 +119,11 @@ impl Session {
 
     /// Claims in the transaction that is open already.
     pub(crate) async fn claim(&self, work: &Work<'_>, id: &MessageId) -> Result<Outcome, Error> {
-        self.outcome(&claim::claim(work, id)?, work, id).await
+        self.outcome(&claim::claim(work, id)?, work.destination, id).await
     }
 
-    async fn outcome(&self, sql: &str, work: &Work<'_>, id: &MessageId) -> Result<Outcome, Error> {
-        let span = span::of_message("claim", id, work.destination);
+    async fn outcome(&self, sql: &str, destination: &Destination, id: &MessageId) -> Result<Outcome, Error> {
+        let span = span::of_message("claim", id, destination);
         async {
             let answers = self.loan.client().simple_query(sql).await?;
             let outcome = Outcome::parse(only_value(&answers))?;
@@ -122,14 +140,31 @@ impl Session {
         F: Fn(Tx, Message) -> Fut,
         Fut: Future<Output = Handled>,
     {
-        let handled = handler(self.loan.lend(), message.clone()).await;
+        let handled = handler(self.lend(), message.clone()).await;
+        self.take_back()?;
+        handled.map_err(Error::Handler)
+    }
+
+    /// The transaction as a handler gets it.
+    pub(crate) fn lend(&self) -> Tx {
+        self.loan.lend()
+    }
+
+    /// [`Error::TransactionKept`] while somebody else still has what was lent.
+    pub(crate) fn take_back(&self) -> Result<(), Error> {
         if self.loan.is_kept() {
             // Whoever kept it can still send statements, so the connection must not live until they let go of it. Whether this
             // is granted or refused, the transaction cannot commit any more.
             send_unheard(self.loan.client(), "SELECT pg_terminate_backend(pg_backend_pid())");
             return Err(Error::TransactionKept);
         }
-        handled.map_err(Error::Handler)
+        Ok(())
+    }
+
+    /// For statements of this crate's own in the transaction.
+    #[cfg(feature = "http")]
+    pub(crate) fn client(&self) -> &tokio_postgres::Client {
+        self.loan.client()
     }
 
     /// What the first execution of a message recorded.
@@ -220,22 +255,33 @@ impl Session {
         rows
     }
 
+    /// Its owner has sent the COMMIT, or the ROLLBACK.
+    #[cfg(feature = "http")]
+    pub(crate) fn has_ended(&mut self) {
+        self.is_open = false;
+    }
+
     /// Ends what is still open, and returns the connection to its pool unless it is not sound.
     pub(crate) async fn finish(self, error: Option<&Error>) {
         match error {
-            Some(error) if !leaves_connection_sound(error) => return,
-            // A statement may still be running whose future the handler has dropped, a timeout does so: nobody else shall wait
-            // for it.
-            Some(_) if self.is_open => {
-                let rollback = self.loan.client().batch_execute("ROLLBACK");
-                if !matches!(timeout(ROLLBACK_PATIENCE, rollback).await, Ok(Ok(()))) {
-                    return;
-                }
+            Some(error) if !leaves_connection_sound(error) => {}
+            Some(_) if self.is_open => self.roll_back().await,
+            None if self.is_open => {
+                rollback_unheard(self.loan.client());
+                self.loan.give_back();
             }
-            None if self.is_open => rollback_unheard(self.loan.client()),
-            _ => {}
+            _ => self.loan.give_back(),
         }
-        self.loan.give_back();
+    }
+
+    /// Rolls back and waits for it: who comes next finds nothing of it.
+    pub(crate) async fn roll_back(self) {
+        let rollback = self.loan.client().batch_execute("ROLLBACK");
+        // A statement may still be running whose future the handler has dropped, a timeout does so: nobody else shall wait
+        // for it.
+        if matches!(timeout(ROLLBACK_PATIENCE, rollback).await, Ok(Ok(()))) {
+            self.loan.give_back();
+        }
     }
 
     // How statements travel.

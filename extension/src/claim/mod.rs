@@ -1,7 +1,7 @@
 //! The claim: the right to process a message, won by one transaction.
 //!
 //! Sealed slices are only probed. The current slice, and the next one while the ring is opening, are probed and then
-//! written, in that order; claimed is what every insert took.
+//! written, in that order; claimed is what every insert took, unless somebody holds a lease: see `work`.
 
 mod api;
 mod inspect;
@@ -16,6 +16,7 @@ use crate::errors::{Error, Result};
 use crate::pg::{Found, Inserter, Lookup, wait_for};
 use crate::ring::{self, Rings};
 use crate::stats::{Counter, count, count_many};
+use crate::work::{Glance, Identity, Standing};
 use idem_core::{Key, MessageId};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -39,6 +40,8 @@ pub struct Terms<'a> {
     pub fingerprint: Option<&'a [u8]>,
     /// When the sender sent it: what the ring cannot remember any longer is `Expired`.
     pub sent_at: Option<pg_sys::TimestampTz>,
+    /// This transaction holds the row of work itself, and will delete it.
+    pub holds_work: bool,
 }
 
 impl Terms<'_> {
@@ -46,6 +49,7 @@ impl Terms<'_> {
         wait: true,
         fingerprint: None,
         sent_at: None,
+        holds_work: false,
     };
 }
 
@@ -62,6 +66,7 @@ pub fn claim(id: MessageId, destination: &str, terms: Terms) -> Result<Outcome> 
 pub fn claim_leased(id: MessageId, destination: &str) -> Result<Outcome> {
     let terms = Terms {
         wait: false,
+        holds_work: true,
         ..Terms::PLAIN
     };
     claim(id, destination, terms)
@@ -100,6 +105,7 @@ struct Desk<'a> {
     terms: Terms<'a>,
     sealed: Vec<Lookup<'a>>,
     written: Vec<(Lookup<'a>, Inserter<'a>)>,
+    work: Option<Glance<'a>>,
 }
 
 /// What a slice says about a key, when nobody is at it any longer.
@@ -121,6 +127,7 @@ impl<'a> Desk<'a> {
                 .iter()
                 .map(|table| (Lookup::new(table, 2), Inserter::new(table)))
                 .collect(),
+            work: (!terms.holds_work).then(|| Glance::open(rings)),
         }
     }
 
@@ -142,6 +149,9 @@ impl<'a> Desk<'a> {
         {
             return Ok(Outcome::Expired);
         }
+        if let Some(outcome) = self.leased(id, Glance::look)? {
+            return Ok(outcome);
+        }
 
         let row = [
             uuid_datum(&id.key),
@@ -160,7 +170,36 @@ impl<'a> Desk<'a> {
                 }
             }
         }
+        // Once more, and in this order: whoever writes work from now on will see the claim.
+        if let Some(outcome) = self.leased(id, Glance::take)? {
+            self.retract(self.written.len(), &mut keys);
+            return Ok(outcome);
+        }
         Ok(Outcome::Claimed)
+    }
+
+    /// What is to be answered because of work that stands in the way.
+    fn leased(
+        &self,
+        id: &MessageId,
+        look: impl FnOnce(&Glance<'a>, &Identity, bool) -> Result<Standing>,
+    ) -> Result<Option<Outcome>> {
+        let Some(work) = &self.work else {
+            return Ok(None);
+        };
+        let identity = Identity {
+            id: *id,
+            destination: self.destination,
+            name: self.name,
+        };
+        match look(work, &identity, self.terms.wait)? {
+            Standing::Clear => Ok(None),
+            Standing::Leased { remaining } if self.terms.wait => Err(Error::Leased {
+                destination: self.name.to_owned(),
+                seconds: remaining as f64 / 1e6,
+            }),
+            Standing::Leased { .. } | Standing::InProgress => Ok(Some(Outcome::InProgress)),
+        }
     }
 
     /// Takes back what went into the first slices, because a later one was taken: a claim stands in all or in none.

@@ -13,7 +13,7 @@ pub use fence::{Lockers, wait_a_moment};
 pub use hold::Hold;
 pub use insert::{Inserted, Inserter, insert_unique};
 pub use lookup::{Found, Lookup};
-pub use table::Table;
+pub use table::{Glimpse, Table};
 pub use unbound::next_value;
 
 use pgrx::pg_sys::panic::ErrorReport;

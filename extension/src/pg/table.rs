@@ -45,8 +45,41 @@ impl Table {
     /// Whether the table has no page at all: nothing can be found in it.
     pub fn is_empty(&self) -> bool {
         // SAFETY: heap is open.
-        unsafe { pg_sys::RelationGetNumberOfBlocksInFork(self.heap, pg_sys::ForkNumber::MAIN_FORKNUM) == 0 }
+        unsafe { has_no_page(self.heap) }
     }
+}
+
+/// A table that is kept as it is, and only looked at from outside, until this is dropped.
+pub struct Glimpse(pg_sys::Relation);
+
+impl Glimpse {
+    pub fn of(table: pg_sys::Oid) -> Self {
+        // SAFETY: table_open raises unless the OID names a table.
+        Glimpse(unsafe { pg_sys::table_open(table, pg_sys::AccessShareLock as pg_sys::LOCKMODE) })
+    }
+
+    /// Whether the table has no page at all, now.
+    pub fn is_empty(&self) -> bool {
+        // SAFETY: the table is open.
+        unsafe { has_no_page(self.0) }
+    }
+}
+
+impl Drop for Glimpse {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        // SAFETY: opened in of, and used by nobody else.
+        unsafe { pg_sys::table_close(self.0, pg_sys::AccessShareLock as pg_sys::LOCKMODE) };
+    }
+}
+
+/// # Safety
+/// `heap` is an open relation.
+unsafe fn has_no_page(heap: pg_sys::Relation) -> bool {
+    // SAFETY: as the caller's.
+    unsafe { pg_sys::RelationGetNumberOfBlocksInFork(heap, pg_sys::ForkNumber::MAIN_FORKNUM) == 0 }
 }
 
 /// The OID of the primary key's index; PostgreSQL 18 asks whether a deferrable one would do, and ours are not.

@@ -159,12 +159,13 @@ fn load(table: pg_sys::Oid) -> Result<Rings> {
     Ok(Rings {
         inbox: [ring(0)?, ring(1)?, ring(2)?],
         outbox: ring(3)?,
+        work: tables_of("work")?,
     })
 }
 
-/// The tables `idem.<family>_0` to `_3`.
-fn tables_of(family: &str) -> Result<[pg_sys::Oid; SLICES]> {
-    let mut tables = [pg_sys::InvalidOid; SLICES];
+/// The tables `idem.<family>_0` and on, as many as are asked for.
+fn tables_of<const N: usize>(family: &str) -> Result<[pg_sys::Oid; N]> {
+    let mut tables = [pg_sys::InvalidOid; N];
     for (n, table) in tables.iter_mut().enumerate() {
         let name = std::ffi::CString::new(format!("{family}_{n}")).map_err(|_| Error::NotInstalled)?;
         *table = pg::relation_oid(&name).ok_or(Error::NotInstalled)?;

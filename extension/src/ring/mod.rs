@@ -64,6 +64,8 @@ impl Ring {
 pub struct Rings {
     pub inbox: [Ring; RINGS],
     pub outbox: Ring,
+    /// The two tables of work: which of them counts is not known here.
+    pub work: [pg_sys::Oid; 2],
 }
 
 impl Rings {

@@ -48,7 +48,7 @@ pub fn acquire(id: MessageId, name: &str, lease: i64) -> Result<Acquired> {
     if let Some(answer) = given_way(inbox.look(&identity)?) {
         return Ok(answer);
     }
-    let tables = Tables::enter()?;
+    let tables = Tables::enter(&rings)?;
     let work = Table::for_writing(tables.current);
     let mut row = Lookup::new(&work, 2);
     let mut keys = identity.keys();

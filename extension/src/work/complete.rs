@@ -17,10 +17,10 @@ pub fn complete(id: MessageId, name: &str, token: i64, effects: &[EffectSpec]) -
     let lost = || Error::LeaseLost {
         destination: name.to_owned(),
     };
-    ring::enter()?;
+    let rings = ring::enter()?;
     let destination = find(name)?.ok_or_else(lost)?;
     let identity = Identity { id, destination, name };
-    let work = Table::for_writing(Tables::enter()?.current);
+    let work = Table::for_writing(Tables::enter(&rings)?.current);
     let mut row = Lookup::new(&work, 2);
     if row.hold(&mut identity.keys(), true) != Hold::Held {
         return Err(lost());

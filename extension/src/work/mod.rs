@@ -11,9 +11,13 @@
 mod acquire;
 mod api;
 mod complete;
+mod glance;
 mod identity;
 mod inbox;
 mod policy;
 mod receive;
 mod row;
 mod tables;
+
+pub use glance::{Glance, Standing};
+pub use identity::Identity;

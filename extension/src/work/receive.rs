@@ -45,7 +45,7 @@ pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
             Seen::Claimed => return Ok(false),
             // Before the tables are locked: a turn is not to wait for it too.
             seen @ Seen::InProgress { .. } => seen.wait(),
-            Seen::Free => break Tables::enter()?,
+            Seen::Free => break Tables::enter(&rings)?,
         }
         pgrx::check_for_interrupts!();
     };

@@ -2,6 +2,7 @@
 
 use crate::errors::{Error, Result};
 use crate::pg;
+use crate::ring::Rings;
 use pgrx::pg_sys;
 
 /// The tables of work, locked for writing to the end of the transaction: no turn comes in between.
@@ -11,19 +12,16 @@ pub struct Tables {
     pub current: pg_sys::Oid,
 }
 
-const PAIR: [&std::ffi::CStr; 2] = [c"work_0", c"work_1"];
 const BODIES: [&std::ffi::CStr; 4] = [c"body_0", c"body_1", c"body_2", c"body_3"];
 /// The column `current` of idem.work_turn and of idem.body_turn.
 const CURRENT: i32 = 2;
 
 impl Tables {
     /// In the order in which a turn locks them.
-    pub fn enter() -> Result<Self> {
-        for name in PAIR {
-            pg::lock_for_writing(oid(name)?);
-        }
+    pub fn enter(rings: &Rings) -> Result<Self> {
+        rings.work.into_iter().for_each(pg::lock_for_writing);
         Ok(Tables {
-            current: oid(PAIR[current(c"work_turn")? & 1])?,
+            current: current_work(rings)?,
         })
     }
 
@@ -32,6 +30,11 @@ impl Tables {
         let slice = current(c"body_turn")? & 3;
         Ok((oid(BODIES[slice])?, slice as i16))
     }
+}
+
+/// The table of the pair that counts, as long as the caller has a lock on both.
+pub fn current_work(rings: &Rings) -> Result<pg_sys::Oid> {
+    Ok(rings.work[current(c"work_turn")? & 1])
 }
 
 fn oid(name: &std::ffi::CStr) -> Result<pg_sys::Oid> {

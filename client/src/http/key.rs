@@ -1,0 +1,125 @@
+//! The header `Idempotency-Key`, as draft-ietf-httpapi-idempotency-key-header has it: a string of a structured field (RFC 8941).
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::http::problem::Problem;
+
+pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// The longest key that is taken, in bytes: what a caller's name and a key make together must fit into an id.
+const LONGEST_BYTES: usize = 255;
+
+/// The key of a request; `None` when it has none.
+pub(crate) fn of(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(Problem::BadKey("the header is there more than once"));
+    }
+    parse(value).map(Some).map_err(Problem::BadKey)
+}
+
+fn parse(value: &HeaderValue) -> Result<String, &'static str> {
+    let text = value.to_str().map_err(|_| "it has other characters than those of ASCII")?;
+    let text = text.trim_matches([' ', '\t']);
+    let key = match text.strip_prefix('"') {
+        Some(rest) => quoted(rest)?,
+        None => bare(text)?,
+    };
+    match key.len() {
+        0 => Err("it is empty"),
+        1..=LONGEST_BYTES => Ok(key),
+        _ => Err("it has more than 255 characters"),
+    }
+}
+
+/// What is behind the opening quote. Parameters behind the closing one mean nothing, as the draft defines none.
+fn quoted(text: &str) -> Result<String, &'static str> {
+    let mut key = String::new();
+    let mut characters = text.chars();
+    loop {
+        match characters.next() {
+            Some('"') => break,
+            Some('\\') => match characters.next() {
+                Some(escaped @ ('"' | '\\')) => key.push(escaped),
+                _ => return Err("a backslash in it escapes neither a quote nor a backslash"),
+            },
+            Some(character @ ' '..='~') => key.push(character),
+            Some(_) => return Err("it has characters that cannot be printed"),
+            None => return Err("its closing quote is missing"),
+        }
+    }
+    match characters.as_str() {
+        "" => Ok(key),
+        parameters if parameters.starts_with(';') => Ok(key),
+        _ => Err("something stands behind its closing quote"),
+    }
+}
+
+/// Without quotes, as many clients send it.
+fn bare(text: &str) -> Result<String, &'static str> {
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b',' | b';');
+    match text.bytes().all(is_plain) {
+        true => Ok(text.into()),
+        false => Err("without quotes it has no spaces, quotes, backslashes, commas and semicolons"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(value: &str) -> Result<String, &'static str> {
+        parse(&HeaderValue::from_bytes(value.as_bytes()).unwrap())
+    }
+
+    #[test]
+    fn a_key_is_a_string_of_a_structured_field() {
+        assert_eq!(
+            key(r#""8e03978e-40d5-43dd-bc93-6894a57f9324""#).unwrap(),
+            "8e03978e-40d5-43dd-bc93-6894a57f9324"
+        );
+        assert_eq!(key(r#"  "a \"quoted\" \\ one" "#).unwrap(), r#"a "quoted" \ one"#);
+        assert_eq!(key(r#""a";version=1"#).unwrap(), "a");
+    }
+
+    #[test]
+    fn a_bare_key_is_taken_too() {
+        assert_eq!(
+            key("8e03978e-40d5-43dd-bc93-6894a57f9324").unwrap(),
+            "8e03978e-40d5-43dd-bc93-6894a57f9324"
+        );
+        assert_eq!(key("Zm9v+/==").unwrap(), "Zm9v+/==");
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused() {
+        for bad in [
+            "",
+            r#""""#,
+            r#""open"#,
+            r#""a" b"#,
+            r#""a", "b""#,
+            r#""a\b""#,
+            "a b",
+            "a, b",
+            "a;b",
+            "ä",
+            "\"a\tb\"",
+        ] {
+            assert!(key(bad).is_err(), "{bad:?} is taken");
+        }
+        assert!(key(&"x".repeat(255)).is_ok());
+        assert!(key(&"x".repeat(256)).is_err());
+    }
+
+    #[test]
+    fn two_keys_are_none() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(of(&headers).unwrap(), None);
+        headers.append(IDEMPOTENCY_KEY, HeaderValue::from_static("a"));
+        assert_eq!(of(&headers).unwrap().as_deref(), Some("a"));
+        headers.append(IDEMPOTENCY_KEY, HeaderValue::from_static("a"));
+        assert!(of(&headers).is_err());
+    }
+}

@@ -1,0 +1,241 @@
+//! A request that is leased, for work that shares no transaction.
+
+use std::{
+    error::Error as StdError,
+    panic::{self, AssertUnwindSafe},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use futures_util::{FutureExt, TryFutureExt};
+use http::{Request, Response, response::Parts};
+use tokio_postgres::error::SqlState;
+use tower::Service;
+use tracing::Instrument;
+
+use crate::{
+    Error, ErrorKind, Retry,
+    http::{
+        body::{self, Body},
+        journal,
+        options::Options,
+        problem::Problem,
+        recorded::Recorded,
+        service::{Asked, Failure, replay, unrecordable},
+    },
+    lease::{Held, Lease, Work, acquire},
+    step::{Step, again},
+};
+
+/// Leases the request, lets the handler work, and completes the lease together with the record of the response.
+///
+/// On a task of its own: a caller that goes away does not cut the work in two. It is done and recorded, and a repeated request finds it.
+pub(crate) async fn answer<S, R>(
+    options: Arc<Options>,
+    asked: Asked,
+    request: Request<Body>,
+    service: S,
+) -> Result<Response<Body>, Failure<S::Error>>
+where
+    S: Service<Request<Body>, Response = Response<R>> + Send + 'static,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<Box<dyn StdError + Send + Sync>>,
+{
+    let task = async move {
+        let attempt = Attempt {
+            options: &options,
+            asked: &asked,
+        };
+        attempt.answer(request, service).await
+    };
+    match tokio::spawn(task.in_current_span()).await {
+        Ok(answer) => answer,
+        Err(ended) => match ended.try_into_panic() {
+            Ok(panic) => panic::resume_unwind(panic),
+            // The runtime shuts down.
+            Err(_) => Err(Problem::Unavailable.into()),
+        },
+    }
+}
+
+struct Attempt<'a> {
+    options: &'a Options,
+    asked: &'a Asked,
+}
+
+/// What a handler has left.
+enum Worked<E> {
+    /// To be recorded.
+    Response(Parts, Bytes),
+    /// To be passed on, and the request runs again.
+    Passed(Response<Body>),
+    Failed(Failure<E>),
+}
+
+impl Attempt<'_> {
+    async fn answer<S, R>(&self, mut request: Request<Body>, mut service: S) -> Result<Response<Body>, Failure<S::Error>>
+    where
+        S: Service<Request<Body>, Response = Response<R>>,
+        R: http_body::Body<Data = Bytes> + Send + 'static,
+        R::Error: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        let held = match self.acquire().await? {
+            Lease::Acquired(held) => held,
+            other => return Ok(self.not_acquired(other).await?),
+        };
+        self.begin(&held).await?;
+        let keeper = held.keep(&self.options.pool);
+        request
+            .extensions_mut()
+            .insert(Arc::new(Work::new(&held, &self.options.pool, &keeper)));
+        let work = AssertUnwindSafe(self.work(request, &mut service)).catch_unwind();
+        let worked = tokio::select! {
+            biased;
+            worked = work => worked,
+            // Somebody else may be at it: the next request finds out.
+            () = keeper.lost().cancelled() => return Err(Problem::Unavailable.into()),
+        };
+        drop(keeper);
+        match worked {
+            Ok(Worked::Response(parts, body)) => Ok(self.complete(&held, parts, body).await?),
+            Ok(Worked::Passed(response)) => {
+                self.give_back(&held).await;
+                Ok(response)
+            }
+            Ok(Worked::Failed(failure)) => {
+                self.give_back(&held).await;
+                Err(failure)
+            }
+            Err(panic) => {
+                self.give_back(&held).await;
+                panic::resume_unwind(panic)
+            }
+        }
+    }
+
+    async fn work<S, R>(&self, request: Request<Body>, service: &mut S) -> Worked<S::Error>
+    where
+        S: Service<Request<Body>, Response = Response<R>>,
+        R: http_body::Body<Data = Bytes> + Send + 'static,
+        R::Error: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        let response = match service.call(request).await {
+            Ok(response) => response,
+            Err(error) => return Worked::Failed(Failure::Service(error)),
+        };
+        if !self.options.keeps(response.status()) {
+            return Worked::Passed(response.map(body::pass));
+        }
+        let (parts, body) = response.into_parts();
+        match body::read(body, self.options.response_limit).await {
+            Ok(body) => Worked::Response(parts, body),
+            Err(unread) => Worked::Failed(unrecordable(unread).into()),
+        }
+    }
+
+    async fn acquire(&self) -> Result<Lease, Error> {
+        again(Retry::default(), || async {
+            let step = Step::begin(&self.options.pool).await?;
+            let lease = acquire(step.client(), &self.asked.id, &self.options.destination, self.options.lease);
+            let lease = step.run(lease).await;
+            step.end(lease)
+        })
+        .await
+    }
+
+    async fn not_acquired(&self, lease: Lease) -> Result<Response<Body>, Problem> {
+        match lease {
+            Lease::Duplicate => {
+                let found = self.find().await.map_err(|error| Problem::of(&error))?;
+                replay(found, &self.asked.fingerprint)
+            }
+            Lease::Dead => Err(Problem::Exhausted),
+            Lease::Exhausted(held) => {
+                let let_go = async {
+                    let step = Step::begin(&self.options.pool).await?;
+                    let error = held.last_error().unwrap_or("its attempts are used up");
+                    let released = step.run(held.release(step.client(), error, true)).await;
+                    step.end(released)
+                };
+                if let Err(error) = let_go.await {
+                    tracing::debug!(%error, "an exhausted request is let go when its lease ends");
+                }
+                Err(Problem::Exhausted)
+            }
+            Lease::InProgress { .. } | Lease::Acquired(_) => Err(Problem::InProgress),
+        }
+    }
+
+    /// Binds the key to this request. [`Problem::Mismatch`] when an attempt at another one has begun before: it may have done
+    /// something outside of the database.
+    async fn begin(&self, held: &Held) -> Result<(), Problem> {
+        let begun = again(Retry::default(), || async {
+            let step = Step::begin(&self.options.pool).await?;
+            let begun = journal::begin(
+                step.client(),
+                &self.asked.id,
+                &self.options.destination,
+                &self.asked.fingerprint,
+            );
+            let begun = step.run(begun).await;
+            step.end(begun)
+        });
+        let Err(error) = begun.await else { return Ok(()) };
+        self.give_back(held).await;
+        match error.sqlstate() {
+            Some(&SqlState::INTEGRITY_CONSTRAINT_VIOLATION) => Err(Problem::Mismatch),
+            _ => Err(Problem::of(&error)),
+        }
+    }
+
+    /// Records the response with the completion, through lost connections: the token tells what became of a commit in doubt.
+    async fn complete(&self, held: &Held, parts: Parts, body: Bytes) -> Result<Response<Body>, Problem> {
+        let Self { options, asked } = self;
+        let recorded = Recorded::of(&asked.fingerprint, parts.status, &parts.headers, &*options.keep_header, &body);
+        let completed = again(Retry::default(), || async {
+            let step = Step::begin(&options.pool).await?;
+            let client = step.client();
+            let calls = [
+                held.complete(client, &[]).map_ok(drop).boxed(),
+                journal::finish(client, &asked.id, &options.destination, &recorded).boxed(),
+            ];
+            let completed = step.run_all(calls).await.map(drop);
+            step.end(completed)
+        });
+        match completed.await {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::NotClaimed => {
+                // Completed by a commit whose answer was lost, or lost to somebody else, whose response counts then.
+                let found = self.find().await.map_err(|error| Problem::of(&error))?;
+                match found {
+                    None => return Err(Problem::Unavailable),
+                    Some(ref ours) if *ours == recorded => {}
+                    Some(_) => return replay(found, &asked.fingerprint),
+                }
+            }
+            Err(error) => return Err(Problem::of(&error)),
+        }
+        Ok(Response::from_parts(parts, body::full(body)))
+    }
+
+    async fn find(&self) -> Result<Option<Recorded>, Error> {
+        let step = Step::begin(&self.options.pool).await?;
+        let found = step.run(journal::find(step.client(), &self.asked.id, &self.options.destination));
+        let found = found.await;
+        step.end(found)
+    }
+
+    /// The next request runs at once. Where that cannot be said it waits for the end of the lease.
+    async fn give_back(&self, held: &Held) {
+        let given = again(Retry::default(), || async {
+            let step = Step::begin(&self.options.pool).await?;
+            let given = step.run(held.give_back(step.client())).await;
+            step.end(given)
+        });
+        if let Err(error) = given.await {
+            tracing::debug!(%error, "a request is free when its lease ends");
+        }
+    }
+}

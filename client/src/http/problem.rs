@@ -1,0 +1,129 @@
+//! What the layer itself answers, as `application/problem+json` (RFC 9457).
+
+use std::time::Duration;
+
+use http::{HeaderValue, Response, StatusCode, header};
+use serde_json::json;
+
+use crate::{
+    Error, ErrorKind,
+    http::body::{self, Body},
+};
+
+/// Why a request is not answered by its handler or from the record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Problem {
+    #[error("this request needs the header Idempotency-Key")]
+    MissingKey,
+    #[error("the header Idempotency-Key is not a key: {0}")]
+    BadKey(&'static str),
+    #[error("who sends the request is not known, and keys are kept for each caller apart")]
+    UnknownCaller,
+    #[error("the key and the name of its caller are too long together")]
+    IdTooLong,
+    #[error("the body could not be read")]
+    UnreadableRequest,
+    #[error("the body of a request with an Idempotency-Key has at most {0} bytes here")]
+    RequestTooLarge(usize),
+    #[error("a request with this key is being processed")]
+    InProgress,
+    #[error("this key was used before, and what was answered is not recorded")]
+    NotRecorded,
+    #[error("this key was used before for another request: another method, path or body")]
+    Mismatch,
+    #[error("the response is too large to be recorded, so nothing of the request was kept")]
+    ResponseTooLarge,
+    #[error("the request was not processed: it began as often as it may, and never ended")]
+    Exhausted,
+    #[error("the request could not be processed")]
+    Failed,
+    #[error("the request could not be processed now; send it again with the same key")]
+    Unavailable,
+    #[error("it is not known whether the request took effect; send it again with the same key to find out")]
+    InDoubt,
+}
+
+impl Problem {
+    pub(crate) fn status(&self) -> StatusCode {
+        match self {
+            Self::MissingKey | Self::BadKey(_) | Self::IdTooLong | Self::UnreadableRequest => StatusCode::BAD_REQUEST,
+            Self::UnknownCaller => StatusCode::FORBIDDEN,
+            Self::RequestTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::InProgress | Self::NotRecorded => StatusCode::CONFLICT,
+            Self::Mismatch => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::ResponseTooLarge | Self::Exhausted | Self::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Unavailable | Self::InDoubt => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// Its last word in the problem's `type`: what a program can go by.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::MissingKey => "missing-key",
+            Self::BadKey(_) => "bad-key",
+            Self::UnknownCaller => "unknown-caller",
+            Self::IdTooLong => "key-too-long",
+            Self::UnreadableRequest => "unreadable-request",
+            Self::RequestTooLarge(_) => "request-too-large",
+            Self::InProgress => "in-progress",
+            Self::NotRecorded => "not-recorded",
+            Self::Mismatch => "mismatch",
+            Self::ResponseTooLarge => "response-too-large",
+            Self::Exhausted => "exhausted",
+            Self::Failed => "failed",
+            Self::Unavailable => "unavailable",
+            Self::InDoubt => "in-doubt",
+        }
+    }
+
+    /// Whether the same request finds another answer soon.
+    fn passes(&self) -> bool {
+        matches!(self, Self::InProgress | Self::Unavailable | Self::InDoubt)
+    }
+
+    /// What an error of the database comes to. Its text is for the log and not for the caller.
+    pub(crate) fn of(error: &Error) -> Self {
+        tracing::warn!(%error, "a request with an idempotency key was not processed");
+        match error.kind() {
+            ErrorKind::AmbiguousCommit => Self::InDoubt,
+            kind if kind.is_retryable() => Self::Unavailable,
+            ErrorKind::ReadOnly => Self::Unavailable,
+            _ => Self::Failed,
+        }
+    }
+
+    pub(crate) fn response(&self, retry_after: Duration) -> Response<Body> {
+        let status = self.status();
+        let problem = json!({
+            "type": format!("urn:idem:{}", self.name()),
+            "title": status.canonical_reason(),
+            "status": status.as_u16(),
+            "detail": self.to_string(),
+        });
+        let mut response = Response::new(body::full(problem.to_string()));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if self.passes() {
+            headers.insert(header::RETRY_AFTER, seconds(retry_after).into());
+        }
+        response
+    }
+}
+
+/// In whole seconds, at least one: the header has no others.
+fn seconds(duration: Duration) -> u64 {
+    duration.as_millis().div_ceil(1000).clamp(1, u128::from(u32::MAX)) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_in_whole_seconds() {
+        assert_eq!(seconds(Duration::ZERO), 1);
+        assert_eq!(seconds(Duration::from_millis(1_001)), 2);
+        assert_eq!(seconds(Duration::from_secs(30)), 30);
+    }
+}

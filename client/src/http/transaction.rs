@@ -1,0 +1,155 @@
+//! A request in the transaction that claims it.
+
+use std::{error::Error as StdError, time::Duration};
+
+use backon::{ExponentialBuilder, Retryable};
+use bytes::Bytes;
+use http::{Request, Response, response::Parts};
+use tower::Service;
+
+use crate::{
+    Error, ErrorKind,
+    http::{
+        body::{self, Body},
+        journal,
+        lent::{KeepWrites, RequestTx},
+        options::Options,
+        problem::Problem,
+        recorded::Recorded,
+        service::{Asked, Failure, replay, unrecordable},
+    },
+    process::{Outcome, Session},
+    sent::{Sent, commit_behind, rollback_unheard},
+};
+
+/// Behind the claim and before the handler: what a refused request has written is taken back to here.
+const SAVEPOINT: &str = "idem_http";
+const UNDO: &str = "ROLLBACK TO SAVEPOINT idem_http";
+
+/// Claims the request, lets the handler work, records its response, and commits. Dropped at any await it has done all or nothing.
+pub(crate) async fn answer<S, R>(
+    options: &Options,
+    asked: Asked,
+    mut request: Request<Body>,
+    mut service: S,
+) -> Result<Response<Body>, Failure<S::Error>>
+where
+    S: Service<Request<Body>, Response = Response<R>>,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<Box<dyn StdError + Send + Sync>>,
+{
+    let (session, outcome) = begin(options, &asked).await?;
+    if outcome != Outcome::Claimed {
+        return Ok(not_claimed(options, &asked, session, outcome).await?);
+    }
+    let Asked { id, fingerprint } = asked;
+    let lent = RequestTx::new(session.lend());
+    request.extensions_mut().insert(lent.clone());
+    let response = match service.call(request).await {
+        Ok(response) => response,
+        Err(error) => {
+            drop(lent.withdraw());
+            session.roll_back().await;
+            return Err(Failure::Service(error));
+        }
+    };
+    if !options.keeps(response.status()) {
+        take_back(session, &lent).await?.roll_back().await;
+        return Ok(response.map(body::pass));
+    }
+    // Before the transaction is taken back: the handler may still read from it what it streams.
+    let (parts, body) = response.into_parts();
+    let read = body::read(body, options.response_limit).await;
+    let mut session = take_back(session, &lent).await?;
+    let body = match read {
+        Ok(body) => body,
+        Err(unread) => {
+            session.roll_back().await;
+            return Err(unrecordable(unread).into());
+        }
+    };
+    let recorded = Recorded::of(&fingerprint, parts.status, &parts.headers, &*options.keep_header, &body);
+    let committed = async {
+        let client = session.client();
+        let mut requests = Vec::with_capacity(3);
+        if !keeps_writes(&parts) {
+            requests.push(Sent::new(async { Ok(client.batch_execute(UNDO).await?) }).await);
+        }
+        requests.push(Sent::new(journal::begin(client, &id, &options.destination, &fingerprint)).await);
+        requests.push(Sent::new(journal::finish(client, &id, &options.destination, &recorded)).await);
+        commit_behind(client, requests).await
+    }
+    .await;
+    session.has_ended();
+    session.finish(committed.as_ref().err()).await;
+    committed?;
+    Ok(Response::from_parts(parts, body::full(body)))
+}
+
+/// Begins with the claim. A connection that turns out to be gone is no reason to send the caller away: nothing was done yet.
+async fn begin(options: &Options, asked: &Asked) -> Result<(Session, Outcome), Error> {
+    let claim = format!(
+        "SELECT outcome FROM idem_claim({}, {}, false, decode('{}', 'hex'))",
+        asked.id.literal()?,
+        options.destination.literal()?,
+        asked.fingerprint
+    );
+    let attempt = || async {
+        let mut session = Session::new(&options.pool, false).await?;
+        let begun = session.begin_claim_and_mark(&claim, SAVEPOINT, &options.destination, &asked.id);
+        match begun.await {
+            Ok(outcome) => Ok((session, outcome)),
+            Err(error) => {
+                session.finish(Some(&error)).await;
+                Err(error)
+            }
+        }
+    };
+    let pauses = ExponentialBuilder::new()
+        .with_min_delay(Duration::from_millis(20))
+        .with_max_times(2)
+        .with_jitter();
+    attempt
+        .retry(pauses)
+        .when(|error: &Error| error.kind() == ErrorKind::ConnectionLost)
+        .await
+}
+
+/// What a request that is not to be processed is answered.
+async fn not_claimed(
+    options: &Options,
+    asked: &Asked,
+    mut session: Session,
+    outcome: Outcome,
+) -> Result<Response<Body>, Problem> {
+    rollback_unheard(session.client());
+    session.has_ended();
+    let found = match outcome {
+        Outcome::Duplicate => journal::find(session.client(), &asked.id, &options.destination).await,
+        _ => Ok(None),
+    };
+    session.finish(found.as_ref().err()).await;
+    let found = found.map_err(|error| Problem::of(&error))?;
+    match outcome {
+        Outcome::InProgress => Err(Problem::InProgress),
+        Outcome::Mismatch => Err(Problem::Mismatch),
+        _ => replay(found, &asked.fingerprint),
+    }
+}
+
+/// Ends the loan; where the handler has kept its transaction there is nothing to go on with.
+async fn take_back(session: Session, lent: &RequestTx) -> Result<Session, Error> {
+    drop(lent.withdraw());
+    match session.take_back() {
+        Ok(()) => Ok(session),
+        Err(error) => {
+            session.finish(Some(&error)).await;
+            Err(error)
+        }
+    }
+}
+
+/// What is refused has written nothing, unless the handler says so.
+fn keeps_writes(parts: &Parts) -> bool {
+    !parts.status.is_client_error() || parts.extensions.get::<KeepWrites>().is_some()
+}

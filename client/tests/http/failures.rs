@@ -1,0 +1,146 @@
+//! What breaks in the middle.
+
+use std::io::Write;
+
+use crate::{
+    ground::{Ask, Ground, MODES, Mode, ask},
+    proxy::{Cut, Proxy},
+    support::{Database, until},
+};
+
+/// Sends a request that holds, and goes away once its handler runs.
+pub async fn leave(ground: &Ground, ask: &Ask) {
+    let mut line = std::net::TcpStream::connect(ground.server.address).unwrap();
+    write!(
+        line,
+        "{} {} HTTP/1.1\r\nhost: tests\r\nx-hold: 1\r\ncontent-length: {}\r\n",
+        ask.method,
+        ask.path,
+        ask.body.len()
+    )
+    .unwrap();
+    for (name, value) in &ask.headers {
+        write!(line, "{name}: {value}\r\n").unwrap();
+    }
+    line.write_all(b"\r\n").unwrap();
+    line.write_all(&ask.body).unwrap();
+    ground.until_running(1).await;
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_takes_its_transaction_with_it_and_a_repeated_request_runs() {
+    let ground = Ground::new(Mode::Transaction).await;
+    leave(&ground, &ask("gone")).await;
+    ground.until_running(0).await;
+    let again = ground.send_until_settled(&ask("gone")).await;
+    again.assert_run(201, 2);
+    assert_eq!(
+        (ground.work("gone").await, ground.sent().await, ground.claims().await),
+        (2, 1, 1)
+    );
+    ground.send(&ask("gone")).await.assert_replay_of(&again);
+}
+
+#[tokio::test]
+async fn a_database_connection_that_is_killed_takes_its_request_with_it() {
+    let ground = Ground::new(Mode::Transaction).await;
+    let held = ask("killed").with("x-hold", "1");
+    let (killed, ()) = tokio::join!(ground.send(&held), async {
+        ground.until_running(1).await;
+        let kill = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                    WHERE datname = current_database() AND state = 'idle in transaction'";
+        assert_eq!(ground.count(kill).await, 1);
+        ground.until_quiet().await;
+        ground.app.gate.add_permits(1);
+    });
+    assert_eq!(killed.status, 500, "{killed:?}");
+    ground.assert_untouched().await;
+    ground.send(&ask("killed")).await.assert_run(201, 2);
+}
+
+/// Those that lie in the pool and were killed are noticed before anything is done.
+#[tokio::test]
+async fn idle_connections_that_are_killed_are_no_reason_to_fail() {
+    for mode in MODES {
+        let ground = Ground::new(mode).await;
+        ground.send(&ask("first")).await.assert_run(201, 1);
+        ground.until_quiet().await;
+        let kill = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                    WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'";
+        assert!(ground.count(kill).await > 0);
+        let ask = ask("second");
+        ground.send(&ask).await.assert_run(201, 2);
+    }
+}
+
+#[tokio::test]
+async fn a_commit_in_doubt_is_a_503_and_the_repeated_request_finds_out() {
+    let database = Database::create();
+    let proxy = Proxy::to(&database).await;
+    let pool = proxy.pool(4);
+    let ground = Ground::on(Mode::Transaction, database, pool, |layer| layer).await;
+
+    proxy.cut_once(Cut::AfterCommit);
+    ground.send(&ask("committed")).await.assert_problem(503, "in-doubt");
+    let again = ground.send_until_settled(&ask("committed")).await;
+    assert!(again.is_replayed() && again.headers["x-run"] == "1", "{again:?}");
+    assert_eq!((ground.work("committed").await, ground.claims().await), (2, 1));
+
+    proxy.cut_once(Cut::BeforeCommit);
+    ground.send(&ask("lost")).await.assert_problem(503, "in-doubt");
+    assert!(proxy.was_cut());
+    let again = ground.send_until_settled(&ask("lost")).await;
+    again.assert_run(201, 3);
+    assert_eq!(ground.claims().await, 2);
+}
+
+/// Whoever holds the lease can ask again: the token says what became of it.
+#[tokio::test]
+async fn a_commit_in_doubt_of_a_lease_is_cleared_up_before_the_answer() {
+    for cut in [Cut::BeforeCommit, Cut::AfterCommit] {
+        let database = Database::create();
+        let proxy = Proxy::to(&database).await;
+        let pool = proxy.pool(4);
+        let ground = Ground::on(Mode::Lease, database, pool, |layer| layer).await;
+        let held = ask("doubt").with("x-hold", "1");
+        let (first, ()) = tokio::join!(ground.send(&held), async {
+            ground.until_running(1).await;
+            ground.until_quiet().await;
+            proxy.cut_once(cut);
+            ground.app.gate.add_permits(1);
+        });
+        assert!(proxy.was_cut());
+        first.assert_run(201, 1);
+        ground.send(&ask("doubt")).await.assert_replay_of(&first);
+        assert_eq!((ground.runs(), ground.claims().await), (1, 1), "{cut:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_is_away_is_a_503_and_nothing_runs() {
+    for mode in MODES {
+        let database = Database::create();
+        let gone = deadpool_postgres::Config {
+            url: Some("host=127.0.0.1 port=1 user=postgres dbname=postgres connect_timeout=5".into()),
+            ..Default::default()
+        };
+        let pool = gone
+            .create_pool(Some(deadpool_postgres::Runtime::Tokio1), tokio_postgres::NoTls)
+            .unwrap();
+        let ground = Ground::on(mode, database, pool, |layer| layer).await;
+        ground.send(&ask("k")).await.assert_problem(503, "unavailable");
+        assert_eq!(ground.runs(), 0, "{mode:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_panics_leaves_nothing_and_a_repeated_request_runs() {
+    for mode in MODES {
+        let ground = Ground::new(mode).await;
+        let panics = ask("k").with("x-size", "no number");
+        let sent = ground.client.request(panics.to(ground.server.address)).await;
+        assert!(sent.is_err(), "{mode:?}: {sent:?}");
+        until("it has ended", || async { ground.claims().await == 0 }).await;
+        ground.send_until_settled(&ask("k")).await.assert_run(201, 2);
+    }
+}

@@ -1,0 +1,67 @@
+//! What is too large.
+
+use bytes::Bytes;
+use futures_util::stream;
+use http_body_util::{BodyExt, StreamBody};
+use hyper_util::{client::legacy, rt::TokioExecutor};
+
+use crate::{
+    ground::{Answer, Ground, MODES, ask},
+    support::in_time,
+};
+
+#[tokio::test]
+async fn a_request_above_the_limit_gets_413_and_is_not_run() {
+    for mode in MODES {
+        let ground = Ground::with(mode, |layer| layer.request_limit(100)).await;
+        ground
+            .send(&ask("k").body(vec![b'x'; 101]))
+            .await
+            .assert_problem(413, "request-too-large");
+        ground.assert_untouched().await;
+        ground.send(&ask("k").body(vec![b'x'; 100])).await.assert_run(201, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_does_not_say_how_long_it_is_meets_the_limit_too() {
+    for mode in MODES {
+        let ground = Ground::with(mode, |layer| layer.request_limit(100)).await;
+        let client = legacy::Client::builder(TokioExecutor::new()).build_http();
+        for (pieces, status) in [(20, 413), (10, 201)] {
+            let pieces = stream::iter(
+                (0..pieces).map(|_| Ok::<_, std::io::Error>(http_body::Frame::data(Bytes::from_static(b"ten bytes.")))),
+            );
+            let request = http::Request::post(format!("http://{}/orders", ground.server.address))
+                .header("idempotency-key", "chunks")
+                .body(StreamBody::new(pieces))
+                .unwrap();
+            let (parts, body) = in_time(client.request(request)).await.unwrap().into_parts();
+            let answer = Answer {
+                status: parts.status,
+                headers: parts.headers,
+                body: String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap(),
+            };
+            assert_eq!(answer.status, status, "{mode:?}: {answer:?}");
+        }
+        assert_eq!((ground.runs(), ground.work(&"ten bytes.".repeat(10)).await), (1, 2));
+    }
+}
+
+/// Were it passed on without a record, a repeated request would do the work again.
+#[tokio::test]
+async fn a_response_above_the_limit_is_an_error_and_nothing_is_recorded() {
+    for mode in MODES {
+        let ground = Ground::with(mode, |layer| layer.response_limit(1_000)).await;
+        let large = ground.send(&ask("k").with("x-size", "1000")).await;
+        large.assert_problem(500, "response-too-large");
+        assert_eq!(ground.claims().await, 0, "{mode:?}");
+        if mode == crate::ground::Mode::Transaction {
+            ground.assert_untouched().await;
+        }
+        ground.send(&ask("k").with("x-size", "900")).await.assert_run(201, 2);
+        // What is not recorded may be of any size.
+        let failed = ask("failed").with("x-size", "5000").with("x-status", "503");
+        ground.send(&failed).await.assert_run(503, 3);
+    }
+}
