@@ -91,7 +91,12 @@ fn not_due(state: &State) -> Option<Acquired> {
         return Some(Acquired::Dead);
     }
     let retry_after = state.due_at.saturating_sub(pg::clock());
-    (retry_after > 0).then_some(Acquired::InProgress { retry_after })
+    if retry_after > 0 {
+        return Some(Acquired::InProgress { retry_after });
+    }
+    // What was received is handed out by idem_next alone: a claim takes it from whoever has it, and a lease would be no
+    // promise.
+    state.has_body.then_some(IN_HANDS)
 }
 
 /// Nobody has been at it; `None` when somebody came in between.

@@ -7,6 +7,7 @@ pub mod broken;
 mod chaos;
 pub mod checker;
 mod client;
+pub mod lease;
 mod line;
 mod run;
 mod window;

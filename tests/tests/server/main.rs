@@ -11,6 +11,8 @@ mod durable;
 mod i8_duplicate_is_free;
 mod isolation;
 mod journal;
+mod lease_stress;
+mod leases;
 mod life;
 mod relays;
 mod rotation_restart;

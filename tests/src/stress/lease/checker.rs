@@ -1,0 +1,98 @@
+//! What must hold of a run.
+
+use std::fmt;
+
+use tokio_postgres::{Client, Error};
+
+/// How often each thing that must not be has been, and how much there was to judge by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Identities that were handled twice.
+    pub handled_twice: i64,
+    /// Leases that lived when somebody else handled their identity.
+    pub two_have_won: i64,
+    /// Pairs of leases that lived at the same time.
+    pub leased_twice: i64,
+    /// Messages that were received twice.
+    pub received_twice: i64,
+    /// Messages that were received, and are neither handled nor at work.
+    pub lost: i64,
+    /// Claims that left their work behind.
+    pub left_behind: i64,
+    /// Identities that were handled by a claim, and by a lease.
+    pub claimed: i64,
+    pub completed: i64,
+    /// Leases that ran out, or were given back, before their identity was handled by another.
+    pub taken_over: i64,
+    pub received: i64,
+}
+
+impl Verdict {
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.handled_twice + self.two_have_won + self.leased_twice + self.received_twice + self.lost + self.left_behind == 0
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+/// Until when a lease lived at least: it began after it was asked for. One that was given back ends when that was asked.
+const LIVED_UNTIL: &str = "(SELECT l.identity, l.token, l.told, least(l.asked + l.lease, min(r.asked)) AS lived_until
+      FROM leased l LEFT JOIN released r USING (identity, token) GROUP BY l.identity, l.token, l.asked, l.told, l.lease)";
+
+/// Every lease of an identity comes before what handled it, and must have ended by then: whoever handled it was told so by
+/// `told`.
+pub async fn two_have_won(client: &Client) -> Result<i64, Error> {
+    let sql = format!(
+        "SELECT count(*) FROM {LIVED_UNTIL} l JOIN handled h USING (identity)
+          WHERE h.token IS DISTINCT FROM l.token AND l.lived_until > h.told"
+    );
+    count(client, &sql).await
+}
+
+pub(super) async fn check(client: &Client) -> Result<Verdict, Error> {
+    let at_work = "(SELECT key, id FROM idem.work_0 WHERE (SELECT current FROM idem.work_turn) = 0
+                    UNION ALL SELECT key, id FROM idem.work_1 WHERE (SELECT current FROM idem.work_turn) = 1)";
+    Ok(Verdict {
+        handled_twice: count(client, "SELECT count(*) - count(DISTINCT identity) FROM handled").await?,
+        two_have_won: two_have_won(client).await?,
+        leased_twice: count(
+            client,
+            &format!(
+                "SELECT count(*) FROM {LIVED_UNTIL} a JOIN {LIVED_UNTIL} b USING (identity)
+                  WHERE a.token < b.token AND a.lived_until > b.told"
+            ),
+        )
+        .await?,
+        received_twice: count(client, "SELECT count(*) - count(DISTINCT identity) FROM received").await?,
+        lost: count(
+            client,
+            &format!(
+                "SELECT count(*) FROM received r WHERE NOT EXISTS (SELECT 1 FROM handled h WHERE h.identity = r.identity)
+                    AND NOT EXISTS (SELECT 1 FROM {at_work} w WHERE w.id = 'm ' || r.identity)"
+            ),
+        )
+        .await?,
+        left_behind: count(
+            client,
+            &format!("SELECT count(*) FROM {at_work} w WHERE idem_is_claimed(w.id, 'race')"),
+        )
+        .await?,
+        claimed: count(client, "SELECT count(*) FROM handled WHERE token IS NULL").await?,
+        completed: count(client, "SELECT count(*) FROM handled WHERE token IS NOT NULL").await?,
+        taken_over: count(
+            client,
+            "SELECT count(*) FROM leased l JOIN handled h USING (identity) WHERE h.token IS DISTINCT FROM l.token",
+        )
+        .await?,
+        received: count(client, "SELECT count(*) FROM received").await?,
+    })
+}
+
+async fn count(client: &Client, sql: &str) -> Result<i64, Error> {
+    Ok(client.query_one(sql, &[]).await?.get(0))
+}

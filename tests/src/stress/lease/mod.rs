@@ -1,0 +1,207 @@
+//! Leases, claims and received messages of the same identities under stress, while the tables of work turn and sessions are
+//! killed, and a checker that says whether ever two have won, or a message was lost.
+//!
+//! Everything that the checker goes by is written in the transaction that it speaks of, with the clock of the server.
+
+pub mod checker;
+mod client;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use idem_cluster::{Cluster, Install};
+use tokio::task::JoinSet;
+use tokio_postgres::Client;
+
+use super::line::{connect, expect_kill};
+use checker::Verdict;
+
+/// What a run is like.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How many clients there are.
+    pub clients: u64,
+    /// The function that leases: `idem_acquire` or a broken one.
+    pub acquire_function: &'static str,
+    /// How long it goes on.
+    pub run_for: Duration,
+    /// It ends as soon as two have won.
+    pub until_two_win: bool,
+    /// What the clients do, as far as they decide.
+    pub seed: u64,
+}
+
+impl Config {
+    /// The protocol as it is.
+    #[must_use]
+    pub fn healthy() -> Self {
+        Self {
+            clients: 8,
+            acquire_function: "idem_acquire",
+            run_for: Duration::from_secs(20),
+            until_two_win: false,
+            seed: 20_26,
+        }
+    }
+
+    /// A lease that looks at the inbox before it writes, and not after: a claim in the making is overlooked.
+    #[must_use]
+    pub fn looks_before_only() -> Self {
+        Self {
+            acquire_function: "acquire_without_second_look",
+            run_for: Duration::from_secs(120),
+            until_two_win: true,
+            ..Self::healthy()
+        }
+    }
+}
+
+/// What came out.
+#[derive(Debug)]
+pub struct Outcome {
+    pub verdict: Verdict,
+    /// Turns of the tables of work.
+    pub turns: u64,
+    /// Sessions that were ended.
+    pub terminated: u64,
+}
+
+/// What everybody in a run shares.
+struct Arena {
+    config: Config,
+    url: String,
+    open: AtomicBool,
+    /// What clients have begun: the window of identities moves with it.
+    begun: AtomicI64,
+    turns: AtomicU64,
+    terminated: AtomicU64,
+}
+
+impl Arena {
+    fn is_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed)
+    }
+}
+
+const SCHEMA: &str = r"
+CREATE EXTENSION idem;
+SELECT idem_try_claim('warm', 'race');
+CREATE TABLE leased (identity bigint, token bigint, asked timestamptz, told timestamptz, lease interval);
+CREATE TABLE released (identity bigint, token bigint, asked timestamptz);
+CREATE TABLE handled (identity bigint, token bigint, told timestamptz);
+CREATE TABLE received (identity bigint);
+-- Turns at every opportunity.
+CREATE OR REPLACE FUNCTION idem.work_is_large(turn idem.work_turn) RETURNS boolean LANGUAGE sql
+    RETURN pg_relation_size(format('idem.work_%s', (turn).current)::regclass) > 0;
+CREATE FUNCTION acquire_without_second_look(id text, destination text, lease interval, OUT outcome idem_lease_outcome, OUT token bigint)
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF idem_is_claimed(id, destination) THEN
+        outcome := 'duplicate';
+        RETURN;
+    END IF;
+    token := nextval('idem.work_token_seq');
+    IF idem.enter_work() = 0 THEN
+        INSERT INTO idem.work_0 (seq, token, due_at, received_at, key, destination, attempt, leased, id)
+        SELECT nextval('idem.work_seq'), acquire_without_second_look.token, clock_timestamp() + lease, now(), idem.key_of(acquire_without_second_look.id),
+               idem.find_destination(acquire_without_second_look.destination), 1, true, acquire_without_second_look.id
+        ON CONFLICT DO NOTHING;
+    ELSE
+        INSERT INTO idem.work_1 (seq, token, due_at, received_at, key, destination, attempt, leased, id)
+        SELECT nextval('idem.work_seq'), acquire_without_second_look.token, clock_timestamp() + lease, now(), idem.key_of(acquire_without_second_look.id),
+               idem.find_destination(acquire_without_second_look.destination), 1, true, acquire_without_second_look.id
+        ON CONFLICT DO NOTHING;
+    END IF;
+    outcome := CASE WHEN FOUND THEN 'acquired' ELSE 'in_progress' END;
+END
+$$;
+";
+
+/// Runs in a new cluster and judges.
+///
+/// # Errors
+/// When the server answers with an error that no kill explains, or the broken variant is not caught in time.
+pub async fn run(name: &str, config: Config) -> Result<Outcome> {
+    let cluster = Cluster::builder(&Install::from_env()?)
+        .name(name)
+        .setting("shared_buffers", "64MB")
+        .setting("deadlock_timeout", "50ms")
+        .setting("idem.naptime", "100ms")
+        .start()?;
+    connect(&cluster.connection_string("postgres"))
+        .await?
+        .batch_execute("CREATE DATABASE race")
+        .await?;
+    let arena = Arc::new(Arena {
+        url: cluster.connection_string("race"),
+        open: AtomicBool::new(true),
+        begun: AtomicI64::new(0),
+        turns: AtomicU64::new(0),
+        terminated: AtomicU64::new(0),
+        config,
+    });
+    let observer = connect(&arena.url).await?;
+    observer.batch_execute(SCHEMA).await?;
+
+    let mut everybody = JoinSet::new();
+    for number in 0..arena.config.clients {
+        everybody.spawn(client::work(Arc::clone(&arena), number));
+    }
+    everybody.spawn(turn(Arc::clone(&arena)));
+    if !arena.config.until_two_win {
+        everybody.spawn(kill(Arc::clone(&arena)));
+    }
+    let goal = reach_goal(&arena, &observer).await;
+    arena.open.store(false, Ordering::Relaxed);
+    everybody.join_all().await.into_iter().collect::<Result<()>>()?;
+    goal?;
+    Ok(Outcome {
+        verdict: checker::check(&observer).await?,
+        turns: arena.turns.load(Ordering::Relaxed),
+        terminated: arena.terminated.load(Ordering::Relaxed),
+    })
+}
+
+async fn reach_goal(arena: &Arena, observer: &Client) -> Result<()> {
+    let began = Instant::now();
+    loop {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if arena.config.until_two_win && checker::two_have_won(observer).await? > 0 {
+            return Ok(());
+        }
+        if began.elapsed() >= arena.config.run_for {
+            if arena.config.until_two_win {
+                bail!("the broken variant was not caught within {:?}", arena.config.run_for);
+            }
+            return Ok(());
+        }
+    }
+}
+
+async fn turn(arena: Arc<Arena>) -> Result<()> {
+    let client = connect(&arena.url).await?;
+    while arena.is_open() {
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        let turned: bool = client.query_one("SELECT idem.turn_work()", &[]).await?.get(0);
+        arena.turns.fetch_add(u64::from(turned), Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+async fn kill(arena: Arc<Arena>) -> Result<()> {
+    let client = connect(&arena.url).await?;
+    while arena.is_open() {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let killed = client
+            .execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'racer' ORDER BY random() LIMIT 1",
+                &[],
+            )
+            .await
+            .or_else(|error| expect_kill(error).map(|()| 0))?;
+        arena.terminated.fetch_add(killed, Ordering::Relaxed);
+    }
+    Ok(())
+}

@@ -1,0 +1,51 @@
+//! Attempts are counted before the work: who dies of it is counted too.
+
+use anyhow::Result;
+use idem_tests::harness::{Database, until};
+
+use super::fencing::acquire;
+
+#[tokio::test]
+async fn an_attempt_that_kills_its_backend_is_counted() -> Result<()> {
+    let db = Database::with_idem("attempts").await?;
+    let observer = db.connect().await?;
+    for attempt in 1..=10 {
+        let victim = db.connect().await?;
+        acquire(&victim, "poison", "1 ms").await?;
+        victim.run("BEGIN; CREATE TEMPORARY TABLE t (n int)").await?;
+        let pid = victim.pid().await?;
+        observer.text(&format!("SELECT pg_terminate_backend({pid})")).await?;
+        until("the backend has ended", async || {
+            let left = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
+            Ok(observer.text(&left).await? == "0")
+        })
+        .await?;
+        let counted = observer
+            .text("SELECT attempt, leased FROM idem.work_0 WHERE id = 'poison'")
+            .await?;
+        assert_eq!(counted, format!("{attempt}|t"));
+    }
+    // Used up: whoever gets it now is told, and its count does not grow.
+    for _ in 0..2 {
+        observer.run("SELECT pg_sleep(0.01)").await?;
+        let answer = observer
+            .text("SELECT outcome, attempt, last_error, token IS NOT NULL FROM idem_acquire('poison', 'work', '1 ms')")
+            .await?;
+        assert_eq!(answer, "exhausted|10|the lease ran out|t");
+    }
+    let errors = "SELECT jsonb_array_length(errors), errors->0->>'attempt', errors->0->>'error' FROM idem.work_0";
+    assert_eq!(observer.text(errors).await?, "11|1|the lease ran out");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_lease_that_was_rolled_back_is_no_attempt() -> Result<()> {
+    let db = Database::with_idem("no_attempt").await?;
+    let session = db.connect().await?;
+    session.run("BEGIN; SELECT idem_acquire('m', 'work'); ROLLBACK").await?;
+    let answer = session
+        .text("SELECT outcome, attempt, last_error FROM idem_acquire('m', 'work')")
+        .await?;
+    assert_eq!(answer, "acquired|1|NULL");
+    Ok(())
+}

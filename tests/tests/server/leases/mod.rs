@@ -1,0 +1,5 @@
+//! Work outside the transaction: what a lease promises, and what a turn of the tables keeps.
+
+mod attempts;
+mod fencing;
+mod turns;

@@ -1,0 +1,102 @@
+//! The turn of work: what is alive goes on, and what is dead goes, also under an old snapshot.
+
+use anyhow::{Result, ensure};
+use idem_tests::harness::{Database, Session};
+
+use super::fencing::acquire;
+
+/// Received and claimed, again and again: nothing is alive afterwards, and an old snapshot keeps VACUUM from it.
+const CHURN: &str = "SELECT count(idem_receive(n::text, 'churn', '1'::jsonb)) FROM generate_series($1::int4, $1::int4 + 39999) n";
+
+async fn churn(session: &Session, from: i32) -> Result<()> {
+    session.query(CHURN, &[&from]).await?;
+    let claims =
+        "SELECT count(*) FILTER (WHERE idem_try_claim(n::text, 'churn')) FROM generate_series($1::int4, $1::int4 + 39999) n";
+    let claimed: i64 = session.query_one(claims, &[&from]).await?.get(0);
+    ensure!(claimed == 40_000, "{claimed} claimed");
+    Ok(())
+}
+
+/// Asks for a turn; the worker may have come first.
+async fn turn(session: &Session) -> Result<()> {
+    session.run("SELECT idem.turn_work()").await
+}
+
+const CURRENT: &str = "SELECT current FROM idem.work_turn";
+
+#[tokio::test]
+async fn i7_work_stays_small_under_an_old_snapshot_and_keeps_what_is_alive() -> Result<()> {
+    let db = Database::with_idem("turns").await?;
+    let (session, old) = (db.connect().await?, db.connect().await?);
+    old.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1").await?;
+    let token = acquire(&session, "leased", "1 hour").await?;
+    session
+        .run("SELECT idem_receive('waits', 'work', '1'::jsonb, key => 'k')")
+        .await?;
+    turn(&session).await?;
+    assert_eq!(session.text(CURRENT).await?, "0", "nothing to do yet");
+    let alive = "SELECT seq, token, due_at, attempt, body, leased, id, order_key FROM idem.work_%s ORDER BY seq";
+    let alive = async |session: &Session| {
+        let current = session.text(CURRENT).await?;
+        session.text(&alive.replace("%s", &current)).await
+    };
+    let before = alive(&session).await?;
+    for round in 0..4 {
+        churn(&session, round * 40_000).await?;
+        let size = "SELECT max(pg_relation_size(t)) FROM unnest('{idem.work_0, idem.work_1}'::regclass[]) t";
+        let bytes: i64 = session.text(size).await?.parse()?;
+        ensure!(bytes < 12 * 1024 * 1024, "{bytes} bytes of work in round {round}");
+        turn(&session).await?;
+    }
+    assert_eq!(alive(&session).await?, before);
+    assert_eq!(session.text("SELECT id FROM idem_next('work')").await?, "waits");
+    session
+        .run(&format!("SELECT idem_complete('leased', 'work', {token})"))
+        .await?;
+    old.run("COMMIT").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_turn_waits_for_nobody_and_takes_nothing_from_under_a_transaction() -> Result<()> {
+    let db = Database::with_idem("turn_locks").await?;
+    let (session, holder) = (db.connect().await?, db.connect().await?);
+    churn(&session, 0).await?;
+    session.run("SELECT idem_receive('m', 'work', '1'::jsonb)").await?;
+    // Its deletion is not committed: a copy would bring the message back.
+    holder.run("BEGIN; SELECT idem_try_claim('m', 'work')").await?;
+    let before = session.text(CURRENT).await?;
+    turn(&session).await?;
+    assert_eq!(session.text(CURRENT).await?, before);
+    holder.run("COMMIT").await?;
+    session.run("CALL idem_maintain()").await?;
+    let after = session.text(CURRENT).await?;
+    assert_ne!(after, before);
+    let bytes = format!("SELECT pg_relation_size('idem.work_{after}')");
+    assert_eq!(session.text(&bytes).await?, "0");
+    assert_eq!(session.text("SELECT count(*) FROM idem_next('work')").await?, "0");
+
+    // A transaction whose snapshot is older than a turn writes where the work is now.
+    holder.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1").await?;
+    churn(&session, 40_000).await?;
+    turn(&session).await?;
+    assert_eq!(session.text(CURRENT).await?, before);
+    holder.run("SELECT idem_receive('late', 'work', '1'::jsonb); COMMIT").await?;
+    assert_eq!(session.text("SELECT id FROM idem_next('work')").await?, "late");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_turn_that_is_rolled_back_has_not_been() -> Result<()> {
+    let db = Database::with_idem("turn_back").await?;
+    let session = db.connect().await?;
+    session.run("SELECT idem_receive('m', 'work', '1'::jsonb)").await?;
+    churn(&session, 0).await?;
+    let known = "SELECT idem_receive('m', 'work', '1'::jsonb)";
+    session.run("BEGIN; SELECT idem.turn_work(); ROLLBACK").await?;
+    assert_eq!(session.text(known).await?, "f");
+    turn(&session).await?;
+    assert_eq!(session.text(CURRENT).await?, "1");
+    assert_eq!(session.text(known).await?, "f");
+    Ok(())
+}
