@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// What the examples speak of without making it.
-const UNPACK: &str = "let Given { pool, client, source, publisher, rabbit, nats, kafka, idem, policies, shutdown } = given;";
+const UNPACK: &str = "let Given { pool, mut client, source, publisher, rabbit, nats, kafka, idem, policies, shutdown } = given;";
 
 /// Each example with the line where it begins.
 fn rust_blocks(text: &str) -> Vec<(usize, String)> {

@@ -288,3 +288,27 @@ async fn without_a_database_the_handler_holds_no_connection() {
     });
     assert!(is_new(&processed.await));
 }
+
+#[tokio::test]
+async fn the_lease_is_as_the_policy_says() {
+    let ground = Ground::new().await;
+    let file = "[default]\nlease = '90s'\n[destinations.'lease.*']\nlease = '5m'\ncount-attempts = true";
+    let idem = Idem::builder().policies(toml::from_str(file).unwrap()).build().unwrap();
+    let processed = idem.process_leased(&ground.pool, &message(), async |_: Work, message: Message| {
+        let left = ground.left(&message).await.unwrap();
+        assert!((240.0..=300.0).contains(&left), "{left}");
+        Ok(vec![fact()])
+    });
+    assert!(is_new(&processed.await));
+
+    for wrong in [
+        "lease = '1ms'",
+        "lease = '2 days'",
+        "count-attempts = true\nfingerprint = true",
+        "count-attempts = true\nstyle = 'check-only'",
+    ] {
+        let policies = toml::from_str(&format!("[default]\n{wrong}")).unwrap();
+        let error = Idem::builder().policies(policies).build().unwrap_err();
+        assert!(error.to_string().contains("lease"), "{wrong}: {error}");
+    }
+}
