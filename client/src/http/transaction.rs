@@ -1,14 +1,13 @@
 //! A request in the transaction that claims it.
 
-use std::{error::Error as StdError, time::Duration};
+use std::error::Error as StdError;
 
-use backon::{ExponentialBuilder, Retryable};
 use bytes::Bytes;
 use http::{Request, Response, response::Parts};
 use tower::Service;
 
 use crate::{
-    Error, ErrorKind,
+    Error, Retry,
     http::{
         body::{self, Body},
         journal,
@@ -20,6 +19,7 @@ use crate::{
     },
     process::{Outcome, Session},
     sent::{Sent, commit_behind, rollback_unheard},
+    step::again,
 };
 
 /// Behind the claim and before the handler: what a refused request has written is taken back to here.
@@ -105,14 +105,7 @@ async fn begin(options: &Options, asked: &Asked) -> Result<(Session, Outcome), E
             }
         }
     };
-    let pauses = ExponentialBuilder::new()
-        .with_min_delay(Duration::from_millis(20))
-        .with_max_times(2)
-        .with_jitter();
-    attempt
-        .retry(pauses)
-        .when(|error: &Error| error.kind() == ErrorKind::ConnectionLost)
-        .await
+    again(Retry::default(), attempt).await
 }
 
 /// What a request that is not to be processed is answered.
