@@ -1,4 +1,30 @@
 //! Requests that take effect once: a `tower` layer for axum and hyper that reads `Idempotency-Key`.
+//!
+//! The first request with a key runs, and its response is recorded. Another one with the key gets the recorded response, with
+//! `Idempotency-Replayed: true`; 409 with `Retry-After` while the first one runs; 422 when it asks for something else. What says that
+//! another attempt may succeed, 5xx and 409 and 429, is never recorded.
+//!
+//! [In a transaction](IdempotencyLayer::transaction) what the handler writes, the claim of the key and the response are one commit:
+//!
+//! ```
+//! use axum::{Extension, Router, http::StatusCode, routing::post};
+//! use idem_client::{Destination, http::{IdempotencyLayer, RequestTx}};
+//!
+//! async fn place(Extension(tx): Extension<RequestTx>, item: String) -> Result<StatusCode, StatusCode> {
+//!     let tx = tx.take().map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+//!     match tx.execute("INSERT INTO orders (item) VALUES ($1)", &[&item]).await {
+//!         Ok(_) => Ok(StatusCode::CREATED),
+//!         Err(_) => Err(StatusCode::INTERNAL_SERVER_ERROR),
+//!     }
+//! }
+//!
+//! # fn service(pool: deadpool_postgres::Pool) -> Result<Router, idem_client::Error> {
+//! let once = IdempotencyLayer::transaction(pool, Destination::new("shop.place-order")?);
+//! let service = Router::new().route("/orders", post(place)).layer(once);
+//! # Ok(service) }
+//! ```
+//!
+//! [With a lease](IdempotencyLayer::lease) the handler calls somebody else meanwhile, and its response is recorded when it has ended.
 
 mod body;
 mod fingerprint;
