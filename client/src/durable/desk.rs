@@ -20,8 +20,8 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    pub(super) async fn next(&self) -> Result<Vec<Received>, Error> {
-        next(&**self.pool.get().await?, &self.destination, self.batch, self.lease).await
+    pub(super) async fn next(&self, at_most: i32) -> Result<Vec<Received>, Error> {
+        next(&**self.pool.get().await?, &self.destination, at_most, self.lease).await
     }
 
     /// Waits for something to hand out. When it is given up its connection is closed: in the pool, whoever gets it would wait for

@@ -2,7 +2,10 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -26,6 +29,8 @@ pub(super) struct Shelf {
     pub(super) wanted: Notify,
     /// There is something to take.
     pub(super) arrived: Notify,
+    /// The last ones that were fetched had a suspect among them.
+    is_wary: AtomicBool,
     /// Nothing more is fetched, and nobody waits.
     pub(super) is_closed: CancellationToken,
     /// Those who give something back later.
@@ -38,10 +43,32 @@ struct State {
     waiting: VecDeque<Received>,
     /// When each was last renewed.
     leases: HashMap<Lease, Instant>,
+    /// A suspect that was delivered, and when.
+    alone: Option<(Lease, Instant)>,
+}
+
+impl State {
+    /// How many are delivered and not settled.
+    fn in_hand(&self) -> usize {
+        let waiting = self
+            .waiting
+            .iter()
+            .filter(|received| self.leases.contains_key(&lease_of(received)));
+        self.leases.len() - waiting.count()
+    }
 }
 
 /// Messages that were fetched together have one token.
 pub(super) type Lease = (i64, MessageId);
+
+/// What idem_next notes of a message whose lease has run out.
+const RAN_OUT: &str = "the lease ran out";
+
+/// Whoever had it last did not come back: it may have killed them. It is handled alone, so that it takes no other with it again and
+/// again, until those have used up their attempts.
+fn is_suspect(received: &Received) -> bool {
+    received.last_error.as_deref() == Some(RAN_OUT)
+}
 
 fn lease_of(received: &Received) -> Lease {
     (received.token, received.id.clone())
@@ -54,6 +81,7 @@ impl Shelf {
             state: Mutex::default(),
             wanted: Notify::new(),
             arrived: Notify::new(),
+            is_wary: AtomicBool::new(false),
             is_closed: CancellationToken::new(),
             later: TaskTracker::new(),
         }
@@ -64,21 +92,47 @@ impl Shelf {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next message to deliver. One whose lease was lost while it waited is another's.
+    /// The next message to deliver, unless it has to wait for others that are in hand. One whose lease was lost while it waited is
+    /// another's.
     pub(super) fn take(&self) -> Option<Received> {
         let mut state = self.state();
-        let State { waiting, leases } = &mut *state;
-        std::iter::from_fn(|| waiting.pop_front()).find(|received| leases.contains_key(&lease_of(received)))
+        while let Some(lost) = state
+            .waiting
+            .front()
+            .map(lease_of)
+            .filter(|lease| !state.leases.contains_key(lease))
+        {
+            tracing::debug!(token = lost.0, "the lease of a message that waited is lost");
+            state.waiting.pop_front();
+        }
+        let is_suspect = is_suspect(state.waiting.front()?);
+        if self.is_one_alone(&state) || is_suspect && state.in_hand() > 0 {
+            return None;
+        }
+        let received = state.waiting.pop_front()?;
+        state.alone = is_suspect.then(|| (lease_of(&received), Instant::now()));
+        Some(received)
     }
 
-    /// How many wait to be delivered.
-    pub(super) fn waiting(&self) -> usize {
-        self.state().waiting.len()
+    /// Whoever kills does so soon: a message that takes long does not hold up all others for as long.
+    fn is_one_alone(&self, state: &State) -> bool {
+        matches!(state.alone, Some((_, since)) if since.elapsed() < self.desk.lease)
+    }
+
+    /// Whether more should be fetched.
+    pub(super) fn wants(&self) -> bool {
+        let state = self.state();
+        !self.is_one_alone(&state) && state.waiting.len() <= usize::try_from(self.desk.batch / 2).unwrap_or(0)
     }
 
     /// It is settled, or nobody will do so: its lease is not renewed any more.
     pub(super) fn forget(&self, lease: &Lease) {
-        self.state().leases.remove(lease);
+        let mut state = self.state();
+        state.leases.remove(lease);
+        if state.alone.take_if(|(alone, _)| alone == lease).is_some() || state.in_hand() == 0 {
+            // Somebody may have waited for it.
+            self.arrived.notify_one();
+        }
     }
 
     /// Fetches whenever somebody asks for more and too little waits, until the shelf is closed or the database fails.
@@ -105,9 +159,19 @@ impl Shelf {
     async fn fetch(&self) -> Result<bool, Error> {
         // Never given up half-way: what is leased and not heard of would have to wait for the end of its lease.
         let asked = Instant::now();
-        let received = self.desk.next().await?;
+        let at_most = if self.is_wary.load(Ordering::Relaxed) {
+            1
+        } else {
+            self.desk.batch
+        };
+        let mut received = self.desk.next(at_most).await?;
         let is_some = !received.is_empty();
+        let suspect = received.iter().position(is_suspect);
+        self.is_wary.store(suspect.is_some(), Ordering::Relaxed);
+        // Behind a suspect nothing waits: what kills this process would be counted against it too.
+        let behind = suspect.map(|at| received.split_off(at + 1)).unwrap_or_default();
         self.put(received, asked);
+        self.give_back(behind).await;
         if self.is_closed.is_cancelled() {
             self.clear(Duration::ZERO).await;
         }
@@ -135,7 +199,11 @@ impl Shelf {
 
     /// Gives back what has waited for so long and was not delivered. What cannot be given back comes again after its lease.
     pub(super) async fn clear(&self, waited: Duration) {
-        for received in self.take_stale(waited) {
+        self.give_back(self.take_stale(waited)).await;
+    }
+
+    async fn give_back(&self, received: Vec<Received>) {
+        for received in received {
             if let Err(error) = self.desk.release(&received.id, received.token, None, false).await {
                 tracing::debug!(%error, "a message that was fetched ahead is not given back");
             }
@@ -144,7 +212,7 @@ impl Shelf {
 
     fn take_stale(&self, waited: Duration) -> Vec<Received> {
         let mut state = self.state();
-        let State { waiting, leases } = &mut *state;
+        let State { waiting, leases, .. } = &mut *state;
         let is_stale = |received: &Received| leases.get(&lease_of(received)).is_none_or(|asked| asked.elapsed() >= waited);
         let (stale, fresh) = waiting.drain(..).partition(is_stale);
         *waiting = fresh;
@@ -162,6 +230,7 @@ impl Shelf {
             sleep(look).await;
             // All who handle are busy here, and elsewhere somebody may not be.
             self.clear(look).await;
+            self.arrived.notify_one();
             let (asked, old) = (Instant::now(), self.old(lease / 3));
             if !old.is_empty() {
                 match self.desk.extend(&old).await {

@@ -33,7 +33,7 @@ use crate::{Delivery, Destination, Error, Source, TransportError};
 ///
 /// Failures are counted in the database, which also says how long a message rests and when it is dead: see
 /// [`RetryPolicy`](super::RetryPolicy). The consumer's `max_deliveries` and `back_off` do not count here. Whoever dies with a message in hand has
-/// failed too: it comes again when its lease has run out. Leases are renewed while messages wait and are handled.
+/// failed too: it comes again when its lease has run out, and is handled alone then. Leases are renewed while messages wait and are handled.
 ///
 /// It takes up to two connections of the pool besides those of the handlers.
 pub struct DurableSource {
@@ -106,11 +106,10 @@ impl DurableSource {
 
 impl Source for DurableSource {
     async fn next(&mut self) -> Result<Option<Delivery>, TransportError> {
-        let enough = usize::try_from(self.shelf.desk.batch / 2).unwrap_or(0);
         while !self.shelf.is_closed.is_cancelled() {
             self.start();
             let received = self.shelf.take();
-            if self.shelf.waiting() <= enough {
+            if self.shelf.wants() {
                 self.shelf.wanted.notify_one();
             }
             if let Some(received) = received {

@@ -8,11 +8,11 @@ use std::{
     time::Duration,
 };
 
-use idem_client::{Idem, Message, Policies, Style, Tx};
+use idem_client::{Consumer, Idem, Message, Policies, Style, Tx};
 
 use crate::{
     support::until,
-    world::{Running, World, note, noting},
+    world::{Doomed, Running, World, note, noting},
 };
 
 #[tokio::test]
@@ -33,15 +33,12 @@ async fn the_messages_of_who_is_killed_are_handled_by_another_after_their_lease(
         }
     };
     let lease = Duration::from_secs(2);
-    let pool = world.db.pool(6);
-    let source = world.source(&pool).lease(lease);
-    let victim = Running::start(
-        idem_client::Consumer::new(pool, source)
-            .handle(world.to.as_str(), never)
-            .concurrency(3),
-    );
+    let victim = Doomed::start(&world, |pool| {
+        let source = world.source(&pool).lease(lease);
+        Consumer::new(pool, source).handle(world.to.as_str(), never).concurrency(3)
+    });
     until("it is at work", async || begun.load(Ordering::SeqCst) == 3).await;
-    victim.kill().await;
+    victim.kill();
 
     let heir = Running::start(world.consumer(&world.db.pool(6)).handle(world.to.as_str(), noting()));
     world.until_done(MESSAGES).await;
@@ -75,9 +72,7 @@ async fn who_stops_gives_back_at_once_and_unharmed_what_it_has_not_begun() {
     let pool = world.db.pool(4);
     // Nobody else would wait for the end of such a lease.
     let source = world.source(&pool).lease(Duration::from_secs(3600));
-    let leaves = idem_client::Consumer::new(pool, source)
-        .handle(world.to.as_str(), slow)
-        .concurrency(1);
+    let leaves = Consumer::new(pool, source).handle(world.to.as_str(), slow).concurrency(1);
     let leaves = Running::start(leaves);
     until("it is at work", async || begun.load(Ordering::SeqCst) == 1).await;
     until("it has fetched ahead", async || {
@@ -110,19 +105,16 @@ async fn what_waits_too_long_here_goes_to_others() {
             std::future::pending().await
         }
     };
-    let pool = world.db.pool(4);
-    let source = world.source(&pool).lease(Duration::from_secs(6));
-    let busy = Running::start(
-        idem_client::Consumer::new(pool, source)
-            .handle(world.to.as_str(), stuck)
-            .concurrency(1),
-    );
+    let busy = Doomed::start(&world, |pool| {
+        let source = world.source(&pool).lease(Duration::from_secs(6));
+        Consumer::new(pool, source).handle(world.to.as_str(), stuck).concurrency(1)
+    });
     until("it is at work", async || begun.load(Ordering::SeqCst) == 1).await;
     let other = Running::start(world.consumer(&world.db.pool(4)).handle(world.to.as_str(), noting()));
     world.until_done(MESSAGES - 1).await;
     assert_eq!(world.left().await, 1, "all but the one that it is at");
     other.stop().await;
-    busy.kill().await;
+    busy.kill();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -147,7 +139,7 @@ async fn a_handler_may_take_longer_than_its_lease() {
                 let pool = world.db.pool(4);
                 let policies = Policies::default().default_rule(|rule| rule.style(style));
                 let source = world.source(&pool).lease(Duration::from_millis(1500));
-                let consumer = idem_client::Consumer::new(pool, source)
+                let consumer = Consumer::new(pool, source)
                     .idem(Idem::builder().policies(policies).build().unwrap())
                     .handle(world.to.as_str(), slow);
                 Running::start(consumer)
@@ -161,4 +153,52 @@ async fn a_handler_may_take_longer_than_its_lease() {
         assert_eq!(runs.load(Ordering::SeqCst), 1, "{style:?}");
         assert_eq!(world.done().await, ["long"]);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_kills_its_consumers_takes_no_other_with_it() {
+    const MESSAGES: usize = 40;
+    let world = World::new().await;
+    for n in 0..MESSAGES {
+        let id = if n == 5 { "killer".to_owned() } else { format!("m-{n}") };
+        world.receive(&id, "").await;
+    }
+    let lease = Duration::from_millis(600);
+    let mut killed = 0;
+    while world.dead().await.is_empty() {
+        let begun = Arc::new(tokio::sync::Notify::new());
+        let seen = Arc::clone(&begun);
+        let handler = move |tx: Tx, message: Message| {
+            let seen = Arc::clone(&seen);
+            async move {
+                note(&tx, &message).await?;
+                if message.message_id() == Some("killer") {
+                    seen.notify_one();
+                    std::future::pending::<()>().await;
+                }
+                // Others are at work when it kills.
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                Ok(vec![])
+            }
+        };
+        let consumer = Doomed::start(&world, |pool| {
+            let source = world.source(&pool).lease(lease);
+            Consumer::new(pool, source).handle(world.to.as_str(), handler).concurrency(4)
+        });
+        tokio::select! {
+            () = begun.notified() => killed += 1,
+            () = until("the killer is dead", async || !world.dead().await.is_empty()) => {}
+        }
+        consumer.kill();
+    }
+    let heir = Running::start(world.consumer(&world.db.pool(6)).handle(world.to.as_str(), noting()));
+    world.until_empty().await;
+    heir.stop().await;
+    assert_eq!(killed, 3, "all its attempts");
+    let dead = world.dead().await;
+    assert_eq!(dead, [("killer".to_owned(), 3, "the lease ran out".to_owned())]);
+    let mut done = world.done().await;
+    done.sort();
+    done.dedup();
+    assert_eq!((done.len(), world.count_done().await), (MESSAGES - 1, MESSAGES - 1));
 }

@@ -148,10 +148,25 @@ impl Running {
         let ended = tokio::time::timeout(DEADLINE, self.task).await;
         ended.expect("who is told to stop stops").unwrap().unwrap()
     }
+}
 
-    /// As a process that is killed, as far as a future can be.
-    pub async fn kill(self) {
-        self.task.abort();
-        assert!(self.task.await.unwrap_err().is_cancelled());
+/// A consumer in a runtime of its own.
+pub struct Doomed(tokio::runtime::Runtime);
+
+impl Doomed {
+    /// `consumer` makes it with a pool of that runtime.
+    pub fn start<S: idem_client::Source>(world: &World, consumer: impl FnOnce(Pool) -> Consumer<S>) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.spawn(consumer(world.db.pool(8)).run(std::future::pending()));
+        Self(runtime)
+    }
+
+    /// As a process that is killed: nothing more happens in it, and its connections break.
+    pub fn kill(self) {
+        self.0.shutdown_background();
     }
 }
