@@ -3,6 +3,8 @@
 mod calls;
 mod clocks;
 mod ground;
+mod poison;
+mod restart;
 mod zombie;
 
 /// The worker of all of them.

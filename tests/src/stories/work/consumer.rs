@@ -36,12 +36,14 @@ pub async fn durable(post: &Post, ears: Ears) -> Result<()> {
     let pool = post.pool()?;
     let destination = Role::Durable.destination();
     let desk = Desk::new(&pool, ears);
-    let source = DurableSource::new(pool.clone(), Destination::new(destination)?).lease(LEASE);
+    let source = DurableSource::new(pool.clone(), Destination::new(destination)?)
+        .lease(LEASE)
+        .batch(post.batch);
     let summary = Consumer::new(pool, source)
         .handle_leased(destination, move |work: Work, message: Message| {
             desk.clone().handle(work, message)
         })
-        .concurrency(2)
+        .concurrency(post.concurrency)
         .grace(Duration::from_secs(60))
         .run(terminated())
         .await?;

@@ -74,6 +74,12 @@ pub struct Post {
     /// What the message says
     #[arg(long, default_value = "{}")]
     pub payload: String,
+    /// How many messages of the inbox are handled at a time
+    #[arg(long, default_value_t = 2)]
+    pub concurrency: usize,
+    /// How many messages of the inbox are fetched at a time
+    #[arg(long, default_value_t = 20)]
+    pub batch: u32,
 }
 
 /// Works until the message is done, or whoever started this process is gone.

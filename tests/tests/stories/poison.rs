@@ -1,0 +1,68 @@
+//! Messages that kill whoever handles them.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, ensure};
+use idem_tests::{
+    harness::{Database, Session},
+    stories::{
+        Ending, Fate,
+        work::{Role, Wish, notes},
+    },
+};
+
+use crate::ground;
+
+/// As the set-up has it.
+const MAX_ATTEMPTS: usize = 3;
+
+const POISON: &str = "poison";
+
+fn wish_of(message: &str) -> Wish {
+    Wish {
+        aborts: message == POISON,
+        ..Wish::default()
+    }
+}
+
+/// The poison is dead after exactly so many attempts, with everything that is known of it; all others were handled once.
+async fn assert_poison_alone_is_dead(client: &Session, role: Role, others: &[String]) -> Result<()> {
+    assert_eq!(notes::read(client, POISON).await?, ["attempt 1", "attempt 2", "attempt 3"]);
+    let letters = "SELECT id, attempt, convert_from(payload, 'UTF8')::jsonb ->> 'aborts', (SELECT count(DISTINCT e -> 'attempt') FROM jsonb_array_elements(errors) e) FROM idem.dead_letter";
+    assert_eq!(
+        client.text(letters).await?,
+        format!("{POISON}|{MAX_ATTEMPTS}|true|{MAX_ATTEMPTS}")
+    );
+    let handled = "SELECT id FROM idem.inbox ORDER BY id";
+    assert_eq!(client.text(handled).await?, others.join("\n"));
+    for message in others {
+        let sql = format!("SELECT count(*) FROM idem_effects('{message}', '{}')", role.destination());
+        assert_eq!(client.text(&sql).await?, "1", "{message}");
+    }
+    Ok(())
+}
+
+fn good_ones() -> Vec<String> {
+    (10..30).map(|number| format!("good-{number}")).collect()
+}
+
+/// The message lives at its broker: whoever dies with it in hand is given it again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_of_a_broker_that_kills_its_consumer_is_dead_after_its_attempts_and_hurts_no_other() -> Result<()> {
+    let database = Database::with_idem("poison").await?;
+    let client = ground::set_up(&database, Role::Leased).await?;
+    let good = good_ones()[..3].to_vec();
+    let mut deaths = BTreeMap::new();
+    for message in [&good[..1], &[POISON.to_owned()], &good[1..]].concat() {
+        loop {
+            let worker = ground::start_with(Role::Leased, &database, &message, &wish_of(&message))?;
+            match worker.end(&Fate::default()).await? {
+                Ending::Done => break,
+                _ => *deaths.entry(message.clone()).or_insert(0) += 1,
+            }
+            ensure!(deaths[&message] <= 10, "{message} is never done");
+        }
+    }
+    assert_eq!(deaths, BTreeMap::from([(POISON.to_owned(), MAX_ATTEMPTS)]));
+    assert_poison_alone_is_dead(&client, Role::Leased, &good).await
+}

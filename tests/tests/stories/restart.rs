@@ -1,0 +1,147 @@
+//! The server is killed in the middle.
+
+use std::path::Path;
+
+use anyhow::Result;
+use idem_cluster::{Cluster, Install};
+use idem_tests::{
+    harness::{Session, until},
+    stories::{
+        Worker,
+        work::{Role, Wish, notes},
+    },
+};
+use tokio::task::block_in_place;
+
+use crate::WORKER;
+
+fn start_cluster() -> Result<Cluster> {
+    block_in_place(|| {
+        let cluster = Cluster::builder(&Install::from_env()?).name("stories").start()?;
+        cluster.psql("postgres", "CREATE EXTENSION idem")?;
+        Ok(cluster)
+    })
+}
+
+/// SIGKILL, and a start on what is on disk.
+fn crash(cluster: &mut Cluster) -> Result<()> {
+    block_in_place(|| {
+        cluster.kill()?;
+        cluster.start()
+    })
+}
+
+async fn connect(cluster: &Cluster) -> Result<Session> {
+    Session::connect(cluster, "postgres", "postgres").await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_rests_schedules_dead_letters_and_the_journal_go_on_after_a_crash_of_the_server() -> Result<()> {
+    let mut cluster = start_cluster()?;
+    let client = connect(&cluster).await?;
+    client
+        .run("SELECT idem_configure_retries('shop', base => '3 s', jitter => 0)")
+        .await?;
+    let token = client
+        .text("SELECT token FROM idem_acquire('held', 'shop', '1 hour')")
+        .await?;
+    let tired = client.text("SELECT token FROM idem_acquire('tired', 'shop')").await?;
+    client
+        .run(&format!("SELECT idem_release('tired', 'shop', {tired}, 'a bad day')"))
+        .await?;
+    let due = client.text("SELECT clock_timestamp() + '3 s'").await?;
+    client
+        .run(&format!(
+            "SELECT idem_receive('later', 'inbox', '1'::jsonb, deliver_after => '{due}');
+             SELECT idem_receive('doomed', 'inbox', '2'::jsonb);
+             SELECT idem_begin_call('held', 'shop', 'charge');
+             SELECT idem_finish_call('held', 'shop', 'charge', '7');
+             SELECT idem_begin_call('held', 'shop', 'mail')"
+        ))
+        .await?;
+    client
+        .run("SELECT idem_release('doomed', 'inbox', token, 'no way', true) FROM idem_next('inbox')")
+        .await?;
+    drop(client);
+
+    crash(&mut cluster)?;
+    let client = connect(&cluster).await?;
+    // Nobody else gets what is leased, and who has it can complete it.
+    let again = "SELECT outcome, retry_after > '30 min' FROM idem_acquire('held', 'shop')";
+    assert_eq!(client.text(again).await?, "in_progress|t");
+    let calls = "SELECT step, state, response FROM idem_calls('held', 'shop') ORDER BY step";
+    assert_eq!(client.text(calls).await?, "charge|done|7\nmail|unknown|NULL");
+    client.run(&format!("SELECT idem_complete('held', 'shop', {token})")).await?;
+    assert_eq!(
+        client.text("SELECT outcome FROM idem_acquire('held', 'shop')").await?,
+        "duplicate"
+    );
+    // What rests, and what is scheduled, comes when its time has come.
+    let too_early = format!(" AND clock_timestamp() < '{due}'");
+    let tired = "SELECT attempt, last_error FROM idem_acquire('tired', 'shop') WHERE outcome = 'acquired'";
+    let later = "SELECT id, attempt FROM idem_next('inbox')";
+    for (sql, expected) in [(tired, "2|a bad day"), (later, "later|1")] {
+        until("it comes again", async || {
+            let given = client.text(sql).await?;
+            assert!(given.is_empty() || given == expected, "{given}");
+            Ok(!given.is_empty())
+        })
+        .await?;
+        assert_eq!(client.text(&format!("SELECT 'early' WHERE true{too_early}")).await?, "");
+    }
+    let letters = "SELECT id, attempt, errors -> 0 ->> 'error' FROM idem.dead_letter";
+    assert_eq!(client.text(letters).await?, "doomed|1|no way");
+    Ok(())
+}
+
+/// Workers that are alive all the time, in the middle of their messages.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workers_that_live_through_crashes_of_the_server_lose_nothing_and_handle_nothing_twice() -> Result<()> {
+    const MESSAGES: usize = 300;
+    let mut cluster = start_cluster()?;
+    let client = connect(&cluster).await?;
+    notes::make_table(&client).await?;
+    let inbox = Role::Durable.destination();
+    // A crash may cost the messages in hand an attempt.
+    client
+        .run(&format!(
+            "SELECT idem_configure_retries('{inbox}', max_attempts => 20, base => '20 ms')"
+        ))
+        .await?;
+    // Every tenth fails once.
+    let payload = "jsonb_build_object('fails', CASE n % 10 WHEN 0 THEN 1 ELSE 0 END)";
+    let receive = format!("SELECT idem_receive('m' || n, '{inbox}', {payload}) FROM generate_series(1, {MESSAGES}) n");
+    client.run(&receive).await?;
+    let arguments = [
+        Role::Durable.argument().to_owned(),
+        format!("--database={}", cluster.connection_string("postgres")),
+        format!("--payload={}", serde_json::to_string(&Wish::default())?),
+    ];
+    let workers = [
+        Worker::start(Path::new(WORKER), &arguments)?,
+        Worker::start(Path::new(WORKER), &arguments)?,
+    ];
+    let mut client = client;
+    for crashes in 1..=2 {
+        until("a part is handled", async || {
+            Ok(handled(&client).await? >= crashes * MESSAGES / 4)
+        })
+        .await?;
+        crash(&mut cluster)?;
+        client = connect(&cluster).await?;
+    }
+    until("all are handled", async || Ok(handled(&client).await? == MESSAGES)).await?;
+    for worker in workers {
+        worker.dismiss().await?;
+    }
+    let effects = format!(
+        "SELECT count(*), count(DISTINCT e.payload) FROM generate_series(1, {MESSAGES}) n, idem_effects('m' || n, '{inbox}') e"
+    );
+    assert_eq!(client.text(&effects).await?, format!("{MESSAGES}|{MESSAGES}"));
+    assert_eq!(client.text("SELECT count(*) FROM idem.dead_letter").await?, "0");
+    Ok(())
+}
+
+async fn handled(client: &Session) -> Result<usize> {
+    Ok(client.text("SELECT count(*) FROM idem.inbox").await?.parse()?)
+}
