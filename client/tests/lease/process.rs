@@ -294,7 +294,8 @@ async fn the_lease_is_as_the_policy_says() {
     let ground = Ground::new().await;
     let file = "[default]\nlease = '90s'\n[destinations.'lease.*']\nlease = '5m'\ncount-attempts = true";
     let idem = Idem::builder().policies(toml::from_str(file).unwrap()).build().unwrap();
-    let processed = idem.process_leased(&ground.pool, &message(), async |_: Work, message: Message| {
+    let message = message();
+    let processed = idem.process_leased(&ground.pool, &message, async |_: Work, message: Message| {
         let left = ground.left(&message).await.unwrap();
         assert!((240.0..=300.0).contains(&left), "{left}");
         Ok(vec![fact()])
