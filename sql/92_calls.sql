@@ -41,6 +41,8 @@ COMMENT ON FUNCTION idem_next_wait(text, integer) IS 'Waits at most timeout_ms u
 COMMENT ON FUNCTION idem.key_of(text) IS 'The key of a message id. Errors: 22004, 22023.';
 COMMENT ON FUNCTION idem.find_destination(text) IS 'The number of a destination; null when nobody has used it. Errors: 22004, 22023.';
 COMMENT ON FUNCTION idem.intern_destination(text) IS 'The number of a destination, which is created when it is new. Errors: 22004, 22023, 25006.';
+COMMENT ON FUNCTION idem.low_mark(integer) IS 'Where idem_next begins to look for due messages: where this session found the first one last, or -infinity when a look at the whole is due.';
+COMMENT ON FUNCTION idem.note_low(integer, timestamptz) IS 'Keeps for idem.low_mark where the first message was.';
 COMMENT ON FUNCTION idem.tell_receivers() IS 'Has those who wait for messages told when this transaction commits.';
 COMMENT ON FUNCTION idem.fence(text, boolean) IS 'True when every transaction that held a claim when this step was first asked for has ended.';
 COMMENT ON FUNCTION idem.invalidate(oid) IS 'Makes every backend read this table again at its next claim.';

@@ -15,6 +15,7 @@ mod destination;
 mod effects;
 mod errors;
 mod journal;
+mod low;
 mod names;
 mod outbox;
 mod pg;
@@ -64,7 +65,11 @@ pgrx::extension_sql_file!(
         wake::tell_receivers,
     ]
 );
-pgrx::extension_sql_file!("../../sql/63_next.sql", name = "next", requires = ["leases"]);
+pgrx::extension_sql_file!(
+    "../../sql/63_next.sql",
+    name = "next",
+    requires = ["leases", low::low_mark, low::note_low]
+);
 pgrx::extension_sql_file!("../../sql/64_dead_letters.sql", name = "dead_letters", requires = ["next"]);
 pgrx::extension_sql_file!("../../sql/65_relays.sql", name = "relays", requires = ["dead_letters"]);
 pgrx::extension_sql_file!("../../sql/66_hand_over.sql", name = "hand_over", requires = ["relays"]);

@@ -1637,10 +1637,24 @@ CREATE FUNCTION idem.key_of(id text) RETURNS uuid LANGUAGE c IMMUTABLE AS 'MODUL
 /* </end connected objects> */
 
 /* <begin connected objects> */
+-- extension/src/low.rs
+-- idem::low::low_mark
+
+CREATE FUNCTION idem.low_mark(destination integer) RETURNS timestamptz LANGUAGE c STRICT AS 'MODULE_PATHNAME', 'low_mark_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
 -- extension/src/relay.rs
 -- idem::relay::next_xid
 
 CREATE FUNCTION idem.next_xid() RETURNS xid8 LANGUAGE c AS 'MODULE_PATHNAME', 'next_xid_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/low.rs
+-- idem::low::note_low
+
+CREATE FUNCTION idem.note_low(destination integer, first_due timestamptz) RETURNS void LANGUAGE c STRICT AS 'MODULE_PATHNAME', 'note_low_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1907,6 +1921,8 @@ COMMENT ON FUNCTION idem_release(uuid, text, bigint, text, boolean) IS 'Gives a 
 -- extension/src/lib.rs
 -- requires:
 --   leases
+--   low::low_mark
+--   low::note_low
 
 -- The durable inbox: who is next.
 --
@@ -1940,20 +1956,29 @@ $$;
 COMMENT ON FUNCTION idem.first_due(text, bigint) IS 'When the first received message is due that is due after that moment, in microseconds since 2000; null when there is none. Errors: 22004, 22023, 25000, 25006.';
 
 CREATE TYPE idem.handed_out AS (
+    token        bigint,
     seq          bigint,
-    key          uuid,
     id           text,
-    order_key    text,
-    attempt      integer,
-    received_at  timestamptz,
-    errors       jsonb,
+    key          text,
+    type         text,
     payload      bytea,
     content_type text,
-    type         text,
     headers      jsonb,
-    traceparent  text
+    traceparent  text,
+    attempt      integer,
+    received_at  timestamptz,
+    last_error   text
 );
-COMMENT ON TYPE idem.handed_out IS 'A message with what it carries.';
+COMMENT ON TYPE idem.handed_out IS 'A message as idem_next answers it.';
+
+CREATE FUNCTION idem.max_attempts_of(destination integer) RETURNS integer
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN coalesce((SELECT p.max_attempts FROM idem.retry_policy p WHERE p.destination = max_attempts_of.destination), 10);
+END
+$$;
+COMMENT ON FUNCTION idem.max_attempts_of(integer) IS 'How many attempts a destination makes.';
 
 DO $make$
 DECLARE
@@ -1961,22 +1986,6 @@ DECLARE
 BEGIN
     FOR slice IN 0 .. 1 LOOP
         EXECUTE pg_catalog.format($ddl$
-            -- A look without any lock: what it overlooks is there for the next look.
-            CREATE FUNCTION idem.peek_%1$s(
-                destination integer, low timestamptz, here timestamptz, at_most integer, max_attempts integer,
-                OUT found boolean, OUT keyed boolean, OUT worn boolean, OUT first timestamptz)
-            LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-            AS $$
-            BEGIN
-                SELECT count(*) > 0, bool_or(w.order_key IS NOT NULL), bool_or(w.attempt >= peek_%1$s.max_attempts), min(w.due_at)
-                  INTO found, keyed, worn, first
-                  FROM (SELECT x.order_key, x.attempt, x.due_at FROM idem.work_%1$s x
-                         WHERE x.destination = peek_%1$s.destination AND x.due_at >= low AND x.due_at <= here AND x.body IS NOT NULL
-                         ORDER BY x.due_at, x.seq LIMIT at_most) w;
-            END
-            $$;
-            COMMENT ON FUNCTION idem.peek_%1$s(integer, timestamptz, timestamptz, integer, integer) IS 'Whether messages are due, and among the first: whether some have keys, and whether some have used up their attempts.';
-
             -- Whoever had it last did not come back, nor did whoever had it before.
             CREATE FUNCTION idem.bury_%1$s(destination integer, low timestamptz, here timestamptz, at_most integer, max_attempts integer) RETURNS void
             LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -1998,7 +2007,7 @@ BEGIN
             COMMENT ON FUNCTION idem.bury_%1$s(integer, timestamptz, timestamptz, integer, integer) IS 'Moves due messages whose attempts are used up to the dead letters.';
 
             CREATE FUNCTION idem.take_%1$s(
-                destination integer, low timestamptz, here timestamptz, at_most integer, max_attempts integer, token bigint, until timestamptz
+                destination integer, low timestamptz, here timestamptz, at_most integer, max_attempts integer, lease interval, token bigint
             ) RETURNS SETOF idem.handed_out
             LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
             AS $$
@@ -2012,44 +2021,19 @@ BEGIN
                      ORDER BY w.due_at, w.seq LIMIT at_most FOR UPDATE SKIP LOCKED
                 ), taken AS (
                     UPDATE idem.work_%1$s w
-                       SET token = take_%1$s.token, due_at = until, attempt = w.attempt + 1, leased = true,
+                       SET token = take_%1$s.token, due_at = here + lease, attempt = w.attempt + 1, leased = true,
                            errors = CASE WHEN w.leased THEN idem.noted(w.errors, w.attempt, 'the lease ran out') ELSE w.errors END
                       FROM due
                      WHERE w.ctid = due.place
                     RETURNING w.*, due.due_at AS was_due_at
                 )
-                SELECT t.seq, t.key, t.id, t.order_key, t.attempt, t.received_at, t.errors, b.payload, b.content_type, b.type, b.headers, b.traceparent
+                SELECT t.token, t.seq, coalesce(t.id, t.key::text), t.order_key, b.type, b.payload, b.content_type, b.headers, b.traceparent,
+                       t.attempt, t.received_at, t.errors -> -1 ->> 'error'
                   FROM taken t LEFT JOIN idem.body_row b ON b.slice = t.body AND b.seq = t.seq
                  ORDER BY t.was_due_at, t.seq;
             END
             $$;
-            COMMENT ON FUNCTION idem.take_%1$s(integer, timestamptz, timestamptz, integer, integer, bigint, timestamptz) IS 'Leases the first messages without a key that are due.';
-
-            -- The caller has the turn of the destination: nobody else hands out messages with keys.
-            CREATE FUNCTION idem.take_places_%1$s(places tid[], seqs bigint[], here timestamptz, token bigint, until timestamptz) RETURNS SETOF idem.handed_out
-            LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-            AS $$
-            BEGIN
-                RETURN QUERY
-                WITH due AS MATERIALIZED (
-                    SELECT w.ctid AS place, w.due_at
-                      FROM idem.work_%1$s w
-                     WHERE w.ctid = ANY (places) AND w.seq = ANY (seqs) AND w.due_at <= here
-                       FOR UPDATE SKIP LOCKED
-                ), taken AS (
-                    UPDATE idem.work_%1$s w
-                       SET token = take_places_%1$s.token, due_at = until, attempt = w.attempt + 1, leased = true,
-                           errors = CASE WHEN w.leased THEN idem.noted(w.errors, w.attempt, 'the lease ran out') ELSE w.errors END
-                      FROM due
-                     WHERE w.ctid = due.place
-                    RETURNING w.*, due.due_at AS was_due_at
-                )
-                SELECT t.seq, t.key, t.id, t.order_key, t.attempt, t.received_at, t.errors, b.payload, b.content_type, b.type, b.headers, b.traceparent
-                  FROM taken t LEFT JOIN idem.body_row b ON b.slice = t.body AND b.seq = t.seq
-                 ORDER BY t.was_due_at, t.seq;
-            END
-            $$;
-            COMMENT ON FUNCTION idem.take_places_%1$s(tid[], bigint[], timestamptz, bigint, timestamptz) IS 'Leases those of the messages in these places that nobody has locked.';
+            COMMENT ON FUNCTION idem.take_%1$s(integer, timestamptz, timestamptz, integer, integer, interval, bigint) IS 'Leases the first messages without a key that are due.';
 
             -- Earlier ones of a key are in the way when they have been tried or are due; a later one only while it is held.
             CREATE FUNCTION idem.free_to_go_%1$s(
@@ -2064,8 +2048,10 @@ BEGIN
                      WHERE w.destination = free_to_go_%1$s.destination AND w.due_at >= low AND w.due_at <= here AND w.body IS NOT NULL
                      ORDER BY w.due_at, w.seq LIMIT window_rows
                 ), free AS (
-                    SELECT h.place, h.seq FROM head h
-                     WHERE h.attempt < free_to_go_%1$s.max_attempts
+                    SELECT h.place, h.seq
+                      -- All in the window are due, so only the first of a key can be free.
+                      FROM (SELECT x.*, x.order_key IS NULL OR x.seq = min(x.seq) OVER (PARTITION BY x.order_key) AS first FROM head x) h
+                     WHERE h.first AND h.attempt < free_to_go_%1$s.max_attempts
                        AND (h.order_key IS NULL
                             OR NOT EXISTS (SELECT 1 FROM idem.work_%1$s e
                                             WHERE e.destination = free_to_go_%1$s.destination AND e.order_key = h.order_key
@@ -2123,56 +2109,95 @@ BEGIN
             END
             $$;
             COMMENT ON FUNCTION idem.heads_of_keys_%1$s(integer, timestamptz, integer, integer) IS 'The first messages of their keys that are due and that nothing is in the way of; worn: some of these have used up their attempts.';
+            -- The turn of a destination is its row, which nobody else locks for long.
+            CREATE FUNCTION idem.take_with_keys_%1$s(
+                destination integer, low timestamptz, at_most integer, max_attempts integer, lease interval, token bigint
+            ) RETURNS SETOF idem.handed_out
+            LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+            AS $$
+            DECLARE
+                here timestamptz;
+                free record;
+                worn boolean;
+            BEGIN
+                PERFORM 1 FROM idem.destination d WHERE d.id = take_with_keys_%1$s.destination FOR NO KEY UPDATE;
+                here := clock_timestamp();
+                SELECT * INTO free FROM idem.free_to_go_%1$s(destination, low, here, at_most, max_attempts, 2 * at_most + 10);
+                IF free.places IS NULL AND NOT free.complete THEN
+                    SELECT * INTO free FROM idem.free_to_go_%1$s(destination, low, here, at_most, max_attempts, 10 * at_most + 500);
+                END IF;
+                IF free.places IS NULL AND NOT free.complete THEN
+                    SELECT h.places, h.seqs, false, h.worn INTO free FROM idem.heads_of_keys_%1$s(destination, here, at_most, max_attempts) h;
+                    IF free.worn THEN
+                        PERFORM idem.bury_%1$s(destination, '-infinity', here, 1000, max_attempts);
+                    END IF;
+                    IF free.places IS NULL AND EXISTS (
+                        SELECT 1 FROM idem.work_%1$s w WHERE w.destination = take_with_keys_%1$s.destination AND w.order_key IS NULL
+                         ORDER BY w.leased, w.seq LIMIT 1)
+                    THEN
+                        RETURN QUERY SELECT * FROM idem.take_%1$s(destination, low, here, at_most, max_attempts, lease, token);
+                    END IF;
+                END IF;
+                -- In these places, unless somebody has changed them since: who completes or gives back does not wait for this turn.
+                RETURN QUERY
+                WITH due AS MATERIALIZED (
+                    SELECT w.ctid AS place, w.due_at
+                      FROM idem.work_%1$s w
+                     WHERE w.ctid = ANY (free.places) AND w.seq = ANY (free.seqs) AND w.due_at <= here
+                       FOR UPDATE SKIP LOCKED
+                ), taken AS (
+                    UPDATE idem.work_%1$s w
+                       SET token = take_with_keys_%1$s.token, due_at = here + lease, attempt = w.attempt + 1, leased = true,
+                           errors = CASE WHEN w.leased THEN idem.noted(w.errors, w.attempt, 'the lease ran out') ELSE w.errors END
+                      FROM due
+                     WHERE w.ctid = due.place
+                    RETURNING w.*, due.due_at AS was_due_at
+                )
+                SELECT t.token, t.seq, coalesce(t.id, t.key::text), t.order_key, b.type, b.payload, b.content_type, b.headers, b.traceparent,
+                       t.attempt, t.received_at, t.errors -> -1 ->> 'error'
+                  FROM taken t LEFT JOIN idem.body_row b ON b.slice = t.body AND b.seq = t.seq
+                 ORDER BY t.was_due_at, t.seq;
+            END
+            $$;
+            COMMENT ON FUNCTION idem.take_with_keys_%1$s(integer, timestamptz, integer, integer, interval, bigint) IS 'Leases the first messages that are due, each the first of its key.';
+
+            CREATE FUNCTION idem.next_%1$s(destination integer, at_most integer, lease interval) RETURNS SETOF idem.handed_out
+            LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+            AS $$
+            DECLARE
+                here         timestamptz := clock_timestamp();
+                low          timestamptz := idem.low_mark(destination);
+                max_attempts integer := idem.max_attempts_of(destination);
+                due          record;
+            BEGIN
+                -- Locking a row draws a transaction id and writes to the log: not for a look that finds nothing.
+                LOOP
+                    SELECT count(*) > 0 AS found, bool_or(w.order_key IS NOT NULL) AS keyed, bool_or(w.attempt >= max_attempts) AS worn, min(w.due_at) AS first
+                      INTO due
+                      FROM (SELECT x.order_key, x.attempt, x.due_at FROM idem.work_%1$s x
+                             WHERE x.destination = next_%1$s.destination AND x.due_at >= low AND x.due_at <= here AND x.body IS NOT NULL
+                             ORDER BY x.due_at, x.seq LIMIT at_most) w;
+                    EXIT WHEN due.found OR low = '-infinity';
+                    low := '-infinity';
+                END LOOP;
+                PERFORM idem.note_low(destination, due.first);
+                IF due.found THEN
+                    IF due.worn THEN
+                        PERFORM idem.bury_%1$s(destination, due.first, here, at_most, max_attempts);
+                    END IF;
+                    IF due.keyed THEN
+                        RETURN QUERY SELECT * FROM idem.take_with_keys_%1$s(destination, due.first, at_most, max_attempts, lease, nextval('idem.work_token_seq'));
+                    ELSE
+                        RETURN QUERY SELECT * FROM idem.take_%1$s(destination, due.first, here, at_most, max_attempts, lease, nextval('idem.work_token_seq'));
+                    END IF;
+                END IF;
+            END
+            $$;
+            COMMENT ON FUNCTION idem.next_%1$s(integer, integer, interval) IS 'What idem_next answers while this table of work counts.';
             $ddl$, slice);
     END LOOP;
 END
 $make$;
-
--- The turn of a destination is its row, which nobody else locks for long: a message with a key is handed out by one session at a time.
-CREATE FUNCTION idem.take_with_keys(
-    slice integer, destination integer, low timestamptz, at_most integer, max_attempts integer, lease interval, token bigint
-) RETURNS SETOF idem.handed_out
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    here   timestamptz;
-    places tid[];
-    seqs   bigint[];
-    done   boolean;
-    worn   boolean;
-BEGIN
-    PERFORM 1 FROM idem.destination d WHERE d.id = take_with_keys.destination FOR NO KEY UPDATE;
-    here := clock_timestamp();
-    IF slice = 0 THEN
-        SELECT f.places, f.seqs, f.complete INTO places, seqs, done
-          FROM idem.free_to_go_0(destination, low, here, at_most, max_attempts, 10 * at_most + 500) f;
-        IF places IS NULL AND NOT done THEN
-            SELECT h.places, h.seqs, h.worn INTO places, seqs, worn FROM idem.heads_of_keys_0(destination, here, at_most, max_attempts) h;
-            IF worn THEN
-                PERFORM idem.bury_0(destination, '-infinity', here, 1000, max_attempts);
-            END IF;
-        END IF;
-        RETURN QUERY SELECT * FROM idem.take_places_0(places, seqs, here, token, here + lease);
-        IF NOT FOUND AND NOT done THEN
-            RETURN QUERY SELECT * FROM idem.take_0(destination, low, here, at_most, max_attempts, token, here + lease);
-        END IF;
-    ELSE
-        SELECT f.places, f.seqs, f.complete INTO places, seqs, done
-          FROM idem.free_to_go_1(destination, low, here, at_most, max_attempts, 10 * at_most + 500) f;
-        IF places IS NULL AND NOT done THEN
-            SELECT h.places, h.seqs, h.worn INTO places, seqs, worn FROM idem.heads_of_keys_1(destination, here, at_most, max_attempts) h;
-            IF worn THEN
-                PERFORM idem.bury_1(destination, '-infinity', here, 1000, max_attempts);
-            END IF;
-        END IF;
-        RETURN QUERY SELECT * FROM idem.take_places_1(places, seqs, here, token, here + lease);
-        IF NOT FOUND AND NOT done THEN
-            RETURN QUERY SELECT * FROM idem.take_1(destination, low, here, at_most, max_attempts, token, here + lease);
-        END IF;
-    END IF;
-END
-$$;
-COMMENT ON FUNCTION idem.take_with_keys(integer, integer, timestamptz, integer, integer, interval, bigint) IS 'Leases the first messages that are due, each the first of its key.';
 
 CREATE FUNCTION idem_next(destination text, max_messages integer DEFAULT 1, lease interval DEFAULT '30 seconds')
 RETURNS TABLE (
@@ -2195,12 +2220,7 @@ SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    d            integer;
-    slice        integer;
-    here         timestamptz;
-    look         record;
-    attempts     integer;
-    this         bigint;
+    d integer;
 BEGIN
     IF max_messages IS NULL THEN
         RAISE EXCEPTION 'max_messages must not be null' USING ERRCODE = 'null_value_not_allowed';
@@ -2213,42 +2233,10 @@ BEGIN
     d := idem.find_destination(idem_next.destination);
     IF d IS NULL THEN
         RETURN;
-    END IF;
-    slice := idem.enter_work();
-    attempts := (SELECT max_attempts FROM idem.policy_of(d));
-    here := clock_timestamp();
-    -- Locking a row draws a transaction id and writes to the log: not for a look that finds nothing.
-    IF slice = 0 THEN
-        SELECT * INTO look FROM idem.peek_0(d, '-infinity', here, max_messages, attempts);
+    ELSIF idem.enter_work() = 0 THEN
+        RETURN QUERY SELECT * FROM idem.next_0(d, max_messages, lease);
     ELSE
-        SELECT * INTO look FROM idem.peek_1(d, '-infinity', here, max_messages, attempts);
-    END IF;
-    IF NOT look.found THEN
-        RETURN;
-    END IF;
-    IF look.worn THEN
-        IF slice = 0 THEN
-            PERFORM idem.bury_0(d, look.first, here, max_messages, attempts);
-        ELSE
-            PERFORM idem.bury_1(d, look.first, here, max_messages, attempts);
-        END IF;
-    END IF;
-    this := nextval('idem.work_token_seq');
-    IF look.keyed THEN
-        RETURN QUERY
-            SELECT this, t.seq, coalesce(t.id, t.key::text), t.order_key, t.type, t.payload, t.content_type, t.headers, t.traceparent,
-                   t.attempt, t.received_at, t.errors -> -1 ->> 'error'
-              FROM idem.take_with_keys(slice, d, look.first, max_messages, attempts, lease, this) t;
-    ELSIF slice = 0 THEN
-        RETURN QUERY
-            SELECT this, t.seq, coalesce(t.id, t.key::text), t.order_key, t.type, t.payload, t.content_type, t.headers, t.traceparent,
-                   t.attempt, t.received_at, t.errors -> -1 ->> 'error'
-              FROM idem.take_0(d, look.first, here, max_messages, attempts, this, here + lease) t;
-    ELSE
-        RETURN QUERY
-            SELECT this, t.seq, coalesce(t.id, t.key::text), t.order_key, t.type, t.payload, t.content_type, t.headers, t.traceparent,
-                   t.attempt, t.received_at, t.errors -> -1 ->> 'error'
-              FROM idem.take_1(d, look.first, here, max_messages, attempts, this, here + lease) t;
+        RETURN QUERY SELECT * FROM idem.next_1(d, max_messages, lease);
     END IF;
 END
 $$;
@@ -3528,6 +3516,8 @@ COMMENT ON FUNCTION idem_next_wait(text, integer) IS 'Waits at most timeout_ms u
 COMMENT ON FUNCTION idem.key_of(text) IS 'The key of a message id. Errors: 22004, 22023.';
 COMMENT ON FUNCTION idem.find_destination(text) IS 'The number of a destination; null when nobody has used it. Errors: 22004, 22023.';
 COMMENT ON FUNCTION idem.intern_destination(text) IS 'The number of a destination, which is created when it is new. Errors: 22004, 22023, 25006.';
+COMMENT ON FUNCTION idem.low_mark(integer) IS 'Where idem_next begins to look for due messages: where this session found the first one last, or -infinity when a look at the whole is due.';
+COMMENT ON FUNCTION idem.note_low(integer, timestamptz) IS 'Keeps for idem.low_mark where the first message was.';
 COMMENT ON FUNCTION idem.tell_receivers() IS 'Has those who wait for messages told when this transaction commits.';
 COMMENT ON FUNCTION idem.fence(text, boolean) IS 'True when every transaction that held a claim when this step was first asked for has ended.';
 COMMENT ON FUNCTION idem.invalidate(oid) IS 'Makes every backend read this table again at its next claim.';
