@@ -63,7 +63,8 @@ impl Program for Proxy {
 
     fn command(&self, home: &Home) -> Result<Command> {
         let (config, users) = (home.dir().join("pgbouncer.ini"), home.dir().join("users.txt"));
-        // Users that the file does not name are looked up in the server, by the one it names.
+        // Users that the file does not name are looked up in the server, by the one it names. What a database has left idle makes
+        // room for the next one's: the server takes a hundred connections.
         let text = format!(
             "[databases]\n\
              * = host={upstream} port=5432\n\
@@ -77,6 +78,7 @@ impl Program for Proxy {
              pool_mode = transaction\n\
              max_client_conn = 500\n\
              default_pool_size = 30\n\
+             server_idle_timeout = 5\n\
              ignore_startup_parameters = extra_float_digits\n",
             upstream = self.upstream_dir.display(),
             socket_dir = home.socket_dir().display(),
