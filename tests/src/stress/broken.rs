@@ -1,4 +1,4 @@
-//! Two ways to get the rotation wrong, each of which looks right until it is put under stress.
+//! Two ways to get the rotation wrong, and one to get a lease wrong, each of which looks right until it is put under stress.
 
 use std::time::Duration;
 
@@ -50,11 +50,28 @@ BEGIN
 END
 $$";
 
-/// Creates the functions of both variants.
-pub(super) const SCHEMA: [&str; 2] = [TURN_AT_ONCE, CLAIM_BY_OWN_SNAPSHOT];
+/// Whoever says that he is done is believed: the work goes, and the claim is made once, but the token is not looked at.
+const COMPLETE_UNFENCED: &str = "
+CREATE FUNCTION complete_unfenced(id text, destination text, token bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    LOCK TABLE idem.work_0, idem.work_1 IN ROW EXCLUSIVE MODE;
+    DELETE FROM idem.work_0 w WHERE w.id = complete_unfenced.id;
+    DELETE FROM idem.work_1 w WHERE w.id = complete_unfenced.id;
+    IF NOT idem_try_claim(id, destination) THEN
+        RAISE EXCEPTION 'done by another' USING ERRCODE = '55000';
+    END IF;
+    RETURN true;
+END
+$$";
+
+/// Creates the functions of all variants.
+pub(super) const SCHEMA: [&str; 3] = [TURN_AT_ONCE, CLAIM_BY_OWN_SNAPSHOT, COMPLETE_UNFENCED];
 
 /// The name of the claim function of the second variant.
 pub const STALE_CLAIM: &str = "claim_by_own_snapshot";
+
+/// The name of the function that completes in the third variant.
+pub const UNFENCED_COMPLETE: &str = "complete_unfenced";
 
 /// Turns without opening and fence until the arena closes, in the rhythm that the retention asks for.
 pub(super) async fn turn(arena: &Arena, period: Duration) -> Result<()> {

@@ -70,6 +70,7 @@ impl Worker {
         while self.arena.is_open() {
             match self.transaction(&mut client, &statements).await {
                 Err(error) if is_conflict(&error) && self.arena.config.conflicts_allowed => {}
+                Err(error) if is_leased(&error) && self.arena.config.outside > 0 => {}
                 other => other?,
             }
         }
@@ -183,4 +184,9 @@ fn is_conflict(error: &Error) -> bool {
     error
         .as_db_error()
         .is_some_and(|refusal| matches!(refusal.code().code(), "40001" | "40P01"))
+}
+
+/// Somebody is at the message outside.
+fn is_leased(error: &Error) -> bool {
+    error.as_db_error().is_some_and(|refusal| refusal.code().code() == "55P03")
 }

@@ -1,7 +1,7 @@
 //! The rotation under stress: clients that claim, roll back and are killed while the ring turns, and a checker that says
 //! whether any message was handled twice, or lost.
 //!
-//! A checker that cannot fail proves nothing: [`broken`] holds two variants of the protocol that it has to catch.
+//! A checker that cannot fail proves nothing: [`broken`] holds variants of the protocol that it has to catch.
 
 pub mod broken;
 mod chaos;
@@ -9,6 +9,7 @@ pub mod checker;
 mod client;
 pub mod lease;
 mod line;
+pub mod outside;
 mod run;
 mod window;
 

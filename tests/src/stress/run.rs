@@ -15,7 +15,7 @@ use tokio_postgres::Error;
 use super::checker::{Answer, Handled, Look, Verdict, check, repeated};
 use super::line::{connect, expect_kill};
 use super::window::Window;
-use super::{broken, chaos, client};
+use super::{broken, chaos, client, outside};
 
 /// How often the business table is looked through while a run goes on.
 const BETWEEN_CHECKS: Duration = Duration::from_secs(2);
@@ -50,6 +50,10 @@ pub enum Goal {
 pub struct Config {
     /// How many clients claim.
     pub clients: i64,
+    /// How many work outside the transaction: see [`outside`].
+    pub outside: i64,
+    /// The function that completes a lease: `idem_complete` or a broken one.
+    pub complete_function: String,
     /// How long the ring keeps claims.
     pub retention: Duration,
     /// The function that claims: `idem_try_claim` or a broken one.
@@ -79,6 +83,8 @@ pub struct Config {
 pub struct Outcome {
     /// What the checker says.
     pub verdict: Verdict,
+    /// What it says of the work outside the transaction.
+    pub outside: outside::Verdict,
     /// How often the ring turned.
     pub turns: i64,
     /// Rows of the business table.
@@ -112,6 +118,7 @@ pub(super) struct Arena {
     pub url: String,
     pub window: Window,
     pub counts: Counts,
+    pub turns: outside::Turns,
     open: AtomicBool,
     committed: Mutex<VecDeque<Handled>>,
 }
@@ -143,6 +150,7 @@ pub async fn run(cluster: Arc<Cluster>, config: Config) -> Result<Outcome> {
         url,
         cluster,
         counts: Counts::default(),
+        turns: outside::Turns::default(),
         open: AtomicBool::new(true),
         committed: Mutex::default(),
         config,
@@ -153,7 +161,14 @@ pub async fn run(cluster: Arc<Cluster>, config: Config) -> Result<Outcome> {
     for number in 0..arena.config.clients {
         clients.spawn(client::work(Arc::clone(&arena), number));
     }
+    let mut outsiders = JoinSet::new();
+    for number in 0..arena.config.outside {
+        outsiders.spawn(outside::work(Arc::clone(&arena), arena.config.clients + number));
+    }
     let mut helpers = JoinSet::new();
+    if arena.config.outside > 0 {
+        helpers.spawn(outside::turn(Arc::clone(&arena)));
+    }
     helpers.spawn(rotate(Arc::clone(&arena)));
     if arena.config.kills {
         helpers.spawn(chaos::strike(Arc::clone(&arena)));
@@ -165,15 +180,29 @@ pub async fn run(cluster: Arc<Cluster>, config: Config) -> Result<Outcome> {
 
     let reached = reach_goal(&arena, began).await;
     arena.open.store(false, Ordering::Relaxed);
-    let answers: Vec<Answer> = clients.join_all().await.into_iter().collect::<Result<Vec<_>>>()?.concat();
+    let mut answers: Vec<Answer> = clients.join_all().await.into_iter().collect::<Result<Vec<_>>>()?.concat();
+    let mut told = outside::together(outsiders.join_all().await.into_iter().collect::<Result<Vec<_>>>()?);
+    answers.append(&mut told.answers);
     helpers.join_all().await.into_iter().collect::<Result<()>>()?;
     let looks = auditor.await??;
     reached?;
 
     let observer = connect(&arena.url).await?;
+    let mut of_the_outside = outside::Verdict::default();
+    if arena.config.outside > 0 {
+        outside::drain(&observer).await?;
+        of_the_outside = outside::check(&told, &handled(&observer).await?, retention);
+        of_the_outside.work_turns = arena.turns.work.load(Ordering::Relaxed);
+        of_the_outside.body_steps = arena.turns.bodies.load(Ordering::Relaxed);
+        of_the_outside.dead_letters = observer
+            .query_one("SELECT count(*) FROM idem.dead_letter", &[])
+            .await?
+            .try_get(0)?;
+    }
     let handled = handled(&observer).await?;
     Ok(Outcome {
         verdict: check(&handled, &answers, &looks, retention),
+        outside: of_the_outside,
         turns: turns(&observer).await?,
         handled: handled.len(),
         duplicates: answers.iter().filter(|answer| !answer.claimed).count(),
@@ -203,6 +232,9 @@ async fn prepare(cluster: &Cluster, config: &Config) -> Result<()> {
         .await?;
     for function in broken::SCHEMA {
         client.batch_execute(function).await?;
+    }
+    if config.outside > 0 {
+        client.batch_execute(outside::SCHEMA).await?;
     }
     // The order keeps short <= standard <= long all the time.
     for (ring, share) in [("short", 0.5), ("standard", 1.0), ("long", 1.5)] {
@@ -339,6 +371,8 @@ impl Config {
     pub fn healthy(goal: Goal) -> Self {
         Self {
             clients: 12,
+            outside: 0,
+            complete_function: "idem_complete".to_owned(),
             retention: Duration::from_millis(800),
             claim_function: "idem_try_claim".to_owned(),
             work_before_claims: 40,
@@ -350,6 +384,32 @@ impl Config {
             goal,
             deadline: Duration::from_secs(400),
             seed: 20_26,
+        }
+    }
+
+    /// The protocol as it is, half of the clients outside the transaction.
+    #[must_use]
+    pub fn outside(goal: Goal) -> Self {
+        Self {
+            clients: 5,
+            outside: 7,
+            work_before_claims: 10,
+            work_between_claims: 4,
+            ..Self::healthy(goal)
+        }
+    }
+
+    /// Leases whose token is not looked at.
+    #[must_use]
+    pub fn without_tokens() -> Self {
+        Self {
+            complete_function: broken::UNFENCED_COMPLETE.to_owned(),
+            kills: false,
+            moves: false,
+            ..Self::outside(Goal::Turns {
+                at_least: 1,
+                run_for: Duration::from_secs(8),
+            })
         }
     }
 

@@ -1,6 +1,6 @@
 //! I1 under rotation: once means once while the ring turns, sessions are killed and the server crashes.
 //!
-//! The same checker has to catch two broken variants of the protocol.
+//! The same checker has to catch the broken variants of the protocol.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +45,42 @@ async fn i1_the_checker_catches_a_state_read_by_the_transactions_own_snapshot() 
     caught("own snapshot", Config::by_own_snapshot()).await
 }
 
+/// Leases, received messages and journalled calls beside the claims, of the same messages, while the tables of work turn too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i1_i4_i6_once_and_nothing_lost_with_leases_and_durable_messages_mixed_in() -> Result<()> {
+    let config = Config::outside(Goal::Turns {
+        at_least: 20,
+        run_for: Duration::from_secs(30),
+    });
+    let cluster = Arc::new(config.cluster("stress-outside")?);
+    let outcome = run(Arc::clone(&cluster), config).await?;
+    report("outside", &outcome);
+    assert!(outcome.verdict.is_clean(), "{}", outcome.verdict);
+    assert!(outcome.outside.is_clean(), "{}", outcome.outside);
+
+    let outside = &outcome.outside;
+    assert!(
+        outside.leases > 200 && outside.completed > 50 && outside.calls > 50 && outside.received > 50,
+        "{outside}"
+    );
+    assert!(outside.work_turns >= 1 && outside.body_steps >= 1, "{outside}");
+    assert!(outcome.handled > 300 && outcome.duplicates > 100, "{outcome:?}");
+    assert!(outcome.crashed >= 1 && outcome.terminated >= 10, "{outcome:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i1_the_checker_catches_a_lease_whose_token_is_not_looked_at() -> Result<()> {
+    let config = Config::without_tokens();
+    let cluster = Arc::new(config.cluster("stress-unfenced")?);
+    let outcome = run(cluster, config).await?;
+    report("without tokens", &outcome);
+    assert!(!outcome.outside.zombies.is_empty(), "{}", outcome.outside);
+    // Caught for what it is: the claim is made once all the same.
+    assert!(outcome.verdict.is_clean(), "{}", outcome.verdict);
+    Ok(())
+}
+
 async fn caught(name: &str, config: Config) -> Result<()> {
     let cluster = Arc::new(config.cluster("stress-broken")?);
     let outcome = run(cluster, config).await?;
@@ -71,4 +107,7 @@ fn report(name: &str, outcome: &Outcome) {
         outcome.moved,
         outcome.verdict
     );
+    if outcome.outside.leases > 0 {
+        println!("  {}", outcome.outside);
+    }
 }
