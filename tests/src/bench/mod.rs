@@ -7,6 +7,7 @@
 
 mod batch;
 mod broker;
+mod durable;
 mod footprint;
 mod ground;
 mod idem;
@@ -54,6 +55,7 @@ pub fn run(options: &Options) -> Result<bool> {
             Part::F => process::run(&install, options)?,
             Part::G => broker::consume(&install, options)?,
             Part::H => broker::publish(&install, options)?,
+            Part::I => durable::run(&install, options)?,
         };
         for table in tables {
             println!("\n{table}");

@@ -23,10 +23,22 @@ pub enum Part {
     G,
     /// The relay to RabbitMQ and NATS, against a publisher that reads from memory
     H,
+    /// The durable inbox against graphile-worker, pg-boss and pg-transactional-outbox (needs Node.js' npm)
+    I,
 }
 
 impl Part {
-    const ALL: [Self; 8] = [Self::A, Self::B, Self::C, Self::D, Self::E, Self::F, Self::G, Self::H];
+    const ALL: [Self; 9] = [
+        Self::A,
+        Self::B,
+        Self::C,
+        Self::D,
+        Self::E,
+        Self::F,
+        Self::G,
+        Self::H,
+        Self::I,
+    ];
 }
 
 /// The command line.

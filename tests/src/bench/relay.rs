@@ -96,7 +96,7 @@ impl Relay {
 }
 
 /// The columns of a row as text; NULL is empty.
-fn row_columns(mut row: &[u8]) -> impl Iterator<Item = Result<&str>> {
+pub fn row_columns(mut row: &[u8]) -> impl Iterator<Item = Result<&str>> {
     std::iter::from_fn(move || {
         let (length, rest) = row.split_first_chunk::<4>()?;
         let length = usize::try_from(i32::from_be_bytes(*length)).unwrap_or(0);

@@ -1,0 +1,26 @@
+// node main.mjs SYSTEM setup|enqueue|drain [FROM] [COUNT]: does it and prints what the benchmark has to know as JSON.
+// The server is that of PGHOST, PGUSER and PGDATABASE.
+
+import * as graphileWorker from "./graphile-worker.mjs";
+import pgBoss from "./pg-boss.mjs";
+import * as transactionalOutbox from "./pg-transactional-outbox.mjs";
+
+const SYSTEMS = {
+  "graphile-worker": () => graphileWorker,
+  "pg-boss": () => pgBoss(false),
+  "pg-boss-transactional": () => pgBoss(true),
+  "pg-transactional-outbox": () => transactionalOutbox,
+};
+
+const [name, command, from, count] = process.argv.slice(2);
+const system = SYSTEMS[name]();
+let seconds = 0;
+const clock = async (part) => {
+  const start = process.hrtime.bigint();
+  await part();
+  seconds = Number(process.hrtime.bigint() - start) / 1e9;
+};
+if (command === "setup") await system.setup();
+else if (command === "enqueue") await system.enqueue(Number(from), Number(count), clock);
+else await system.drain(Number(count));
+console.log(JSON.stringify({ seconds, settings: system.settings, left: system.left }));

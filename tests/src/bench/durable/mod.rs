@@ -1,0 +1,292 @@
+//! The durable inbox against the queues of npm: the same jobs, sent, worked on and completed, on the same server in one run.
+//!
+//! Each system has a database of its own, with the same business table in it. A job is done when its fact is there; every
+//! drain ends with the count: each job once, and nothing left in the queue.
+
+mod facts;
+mod npm;
+mod ours;
+
+use anyhow::{Context, Result};
+use idem_cluster::{Cluster, Install};
+
+use super::ground;
+use super::options::Options;
+use super::report::{Rounds, Table, Target, median};
+use super::wire::Session;
+use facts::{Cpu, Facts};
+use npm::Npm;
+use ours::Way;
+
+/// Jobs that are handled at once, in every system; `job.mjs` has it too.
+const WORKERS: usize = 8;
+/// Messages that are sent together, in every system; the programs have it too.
+const SENT_TOGETHER: usize = 100;
+
+/// Who does the jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum System {
+    Idem(Way),
+    /// As `main.mjs` calls it.
+    Npm(&'static str),
+}
+
+const SYSTEMS: [System; 6] = [
+    System::Idem(Way::Singly),
+    System::Idem(Way::InBatches),
+    System::Npm("graphile-worker"),
+    System::Npm("pg-boss"),
+    System::Npm("pg-boss-transactional"),
+    System::Npm("pg-transactional-outbox"),
+];
+
+impl System {
+    fn is_ours(self) -> bool {
+        matches!(self, Self::Idem(_))
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Idem(Way::Singly) => "idem, a transaction per job",
+            Self::Idem(Way::InBatches) => "idem, a transaction per 100 jobs",
+            Self::Npm("graphile-worker") => "graphile-worker (job and completion apart)",
+            Self::Npm("pg-boss") => "pg-boss (jobs and completion apart)",
+            Self::Npm("pg-boss-transactional") => "pg-boss, a transaction per 100 jobs",
+            Self::Npm("pg-transactional-outbox") => "pg-transactional-outbox, a transaction per job",
+            Self::Npm(other) => other,
+        }
+    }
+
+    fn database(self) -> &'static str {
+        match self {
+            Self::Idem(way) => way.destination(),
+            Self::Npm(name) => name,
+        }
+    }
+
+    fn has_target(self, times: f64) -> Target {
+        if self.is_ours() {
+            Target::AtLeast(times)
+        } else {
+            Target::None
+        }
+    }
+}
+
+/// What one system did in one round.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    enqueued: f64,
+    processed: f64,
+    whole: f64,
+    cpu_us: f64,
+}
+
+pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
+    let npm = Npm::install()?;
+    // One of them follows the WAL.
+    let cluster = ground::start(install, "bench-durable", &[("wal_level", "logical")])?;
+    let mut bench = Bench {
+        npm,
+        cluster: &cluster,
+        settings: Vec::new(),
+        sent: 0,
+        jobs: options.sized(20_000, 1_000),
+    };
+    for system in SYSTEMS {
+        bench.set_up(system)?;
+    }
+    let free = bench.rounds(options.rounds())?;
+    let holders = SYSTEMS
+        .iter()
+        .map(|system| hold(&cluster, system.database()))
+        .collect::<Result<Vec<_>>>()?;
+    eprintln!("holding a transaction open in each database");
+    // Not counted: tens of thousands of jobs go by before it is measured what that has done.
+    let warm = options.sized(2, 1);
+    let held = bench.rounds(warm + options.rounds())?;
+    for mut holder in holders {
+        // It was there all the time.
+        holder.run("SELECT count(*) FROM holder")?;
+        holder.run("ROLLBACK")?;
+    }
+    let held: Vec<_> = held.into_iter().map(|mut rounds| rounds.split_off(warm)).collect();
+    let mut tables = compare(&free);
+    if let Some(table) = tables.first_mut() {
+        bench.describe(table)?;
+    }
+    tables.push(flatness(&free, &held, warm, &bench));
+    Ok(tables)
+}
+
+/// A transaction with a snapshot and an id that nobody may clean up behind.
+fn hold(cluster: &Cluster, database: &str) -> Result<Session> {
+    let mut holder = Session::connect(cluster, database)?;
+    holder.run("BEGIN ISOLATION LEVEL REPEATABLE READ")?;
+    holder.run("INSERT INTO holder SELECT count(*) FROM holder")?;
+    Ok(holder)
+}
+
+/// Everything that a round needs.
+struct Bench<'a> {
+    npm: Npm,
+    cluster: &'a Cluster,
+    settings: Vec<String>,
+    /// The number of the next message.
+    sent: u64,
+    jobs: u64,
+}
+
+impl Bench<'_> {
+    fn set_up(&mut self, system: System) -> Result<()> {
+        let database = system.database();
+        self.cluster.run("createdb", [database], &[])?;
+        let mut session = Session::connect(self.cluster, database)?;
+        Facts::create(&mut session)?;
+        session.run("CREATE TABLE holder (n int8)")?;
+        let settings = match system {
+            System::Idem(way) => {
+                session.run("CREATE EXTENSION idem")?;
+                way.settings()
+            }
+            System::Npm(name) => self.npm.set_up(self.cluster, name, database)?,
+        };
+        self.settings.push(format!("{}: {settings}", system.name()));
+        Ok(())
+    }
+
+    /// All systems in turns; what each did in each round.
+    fn rounds(&mut self, rounds: usize) -> Result<Vec<Vec<Round>>> {
+        let mut all = vec![Vec::new(); SYSTEMS.len()];
+        for round in 0..rounds {
+            for turn in 0..SYSTEMS.len() {
+                // Nobody always runs on what the same other has warmed or worn.
+                let index = (turn + round) % SYSTEMS.len();
+                let figures = self.round(SYSTEMS[index]).with_context(|| SYSTEMS[index].name())?;
+                eprintln!(
+                    "{}: sent {:.0}/s, done {:.0}/s, {:.0} us of the server",
+                    SYSTEMS[index].name(),
+                    figures.enqueued,
+                    figures.processed,
+                    figures.cpu_us
+                );
+                all[index].push(figures);
+            }
+        }
+        Ok(all)
+    }
+
+    fn round(&mut self, system: System) -> Result<Round> {
+        let jobs = self.jobs;
+        let first = self.sent;
+        self.sent += jobs;
+        let before = Cpu::of(self.cluster)?;
+        let (enqueueing, left) = match system {
+            System::Idem(way) => (way.enqueue(self.cluster, first, jobs)?, way.left()),
+            System::Npm(name) => self.npm.enqueue(self.cluster, name, system.database(), first, jobs)?,
+        };
+        match system {
+            System::Idem(way) => way.drain(self.cluster, jobs)?,
+            System::Npm(name) => self.npm.drain(self.cluster, name, system.database(), jobs)?,
+        }
+        let cpu_us = before.us_since(self.cluster)? / jobs as f64;
+        let mut session = Session::connect(self.cluster, system.database())?;
+        let processing = Facts::take(&mut session, first, jobs)?;
+        let left: u64 = session.value(&left)?;
+        anyhow::ensure!(left == 0, "{left} jobs are left");
+        Ok(Round {
+            enqueued: jobs as f64 / enqueueing,
+            processed: jobs as f64 / processing,
+            whole: jobs as f64 / (enqueueing + processing),
+            cpu_us,
+        })
+    }
+
+    fn describe(&self, table: &mut Table) -> Result<()> {
+        table.note(format!(
+            "{} messages of 200 bytes a round, sent {SENT_TOGETHER} at a time by {WORKERS} producers, then handled by {WORKERS} workers: one INSERT of a fact for each job",
+            self.jobs
+        ));
+        table.note("from the first fact to the last by the server's clock; every job was done exactly once in every round, and no queue has kept one");
+        for settings in &self.settings {
+            table.note(settings);
+        }
+        let mut session = Session::connect(self.cluster, SYSTEMS[0].database())?;
+        table.note(ground::settings(&mut session)?);
+        Ok(())
+    }
+}
+
+/// Each system against the best of the others in the same round.
+fn compare(all: &[Vec<Round>]) -> Vec<Table> {
+    type Figure = fn(&Round) -> f64;
+    let parts: [(&str, Figure, Option<f64>); 3] = [
+        ("(i) Sent, durably, messages/s", |round| round.enqueued, None),
+        ("(i) Worked on and completed, jobs/s", |round| round.processed, Some(3.0)),
+        ("(i) Both, a job's whole way, jobs/s", |round| round.whole, Some(3.0)),
+    ];
+    let rounds = all.first().map_or(0, Vec::len);
+    let mut tables: Vec<_> = parts
+        .into_iter()
+        .map(|(title, figure, times)| {
+            let best: Vec<f64> = (0..rounds)
+                .map(|round| {
+                    SYSTEMS
+                        .iter()
+                        .zip(all)
+                        .filter(|(system, _)| !system.is_ours())
+                        .map(|(_, rounds)| figure(&rounds[round]))
+                        .fold(0.0, f64::max)
+                })
+                .collect();
+            let mut table = Table::new(title, ["this one", "best of theirs"]);
+            for (system, rounds) in SYSTEMS.iter().zip(all) {
+                let figures = Rounds {
+                    ours: rounds.iter().map(figure).collect(),
+                    theirs: best.clone(),
+                };
+                table.rounds(
+                    system.name(),
+                    &figures,
+                    times.map_or(Target::None, |times| system.has_target(times)),
+                );
+            }
+            table
+        })
+        .collect();
+    let least = |all: &[Vec<Round>]| {
+        all.iter()
+            .zip(SYSTEMS)
+            .filter(|(_, system)| !system.is_ours())
+            .map(|(rounds, _)| median(&rounds.iter().map(|round| round.cpu_us).collect::<Vec<_>>()))
+            .fold(f64::INFINITY, f64::min)
+    };
+    let mut cpu = Table::new("(i) The server's processor time a job, us", ["this one", "least of theirs"]);
+    for (system, rounds) in SYSTEMS.iter().zip(all) {
+        let ours = median(&rounds.iter().map(|round| round.cpu_us).collect::<Vec<_>>());
+        cpu.pair(system.name(), ours, least(all), Target::None);
+    }
+    tables.push(cpu);
+    tables
+}
+
+/// Each system against itself before the transaction was held.
+fn flatness(free: &[Vec<Round>], held: &[Vec<Round>], warm: usize, bench: &Bench<'_>) -> Table {
+    let mut table = Table::new(
+        "(i) With a transaction held open in another session, against before: worked on and completed, jobs/s",
+        ["with", "before"],
+    );
+    table.note(format!(
+        "REPEATABLE READ, has read and written, in the same database; {} jobs of each system went by before the first round that counts, {} in all",
+        bench.jobs * warm as u64,
+        bench.jobs * (warm + held.first().map_or(0, Vec::len)) as u64,
+    ));
+    for (system, (free, held)) in SYSTEMS.iter().zip(free.iter().zip(held)) {
+        let figures = Rounds {
+            ours: held.iter().map(|round| round.processed).collect(),
+            theirs: free.iter().map(|round| round.processed).collect(),
+        };
+        table.rounds(system.name(), &figures, system.has_target(0.95));
+    }
+    table
+}

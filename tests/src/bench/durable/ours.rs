@@ -1,0 +1,183 @@
+//! idem's side: received, handed out in batches under a lease, claimed with the business.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use idem_cluster::Cluster;
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::facts::message;
+use super::{SENT_TOGETHER, WORKERS};
+use crate::bench::relay::row_columns;
+use crate::bench::wire::Session;
+
+/// Messages that one idem_next leases.
+const LEASED_TOGETHER: usize = 100;
+
+const RECEIVE: &str = "SELECT count(*) FILTER (WHERE idem_receive((m->>'id')::uuid, $2, m->'payload'))
+                         FROM jsonb_array_elements($1::jsonb) m";
+
+const WORK: [(&str, &str); 4] = [
+    (
+        "next",
+        "SELECT id, convert_from(payload, 'UTF8') FROM idem_next($1, $2::integer)",
+    ),
+    (
+        "claimed business",
+        "INSERT INTO fact (job, account, amount) SELECT $3, $4, $5 WHERE idem_try_claim($1::uuid, $2)",
+    ),
+    ("claims", "SELECT true = ALL (idem_try_claim_batch($1::uuid[], $2))"),
+    ("business", "INSERT INTO fact (job, account, amount) VALUES ($1, $2, $3)"),
+];
+
+/// How many jobs share a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Singly,
+    /// All that were leased together.
+    InBatches,
+}
+
+/// A message that is leased: its id and what it says.
+type Job = (String, Value);
+
+impl Way {
+    /// What the messages are for; also the name of the database.
+    pub fn destination(self) -> &'static str {
+        match self {
+            Self::Singly => "idem-singly",
+            Self::InBatches => "idem-in-batches",
+        }
+    }
+
+    pub fn settings(self) -> String {
+        let transaction = match self {
+            Self::Singly => "each job: the business with `WHERE idem_try_claim(..)`, one statement",
+            Self::InBatches => "BEGIN, idem_try_claim_batch, the business of each, COMMIT",
+        };
+        format!("idem_receive {SENT_TOGETHER} in one statement; idem_next {LEASED_TOGETHER}; {transaction}")
+    }
+
+    /// How many messages are not completed.
+    pub fn left(self) -> String {
+        let destination = self.destination();
+        format!("SELECT coalesce(sum(waiting + leased), 0)::int8 FROM idem.waiting_messages WHERE destination = '{destination}'")
+    }
+
+    /// Sends these messages; how long that took.
+    pub fn enqueue(self, cluster: &Cluster, first: u64, jobs: u64) -> Result<f64> {
+        let end = first + jobs;
+        let next = AtomicU64::new(first);
+        at_once(self.sessions(cluster, &[("receive", RECEIVE)])?, |session| {
+            let from = next.fetch_add(SENT_TOGETHER as u64, Ordering::Relaxed);
+            if from >= end {
+                return Ok(false);
+            }
+            let messages: Value = (from..end.min(from + SENT_TOGETHER as u64))
+                .map(|n| serde_json::json!({ "id": Uuid::new_v4(), "payload": message(n) }))
+                .collect();
+            let new = session.execute("receive", &[&messages.to_string(), self.destination()])?;
+            let sent = messages.as_array().map_or(0, Vec::len).to_string();
+            ensure!(new.text() == Some(&sent), "{:?} of {sent} messages were new", new.text());
+            Ok(true)
+        })
+    }
+
+    /// Works on so many jobs.
+    pub fn drain(self, cluster: &Cluster, jobs: u64) -> Result<()> {
+        let done = AtomicU64::new(0);
+        at_once(self.sessions(cluster, &WORK)?, |session| {
+            let batch = self.next(session)?;
+            match self {
+                Self::Singly => batch.iter().try_for_each(|job| self.work_on_one(session, job))?,
+                Self::InBatches => self.work_on_all(session, &batch)?,
+            }
+            done.fetch_add(batch.len() as u64, Ordering::Relaxed);
+            Ok(done.load(Ordering::Relaxed) < jobs)
+        })?;
+        Ok(())
+    }
+
+    /// Leases messages.
+    fn next(self, session: &mut Session) -> Result<Vec<Job>> {
+        let mut batch = Vec::new();
+        session.execute_each("next", &[self.destination(), &LEASED_TOGETHER.to_string()], |row| {
+            let mut columns = row_columns(row.buffer());
+            let id = columns.next().context("no id")??.to_owned();
+            let payload = serde_json::from_str(columns.next().context("no payload")??)?;
+            batch.push((id, payload));
+            Ok(())
+        })?;
+        Ok(batch)
+    }
+
+    fn work_on_one(self, session: &mut Session, (id, payload): &Job) -> Result<()> {
+        let [job, account, amount] = business(payload);
+        let answer = session.execute("claimed business", &[id, self.destination(), &job, &account, &amount])?;
+        ensure!(answer.rows == 1, "{id} was claimed before");
+        Ok(())
+    }
+
+    fn work_on_all(self, session: &mut Session, jobs: &[Job]) -> Result<()> {
+        if jobs.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<&str> = jobs.iter().map(|(id, _)| id.as_str()).collect();
+        session.run("BEGIN")?;
+        let answer = session.execute("claims", &[&format!("{{{}}}", ids.join(",")), self.destination()])?;
+        ensure!(answer.is_true(), "one of {} was claimed before", ids.len());
+        for (_, payload) in jobs {
+            let [job, account, amount] = business(payload);
+            session.execute("business", &[&job, &account, &amount])?;
+        }
+        session.run("COMMIT")?;
+        Ok(())
+    }
+
+    /// A session for each worker, with these statements prepared.
+    fn sessions(self, cluster: &Cluster, statements: &[(&str, &str)]) -> Result<Vec<Session>> {
+        (0..WORKERS)
+            .map(|_| {
+                let mut session = Session::connect(cluster, self.destination())?;
+                for (name, sql) in statements {
+                    session.prepare(name, sql)?;
+                }
+                Ok(session)
+            })
+            .collect()
+    }
+}
+
+/// The parameters of the business.
+fn business(payload: &Value) -> [String; 3] {
+    ["job", "account", "amount"].map(|name| payload[name].to_string())
+}
+
+/// The same on every session, each in its own thread and again and again, until it answers that there is no more; the seconds until
+/// all have ended. When one fails the others end too.
+fn at_once(sessions: Vec<Session>, step: impl Fn(&mut Session) -> Result<bool> + Sync) -> Result<f64> {
+    let failed = AtomicBool::new(false);
+    let worker = &|mut session: Session| -> Result<()> {
+        while !failed.load(Ordering::Relaxed) {
+            let more = step(&mut session).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+            if !more {
+                break;
+            }
+        }
+        Ok(())
+    };
+    let start = Instant::now();
+    thread::scope(|scope| {
+        let workers: Vec<_> = sessions
+            .into_iter()
+            .map(|session| scope.spawn(move || worker(session)))
+            .collect();
+        for worker in workers {
+            worker.join().map_err(|_| anyhow!("a worker panicked"))??;
+        }
+        Ok(start.elapsed().as_secs_f64())
+    })
+}
