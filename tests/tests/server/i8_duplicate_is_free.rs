@@ -8,7 +8,7 @@ use idem_cluster::{Cluster, Install};
 use idem_tests::harness::{Database, Session};
 
 /// Every way to meet a duplicate: one call each, with its answer.
-const DUPLICATES: [(&str, &str); 9] = [
+const DUPLICATES: [(&str, &str); 15] = [
     ("idem_try_claim('m1'::text, 'orders')", "f"),
     ("idem_try_claim('0192f3a4-0000-7abc-8def-0123456789ab'::uuid, 'orders')", "f"),
     ("idem_try_claim_batch(ARRAY['m2', 'm1', 'm1'], 'orders')", "{f,f,f}"),
@@ -21,6 +21,13 @@ const DUPLICATES: [(&str, &str); 9] = [
     (r"(idem_claim('m1', 'orders', fingerprint => '\x02')).outcome", "mismatch"),
     (r#"idem_try_record('m2', 'orders', '{"topic": "t", "payload": 1}')"#, "f"),
     ("(idem_effects('m2', 'orders')).topic", "t"),
+    // Claimed, received and waiting, leased.
+    ("idem_receive('m1', 'orders', '1'::jsonb)", "f"),
+    ("idem_receive('waiting', 'orders', '1'::jsonb)", "f"),
+    ("idem_receive('leased', 'orders', '1'::jsonb)", "f"),
+    ("(idem_acquire('m1', 'orders')).outcome", "duplicate"),
+    ("(idem_acquire('leased', 'orders')).outcome", "in_progress"),
+    ("(idem_begin_call('m1', 'orders', 'charge')).response", "7"),
 ];
 
 /// Nothing else may write here: a server of its own, without workers.
@@ -39,6 +46,10 @@ async fn quiet() -> Result<(Database, Session)> {
             r#"SELECT idem_claim('m1', 'orders', fingerprint => '\x01');
                SELECT idem_try_record('m2', 'orders', '{"topic": "t", "payload": 1}');
                SELECT idem_try_claim('0192f3a4-0000-7abc-8def-0123456789ab'::uuid, 'orders');
+               SELECT idem_receive('waiting', 'orders', '1'::jsonb);
+               SELECT idem_acquire('leased', 'orders', '1 day');
+               SELECT idem_begin_call('m1', 'orders', 'charge');
+               SELECT idem_finish_call('m1', 'orders', 'charge', '7');
                CREATE TABLE business (n integer)"#,
         )
         .await?;
