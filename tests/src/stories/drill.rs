@@ -1,6 +1,6 @@
 //! A story told again and again, with the worker killed at another point each time.
 
-use std::{fmt, net::SocketAddr, path::Path, sync::Arc};
+use std::{fmt, net::SocketAddr, path::Path, sync::Arc, time::Instant};
 
 use anyhow::{Context, Result, bail};
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -9,7 +9,7 @@ use super::{
     fate::{Fate, Moment, Point},
     line::{Line, Server},
     speech::Tongue,
-    work::Role,
+    work::{LEASE, Role},
     worker::{Ending, Worker},
 };
 use crate::harness::Database;
@@ -19,6 +19,9 @@ const AT_ONCE: usize = 12;
 
 /// How often a message is delivered before something must be wrong.
 const MOST_DELIVERIES: usize = 20;
+
+/// How often a run is repeated that was too slow.
+const MOST_REPEATS: usize = 8;
 
 /// What is needed to tell a story.
 pub struct Drill<'d> {
@@ -50,32 +53,60 @@ impl Drill<'_> {
     /// # Errors
     /// When a worker fails, or a message is never done.
     pub async fn every_point(&self) -> Result<Vec<Outcome>> {
-        let undisturbed = self.tell(None).await?;
-        let points = (0..undisturbed.turns.len()).flat_map(|turn| {
+        let undisturbed = self.undisturbed().await?;
+        let points = undisturbed.turns.iter().enumerate().flat_map(|(turn, said)| {
             let moments = [Moment::Unsaid, Moment::Torn, Moment::Unheard, Moment::Heard];
-            moments.map(|moment| Point { turn, moment })
+            moments.map(|moment| (Point { turn, moment }, said.clone()))
         });
         let told = stream::iter(points)
-            .map(|point| self.tell(Some(point)))
+            .map(|(point, said)| self.tell_at(point, said))
             .buffered(AT_ONCE)
             .try_collect::<Vec<_>>();
-        Ok([vec![undisturbed], told.await?].concat())
+        let told = told.await?.concat();
+        Ok([vec![undisturbed], told].concat())
+    }
+
+    /// In a slow run the lease is renewed besides, which is none of the steps.
+    async fn undisturbed(&self) -> Result<Outcome> {
+        for number in 1.. {
+            let started = Instant::now();
+            let outcome = self.tell(None, &format!("undisturbed-{number}")).await?;
+            if started.elapsed() < LEASE / 3 || number == MOST_REPEATS {
+                return Ok(outcome);
+            }
+        }
+        bail!("there is always a last run")
+    }
+
+    /// One message for a point, and others when the worker was slow, renewed its lease, and so was killed at something else.
+    async fn tell_at(&self, point: Point, said: String) -> Result<Vec<Outcome>> {
+        let mut outcomes = Vec::new();
+        for number in 1..=MOST_REPEATS {
+            let Point { turn, moment } = point;
+            let message = format!("{turn:02} {moment} {number}").replace([' ', ','], "-");
+            let outcome = self.tell(Some(point), &message).await?;
+            let is_there = outcome.said() == Some(&said);
+            outcomes.push(outcome);
+            if is_there {
+                break;
+            }
+        }
+        Ok(outcomes)
     }
 
     /// Delivers a message until it is done; the first worker dies there.
-    async fn tell(&self, point: Option<Point>) -> Result<Outcome> {
-        let message = match point {
-            None => "undisturbed".to_owned(),
-            Some(Point { turn, moment }) => format!("{turn:02} {moment}").replace([' ', ','], "-"),
-        };
-        let (mut ending, turns) = self.deliver(&message, point).await?;
+    async fn tell(&self, point: Option<Point>, message: &str) -> Result<Outcome> {
+        let (mut ending, turns) = self.deliver(message, point).await?;
         for _ in 0..MOST_DELIVERIES {
             match ending {
-                Ending::Done => return Ok(Outcome { message, point, turns }),
+                Ending::Done => {
+                    let message = message.to_owned();
+                    return Ok(Outcome { message, point, turns });
+                }
                 Ending::Killed => {}
                 Ending::Failed(status) => bail!("{}, message {message}: a worker failed ({status})", self.role),
             }
-            ending = self.deliver(&message, None).await?.0;
+            ending = self.deliver(message, None).await?.0;
         }
         bail!(
             "{}, message {message}: not done after {MOST_DELIVERIES} deliveries",

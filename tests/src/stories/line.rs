@@ -43,9 +43,11 @@ impl Line {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let listening = tokio::spawn(async move {
+            let mut number = 0;
             while let Ok((client, _)) = listener.accept().await {
+                number += 1;
                 let call = Call {
-                    name,
+                    name: format!("{name} {number}"),
                     ear: Ear::new(tongue),
                     fate: Arc::clone(&fate),
                 };
@@ -84,7 +86,7 @@ impl Server {
 
 /// One connection.
 struct Call {
-    name: &'static str,
+    name: String,
     ear: Ear,
     fate: Arc<Fate>,
 }

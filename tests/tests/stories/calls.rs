@@ -109,7 +109,10 @@ impl Told {
             .enumerate()
             .skip_while(|(_, name)| !name.contains(said));
         let effective = match turns.next() {
-            Some((_, name)) if name.starts_with("database") => turns.find(|(_, name)| name.ends_with("COMMIT")),
+            Some((_, name)) if name.starts_with("database") => {
+                let commit = format!("{}: COMMIT", name.split(':').next().unwrap_or_default());
+                turns.find(|(_, name)| **name == commit)
+            }
             outside => outside,
         };
         effective.is_some_and(|(turn, _)| turn < killed.turn || turn == killed.turn && killed.moment >= Moment::Unheard)
