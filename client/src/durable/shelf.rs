@@ -122,7 +122,8 @@ impl Shelf {
     /// Whether more should be fetched.
     pub(super) fn wants(&self) -> bool {
         let state = self.state();
-        !self.is_one_alone(&state) && state.waiting.len() <= usize::try_from(self.desk.batch / 2).unwrap_or(0)
+        let has_suspect = state.waiting.iter().any(is_suspect);
+        !self.is_one_alone(&state) && !has_suspect && state.waiting.len() <= usize::try_from(self.desk.batch / 2).unwrap_or(0)
     }
 
     /// It is settled, or nobody will do so: its lease is not renewed any more.
@@ -144,6 +145,10 @@ impl Shelf {
             select! {
                 () = self.is_closed.cancelled() => return Ok(()),
                 () = self.wanted.notified() => {}
+            }
+            // It was wanted some time ago; meanwhile a suspect may be in hand.
+            if !self.wants() {
+                continue;
             }
             while !self.is_closed.is_cancelled() && !self.fetch().await? {
                 select! {

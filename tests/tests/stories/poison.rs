@@ -1,17 +1,17 @@
 //! Messages that kill whoever handles them.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
 use anyhow::{Result, ensure};
 use idem_tests::{
-    harness::{Database, Session},
+    harness::{Database, Session, until},
     stories::{
-        Ending, Fate,
+        Ending, Fate, Worker,
         work::{Role, Wish, notes},
     },
 };
 
-use crate::ground;
+use crate::{WORKER, ground};
 
 /// As the set-up has it.
 const MAX_ATTEMPTS: usize = 3;
@@ -46,7 +46,32 @@ fn good_ones() -> Vec<String> {
     (10..30).map(|number| format!("good-{number}")).collect()
 }
 
-/// The message lives at its broker: whoever dies with it in hand is given it again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_of_the_inbox_that_kills_its_consumer_is_dead_after_its_attempts_and_hurts_no_other() -> Result<()> {
+    let database = Database::with_idem("poison").await?;
+    let client = ground::set_up(&database, Role::Durable).await?;
+    let good = good_ones();
+    for message in [&good[..7], &[POISON.to_owned()], &good[7..]].concat() {
+        ground::receive(&client, Role::Durable, &message, &wish_of(&message)).await?;
+    }
+    let mut deaths = 0;
+    let arguments = ground::arguments(Role::Durable, &database, "", &Wish::default())?;
+    let start = || Worker::start(Path::new(WORKER), &arguments);
+    let mut worker = start()?;
+    until("all is done", async || {
+        if worker.has_ended()? {
+            deaths += 1;
+            worker = start()?;
+        }
+        Ok(ground::unfinished(&client).await? == 0)
+    })
+    .await?;
+    worker.dismiss().await?;
+    assert_eq!(deaths, MAX_ATTEMPTS);
+    assert_poison_alone_is_dead(&client, Role::Durable, &good).await
+}
+
+/// Here the message lives at its broker: whoever dies with it in hand is given it again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_of_a_broker_that_kills_its_consumer_is_dead_after_its_attempts_and_hurts_no_other() -> Result<()> {
     let database = Database::with_idem("poison").await?;
