@@ -1928,7 +1928,8 @@ COMMENT ON FUNCTION idem_release(uuid, text, bigint, text, boolean) IS 'Gives a 
 --
 -- Due messages are walked along the index in the order (due_at, seq), and what others hold is passed over. A message waits for an earlier one
 -- of its key. Messages with keys are handed out by one session of a destination at a time: of two messages of a key, each of which
--- another session is about to take, neither would see the other. Those without keys need no such turn.
+-- another session is about to take, neither would see the other. Those without keys need no such turn. A message whose lease ran out may have
+-- killed whoever had it: it goes alone.
 --
 -- The functions that walk are made twice, one for each table of work, so that their plans are made once.
 
@@ -2017,7 +2018,7 @@ BEGIN
                     SELECT w.ctid AS place, w.due_at
                       FROM idem.work_%1$s w
                      WHERE w.destination = take_%1$s.destination AND w.due_at >= low AND w.due_at <= here AND w.body IS NOT NULL
-                       AND w.order_key IS NULL AND w.attempt < take_%1$s.max_attempts
+                       AND w.order_key IS NULL AND w.attempt < take_%1$s.max_attempts AND (at_most = 1 OR NOT w.leased)
                      ORDER BY w.due_at, w.seq LIMIT at_most FOR UPDATE SKIP LOCKED
                 ), taken AS (
                     UPDATE idem.work_%1$s w
@@ -2043,7 +2044,7 @@ BEGIN
             AS $$
             BEGIN
                 WITH head AS MATERIALIZED (
-                    SELECT w.ctid AS place, w.seq, w.due_at, w.order_key, w.attempt, w.body
+                    SELECT w.ctid AS place, w.seq, w.due_at, w.order_key, w.attempt, w.leased, w.body
                       FROM idem.work_%1$s w
                      WHERE w.destination = free_to_go_%1$s.destination AND w.due_at >= low AND w.due_at <= here AND w.body IS NOT NULL
                      ORDER BY w.due_at, w.seq LIMIT window_rows
@@ -2051,7 +2052,7 @@ BEGIN
                     SELECT h.place, h.seq
                       -- All in the window are due, so only the first of a key can be free.
                       FROM (SELECT x.*, x.order_key IS NULL OR x.seq = min(x.seq) OVER (PARTITION BY x.order_key) AS first FROM head x) h
-                     WHERE h.first AND h.attempt < free_to_go_%1$s.max_attempts
+                     WHERE h.first AND h.attempt < free_to_go_%1$s.max_attempts AND (at_most = 1 OR NOT h.leased)
                        AND (h.order_key IS NULL
                             OR NOT EXISTS (SELECT 1 FROM idem.work_%1$s e
                                             WHERE e.destination = free_to_go_%1$s.destination AND e.order_key = h.order_key
@@ -2169,12 +2170,14 @@ BEGIN
                 low          timestamptz := idem.low_mark(destination);
                 max_attempts integer := idem.max_attempts_of(destination);
                 due          record;
+                batch        integer;
             BEGIN
                 -- Locking a row draws a transaction id and writes to the log: not for a look that finds nothing.
                 LOOP
-                    SELECT count(*) > 0 AS found, bool_or(w.order_key IS NOT NULL) AS keyed, bool_or(w.attempt >= max_attempts) AS worn, min(w.due_at) AS first
+                    SELECT count(*) > 0 AS found, bool_or(w.order_key IS NOT NULL) AS keyed, bool_or(w.attempt >= max_attempts) AS worn,
+                           bool_or(w.leased) AS suspect, (array_agg(w.leased))[1] AS suspect_first, min(w.due_at) AS first
                       INTO due
-                      FROM (SELECT x.order_key, x.attempt, x.due_at FROM idem.work_%1$s x
+                      FROM (SELECT x.order_key, x.attempt, x.leased, x.due_at FROM idem.work_%1$s x
                              WHERE x.destination = next_%1$s.destination AND x.due_at >= low AND x.due_at <= here AND x.body IS NOT NULL
                              ORDER BY x.due_at, x.seq LIMIT at_most) w;
                     EXIT WHEN due.found OR low = '-infinity';
@@ -2185,11 +2188,15 @@ BEGIN
                     IF due.worn THEN
                         PERFORM idem.bury_%1$s(destination, due.first, here, at_most, max_attempts);
                     END IF;
-                    IF due.keyed THEN
-                        RETURN QUERY SELECT * FROM idem.take_with_keys_%1$s(destination, due.first, at_most, max_attempts, lease, nextval('idem.work_token_seq'));
-                    ELSE
-                        RETURN QUERY SELECT * FROM idem.take_%1$s(destination, due.first, here, at_most, max_attempts, lease, nextval('idem.work_token_seq'));
-                    END IF;
+                    -- Whoever had a message whose lease ran out may have died of it: it is handed out alone, so that it takes no other along.
+                    FOREACH batch IN ARRAY CASE WHEN due.suspect_first THEN ARRAY[1] WHEN due.suspect THEN ARRAY[at_most, 1] ELSE ARRAY[at_most] END LOOP
+                        IF due.keyed THEN
+                            RETURN QUERY SELECT * FROM idem.take_with_keys_%1$s(destination, due.first, batch, max_attempts, lease, nextval('idem.work_token_seq'));
+                        ELSE
+                            RETURN QUERY SELECT * FROM idem.take_%1$s(destination, due.first, here, batch, max_attempts, lease, nextval('idem.work_token_seq'));
+                        END IF;
+                        EXIT WHEN FOUND;
+                    END LOOP;
                 END IF;
             END
             $$;
@@ -2240,7 +2247,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION idem_next(text, integer, interval) IS 'Leases the next received messages of a destination that are due, in order; of one key only the first, and none while another is held or rests. Finish each with idem_complete, or with idem_try_claim inside the business transaction; or give it back with idem_release. What is not finished comes again after the lease, until its attempts are used up. Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006.';
+COMMENT ON FUNCTION idem_next(text, integer, interval) IS 'Leases the next received messages of a destination that are due, in order; of one key only the first, and none while another is held or rests; one whose lease ran out goes alone. Finish each with idem_complete, or with idem_try_claim inside the business transaction; or give it back with idem_release. What is not finished comes again after the lease, until its attempts are used up. Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006.';
 /* </end connected objects> */
 
 /* <begin connected objects> */

@@ -200,3 +200,35 @@ async fn a_failure_rests_longer_each_time_within_the_jitter_and_the_cap() -> Res
     ensure!(spread > 0.1, "it is random: {shares:?}");
     Ok(())
 }
+
+/// Whoever had them may have died of one of them: the others are not to be taken along again and again.
+#[tokio::test]
+async fn messages_whose_leases_ran_out_are_handed_out_alone() -> Result<()> {
+    let db = Database::with_idem("alone").await?;
+    let session = db.connect().await?;
+    for id in ["a", "b", "c"] {
+        receive(&session, id, "").await?;
+    }
+    assert_eq!(next_for(&session, 10, "200 milliseconds").await?.len(), 3);
+    assert_eq!(ids(&when_it_has_run_out(&session).await?), ["a"]);
+    receive(&session, "d", "").await?;
+    receive(&session, "e", "").await?;
+    assert_eq!(ids(&next(&session, 10).await?), ["b"]);
+    assert_eq!(ids(&next(&session, 10).await?), ["c"]);
+    assert_eq!(ids(&next(&session, 10).await?), ["d", "e"], "these have harmed nobody");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_message_whose_lease_ran_out_is_not_stuck_behind_its_successor() -> Result<()> {
+    let db = Database::with_idem("stuck").await?;
+    let session = db.connect().await?;
+    receive(&session, "first", ", key => 'k'").await?;
+    assert_eq!(next_for(&session, 10, "200 milliseconds").await?.len(), 1);
+    // Due before the lease of its predecessor ends, so it stands before it.
+    receive(&session, "second", ", key => 'k'").await?;
+    assert_eq!(ids(&when_it_has_run_out(&session).await?), ["first"]);
+    assert!(claim(&session, "first").await?);
+    assert_eq!(ids(&next(&session, 10).await?), ["second"]);
+    Ok(())
+}
