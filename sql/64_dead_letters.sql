@@ -92,7 +92,10 @@ BEGIN
     PERFORM idem.check_work();
     slice := idem.enter_work();
     w := idem.held_work(slice, idem_bury.id, idem_bury.destination, idem_bury.token);
-    w.errors := idem.noted(w.errors, w.attempt, idem_bury.error);
+    -- Whoever buries what is exhausted gives the error that it was told: that one is noted already.
+    IF (w.errors -> -1 ->> 'error', (w.errors -> -1 ->> 'attempt')::integer) IS DISTINCT FROM (left(idem_bury.error, 2000), w.attempt) THEN
+        w.errors := idem.noted(w.errors, w.attempt, idem_bury.error);
+    END IF;
     w.order_key := coalesce(idem_bury.key, w.order_key);
     PERFORM idem.write_letter(w, idem_bury.payload, coalesce(idem_bury.content_type, 'application/octet-stream'), idem_bury.type,
                               idem_bury.headers, idem_bury.headers ->> 'traceparent');
