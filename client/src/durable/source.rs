@@ -6,7 +6,13 @@ use deadpool_postgres::Pool;
 use tokio::{runtime::Handle, select, task::JoinHandle};
 
 use super::{Received, desk::Desk, receipt::Ticket, shelf::Shelf};
-use crate::{Delivery, Destination, Error, Source, TransportError};
+use crate::{
+    Delivery, Destination, Error, Source, TransportError,
+    policy::{LONGEST_LEASE, SHORTEST_LEASE},
+};
+
+/// What `idem_next` gives at a time.
+const LARGEST_BATCH: i32 = 10_000;
 
 /// The messages that were received for a destination, for a [`Consumer`](crate::Consumer).
 ///
@@ -73,17 +79,17 @@ impl DurableSource {
         Self::over(desk)
     }
 
-    /// How many messages are fetched at a time; 20 unless given. The next ones are fetched when half of them are left. What nobody
+    /// How many messages are fetched at a time, 1 to 10,000; 20 unless given. The next ones are fetched when half of them are left. What nobody
     /// here begins to handle within a sixth of its lease goes back, for others.
     #[must_use]
     pub fn batch(self, messages: u32) -> Self {
-        self.with(|desk| desk.batch = i32::try_from(messages).unwrap_or(i32::MAX).max(1))
+        self.with(|desk| desk.batch = i32::try_from(messages).unwrap_or(i32::MAX).clamp(1, LARGEST_BATCH))
     }
 
-    /// How long a message stays this process's without a sign of life; 30 s unless given.
+    /// How long a message stays this process's without a sign of life, 100 milliseconds to one day; 30 s unless given.
     #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
-        self.with(|desk| desk.lease = lease)
+        self.with(|desk| desk.lease = lease.clamp(SHORTEST_LEASE, LONGEST_LEASE))
     }
 
     fn deliver(&self, received: &Received) -> Result<Delivery, TransportError> {

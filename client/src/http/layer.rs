@@ -12,6 +12,7 @@ use crate::{
         IdempotencyService,
         options::{Mode, Options},
     },
+    policy::{LONGEST_LEASE, SHORTEST_LEASE},
 };
 
 /// The header that says `true` in a response that was recorded before.
@@ -45,9 +46,9 @@ impl IdempotencyLayer {
     }
 
     /// For how long a request is leased: 30 seconds, unless said otherwise. It is renewed while the handler works; this is how long a
-    /// key stays in progress whose process has died.
+    /// key stays in progress whose process has died. At least 100 milliseconds and at most a day.
     pub fn lease_for(mut self, lease: Duration) -> Self {
-        self.options.lease = lease;
+        self.options.lease = lease.clamp(SHORTEST_LEASE, LONGEST_LEASE);
         self
     }
 

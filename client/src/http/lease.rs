@@ -55,7 +55,7 @@ where
         Err(ended) => match ended.try_into_panic() {
             Ok(panic) => panic::resume_unwind(panic),
             // The runtime shuts down.
-            Err(_) => Err(Problem::Unavailable.into()),
+            Err(_) => Err(Problem::InDoubt.into()),
         },
     }
 }
@@ -95,11 +95,14 @@ impl Attempt<'_> {
             biased;
             worked = work => worked,
             // Somebody else may be at it: the next request finds out.
-            () = keeper.lost().cancelled() => return Err(Problem::Unavailable.into()),
+            () = keeper.lost().cancelled() => return Err(Problem::InDoubt.into()),
         };
         drop(keeper);
         match worked {
-            Ok(Worked::Response(parts, body)) => Ok(self.complete(&held, parts, body).await?),
+            Ok(Worked::Response(parts, body)) => {
+                let completed = self.complete(&held, parts, body).await;
+                Ok(completed.map_err(Problem::after_work)?)
+            }
             Ok(Worked::Passed(response)) => {
                 self.give_back(&held).await;
                 Ok(response)

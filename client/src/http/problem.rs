@@ -81,6 +81,14 @@ impl Problem {
         matches!(self, Self::InProgress | Self::Unavailable | Self::InDoubt)
     }
 
+    /// The same for a request whose handler has worked: what it did outside of the database is done.
+    pub(crate) fn after_work(self) -> Self {
+        match self {
+            Self::Unavailable => Self::InDoubt,
+            other => other,
+        }
+    }
+
     /// What an error of the database comes to. Its text is for the log and not for the caller.
     pub(crate) fn of(error: &Error) -> Self {
         tracing::warn!(%error, "a request with an idempotency key was not processed");

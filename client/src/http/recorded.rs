@@ -33,9 +33,10 @@ impl Recorded {
         is_kept: impl Fn(&HeaderName) -> bool,
         body: &Bytes,
     ) -> Self {
+        let named = named_by_connection(headers);
         let kept = headers
             .iter()
-            .filter(|(name, _)| !is_of_the_connection(name) && is_kept(name));
+            .filter(|(name, _)| !is_of_the_connection(name) && !named.contains(name) && is_kept(name));
         let text = |value: &HeaderValue| value.as_bytes().iter().map(|byte| char::from(*byte)).collect();
         Self {
             fingerprint: fingerprint.to_string(),
@@ -66,6 +67,15 @@ impl Recorded {
         response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
         Ok(response)
     }
+}
+
+/// What `Connection` says to be of the connection too.
+fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    let values = headers.get_all(header::CONNECTION).iter();
+    let names = values
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|names| names.split(','));
+    names.filter_map(|name| name.trim().parse().ok()).collect()
 }
 
 /// Headers that say something of one connection or one moment, and not of the response.
@@ -101,7 +111,8 @@ mod tests {
         headers.append("x-two", HeaderValue::from_static("second"));
         headers.append("x-bytes", HeaderValue::from_bytes(b"\xfc\xff").unwrap());
         headers.append("x-secret", HeaderValue::from_static("not kept"));
-        headers.append("connection", HeaderValue::from_static("close"));
+        headers.append("connection", HeaderValue::from_static("close, X-Hop"));
+        headers.append("x-hop", HeaderValue::from_static("1"));
         let body = Bytes::from_static(b"\0\xffbytes");
         let recorded = Recorded::of(&fingerprint, StatusCode::CREATED, &headers, |name| name != "x-secret", &body);
         let recorded: Recorded = serde_json::from_str(&serde_json::to_string(&recorded).unwrap()).unwrap();

@@ -8,8 +8,8 @@ use crate::{OnDuplicate, Policy, Store, Style};
 const LONGEST: Duration = Duration::from_secs(10 * 366 * 86_400);
 
 /// What a lease can be.
-const SHORTEST_LEASE: Duration = Duration::from_millis(100);
-const LONGEST_LEASE: Duration = Duration::from_secs(86_400);
+pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(100);
+pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(86_400);
 
 pub(super) fn check(policy: &Policy) -> Result<(), String> {
     policy.id.check()?;

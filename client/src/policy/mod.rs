@@ -15,7 +15,7 @@ pub use identity::{IdFunction, IdStrategy, MissingId};
 pub use policies::Policies;
 pub use rule::Rule;
 pub(crate) use {
-    check::{check_capacity, check_leased, check_time_to_live},
+    check::{LONGEST_LEASE, SHORTEST_LEASE, check_capacity, check_leased, check_time_to_live},
     table::{Entry, Table},
 };
 

@@ -116,6 +116,28 @@ async fn a_commit_in_doubt_of_a_lease_is_cleared_up_before_the_answer() {
     }
 }
 
+/// The work is done, and what it did outside of the database too: nobody shall read that nothing has happened.
+#[tokio::test]
+async fn work_that_is_done_and_cannot_be_recorded_is_in_doubt() {
+    for cut in [Cut::BeforeCommit, Cut::AfterCommit] {
+        let database = Database::create();
+        let proxy = Proxy::to(&database).await;
+        let pool = proxy.pool(4);
+        let ground = Ground::on(Mode::Lease, database, pool, |layer| layer).await;
+        let held = ask("doubt").with("x-hold", "1");
+        let (first, ()) = tokio::join!(ground.send(&held), async {
+            ground.until_running(1).await;
+            ground.until_quiet().await;
+            proxy.cut_for_good(cut);
+            ground.app.gate.add_permits(1);
+        });
+        assert!(proxy.was_cut());
+        first.assert_problem(503, "in-doubt");
+        let is_done = i64::from(cut == Cut::AfterCommit);
+        assert_eq!((ground.runs(), ground.claims().await), (1, is_done), "{cut:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_database_that_is_away_is_a_503_and_nothing_runs() {
     for mode in MODES {
