@@ -29,7 +29,7 @@ impl Keeper {
 
 impl Held {
     /// Renews it in the background, from connections of `pool`, each time that a third of it is over. It goes by this process's
-    /// own time: no two clocks are compared. Needs a runtime of tokio whose threads the work does not block.
+    /// own time: no two clocks are compared. Drop the keeper before the lease is completed: what is completed cannot be renewed. Needs a runtime of tokio whose threads the work does not block.
     pub fn keep(&self, pool: &Pool) -> Keeper {
         let lost = CancellationToken::new();
         let renewal = tokio::spawn(renew(self.clone(), pool.clone(), lost.clone()));

@@ -45,7 +45,8 @@ impl Idem {
         let processed = tokio::select! {
             biased;
             processed = engine::run(&work, handler, None) => processed,
-            () = keeper.lost().cancelled() => return Err(Error::LeaseLost),
+            // Renewal waits for the commit that completes the lease, and is refused then: it may be the first to hear.
+            () = keeper.lost().cancelled() => return leases.not_held().await,
         };
         drop(keeper);
         let error = match processed {

@@ -30,7 +30,7 @@ async fn a_future_that_is_dropped_beside_its_connection_leaves_the_message_done_
 
 async fn stop_everywhere() {
     let ground = Ground::new().await;
-    let lease = std::time::Duration::from_millis(200);
+    let lease = std::time::Duration::from_secs(1);
     let idem = idem(|rule| rule.lease(lease));
     for moment in [Moment::AtOnce, Moment::WhenWoken] {
         // One connection: whoever comes next gets what was left.
@@ -69,7 +69,7 @@ async fn stop_everywhere() {
 async fn a_failure_that_is_dropped_at_any_await_leaves_the_message_free_after_its_lease_or_buried() {
     let ground = Ground::new().await;
     ground.attempts(1).await;
-    let idem = idem(|rule| rule.lease(std::time::Duration::from_millis(200)));
+    let idem = idem(|rule| rule.lease(std::time::Duration::from_secs(1)));
     let pool = ground.database.pool(1);
     for moment in [Moment::AtOnce, Moment::WhenWoken] {
         for polls in 1.. {

@@ -8,7 +8,7 @@ use std::{
 use idem_client::{Error, Idem, Message, Processed, Settlement, Style, Tx};
 
 use crate::{
-    ground::{Ground, SHORT, idem, is_new, message, until, work},
+    ground::{Ground, SHORT, fact, idem, is_new, message, until, work},
     proxy::{Cut, Proxy},
 };
 
@@ -138,6 +138,26 @@ async fn a_commit_in_doubt_is_settled_before_the_handler_works_again() {
         assert_eq!(ground.work(&message).await, 1);
         ground.assert_done_once(&message).await;
     }
+}
+
+/// Who hears of the loss before it hears of its own commit has lost nothing.
+#[tokio::test]
+async fn a_lease_that_was_completed_is_no_lease_that_was_lost() {
+    let ground = Ground::new().await;
+    let message = redelivered();
+    let processed = counting(Style::Eager)
+        .process(&ground.pool, &message, async |_: Tx, message: Message| {
+            ground.expire(&message).await;
+            let held = ground.acquired_next(&message).await;
+            held.complete(&ground.observer, &[fact()]).await?;
+            // Until renewal is refused.
+            pending().await
+        })
+        .await
+        .unwrap();
+    assert!(matches!(processed, Processed::Duplicate { .. }), "{processed:?}");
+    ground.until_quiet().await;
+    assert_eq!(ground.work(&message).await, 0);
 }
 
 #[tokio::test]
