@@ -72,7 +72,7 @@ impl TryFrom<&Row> for DeadLetter {
 }
 
 /// The dead letters of a destination whose last error matches a pattern of LIKE (`%` is all), the oldest first and at most so many.
-/// Needs the role of an operator or a monitor.
+/// Needs the role of an operator or an admin.
 pub async fn list(
     client: &impl GenericClient,
     destination: &Destination,

@@ -85,7 +85,7 @@ impl Letter {
     }
 }
 
-/// All that a broker has delivered; its id is kept as the identity.
+/// All that a broker has delivered; its id is kept as the identity. An empty key, type or content type is none.
 impl From<&Message> for Letter {
     fn from(message: &Message) -> Self {
         let mut headers: Map<_, _> = message
@@ -99,13 +99,18 @@ impl From<&Message> for Letter {
         }
         Self {
             payload: message.payload().clone(),
-            content_type: message.content_type().map(str::to_owned),
-            key: message.key().map(str::to_owned),
-            message_type: message.message_type().map(str::to_owned),
+            content_type: given(message.content_type()),
+            key: given(message.key()),
+            message_type: given(message.message_type()),
             headers,
             deliver_after: None,
         }
     }
+}
+
+/// Some brokers say nothing by an empty text, which the database refuses.
+pub(crate) fn given(text: Option<&str>) -> Option<String> {
+    text.filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
 /// What [`Letter`] has put among the headers.

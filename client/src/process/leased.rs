@@ -16,8 +16,9 @@ use super::{
     front::{Prepared, Ready},
 };
 use crate::{
-    Destination, Effect, Error, ErrorKind, Handled, HandlerError, Message, MessageId, OnDuplicate, Policy, Processed, effects,
-    is_claimed,
+    Destination, Effect, Error, ErrorKind, Handled, HandlerError, Message, MessageId, OnDuplicate, Policy, Processed,
+    durable::given,
+    effects, is_claimed,
     lease::{Burial, Held, Lease, Work, acquire},
     policy::check_leased,
     step::{Step, again},
@@ -240,9 +241,9 @@ impl<'w> Leases<'w> {
         let message = self.message;
         let with = Burial {
             headers: (!message.headers().is_empty()).then(|| json!(message.headers())),
-            key: message.key().map(str::to_owned),
-            message_type: message.message_type().map(str::to_owned),
-            content_type: message.content_type().map(str::to_owned),
+            key: given(message.key()),
+            message_type: given(message.message_type()),
+            content_type: given(message.content_type()),
         };
         let buried = again(self.policy.retry, || async {
             let step = Step::begin(self.pool).await?;

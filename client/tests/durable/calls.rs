@@ -87,10 +87,9 @@ async fn a_batch_is_received_in_its_order_and_answered_by_position() {
     assert_eq!(ids, ["b", "c", "a"]);
     assert!(receive_batch(&world.client, &world.to, &[]).await.unwrap().is_empty());
     let wrong = vec![(id_of("d"), Letter::bytes("")), (id_of("e"), Letter::bytes("").key(""))];
-    if let Err(error) = receive_batch(&world.client, &world.to, &wrong).await {
-        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
-        assert_eq!(world.count("id = 'd'").await, 0, "all or none");
-    }
+    let error = receive_batch(&world.client, &world.to, &wrong).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert_eq!(world.count("id = 'd'").await, 0, "all or none");
 }
 
 #[tokio::test]

@@ -87,6 +87,19 @@ async fn a_message_is_known_by_what_it_was_stored_under() {
 }
 
 #[tokio::test]
+async fn an_empty_key_or_type_of_a_broker_is_none() {
+    let world = World::new().await;
+    let pool = world.db.pool(6);
+    let said = message(1).with_key("").with_type("").with_content_type("");
+    let broker = Broker::with([said, message(2).with_key("")]).closed();
+    let summary = in_time(Consumer::new(pool, broker).store(world.to.as_str()).run(pending()))
+        .await
+        .unwrap();
+    assert_eq!((summary.handled, summary.rejected), (2, 0));
+    assert_eq!(world.count("order_key IS NULL").await, 2);
+}
+
+#[tokio::test]
 async fn what_claims_nothing_or_something_else_is_completed_when_it_is_acknowledged() {
     let world = World::new().await;
     let pool = world.db.pool(6);
