@@ -23,7 +23,9 @@ BEGIN
     -- The table that is left stays as it is until the next turn: TRUNCATE hides rows from older snapshots, and a dump that
     -- began before must find the work in one of the two.
     EXECUTE format('TRUNCATE idem.work_%s', next);
-    EXECUTE format('INSERT INTO idem.work_%s SELECT * FROM idem.work_%s', next, turn.current);
+    -- A lease whose message has not come back for longer than any claim is kept is forgotten as a claim would be: nobody will end it.
+    EXECUTE format('INSERT INTO idem.work_%s SELECT w.* FROM idem.work_%s w WHERE w.body IS NOT NULL OR w.due_at >= $1', next, turn.current)
+      USING clock_timestamp() - (SELECT max(r.retention) FROM idem.ring r WHERE r.name <> 'outbox');
     UPDATE idem.work_turn t
        SET current = next, bytes = pg_relation_size(format('idem.work_%s', next)::regclass)
      WHERE t.id = 1;

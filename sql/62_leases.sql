@@ -101,10 +101,10 @@ COMMENT ON FUNCTION idem.held_work(integer, text, text, bigint) IS 'The work tha
 -- Times and texts of errors: the last is what the next attempt is told.
 CREATE FUNCTION idem.noted(errors jsonb, attempt integer, error text, final boolean DEFAULT false) RETURNS jsonb
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
-RETURN errors OPERATOR(pg_catalog.||) (
-    pg_catalog.jsonb_build_object('at', pg_catalog.clock_timestamp(), 'attempt', attempt, 'error', pg_catalog.left(error, 2000))
+RETURN CASE WHEN pg_catalog.jsonb_array_length(errors) OPERATOR(pg_catalog.>=) 100 THEN errors OPERATOR(pg_catalog.-) 0 ELSE errors END
+    OPERATOR(pg_catalog.||) (pg_catalog.jsonb_build_object('at', pg_catalog.clock_timestamp(), 'attempt', attempt, 'error', pg_catalog.left(error, 2000))
     OPERATOR(pg_catalog.||) CASE WHEN final THEN '{"final": true}' ELSE '{}' END::jsonb);
-COMMENT ON FUNCTION idem.noted(jsonb, integer, text, boolean) IS 'The errors with one more, of at most 2000 characters.';
+COMMENT ON FUNCTION idem.noted(jsonb, integer, text, boolean) IS 'The errors with one more, of at most 2000 characters; the newest 100 are kept.';
 
 CREATE FUNCTION idem.policy_of(destination integer) RETURNS idem.retry_policy
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp

@@ -18,13 +18,20 @@ DECLARE
 BEGIN
     PERFORM idem.check_work();
     d := idem.find_destination(first_due.destination);
-    IF idem.enter_work() = 0 THEN
-        SELECT w.due_at INTO due FROM idem.work_0 w
-         WHERE w.destination = d AND w.due_at > after AND w.body IS NOT NULL ORDER BY w.due_at LIMIT 1;
-    ELSE
-        SELECT w.due_at INTO due FROM idem.work_1 w
-         WHERE w.destination = d AND w.due_at > after AND w.body IS NOT NULL ORDER BY w.due_at LIMIT 1;
-    END IF;
+    -- Whoever waits would keep the locks for as long, and work from turning: they go with the subtransaction.
+    BEGIN
+        IF idem.enter_work() = 0 THEN
+            SELECT w.due_at INTO due FROM idem.work_0 w
+             WHERE w.destination = d AND w.due_at > after AND w.body IS NOT NULL ORDER BY w.due_at LIMIT 1;
+        ELSE
+            SELECT w.due_at INTO due FROM idem.work_1 w
+             WHERE w.destination = d AND w.due_at > after AND w.body IS NOT NULL ORDER BY w.due_at LIMIT 1;
+        END IF;
+        RAISE EXCEPTION USING ERRCODE = 'ID000';
+    EXCEPTION
+        WHEN SQLSTATE 'ID000' THEN
+            NULL;
+    END;
     RETURN CASE WHEN due < 'infinity' THEN extract(epoch FROM due - epoch) * 1000000 END;
 END
 $$;

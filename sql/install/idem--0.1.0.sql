@@ -382,7 +382,9 @@ BEGIN
     -- The table that is left stays as it is until the next turn: TRUNCATE hides rows from older snapshots, and a dump that
     -- began before must find the work in one of the two.
     EXECUTE format('TRUNCATE idem.work_%s', next);
-    EXECUTE format('INSERT INTO idem.work_%s SELECT * FROM idem.work_%s', next, turn.current);
+    -- A lease whose message has not come back for longer than any claim is kept is forgotten as a claim would be: nobody will end it.
+    EXECUTE format('INSERT INTO idem.work_%s SELECT w.* FROM idem.work_%s w WHERE w.body IS NOT NULL OR w.due_at >= $1', next, turn.current)
+      USING clock_timestamp() - (SELECT max(r.retention) FROM idem.ring r WHERE r.name <> 'outbox');
     UPDATE idem.work_turn t
        SET current = next, bytes = pg_relation_size(format('idem.work_%s', next)::regclass)
      WHERE t.id = 1;
@@ -1776,10 +1778,10 @@ COMMENT ON FUNCTION idem.held_work(integer, text, text, bigint) IS 'The work tha
 -- Times and texts of errors: the last is what the next attempt is told.
 CREATE FUNCTION idem.noted(errors jsonb, attempt integer, error text, final boolean DEFAULT false) RETURNS jsonb
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
-RETURN errors OPERATOR(pg_catalog.||) (
-    pg_catalog.jsonb_build_object('at', pg_catalog.clock_timestamp(), 'attempt', attempt, 'error', pg_catalog.left(error, 2000))
+RETURN CASE WHEN pg_catalog.jsonb_array_length(errors) OPERATOR(pg_catalog.>=) 100 THEN errors OPERATOR(pg_catalog.-) 0 ELSE errors END
+    OPERATOR(pg_catalog.||) (pg_catalog.jsonb_build_object('at', pg_catalog.clock_timestamp(), 'attempt', attempt, 'error', pg_catalog.left(error, 2000))
     OPERATOR(pg_catalog.||) CASE WHEN final THEN '{"final": true}' ELSE '{}' END::jsonb);
-COMMENT ON FUNCTION idem.noted(jsonb, integer, text, boolean) IS 'The errors with one more, of at most 2000 characters.';
+COMMENT ON FUNCTION idem.noted(jsonb, integer, text, boolean) IS 'The errors with one more, of at most 2000 characters; the newest 100 are kept.';
 
 CREATE FUNCTION idem.policy_of(destination integer) RETURNS idem.retry_policy
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
@@ -1944,13 +1946,20 @@ DECLARE
 BEGIN
     PERFORM idem.check_work();
     d := idem.find_destination(first_due.destination);
-    IF idem.enter_work() = 0 THEN
-        SELECT w.due_at INTO due FROM idem.work_0 w
-         WHERE w.destination = d AND w.due_at > after AND w.body IS NOT NULL ORDER BY w.due_at LIMIT 1;
-    ELSE
-        SELECT w.due_at INTO due FROM idem.work_1 w
-         WHERE w.destination = d AND w.due_at > after AND w.body IS NOT NULL ORDER BY w.due_at LIMIT 1;
-    END IF;
+    -- Whoever waits would keep the locks for as long, and work from turning: they go with the subtransaction.
+    BEGIN
+        IF idem.enter_work() = 0 THEN
+            SELECT w.due_at INTO due FROM idem.work_0 w
+             WHERE w.destination = d AND w.due_at > after AND w.body IS NOT NULL ORDER BY w.due_at LIMIT 1;
+        ELSE
+            SELECT w.due_at INTO due FROM idem.work_1 w
+             WHERE w.destination = d AND w.due_at > after AND w.body IS NOT NULL ORDER BY w.due_at LIMIT 1;
+        END IF;
+        RAISE EXCEPTION USING ERRCODE = 'ID000';
+    EXCEPTION
+        WHEN SQLSTATE 'ID000' THEN
+            NULL;
+    END;
     RETURN CASE WHEN due < 'infinity' THEN extract(epoch FROM due - epoch) * 1000000 END;
 END
 $$;

@@ -29,6 +29,13 @@ pub fn last_failure(errors: &str) -> Option<String> {
     last.get("error")?.as_str().map(str::to_owned)
 }
 
+/// Whether one of the errors was given back as final: there is to be no other attempt.
+pub fn is_final(errors: &str) -> bool {
+    read(errors)
+        .iter()
+        .any(|error| error.get("final") == Some(&Value::Bool(true)))
+}
+
 fn read(errors: &str) -> Vec<Value> {
     serde_json::from_str(errors).unwrap_or_default()
 }
@@ -45,6 +52,13 @@ mod tests {
         assert_eq!(read[0], json!({"at": "2030-01-01T00:00:00Z", "attempt": 1, "error": "first"}));
         assert_eq!(last_failure(&errors).as_deref(), Some("second"));
         assert_eq!(last_failure("[]"), None);
+    }
+
+    #[test]
+    fn a_final_error_stays_final() {
+        let errors = r#"[{"error": "a", "attempt": 1}, {"error": "b", "final": true, "attempt": 2}]"#;
+        assert!(is_final(&note_failure(errors, 0, 2, "the lease ran out")));
+        assert!(!is_final(&note_failure("[]", 0, 1, "x")));
     }
 
     #[test]

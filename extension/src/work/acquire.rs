@@ -9,14 +9,14 @@ use crate::destination::{Interned, intern};
 use crate::errors::{Error, Result};
 use crate::pg::{self, Appender, Found, Hold, Inserted, Inserter, Lookup, Table};
 use crate::ring;
-use idem_core::{MessageId, last_failure, note_failure};
+use idem_core::{MessageId, is_final, last_failure, note_failure};
 use pgrx::pg_sys;
 
 /// What became of a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Acquired {
     Leased(Lease),
-    /// The same, but its attempts are used up.
+    /// The same, but its attempts are used up, or its error was final.
     Exhausted(Lease),
     Duplicate,
     /// Look again after so many microseconds.
@@ -143,7 +143,7 @@ fn next_lease(identity: &Identity, inbox: &Inbox, row: &mut Lookup, tables: Tabl
     if state.leased {
         errors = note_failure(&errors, unix(now), state.attempt, "the lease ran out");
     }
-    let is_exhausted = state.attempt >= max_attempts(&identity.destination)?;
+    let is_exhausted = is_final(&errors) || state.attempt >= max_attempts(&identity.destination)?;
     let attempt = if is_exhausted { state.attempt } else { state.attempt + 1 };
     let token = next_token()?;
     let renewed = leased_anew(row, token, now.saturating_add(lease), attempt, &errors)?;

@@ -27,6 +27,23 @@ async fn waits(db: &Database) -> Result<(i32, tokio::task::JoinHandle<Result<Str
     ))
 }
 
+/// Otherwise work would grow for as long as anybody waits.
+#[tokio::test]
+async fn who_waits_keeps_no_lock_on_work() -> Result<()> {
+    let db = Database::with_idem("no_lock").await?;
+    let session = db.connect().await?;
+    receive(&session, "later", ", deliver_after => now() + interval '1 hour'").await?;
+    let (pid, waiter) = waits(&db).await?;
+    until_waiting(&session, pid).await?;
+    let locks = format!(
+        "SELECT count(*) FROM pg_locks WHERE pid = {pid} AND relation = ANY ('{{idem.work_0, idem.work_1}}'::regclass[])"
+    );
+    assert_eq!(session.text(&locks).await?, "0");
+    session.run(&format!("SELECT pg_cancel_backend({pid})")).await?;
+    assert!(waiter.await?.is_err());
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_waiting_consumer_is_woken_by_a_commit_and_not_by_a_rollback() -> Result<()> {
     let db = Database::with_idem("woken").await?;

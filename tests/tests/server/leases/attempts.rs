@@ -1,6 +1,6 @@
 //! Attempts are counted before the work: who dies of it is counted too.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use idem_tests::harness::{Database, until};
 
 use super::fencing::acquire;
@@ -35,6 +35,35 @@ async fn an_attempt_that_kills_its_backend_is_counted() -> Result<()> {
     }
     let errors = "SELECT jsonb_array_length(errors), errors->0->>'attempt', errors->0->>'error' FROM idem.work_0";
     assert_eq!(observer.text(errors).await?, "11|1|the lease ran out");
+    Ok(())
+}
+
+#[tokio::test]
+async fn after_a_final_error_nobody_works_and_the_newest_hundred_errors_are_kept() -> Result<()> {
+    let db = Database::with_idem("final").await?;
+    let session = db.connect().await?;
+    let token = acquire(&session, "m", "1 hour").await?;
+    let released = session
+        .text(&format!(
+            "SELECT idem_release('m', 'work', {token}, 'refused', final => true)"
+        ))
+        .await?;
+    assert_eq!(released, "NULL");
+    for n in 1..=100 {
+        let answer = session
+            .text("SELECT outcome, attempt, token FROM idem_acquire('m', 'work')")
+            .await?;
+        let token = answer
+            .strip_prefix("exhausted|1|")
+            .with_context(|| format!("{n}: {answer}"))?;
+        session
+            .run(&format!(
+                "SELECT idem_release('m', 'work', {token}, 'again {n}', final => true)"
+            ))
+            .await?;
+    }
+    let errors = "SELECT jsonb_array_length(errors), errors->0->>'error', errors->-1->>'error' FROM idem.work";
+    assert_eq!(session.text(errors).await?, "100|again 1|again 100");
     Ok(())
 }
 

@@ -49,6 +49,15 @@ async fn i7_work_stays_small_under_an_old_snapshot_and_keeps_what_is_alive() -> 
         turn(&session).await?;
     }
     assert_eq!(alive(&session).await?, before);
+    // Nobody has come back for it for longer than any claim is kept.
+    acquire(&session, "abandoned", "1 hour").await?;
+    for slice in 0..2 {
+        let long_ago = "SET due_at = clock_timestamp() - interval '1 year' WHERE id = 'abandoned'";
+        session.run(&format!("UPDATE idem.work_{slice} {long_ago}")).await?;
+    }
+    churn(&session, 160_000).await?;
+    turn(&session).await?;
+    assert_eq!(alive(&session).await?, before);
     assert_eq!(session.text("SELECT id FROM idem_next('work')").await?, "waits");
     session
         .run(&format!("SELECT idem_complete('leased', 'work', {token})"))
