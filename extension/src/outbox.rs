@@ -42,8 +42,7 @@ pub fn append(outbox: &Ring, effects: &[Effect]) -> Result<()> {
     // SAFETY: assigns the transaction's id if it has none.
     let tx = unsafe { pg_sys::GetTopFullTransactionId() }.value;
     let recorded_at = pg::transaction_start();
-    let inherited = settings::TRACEPARENT.get();
-    let inherited = inherited.as_ref().and_then(|t| t.to_str().ok()).filter(|t| !t.is_empty());
+    let inherited = settings::traceparent();
     let mut slice = Appender::open(outbox.current());
     for effect in effects {
         slice.append(&[
@@ -68,7 +67,7 @@ pub fn append(outbox: &Ring, effects: &[Effect]) -> Result<()> {
                 Some(headers) => jsonb_datum(headers)?,
                 None => None,
             },
-            effect.traceparent.or(inherited).into_datum(),
+            effect.traceparent.or(inherited.as_deref()).into_datum(),
         ]);
     }
     wake::effects_recorded(effects.len());

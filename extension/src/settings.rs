@@ -1,5 +1,6 @@
 //! Every setting, its unit and why it is there.
 
+use idem_core::limits::TRACEPARENT_BYTES;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
 use std::ffi::CString;
 
@@ -17,6 +18,15 @@ pub static TRACEPARENT: GucSetting<Option<CString>> = GucSetting::<Option<CStrin
 pub static FENCE_WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(60_000);
 pub static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 pub static NAPTIME_MS: GucSetting<i32> = GucSetting::<i32>::new(10_000);
+
+/// The trace context of the transaction. One that is too long is none: nobody else could be given it.
+pub fn traceparent() -> Option<String> {
+    let inherited = TRACEPARENT.get()?;
+    let inherited = inherited.to_str().ok()?;
+    (1..=TRACEPARENT_BYTES)
+        .contains(&inherited.len())
+        .then(|| inherited.to_owned())
+}
 
 /// Defines the settings. Once, from `_PG_init`, before the prefix is reserved.
 pub fn define() {

@@ -108,8 +108,7 @@ fn new_row<'a>(seq: i64, slice: i16, message: &Message<'a>) -> NewRow<'a> {
 }
 
 fn append_body(slice: pg_sys::Oid, seq: i64, message: &Message) -> Result<()> {
-    let inherited = settings::TRACEPARENT.get();
-    let inherited = inherited.as_ref().and_then(|t| t.to_str().ok()).filter(|t| !t.is_empty());
+    let inherited = settings::traceparent();
     let headers = match message.headers {
         Some(headers) => jsonb_datum(headers)?,
         None => None,
@@ -120,7 +119,7 @@ fn append_body(slice: pg_sys::Oid, seq: i64, message: &Message) -> Result<()> {
         message.content_type.into_datum(),
         message.kind.into_datum(),
         headers,
-        message.traceparent.as_deref().or(inherited).into_datum(),
+        message.traceparent.as_deref().or(inherited.as_deref()).into_datum(),
     ]);
     Ok(())
 }

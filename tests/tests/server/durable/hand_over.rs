@@ -16,6 +16,21 @@ async fn send(session: &Session, says: &str) -> Result<()> {
         .await
 }
 
+/// Anybody can set it, and a relay cannot pass over an effect that is not received.
+#[tokio::test]
+async fn a_trace_context_that_is_too_long_stops_no_relay() -> Result<()> {
+    let db = Database::with_idem("long_trace").await?;
+    let session = db.connect().await?;
+    session
+        .run("SELECT set_config('idem.traceparent', repeat('t', 300), false)")
+        .await?;
+    send(&session, "a").await?;
+    assert_eq!(session.text("SELECT idem_hand_over('default', '{mail}')").await?, "1");
+    let handed = "SELECT key, traceparent IS NULL FROM idem_next('mail')";
+    assert_eq!(session.text(handed).await?, "ka|t");
+    Ok(())
+}
+
 #[tokio::test]
 async fn effects_of_a_topic_are_received_for_the_destination_of_that_name() -> Result<()> {
     let db = Database::with_idem("topics").await?;
