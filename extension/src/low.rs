@@ -5,6 +5,8 @@
 //! last time. Only a transaction that was open then can bring one from before; therefore it looks at the whole now and then, and
 //! always before it says that there is nothing.
 
+use crate::errors::given;
+use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -33,12 +35,13 @@ thread_local! {
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
-CREATE FUNCTION idem.low_mark(destination integer) RETURNS timestamptz LANGUAGE c STRICT AS 'MODULE_PATHNAME', 'low_mark_wrapper';
+CREATE FUNCTION idem.low_mark(destination integer) RETURNS timestamptz LANGUAGE c AS 'MODULE_PATHNAME', 'low_mark_wrapper';
 "#
 )]
-fn low_mark(destination: i32) -> i64 {
+fn low_mark(destination: Option<i32>) -> Result<i64, ErrorReport> {
+    let destination = given(destination, "destination")?;
     let now = Instant::now();
-    LOWS.with_borrow_mut(|lows| {
+    Ok(LOWS.with_borrow_mut(|lows| {
         if lows.len() >= DESTINATIONS {
             lows.clear();
         }
@@ -51,17 +54,22 @@ fn low_mark(destination: i32) -> i64 {
         low.began = now;
         low.whole = now >= low.whole_look_due;
         if low.whole { pg_sys::TimestampTz::MIN } else { low.at }
-    })
+    }))
 }
 
 /// The look that `low_mark` began found its first message there.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
-CREATE FUNCTION idem.note_low(destination integer, first_due timestamptz) RETURNS void LANGUAGE c STRICT AS 'MODULE_PATHNAME', 'note_low_wrapper';
+CREATE FUNCTION idem.note_low(destination integer, first_due timestamptz) RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'note_low_wrapper';
 "#
 )]
-fn note_low(destination: i32, first_due: i64) {
+fn note_low(destination: Option<i32>, first_due: Option<i64>) -> Result<(), ErrorReport> {
+    let destination = given(destination, "destination")?;
+    // Nothing is due: the next look begins where this one did.
+    let Some(first_due) = first_due else {
+        return Ok(());
+    };
     LOWS.with_borrow_mut(|lows| {
         if let Some(low) = lows.get_mut(&destination) {
             low.at = first_due;
@@ -70,4 +78,5 @@ fn note_low(destination: i32, first_due: i64) {
             }
         }
     });
+    Ok(())
 }

@@ -1642,7 +1642,7 @@ CREATE FUNCTION idem.key_of(id text) RETURNS uuid LANGUAGE c IMMUTABLE AS 'MODUL
 -- extension/src/low.rs
 -- idem::low::low_mark
 
-CREATE FUNCTION idem.low_mark(destination integer) RETURNS timestamptz LANGUAGE c STRICT AS 'MODULE_PATHNAME', 'low_mark_wrapper';
+CREATE FUNCTION idem.low_mark(destination integer) RETURNS timestamptz LANGUAGE c AS 'MODULE_PATHNAME', 'low_mark_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1656,7 +1656,7 @@ CREATE FUNCTION idem.next_xid() RETURNS xid8 LANGUAGE c AS 'MODULE_PATHNAME', 'n
 -- extension/src/low.rs
 -- idem::low::note_low
 
-CREATE FUNCTION idem.note_low(destination integer, first_due timestamptz) RETURNS void LANGUAGE c STRICT AS 'MODULE_PATHNAME', 'note_low_wrapper';
+CREATE FUNCTION idem.note_low(destination integer, first_due timestamptz) RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'note_low_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
