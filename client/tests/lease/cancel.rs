@@ -30,39 +30,53 @@ async fn a_future_that_is_dropped_beside_its_connection_leaves_the_message_done_
 
 async fn stop_everywhere() {
     let ground = Ground::new().await;
-    let lease = std::time::Duration::from_secs(1);
-    let idem = idem(|rule| rule.lease(lease));
     for moment in [Moment::AtOnce, Moment::WhenWoken] {
-        // One connection: whoever comes next gets what was left.
-        let pool = ground.database.pool(1);
         let (mut done, mut undone) = (0, 0);
-        for polls in 1.. {
-            let message = message();
-            let processed = poll_times(idem.process_leased(&pool, &message, handler), polls, moment).await;
-            next_one_works(&ground, &idem, &pool).await;
-            ground.until_quiet().await;
-            // Two thirds of it may have been renewed when it was dropped, and nothing renews it now.
-            let left = ground.left(&message).await;
-            assert!(left.is_none_or(|left| left <= lease.as_secs_f64()), "{left:?}");
-            let is_done = ground.is_claimed(&message).await;
-            match is_done {
-                true => ground.assert_done_once(&message).await,
-                false => {
-                    ground.assert_undone(&message).await;
-                    let held = ground.acquired_next(&message).await;
-                    held.complete(&ground.observer, &[fact()]).await.unwrap();
-                    ground.assert_done_once(&message).await;
-                }
-            }
-            if let Some(processed) = processed {
-                assert!(is_done && matches!(processed, Ok(Processed::New { .. })), "{processed:?}");
+        // Answers that come together wake the future once: on a busy machine one round may miss an await.
+        for _ in 0..20 {
+            let seen = sweep(&ground, moment).await;
+            (done, undone) = (done + seen.0, undone + seen.1);
+            if undone >= 2 {
                 break;
             }
-            done += usize::from(is_done);
-            undone += usize::from(!is_done);
         }
         assert!(undone >= 2, "{moment:?}: acquiring and the handler wait: {done} {undone}");
     }
+}
+
+/// Stops at every await in turn; answers how many of the messages were done, and how many were not.
+async fn sweep(ground: &Ground, moment: Moment) -> (usize, usize) {
+    let lease = std::time::Duration::from_secs(1);
+    let idem = idem(|rule| rule.lease(lease));
+    // One connection: whoever comes next gets what was left.
+    let pool = ground.database.pool(1);
+    let (mut done, mut undone) = (0, 0);
+    for polls in 1.. {
+        let message = message();
+        let processed = poll_times(idem.process_leased(&pool, &message, handler), polls, moment).await;
+        next_one_works(ground, &idem, &pool).await;
+        ground.until_quiet().await;
+        // Two thirds of it may have been renewed when it was dropped, and nothing renews it now.
+        let left = ground.left(&message).await;
+        assert!(left.is_none_or(|left| left <= lease.as_secs_f64()), "{left:?}");
+        let is_done = ground.is_claimed(&message).await;
+        match is_done {
+            true => ground.assert_done_once(&message).await,
+            false => {
+                ground.assert_undone(&message).await;
+                let held = ground.acquired_next(&message).await;
+                held.complete(&ground.observer, &[fact()]).await.unwrap();
+                ground.assert_done_once(&message).await;
+            }
+        }
+        if let Some(processed) = processed {
+            assert!(is_done && matches!(processed, Ok(Processed::New { .. })), "{processed:?}");
+            break;
+        }
+        done += usize::from(is_done);
+        undone += usize::from(!is_done);
+    }
+    (done, undone)
 }
 
 #[tokio::test]
