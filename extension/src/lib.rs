@@ -18,6 +18,7 @@ mod journal;
 mod low;
 mod names;
 mod outbox;
+mod pause;
 mod pg;
 mod relay;
 mod ring;

@@ -75,4 +75,5 @@ pub fn define() {
         GucContext::Sighup,
         GucFlags::UNIT_MS,
     );
+    crate::pause::define();
 }

@@ -4,5 +4,6 @@ pub mod bench;
 pub mod harness;
 pub mod range;
 pub mod readme;
+pub mod seed;
 pub mod stories;
 pub mod stress;

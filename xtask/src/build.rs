@@ -1,4 +1,4 @@
-//! The extension, built as it is shipped and laid over the private copy of PostgreSQL.
+//! The extension, built as it is shipped or with pause points, and laid over a private copy of PostgreSQL.
 
 use std::process::Command;
 
@@ -8,34 +8,63 @@ use idem_cluster::Install;
 use crate::context::Context;
 use crate::{setup, step};
 
-/// Makes the package (release profile) and installs it in `target/pg`. Cargo knows when there is nothing to do.
+/// Which extension is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// As users get it.
+    Shipped,
+    /// With the feature `pause-points`, for the tests of races.
+    PausePoints,
+}
+
+impl Variant {
+    /// What the names of its directories end with.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Variant::Shipped => "",
+            Variant::PausePoints => "-pause-points",
+        }
+    }
+
+    fn feature(self) -> &'static str {
+        match self {
+            Variant::Shipped => "",
+            Variant::PausePoints => ",pause-points",
+        }
+    }
+}
+
+/// Makes the package (release profile) and installs it in `target/pg`. Cargo skips what is up to date.
 pub fn build(context: &Context) -> Result<Install> {
+    build_variant(context, Variant::Shipped)
+}
+
+/// The same for one of the variants; each has its own copy of PostgreSQL.
+pub fn build_variant(context: &Context, variant: Variant) -> Result<Install> {
     let _alone = context.alone()?;
-    let cargo_pgrx = setup::do_what_is_missing(context)?;
+    let cargo_pgrx = setup::do_what_is_missing(context, variant)?;
+    let package_dir = context.package_dir(variant);
     // Scripts of an earlier version must not be shipped.
-    context.sh.remove_path(context.package_dir())?;
+    context.sh.remove_path(&package_dir)?;
     let mut package: Command = context.sh.cmd(cargo_pgrx).into();
     package
-        .args([
-            "pgrx",
-            "package",
-            "--package",
-            "idem",
-            "--no-default-features",
-            "--features",
-            &context.feature(),
-        ])
+        .args(["pgrx", "package", "--package", "idem", "--no-default-features", "--features"])
+        .arg(context.feature() + variant.feature())
         .arg("--pg-config")
         .arg(context.pg_config())
         .arg("--out-dir")
-        .arg(context.package_dir());
+        .arg(&package_dir);
+    let label = match variant {
+        Variant::Shipped => "building the extension",
+        Variant::PausePoints => "building the extension with pause points",
+    };
     step::run(
-        "building the extension",
+        label,
         package,
         "`cargo build -p idem` shows the errors of the compiler in full",
     )?;
 
-    let install = Install::open(&context.install_root(), context.pg)?;
-    install.overlay(&context.package_dir())?;
+    let install = Install::open(&context.install_root(variant), context.pg)?;
+    install.overlay(&package_dir)?;
     Ok(install)
 }

@@ -9,6 +9,8 @@ use anyhow::{Context as _, Result};
 use idem_cluster::{Install, workspace_root};
 use xshell::Shell;
 
+use crate::build::Variant;
+
 /// The workspace and the major version of PostgreSQL that a command is about.
 pub struct Context {
     /// Runs programs from the root of the workspace.
@@ -32,12 +34,15 @@ impl Context {
     }
 
     /// The extension as a tree ready for `/`.
-    pub fn package_dir(&self) -> PathBuf {
-        self.target().join("package").join(self.pg.to_string())
+    pub fn package_dir(&self, variant: Variant) -> PathBuf {
+        self.target().join("package").join(format!("{}{}", self.pg, variant.suffix()))
     }
 
-    pub fn install_root(&self) -> PathBuf {
-        Install::default_root(self.pg)
+    /// The private copy of PostgreSQL that has this variant of the extension.
+    pub fn install_root(&self, variant: Variant) -> PathBuf {
+        let mut root = Install::default_root(self.pg).into_os_string();
+        root.push(variant.suffix());
+        root.into()
     }
 
     /// Debian's own, and not the `pg_config` of the search path, which speaks for the newest version there is.
@@ -61,13 +66,13 @@ impl Context {
         Ok(file)
     }
 
-    /// Cargo in this workspace, with what the tests need to find the server.
+    /// Cargo in this workspace, with what the tests need to find the server with the shipped extension.
     pub fn cargo<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command: Command = self.sh.cmd(cargo).into();
         command
             .args(arguments)
-            .env("IDEM_PG_INSTALL", self.install_root())
+            .env("IDEM_PG_INSTALL", self.install_root(Variant::Shipped))
             .env("IDEM_PG_VERSION", self.pg.to_string());
         command
     }

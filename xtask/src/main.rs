@@ -13,6 +13,7 @@ mod psql;
 mod server;
 mod setup;
 mod snapshot;
+mod soak;
 mod step;
 mod test;
 
@@ -48,10 +49,19 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Every test there is
+    /// The tests that CI runs
     Test {
-        /// Only tests whose name contains this
+        /// Only tests whose name contains this; `everything` runs all tests in all settings
         filter: Option<String>,
+    },
+    /// Run tests again and again, without retries, and keep a ledger by commit in target/soak
+    Soak {
+        /// Only tests whose name contains this
+        #[arg(default_value = "")]
+        name: String,
+        /// How many runs in a row must pass; runs of this commit that passed before count
+        #[arg(long, default_value_t = 20)]
+        runs: u32,
     },
     /// The benchmarks
     Bench {
@@ -67,7 +77,7 @@ enum Command {
     },
     /// A directory tree ready for `/`, and a Debian package made from it
     Package,
-    /// Write the install script as it is now to sql/install
+    /// Write the install script of this version to sql/install, once a release
     Snapshot,
 }
 
@@ -91,6 +101,7 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Build => build::build(&context).map(drop),
         Command::Demo { broker, arguments } => demo::demo(&context, broker.as_deref(), &arguments),
         Command::Test { filter } => test::test(&context, filter.as_deref()),
+        Command::Soak { name, runs } => soak::soak(&context, &name, runs),
         Command::Bench { arguments } => bench::bench(&context, &arguments),
         Command::Psql { database } => psql::psql(&context, &database),
         Command::Package => package::package(&context),

@@ -2,18 +2,19 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
 use xshell::cmd;
 
+use crate::build::{self, Variant};
 use crate::context::Context;
-use crate::{build, step};
+use crate::step;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub fn package(context: &Context) -> Result<()> {
-    println!("{}", context.package_dir().display());
+    println!("{}", context.package_dir(Variant::Shipped).display());
     for deb in [extension(context)?, relay(context)?] {
         println!("{}", deb.display());
     }
@@ -24,9 +25,10 @@ fn extension(context: &Context) -> Result<PathBuf> {
     build::build(context)?;
     let pg = context.pg;
     let deb = Deb::begin(context, format!("postgresql-{pg}-idem"))?;
-    let (sh, tree, stage) = (&context.sh, context.package_dir(), &deb.stage);
+    let (sh, tree, stage) = (&context.sh, context.package_dir(Variant::Shipped), &deb.stage);
     cmd!(sh, "cp -r {tree}/. {stage}").quiet().run()?;
     let library = stage.join(format!("usr/lib/postgresql/{pg}/lib/idem.so"));
+    ensure_no_pause_points(&library)?;
     cmd!(sh, "strip --strip-unneeded {library}").quiet().run()?;
     deb.finish(&format!(
         "Section: database\n\
@@ -35,6 +37,23 @@ fn extension(context: &Context) -> Result<PathBuf> {
          The claim of a message, the business writes and the messages that result from it\n \
          commit in one transaction, or none of them does.\n"
     ))
+}
+
+/// The symbol that `extension/src/pause.rs` exports.
+const PAUSE_POINTS_SYMBOL: &[u8] = b"IDEM_HAS_PAUSE_POINTS";
+
+/// A library in which a session can stop at a pause point must not reach a user.
+fn ensure_no_pause_points(library: &Path) -> Result<()> {
+    let content = fs::read(library).with_context(|| format!("cannot read {}", library.display()))?;
+    let found = content
+        .windows(PAUSE_POINTS_SYMBOL.len())
+        .any(|window| window == PAUSE_POINTS_SYMBOL);
+    ensure!(
+        !found,
+        "{} was built with pause points and must not be packaged",
+        library.display()
+    );
+    Ok(())
 }
 
 fn relay(context: &Context) -> Result<PathBuf> {
@@ -134,4 +153,20 @@ fn copyright(context: &Context) -> Result<String> {
         }
     }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn library_with_pause_points_is_not_packaged() {
+        let directory = xshell::Shell::new().unwrap().create_temp_dir().unwrap();
+        let library = directory.path().join("idem.so");
+        fs::write(&library, b"\x7fELF \0idem_try_claim\0").unwrap();
+        ensure_no_pause_points(&library).unwrap();
+        fs::write(&library, b"\x7fELF \0idem_try_claim\0IDEM_HAS_PAUSE_POINTS\0").unwrap();
+        let error = ensure_no_pause_points(&library).unwrap_err().to_string();
+        assert!(error.contains("built with pause points"), "{error}");
+    }
 }

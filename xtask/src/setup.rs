@@ -10,6 +10,7 @@ use idem_cluster::Install;
 use nix::unistd::geteuid;
 use xshell::cmd;
 
+use crate::build::Variant;
 use crate::context::{Context, cargo_home};
 use crate::{chroot, step};
 
@@ -43,15 +44,15 @@ dpkg-query --listfiles "$@" | sed -n 's,^.*/systemd/system/\([^/@]*\.\(service\|
 
 pub fn setup(context: &Context) -> Result<()> {
     let _alone = context.alone()?;
-    do_what_is_missing(context).map(drop)
+    do_what_is_missing(context, Variant::Shipped).map(drop)
 }
 
-/// The set-up, for who is [`Context::alone`] already; returns the cargo-pgrx to build with.
-pub fn do_what_is_missing(context: &Context) -> Result<PathBuf> {
+/// The set-up for a caller that is [`Context::alone`] already; returns the cargo-pgrx to build with.
+pub fn do_what_is_missing(context: &Context, variant: Variant) -> Result<PathBuf> {
     install_packages(context)?;
     let cargo_pgrx = install_cargo_pgrx(context)?;
     init_pgrx(context, &cargo_pgrx)?;
-    Install::copy_from_system(&context.install_root(), context.pg)?;
+    Install::copy_from_system(&context.install_root(variant), context.pg)?;
     Ok(cargo_pgrx)
 }
 

@@ -1,40 +1,18 @@
-//! The script that CREATE EXTENSION runs is generated, and a copy of it is committed: a change of what users get is seen in
-//! review, and upgrades are written against it.
+//! The script that CREATE EXTENSION runs is generated. A release commits a copy of it, and upgrades are written against that.
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
-use xshell::cmd;
+use anyhow::Result;
 
-use crate::build;
+use crate::build::{self, Variant};
 use crate::context::Context;
 
-/// Writes the committed copy.
+/// Writes the script of this version to `sql/install`. Once a release, not at every change.
 pub fn write(context: &Context) -> Result<()> {
     build::build(context)?;
     let committed = committed(context);
     context.sh.write_file(&committed, generated(context)?)?;
     eprintln!("written: {}", committed.display());
-    Ok(())
-}
-
-/// Fails, with the difference, when the committed copy is not what the build has generated.
-pub fn check(context: &Context) -> Result<()> {
-    let committed = committed(context);
-    let generated = generated(context)?;
-    let sh = &context.sh;
-    let diff = cmd!(sh, "diff --unified --new-file {committed} -")
-        .stdin(generated)
-        .quiet()
-        .ignore_status()
-        .output()?;
-    if !diff.status.success() {
-        let diff = String::from_utf8_lossy(&diff.stdout);
-        bail!(
-            "the install script is not the one in {}; if that is meant, run `cargo xtask snapshot` and commit it\n{diff}",
-            committed.display()
-        );
-    }
     Ok(())
 }
 
@@ -49,13 +27,12 @@ fn committed(context: &Context) -> PathBuf {
 
 fn generated(context: &Context) -> Result<String> {
     let directory = context
-        .package_dir()
+        .package_dir(Variant::Shipped)
         .join(format!("usr/share/postgresql/{}/extension", context.pg));
     Ok(without_line_numbers(&context.sh.read_file(directory.join(file_name()))?))
 }
 
-/// Every object is headed by the place in the code that it comes from. The file says something, the line would make every
-/// change of the code one of the script.
+/// pgrx puts the place in the code above each object. The line number is left out, because it changes with unrelated code.
 fn without_line_numbers(script: &str) -> String {
     let mut text = String::new();
     for line in script.lines() {

@@ -13,6 +13,7 @@ pub use slices::Slices;
 
 use crate::destination::{Destination, Interned, intern};
 use crate::errors::{Error, Result};
+use crate::pause::pause_point;
 use crate::pg::{Found, Inserter, Lookup, wait_for};
 use crate::ring::{self, Rings};
 use crate::stats::{Counter, count, count_many};
@@ -160,6 +161,7 @@ impl<'a> Desk<'a> {
             id.text.into_datum(),
             self.terms.fingerprint.into_datum(),
         ];
+        pause_point("claim: before insert");
         for n in 0..self.written.len() {
             while !self.written[n].1.insert(&row) {
                 // Somebody came between the look and the insert.

@@ -12,11 +12,13 @@
 //! ```
 
 mod database;
+mod pause;
 mod session;
 mod shared;
 mod until;
 
 pub use database::Database;
+pub use pause::Pause;
 pub use session::{Refusal, Session};
 pub use shared::shared_cluster;
 pub use until::{DEADLINE, until};

@@ -383,7 +383,7 @@ impl Config {
             moves: true,
             goal,
             deadline: Duration::from_secs(400),
-            seed: 20_26,
+            seed: crate::seed::seed(),
         }
     }
 

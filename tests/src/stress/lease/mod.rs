@@ -42,7 +42,7 @@ impl Config {
             acquire_function: "idem_acquire",
             run_for: Duration::from_secs(20),
             until_two_win: false,
-            seed: 20_26,
+            seed: crate::seed::seed(),
         }
     }
 

@@ -1,0 +1,118 @@
+//! Pause points: named places in the code at which a backend waits until a test releases it.
+//!
+//! They exist only in a build with the feature `pause-points`; in any other build [`pause_point`] is empty. A test takes the
+//! lock of a point with `pg_advisory_lock(hashtext('idem.pause'), hashtext('<name>'))`, and a session opts in with
+//! `SET idem.pause_at = '<name>, <name>'`. When that session reaches the point it sets its `application_name` to
+//! `paused at <name>` and waits until the test releases the lock. A point whose lock is free does not stop the session.
+//!
+//! The backend polls the lock instead of waiting for it, so `lock_timeout`, the deadlock detector and other lock waiters do
+//! not see the pause. A point must not stand where the backend holds an LWLock.
+
+#[cfg(not(feature = "pause-points"))]
+pub use absent::{define, pause_point};
+#[cfg(feature = "pause-points")]
+pub use present::{define, pause_point};
+
+#[cfg(not(feature = "pause-points"))]
+mod absent {
+    /// Defines no setting.
+    pub fn define() {}
+
+    /// Does nothing.
+    #[inline(always)]
+    pub fn pause_point(_name: &str) {}
+}
+
+#[cfg(feature = "pause-points")]
+mod present {
+    use crate::pg::wait_a_moment;
+    use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
+    use pgrx::pg_sys;
+    use pgrx::prelude::*;
+    use std::ffi::{CStr, CString};
+
+    static PAUSE_AT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
+
+    /// How often a paused backend tries the lock of its point.
+    const POLL_MS: i64 = 1;
+
+    /// `cargo xtask package` refuses a library that exports this symbol.
+    #[unsafe(no_mangle)]
+    pub static IDEM_HAS_PAUSE_POINTS: u8 = 1;
+
+    /// Defines `idem.pause_at`.
+    pub fn define() {
+        GucRegistry::define_string_guc(
+            c"idem.pause_at",
+            c"Names of the pause points at which this session waits, separated by commas.",
+            c"Only in builds for tests.",
+            &PAUSE_AT,
+            GucContext::Userset,
+            GucFlags::default(),
+        );
+    }
+
+    /// Waits while the session has opted in to this point and another session holds its advisory lock.
+    pub fn pause_point(name: &str) {
+        if !is_armed(name) || passes(name) {
+            return;
+        }
+        // SAFETY: application_name is a setting of every backend; its value outlives the transaction.
+        let before = unsafe { CStr::from_ptr(pg_sys::application_name).to_owned() };
+        if let Ok(shown) = CString::new(format!("paused at {name}")) {
+            show(&shown);
+        }
+        while !passes(name) {
+            wait_a_moment(POLL_MS);
+        }
+        show(&before);
+    }
+
+    /// The same for functions in SQL: a test declares it as `LANGUAGE c AS '$libdir/idem', 'idem_pause_point_wrapper'`.
+    #[pg_extern(sql = false)]
+    fn idem_pause_point(name: &str) {
+        pause_point(name);
+    }
+
+    fn is_armed(name: &str) -> bool {
+        PAUSE_AT
+            .get()
+            .is_some_and(|names| names.to_string_lossy().split(',').any(|armed| armed.trim() == name))
+    }
+
+    fn show(name: &CStr) {
+        // SAFETY: the name is copied into shared memory.
+        unsafe { pg_sys::pgstat_report_appname(name.as_ptr()) };
+    }
+
+    /// Whether no other session holds the lock of the point.
+    fn passes(name: &str) -> bool {
+        // SAFETY: an all-zero LOCKTAG is filled as SET_LOCKTAG_ADVISORY does; the lock is released at once.
+        unsafe {
+            let mut tag: pg_sys::LOCKTAG = std::mem::zeroed();
+            tag.locktag_field1 = pg_sys::MyDatabaseId.to_u32();
+            tag.locktag_field2 = hash(b"idem.pause");
+            tag.locktag_field3 = hash(name.as_bytes());
+            tag.locktag_field4 = 2; // the class of pg_advisory_lock(int, int)
+            tag.locktag_type = pg_sys::LockTagType::LOCKTAG_ADVISORY as u8;
+            tag.locktag_lockmethodid = pg_sys::USER_LOCKMETHOD as u8;
+            let mode = pg_sys::ShareLock as pg_sys::LOCKMODE;
+            let taken = pg_sys::LockAcquire(&tag, mode, false, true);
+            if taken == pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL {
+                return false;
+            }
+            pg_sys::LockRelease(&tag, mode, false);
+            true
+        }
+    }
+
+    /// What `hashtext` returns in SQL.
+    fn hash(text: &[u8]) -> u32 {
+        unsafe extern "C-unwind" {
+            // common/hashfn.h, since PostgreSQL 13; pgrx has no binding for it.
+            fn hash_bytes(key: *const u8, length: i32) -> u32;
+        }
+        // SAFETY: the pointer and the length are those of a slice.
+        unsafe { hash_bytes(text.as_ptr(), text.len() as i32) }
+    }
+}

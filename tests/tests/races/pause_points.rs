@@ -1,0 +1,32 @@
+//! The pause points themselves.
+
+use anyhow::Result;
+use idem_tests::harness::{Database, Pause};
+
+/// A session that opted in stops at the point and goes on when the test releases it; another session does not stop.
+#[tokio::test]
+async fn session_waits_at_its_pause_point_until_it_is_released() -> Result<()> {
+    let db = Database::with_idem("pause").await?;
+    let (armed, other) = (db.connect().await?, db.connect().await?);
+    let point = Pause::hold(&db, "claim: before insert").await?;
+    point.arm(&armed).await?;
+
+    let pid = armed.pid().await?;
+    let claim = tokio::spawn(async move {
+        armed
+            .text("SELECT idem_try_claim('m-1', 'orders') FROM generate_series(1, 1)")
+            .await
+    });
+    point.until_reached(pid).await?;
+    assert_eq!(
+        other
+            .text("SELECT idem_try_claim('m-2', 'stock') FROM generate_series(1, 1)")
+            .await?,
+        "t"
+    );
+    assert!(!claim.is_finished());
+
+    point.release().await?;
+    assert_eq!(claim.await??, "t");
+    Ok(())
+}

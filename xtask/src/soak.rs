@@ -1,0 +1,245 @@
+//! Soak: the same tests again and again, until so many runs in a row have passed.
+//!
+//! A run is every test whose name matches, in the parallelism of an ordinary run and without retries. Each run adds a line to
+//! `target/soak/ledger.jsonl` and keeps its output beside it. A soak that is interrupted goes on where it stopped, as long as
+//! the commit is the same; a run that fails starts the count anew.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use xshell::cmd;
+
+use crate::build::{self, Variant};
+use crate::context::Context;
+
+/// The packages whose tests can be soaked.
+const PACKAGES: [&str; 5] = ["idem-tests", "idem-client", "idem-relay", "idem-cluster", "idem-brokers"];
+
+/// The test binary that runs on the build with pause points.
+const RACES: &str = "races";
+
+/// Tests read the seed of their random choices from here.
+const SEED: &str = "IDEM_TEST_SEED";
+
+/// One line of the ledger.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Run {
+    commit: String,
+    /// What the names of the tests contain.
+    name: String,
+    /// Seconds since 1970.
+    started_s: u64,
+    took_s: u64,
+    seed: u64,
+    tests: usize,
+    passed: bool,
+    log: PathBuf,
+}
+
+/// A test binary and how many of its tests match.
+struct Program {
+    path: PathBuf,
+    /// Where cargo would run it.
+    directory: PathBuf,
+    races: bool,
+    tests: usize,
+}
+
+/// Runs the tests whose name contains `name` until `runs` runs in a row have passed.
+pub fn soak(context: &Context, name: &str, runs: u32) -> Result<()> {
+    build::build(context)?;
+    build::build_variant(context, Variant::PausePoints)?;
+    let programs = programs(context, name)?;
+    let tests: usize = programs.iter().map(|program| program.tests).sum();
+    ensure!(tests > 0, "no test has \"{name}\" in its name");
+
+    let directory = context.target().join("soak");
+    fs::create_dir_all(&directory)?;
+    let commit = commit(context)?;
+    let ledger = directory.join("ledger.jsonl");
+    let mut earlier = read(&ledger)?;
+    let mut failures = 0;
+    while streak(&earlier, &commit, name) < runs {
+        let run = run(context, &programs, &directory, &commit, name, tests)?;
+        append(&ledger, &run)?;
+        failures += u32::from(!run.passed);
+        println!(
+            "{} {} of {runs}: {tests} tests, seed {}, {} s, log {}",
+            if run.passed { "passed" } else { "FAILED" },
+            streak(&earlier, &commit, name) + u32::from(run.passed),
+            run.seed,
+            run.took_s,
+            run.log.display()
+        );
+        earlier.push(run);
+    }
+    println!("{runs} runs of \"{name}\" in a row have passed at {commit}; {failures} failed before in this call");
+    Ok(())
+}
+
+/// How many of the newest runs of these tests at this commit have passed.
+fn streak(ledger: &[Run], commit: &str, name: &str) -> u32 {
+    let passed = ledger
+        .iter()
+        .rev()
+        .filter(|run| run.commit == commit && run.name == name)
+        .take_while(|run| run.passed)
+        .count();
+    u32::try_from(passed).unwrap_or(u32::MAX)
+}
+
+fn run(context: &Context, programs: &[Program], directory: &Path, commit: &str, name: &str, tests: usize) -> Result<Run> {
+    let started_s = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    // Different in each run, and printed: a failure can be repeated with it.
+    let seed = started_s;
+    let file_name = format!("{commit}-{}-{started_s}.log", name.replace(['/', ':'], "-"));
+    let log = directory.join(file_name);
+    let mut output = File::create(&log)?;
+    let began = Instant::now();
+    let mut passed = true;
+    for program in programs {
+        writeln!(output, "{}", program.path.display())?;
+        let variant = if program.races {
+            Variant::PausePoints
+        } else {
+            Variant::Shipped
+        };
+        let status = Command::new(&program.path)
+            .arg(name)
+            .current_dir(&program.directory)
+            .env("IDEM_PG_INSTALL", context.install_root(variant))
+            .env("IDEM_PG_VERSION", context.pg.to_string())
+            .env(SEED, seed.to_string())
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output.try_clone()?)
+            .status()
+            .with_context(|| format!("cannot run {}", program.path.display()))?;
+        passed &= status.success();
+    }
+    Ok(Run {
+        commit: commit.to_owned(),
+        name: name.to_owned(),
+        started_s,
+        took_s: began.elapsed().as_secs(),
+        seed,
+        tests,
+        passed,
+        log,
+    })
+}
+
+/// The commit; with changes that are not committed also a hash of these, so that their runs count for themselves alone.
+fn commit(context: &Context) -> Result<String> {
+    let sh = &context.sh;
+    let head = cmd!(sh, "git rev-parse --short=12 HEAD").quiet().read()?;
+    let changes = cmd!(sh, "git diff HEAD").quiet().read()?;
+    if changes.is_empty() {
+        return Ok(head);
+    }
+    let hash = cmd!(sh, "git hash-object --stdin").stdin(changes).quiet().read()?;
+    Ok(format!("{head}-{}", &hash[..12.min(hash.len())]))
+}
+
+/// Builds the tests and finds those that match.
+fn programs(context: &Context, name: &str) -> Result<Vec<Program>> {
+    let mut build = context.cargo(["test", "--no-run", "--message-format=json"]);
+    for package in PACKAGES {
+        build.args(["--package", package]);
+    }
+    build.arg("--all-features");
+    let output = build.stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        bail!("the tests do not build");
+    }
+    let mut programs = Vec::new();
+    for line in String::from_utf8(output.stdout)?.lines() {
+        let message: serde_json::Value = serde_json::from_str(line)?;
+        let (Some(path), Some(manifest)) = (message["executable"].as_str(), message["manifest_path"].as_str()) else {
+            continue;
+        };
+        if message["profile"]["test"].as_bool() != Some(true) {
+            continue;
+        }
+        let listed = Command::new(path).args(["--list", "--format", "terse", name]).output()?;
+        let tests = String::from_utf8_lossy(&listed.stdout)
+            .lines()
+            .filter(|line| line.ends_with(": test"))
+            .count();
+        if tests > 0 {
+            programs.push(Program {
+                path: path.into(),
+                directory: Path::new(manifest).parent().map(Path::to_path_buf).unwrap_or_default(),
+                races: message["target"]["name"].as_str() == Some(RACES),
+                tests,
+            });
+        }
+    }
+    Ok(programs)
+}
+
+fn read(ledger: &Path) -> Result<Vec<Run>> {
+    if !ledger.exists() {
+        return Ok(Vec::new());
+    }
+    let text = fs::read_to_string(ledger)?;
+    text.lines()
+        .map(|line| serde_json::from_str(line).with_context(|| format!("{}: {line}", ledger.display())))
+        .collect()
+}
+
+fn append(ledger: &Path, run: &Run) -> Result<()> {
+    let mut file = File::options().create(true).append(true).open(ledger)?;
+    writeln!(file, "{}", serde_json::to_string(run)?)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(commit: &str, name: &str, passed: bool) -> Run {
+        Run {
+            commit: commit.to_owned(),
+            name: name.to_owned(),
+            started_s: 0,
+            took_s: 0,
+            seed: 0,
+            tests: 1,
+            passed,
+            log: PathBuf::new(),
+        }
+    }
+
+    #[test]
+    fn failed_run_starts_the_count_anew() {
+        let ledger = [run("a", "x", true), run("a", "x", false), run("a", "x", true)];
+        assert_eq!(streak(&ledger, "a", "x"), 1);
+    }
+
+    #[test]
+    fn runs_of_other_commits_and_names_do_not_count() {
+        let ledger = [run("a", "x", true), run("b", "x", true), run("a", "y", false)];
+        assert_eq!(streak(&ledger, "a", "x"), 1);
+        assert_eq!(streak(&ledger, "b", "x"), 1);
+        assert_eq!(streak(&ledger, "a", "y"), 0);
+        assert_eq!(streak(&ledger, "c", "x"), 0);
+    }
+
+    #[test]
+    fn ledger_is_read_as_it_was_written() -> Result<()> {
+        let directory = xshell::Shell::new()?.create_temp_dir()?;
+        let ledger = directory.path().join("ledger.jsonl");
+        let runs = [run("a", "x", true), run("a", "x", false)];
+        for run in &runs {
+            append(&ledger, run)?;
+        }
+        assert_eq!(read(&ledger)?, runs);
+        Ok(())
+    }
+}
