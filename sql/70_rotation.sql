@@ -198,7 +198,7 @@ BEGIN
             RETURN true;
         END IF;
     END LOOP;
-    RETURN idem.turn_progress() OR idem.turn_work() OR idem.turn_bodies();
+    RETURN idem.turn_progress() OR idem.rotate_pending() OR idem.rotate_payloads();
 END
 $$;
 COMMENT ON FUNCTION idem.maintain_step(boolean) IS 'The next step that can be done, of any ring; true when one was done: commit, and call again.';

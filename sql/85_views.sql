@@ -156,31 +156,31 @@ CREATE VIEW idem.stats AS
     SELECT s.name, s.value FROM idem.counters() AS s;
 COMMENT ON VIEW idem.stats IS 'Counters of this database since the server started: what committed transactions did, savepoints that they rolled back included. Empty when the library is not preloaded.';
 
--- Only the current table of work counts.
-CREATE VIEW idem.work AS
-    SELECT w.* FROM idem.work_0 w WHERE (SELECT t.current FROM idem.work_turn t WHERE t.id = 1) = 0
+-- Only the current table counts.
+CREATE VIEW idem.pending AS
+    SELECT p.* FROM idem.pending_0 p WHERE (SELECT r.current FROM idem.pending_rotation r WHERE r.id = 1) = 0
     UNION ALL
-    SELECT w.* FROM idem.work_1 w WHERE (SELECT t.current FROM idem.work_turn t WHERE t.id = 1) = 1;
-COMMENT ON VIEW idem.work IS 'The identities that are not done.';
+    SELECT p.* FROM idem.pending_1 p WHERE (SELECT r.current FROM idem.pending_rotation r WHERE r.id = 1) = 1;
+COMMENT ON VIEW idem.pending IS 'The pending messages: identities that are not done. state: r ready, l leased, w waiting for a retry, d dead.';
 
 CREATE VIEW idem.leases AS
-    SELECT d.name AS destination, COALESCE(w.id, w.key::text) AS id, w.token, w.attempt, w.due_at AS until, w.body IS NOT NULL AS received
-      FROM idem.work w JOIN idem.destination d ON d.id = w.destination
-     WHERE w.leased AND w.due_at > clock_timestamp();
-COMMENT ON VIEW idem.leases IS 'Who is being worked on, and until when. received: it is in the durable inbox; otherwise it lives at its broker.';
+    SELECT d.name AS destination, COALESCE(p.id, p.key::text) AS id, p.token, p.attempt, p.due_at AS until, p.payload_slice IS NOT NULL AS received
+      FROM idem.pending p JOIN idem.destination d ON d.id = p.destination
+     WHERE p.state = 'l' AND p.due_at > clock_timestamp();
+COMMENT ON VIEW idem.leases IS 'The messages that are leased now, and until when. received: the message is in the durable inbox; otherwise it is at its broker.';
 
 CREATE VIEW idem.waiting_messages AS
     SELECT d.name AS destination,
-           count(*) FILTER (WHERE NOT (w.leased AND w.due_at > clock_timestamp())) AS waiting,
-           count(*) FILTER (WHERE w.due_at <= clock_timestamp()) AS due,
-           count(*) FILTER (WHERE w.leased AND w.due_at > clock_timestamp()) AS leased,
-           count(*) FILTER (WHERE w.attempt > 0 AND NOT w.leased AND w.due_at > clock_timestamp()) AS resting,
-           min(w.received_at) AS oldest,
-           min(w.due_at) AS next_due
-      FROM idem.work w JOIN idem.destination d ON d.id = w.destination
-     WHERE w.body IS NOT NULL
+           count(*) FILTER (WHERE NOT (p.state = 'l' AND p.due_at > clock_timestamp())) AS waiting,
+           count(*) FILTER (WHERE p.due_at <= clock_timestamp()) AS due,
+           count(*) FILTER (WHERE p.state = 'l' AND p.due_at > clock_timestamp()) AS leased,
+           count(*) FILTER (WHERE p.state = 'w' AND p.due_at > clock_timestamp()) AS resting,
+           min(p.received_at) AS oldest,
+           min(p.due_at) AS next_due
+      FROM idem.pending p JOIN idem.destination d ON d.id = p.destination
+     WHERE p.payload_slice IS NOT NULL
      GROUP BY d.name;
-COMMENT ON VIEW idem.waiting_messages IS 'The durable inbox by destination: how many wait, how many of these are due now or rest after a failure; how many are leased; when the oldest was received.';
+COMMENT ON VIEW idem.waiting_messages IS 'The durable inbox by destination: how many messages wait, how many of these are due now or wait for a retry; how many are leased; when the oldest was received.';
 
 CREATE VIEW idem.dead_letters AS
     SELECT d.name AS destination, COALESCE(l.id, l.key::text) AS id, l.seq, l.died_at, l.received_at, l.attempt, l.order_key AS key, l.type,

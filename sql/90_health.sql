@@ -72,7 +72,7 @@ BEGIN
     check_name := 'durable inbox';
     SELECT d.name, clock_timestamp() - w.due_at INTO behind, late
       FROM idem.destination d
-     CROSS JOIN LATERAL (SELECT x.due_at FROM idem.work x WHERE x.destination = d.id AND x.body IS NOT NULL ORDER BY x.due_at LIMIT 1) w
+     CROSS JOIN LATERAL (SELECT x.due_at FROM idem.pending x WHERE x.destination = d.id AND x.payload_slice IS NOT NULL ORDER BY x.due_at LIMIT 1) w
      ORDER BY w.due_at LIMIT 1;
     status := CASE WHEN late > '1 hour' THEN 'critical' WHEN late > '1 minute' THEN 'warning' ELSE 'ok' END;
     detail := CASE WHEN status = 'ok' THEN 'nothing waits for long'

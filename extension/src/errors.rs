@@ -31,6 +31,8 @@ pub enum Error {
     CallEnded { step: String, how: &'static str },
     /// 23000: under this step something else was asked for. The answer to that is no answer to this.
     AnotherRequest { step: String },
+    /// 25000: the function needs READ COMMITTED.
+    NeedsReadCommitted { function: String },
     /// XX001: a row that the calls wrote themselves does not look so.
     Corrupt(&'static str),
 }
@@ -106,6 +108,11 @@ impl From<Error> for ErrorReport {
                 format!("the call \"{step}\" of this message was begun with another request"),
             )
             .set_hint("Every attempt must ask for the same: give what differs a step of its own."),
+            Error::NeedsReadCommitted { function } => report(
+                PgSqlErrorCode::ERRCODE_INVALID_TRANSACTION_STATE,
+                format!("{function} needs READ COMMITTED, but this transaction has another isolation level"),
+            )
+            .set_hint("Begin the transaction with BEGIN ISOLATION LEVEL READ COMMITTED."),
             Error::Corrupt(what) => report(PgSqlErrorCode::ERRCODE_DATA_CORRUPTED, what.into()),
         }
     }

@@ -1,7 +1,7 @@
 //! idem: exactly-once message consumers inside PostgreSQL. This file is the map.
 //!
 //! A claim (`claim`) goes into a slice of a ring (`ring`, `destination`); its effects (`effects`) go into the outbox
-//! (`outbox`), which wakes the relays (`wake`). What is not done yet is `work`, what it asks of others is in the `journal`. The
+//! (`outbox`), which wakes the relays (`wake`). What is not done yet is `pending`, calls to other systems are in the `journal`. The
 //! `worker` turns the rings. Tables, relays, rotation, views and grants
 //! are SQL, in `sql/`; what needs no server is in `core/`. All unsafe code that others use is in `pg`.
 
@@ -15,10 +15,10 @@ mod destination;
 mod effects;
 mod errors;
 mod journal;
-mod low;
 mod names;
 mod outbox;
 mod pause;
+mod pending;
 mod pg;
 mod relay;
 mod ring;
@@ -27,7 +27,6 @@ mod shared;
 mod sql_types;
 mod stats;
 mod wake;
-mod work;
 mod worker;
 
 ::pgrx::pg_module_magic!(name, version);
@@ -36,9 +35,21 @@ pgrx::extension_sql_file!("../../sql/00_schema.sql", name = "schema", bootstrap)
 pgrx::extension_sql_file!("../../sql/10_inbox.sql", name = "inbox", requires = ["schema"]);
 pgrx::extension_sql_file!("../../sql/20_outbox.sql", name = "outbox", requires = ["inbox"]);
 pgrx::extension_sql_file!("../../sql/30_types.sql", name = "types", requires = ["outbox"]);
-pgrx::extension_sql_file!("../../sql/32_work.sql", name = "work", requires = ["types"]);
-pgrx::extension_sql_file!("../../sql/34_turn_work.sql", name = "turn_work", requires = ["work"]);
-pgrx::extension_sql_file!("../../sql/36_journal.sql", name = "journal", requires = ["turn_work"]);
+pgrx::extension_sql_file!(
+    "../../sql/32_pending.sql",
+    name = "pending",
+    requires = ["types", pending::presence::note_pending]
+);
+pgrx::extension_sql_file!(
+    "../../sql/34_rotate_pending.sql",
+    name = "rotate_pending",
+    requires = [
+        "pending",
+        pending::presence::pending_presence,
+        pending::presence::set_pending_presence,
+    ]
+);
+pgrx::extension_sql_file!("../../sql/36_journal.sql", name = "journal", requires = ["rotate_pending"]);
 pgrx::extension_sql_file!("../../sql/40_relay_tables.sql", name = "relay_tables", requires = ["journal"]);
 pgrx::extension_sql_file!(
     "../../sql/50_relay_progress.sql",
@@ -64,19 +75,19 @@ pgrx::extension_sql_file!(
         names::find_destination,
         names::intern_destination,
         wake::tell_receivers,
+        pending::tables::enter_pending,
+        pending::failures::note_failure_sql,
+        pending::failures::note_expired_lease,
+        pending::failures::is_last_failure_sql,
+        pending::policy::default_max_attempts,
     ]
 );
-pgrx::extension_sql_file!(
-    "../../sql/63_next.sql",
-    name = "next",
-    requires = ["leases", low::low_mark, low::note_low]
-);
-pgrx::extension_sql_file!("../../sql/64_dead_letters.sql", name = "dead_letters", requires = ["next"]);
+pgrx::extension_sql_file!("../../sql/64_dead_letters.sql", name = "dead_letters", requires = ["leases"]);
 pgrx::extension_sql_file!("../../sql/65_relays.sql", name = "relays", requires = ["dead_letters"]);
 pgrx::extension_sql_file!("../../sql/66_hand_over.sql", name = "hand_over", requires = ["relays"]);
 pgrx::extension_sql_file!("../../sql/70_rotation.sql", name = "rotation", requires = ["hand_over"]);
-pgrx::extension_sql_file!("../../sql/72_bodies.sql", name = "bodies", requires = ["rotation"]);
-pgrx::extension_sql_file!("../../sql/80_configure.sql", name = "configure", requires = ["bodies"]);
+pgrx::extension_sql_file!("../../sql/72_payloads.sql", name = "payloads", requires = ["rotation"]);
+pgrx::extension_sql_file!("../../sql/80_configure.sql", name = "configure", requires = ["payloads"]);
 pgrx::extension_sql_file!(
     "../../sql/85_views.sql",
     name = "views",
@@ -108,14 +119,14 @@ pgrx::extension_sql_file!(
         effects::api::idem_replay_effects_uuid,
         effects::api::idem_send,
         effects::api::idem_send_bytes,
-        work::api::idem_acquire_text,
-        work::api::idem_acquire_uuid,
-        work::api::idem_complete,
-        work::api::idem_complete_uuid,
-        work::api::idem_receive_text,
-        work::api::idem_receive_uuid,
-        work::api::idem_receive_bytes_text,
-        work::api::idem_receive_bytes_uuid,
+        pending::api::idem_acquire_text,
+        pending::api::idem_acquire_uuid,
+        pending::api::idem_complete,
+        pending::api::idem_complete_uuid,
+        pending::api::idem_receive_text,
+        pending::api::idem_receive_uuid,
+        pending::api::idem_receive_bytes_text,
+        pending::api::idem_receive_bytes_uuid,
         journal::api::idem_begin_call_text,
         journal::api::idem_begin_call_uuid,
         journal::api::idem_finish_call_text,
@@ -125,7 +136,8 @@ pgrx::extension_sql_file!(
         journal::api::idem_calls_text,
         journal::api::idem_calls_uuid,
         wake::idem_relay_wait,
-        wake::idem_next_wait,
+        pending::wait::idem_next_wait,
+        pending::next::idem_next,
         ring::fence::fence,
         ring::fence::invalidate,
         relay::next_xid,

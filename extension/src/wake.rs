@@ -8,8 +8,7 @@ use crate::stats::watch_transactions;
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -21,7 +20,7 @@ const POLL_MS: (i64, i64) = (10, 1_000);
 /// Effects for the relays.
 const EFFECTS: u32 = 1;
 /// Messages for a destination: received, given back, or free to go because one before it is done.
-const MESSAGES: u32 = 2;
+pub const MESSAGES: u32 = 2;
 
 thread_local! {
     /// What waiters will be told of this transaction.
@@ -29,8 +28,6 @@ thread_local! {
     /// What this backend knew of when it last waited.
     static SEEN: Cell<u64> = const { Cell::new(0) };
     static IDLE_MS: Cell<i64> = const { Cell::new(POLL_MS.0) };
-    /// By destination: what this backend knew of when it last waited for its messages.
-    static LOOKS: RefCell<HashMap<String, Look>> = RefCell::default();
 }
 
 /// This transaction has effects: waiters learn of it when it commits.
@@ -80,10 +77,10 @@ pub fn transaction_committed() {
 }
 
 /// A place among the waiters, freed when dropped.
-struct Place(&'static Waiter);
+pub struct Place(&'static Waiter);
 
 impl Place {
-    fn take(news: u32) -> Option<Self> {
+    pub fn take(news: u32) -> Option<Self> {
         // SAFETY: MyLatch and MyDatabaseId are this process's own; MyLatch points into shared memory in a backend.
         let (latch, database) = unsafe { (pg_sys::MyLatch as usize, pg_sys::MyDatabaseId.to_u32()) };
         let place = shared()?.waiters.iter().find(|waiter| {
@@ -115,7 +112,7 @@ impl Drop for Place {
     }
 }
 
-fn deadline(timeout_ms: Option<i32>) -> Result<Instant, Error> {
+pub fn deadline(timeout_ms: Option<i32>) -> Result<Instant, Error> {
     let timeout_ms = given(timeout_ms, "timeout_ms")?;
     if !(0..=LONGEST_WAIT_MS).contains(&timeout_ms) {
         invalid(
@@ -127,7 +124,7 @@ fn deadline(timeout_ms: Option<i32>) -> Result<Instant, Error> {
 }
 
 /// Milliseconds.
-fn left(deadline: Instant) -> i64 {
+pub fn left_ms(deadline: Instant) -> i64 {
     deadline.saturating_duration_since(Instant::now()).as_millis() as i64
 }
 
@@ -142,7 +139,7 @@ fn idem_relay_wait(timeout_ms: default!(Option<i32>, "1000")) -> Result<bool, Er
     let Some(database) = this_database().filter(|_| place.is_some()) else {
         let idle = IDLE_MS.get();
         IDLE_MS.set((idle * 2).min(POLL_MS.1));
-        wait_a_moment(idle.min(left(deadline)).max(1));
+        wait_a_moment(idle.min(left_ms(deadline)).max(1));
         return Ok(false);
     };
     loop {
@@ -150,115 +147,12 @@ fn idem_relay_wait(timeout_ms: default!(Option<i32>, "1000")) -> Result<bool, Er
         if recordings != SEEN.replace(recordings) {
             return Ok(true);
         }
-        let left = left(deadline);
+        let left = left_ms(deadline);
         if left <= 0 {
             return Ok(false);
         }
         wait_a_moment(left);
     }
-}
-
-/// How long a waiter sleeps while messages are due that it did not get: others have them, or they wait for one of their key.
-const CONTENDED_MS: i64 = 100;
-/// A backend that waits for more destinations than this starts over.
-const LOOKED_AT: usize = 1_000;
-
-/// What a backend knew when it last waited for the messages of a destination.
-#[derive(Clone, Copy)]
-struct Look {
-    receipts: u64,
-    /// Microseconds since 2000: what became due since then is news.
-    at: pg_sys::TimestampTz,
-    idle_ms: i64,
-}
-
-impl Look {
-    const NEVER: Look = Look {
-        receipts: u64::MAX,
-        at: pg_sys::TimestampTz::MIN,
-        idle_ms: POLL_MS.0,
-    };
-}
-
-/// Waits until there may be a message for `idem_next`, at most `timeout_ms` milliseconds: one that was received or given
-/// back, or one whose time has come. False: nothing is known, look now and then all the same.
-///
-/// Without preloading it only sleeps and looks, less often from call to call while there is nothing.
-#[pg_extern(
-    requires = ["schema"],
-    sql = r#"
-CREATE FUNCTION idem_next_wait(destination text, timeout_ms integer DEFAULT 1000) RETURNS boolean
-LANGUAGE c SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'idem_next_wait_wrapper';
-"#
-)]
-fn idem_next_wait(destination: Option<&str>, timeout_ms: Option<i32>) -> Result<bool, ErrorReport> {
-    let destination = given(destination, "destination")?;
-    idem_core::check_destination(destination).map_err(Error::from)?;
-    let deadline = deadline(timeout_ms)?;
-    let mut look = LOOKS.with_borrow(|looks| looks.get(destination).copied().unwrap_or(Look::NEVER));
-    let found = wait_for_message(destination, deadline, &mut look)?;
-    LOOKS.with_borrow_mut(|looks| {
-        if looks.len() >= LOOKED_AT {
-            looks.clear();
-        }
-        looks.insert(destination.to_owned(), look);
-    });
-    Ok(found)
-}
-
-fn wait_for_message(destination: &str, deadline: Instant, look: &mut Look) -> Result<bool, ErrorReport> {
-    let place = Place::take(MESSAGES);
-    let Some(database) = this_database().filter(|_| place.is_some()) else {
-        wait_a_moment(look.idle_ms.min(left(deadline)).max(1));
-        let due = first_due(destination, pg_sys::TimestampTz::MIN)?.is_some_and(|due| due <= now());
-        look.idle_ms = if due { POLL_MS.0 } else { (look.idle_ms * 2).min(POLL_MS.1) };
-        return Ok(due);
-    };
-    let mut contended = None;
-    loop {
-        let receipts = database.receipts.load(Ordering::SeqCst);
-        let is_news = std::mem::replace(&mut look.receipts, receipts) != receipts;
-        let now = now();
-        let due = first_due(destination, pg_sys::TimestampTz::MIN)?;
-        let something_is_due = due.is_some_and(|due| due <= now);
-        // What was due at the last look, and is still, was not to be had then.
-        let next = if something_is_due {
-            first_due(destination, look.at)?
-        } else {
-            due
-        };
-        let its_time_has_come = next.is_some_and(|next| next <= now);
-        let waited = contended.is_some_and(|since: Instant| since.elapsed().as_millis() as i64 >= CONTENDED_MS);
-        if something_is_due && (is_news || its_time_has_come || waited) {
-            look.at = now;
-            return Ok(true);
-        }
-        let left = left(deadline);
-        if left <= 0 {
-            return Ok(false);
-        }
-        let mut sleep_ms = left;
-        if something_is_due {
-            contended.get_or_insert_with(Instant::now);
-            sleep_ms = sleep_ms.min(CONTENDED_MS);
-        }
-        if let Some(next) = next {
-            sleep_ms = sleep_ms.min((next - now) / 1_000 + 1);
-        }
-        wait_a_moment(sleep_ms.max(1));
-    }
-}
-
-/// Microseconds since 2000.
-fn now() -> pg_sys::TimestampTz {
-    // SAFETY: reads the clock.
-    unsafe { pg_sys::GetCurrentTimestamp() }
-}
-
-/// When the first message of a destination is due that is due after that moment.
-fn first_due(destination: &str, after: pg_sys::TimestampTz) -> Result<Option<pg_sys::TimestampTz>, ErrorReport> {
-    let due = Spi::get_one_with_args::<i64>("SELECT idem.first_due($1, $2)", &[destination.into(), after.into()]);
-    due.map_err(|e| ErrorReport::new(PgSqlErrorCode::ERRCODE_INTERNAL_ERROR, e.to_string(), "idem"))
 }
 
 /// Tells those who wait for messages when this transaction commits.

@@ -89,7 +89,7 @@ pub async fn next(
 ) -> Result<Vec<Received>, Error> {
     let rows = client
         .query_typed(
-            "SELECT token, seq, id, key, type, payload, content_type, headers, traceparent, attempt, received_at, last_error \
+            "SELECT token, seq, id, key, type, payload, content_type, headers, traceparent, attempt, received_at, last_error, lease_expired \
              FROM idem_next($1, $2, make_interval(secs => $3))",
             &[
                 destination.parameter(),

@@ -39,6 +39,8 @@ pub struct Received {
     pub received_at: OffsetDateTime,
     /// Why the last attempt failed.
     pub last_error: Option<String>,
+    /// The lease of the attempt before expired: the message may have crashed its consumer.
+    pub lease_expired: bool,
 }
 
 impl Received {
@@ -100,6 +102,7 @@ impl TryFrom<&Row> for Received {
             attempt: row.try_get("attempt")?,
             received_at: row.try_get("received_at")?,
             last_error: row.try_get("last_error")?,
+            lease_expired: row.try_get("lease_expired")?,
         })
     }
 }
@@ -133,6 +136,7 @@ mod tests {
             attempt: 3,
             received_at: OffsetDateTime::UNIX_EPOCH,
             last_error: Some("not yet".into()),
+            lease_expired: false,
         };
         let message = received.message(&Destination::new("orders.bill").unwrap());
         assert_eq!(message.destination().unwrap().as_str(), "orders.bill");

@@ -61,15 +61,6 @@ impl State {
 /// Messages that were fetched together have one token.
 pub(super) type Lease = (i64, MessageId);
 
-/// What idem_next notes of a message whose lease has run out.
-const RAN_OUT: &str = "the lease ran out";
-
-/// Whoever had it last did not come back: it may have killed them. It is handled alone, so that it takes no other with it again and
-/// again, until those have used up their attempts.
-fn is_suspect(received: &Received) -> bool {
-    received.last_error.as_deref() == Some(RAN_OUT)
-}
-
 fn lease_of(received: &Received) -> Lease {
     (received.token, received.id.clone())
 }
@@ -105,7 +96,7 @@ impl Shelf {
             tracing::debug!(token = lost.0, "the lease of a message that waited is lost");
             state.waiting.pop_front();
         }
-        let is_suspect = is_suspect(state.waiting.front()?);
+        let is_suspect = state.waiting.front()?.lease_expired;
         if self.is_one_alone(&state) || is_suspect && state.in_hand() > 0 {
             return None;
         }
@@ -122,7 +113,7 @@ impl Shelf {
     /// Whether more should be fetched.
     pub(super) fn wants(&self) -> bool {
         let state = self.state();
-        let has_suspect = state.waiting.iter().any(is_suspect);
+        let has_suspect = state.waiting.iter().any(|received| received.lease_expired);
         !self.is_one_alone(&state) && !has_suspect && state.waiting.len() <= usize::try_from(self.desk.batch / 2).unwrap_or(0)
     }
 
@@ -171,7 +162,7 @@ impl Shelf {
         };
         let mut received = self.desk.next(at_most).await?;
         let is_some = !received.is_empty();
-        let suspect = received.iter().position(is_suspect);
+        let suspect = received.iter().position(|received| received.lease_expired);
         self.is_wary.store(suspect.is_some(), Ordering::Relaxed);
         // Behind a suspect nothing waits: what kills this process would be counted against it too.
         let behind = suspect.map(|at| received.split_off(at + 1)).unwrap_or_default();

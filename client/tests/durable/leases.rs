@@ -76,14 +76,14 @@ async fn who_stops_gives_back_at_once_and_unharmed_what_it_has_not_begun() {
     let leaves = Running::start(leaves);
     until("it is at work", async || begun.load(Ordering::SeqCst) == 1).await;
     until("it has fetched ahead", async || {
-        world.count("leased").await == MESSAGES as i64
+        world.count("state = 'l'").await == MESSAGES as i64
     })
     .await;
     let ended = tokio::spawn(leaves.stop());
     may_end.notify_one();
     assert_eq!(ended.await.unwrap().handled, 1);
     assert_eq!(
-        world.count("NOT leased AND attempt = 0 AND due_at <= now()").await,
+        world.count("state = 'r' AND attempt = 0 AND due_at <= now()").await,
         MESSAGES as i64 - 1
     );
 }
@@ -196,7 +196,7 @@ async fn a_message_that_kills_its_consumers_takes_no_other_with_it() {
     heir.stop().await;
     assert_eq!(killed, 3, "all its attempts");
     let dead = world.dead().await;
-    assert_eq!(dead, [("killer".to_owned(), 3, "the lease ran out".to_owned())]);
+    assert_eq!(dead, [("killer".to_owned(), 3, "the lease expired".to_owned())]);
     let mut done = world.done().await;
     done.sort();
     done.dedup();

@@ -80,7 +80,7 @@ impl World {
 
     /// How many rows of work there are of which this is true.
     pub async fn count(&self, what: &str) -> i64 {
-        let sql = format!("SELECT count(*) FROM idem.work WHERE {what}");
+        let sql = format!("SELECT count(*) FROM idem.pending WHERE {what}");
         self.client.query_one(&sql, &[]).await.unwrap().get(0)
     }
 

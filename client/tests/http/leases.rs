@@ -83,7 +83,7 @@ async fn who_has_lost_the_lease_records_nothing_and_answers_what_is_recorded() {
     let held = ask("lost").with("x-hold", "1");
     let (late, ()) = tokio::join!(ground.send(&held), async {
         ground.until_running(1).await;
-        let end = "UPDATE idem.work_0 SET due_at = clock_timestamp() - interval '1 second'";
+        let end = "UPDATE idem.pending_0 SET due_at = clock_timestamp() - interval '1 second'";
         ground.observer.batch_execute(end).await.unwrap();
         let other = ground.send(&ask("lost").with("x-size", "7")).await;
         other.assert_run(201, 2);

@@ -48,7 +48,10 @@ async fn who_has_lost_a_lease_can_write_nothing() {
     let lost = ground.acquired(&message, BRIEF).await;
     let held = ground.acquired_next(&message).await;
     assert_eq!(held.attempt(), 2);
-    assert!(held.last_error().is_some_and(|error| error.contains("ran out")), "{held:?}");
+    assert!(
+        held.last_error().is_some_and(|error| error.contains("lease expired")),
+        "{held:?}"
+    );
 
     let client = &ground.observer;
     let refused = [

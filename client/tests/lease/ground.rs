@@ -80,7 +80,7 @@ impl Ground {
 
     /// Ends a lease before its time, as if so much time had passed.
     pub async fn expire(&self, message: &Message) {
-        for table in ["work_0", "work_1"] {
+        for table in ["pending_0", "pending_1"] {
             let sql = format!("UPDATE idem.{table} SET due_at = clock_timestamp() WHERE id = $1");
             self.observer.execute(&sql, &[&message.message_id()]).await.unwrap();
         }
@@ -89,8 +89,8 @@ impl Ground {
     /// Seconds that are left of a lease; `None` when nobody has one.
     pub async fn left(&self, message: &Message) -> Option<f64> {
         let sql = "SELECT extract(epoch FROM w.due_at - clock_timestamp())::float8
-                     FROM (SELECT 0 AS n, * FROM idem.work_0 UNION ALL SELECT 1, * FROM idem.work_1) w
-                     JOIN idem.work_turn t ON t.current = w.n WHERE w.leased AND w.id = $1";
+                     FROM (SELECT 0 AS n, * FROM idem.pending_0 UNION ALL SELECT 1, * FROM idem.pending_1) w
+                     JOIN idem.pending_rotation t ON t.current = w.n WHERE w.state = 'l' AND w.id = $1";
         let row = self.observer.query_opt(sql, &[&message.message_id()]).await.unwrap();
         row.map(|row| row.get(0)).filter(|left| *left > 0.0)
     }

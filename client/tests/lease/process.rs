@@ -138,7 +138,7 @@ async fn a_message_that_kills_its_consumers_is_buried_too() {
     }
     let buried = Idem::new().process_leased(&ground.pool, &message, handler).await.unwrap();
     assert!(
-        matches!(&buried, Processed::Buried { reason } if reason.contains("ran out")),
+        matches!(&buried, Processed::Buried { reason } if reason.contains("lease expired")),
         "{buried:?}"
     );
     assert_eq!(ground.count("SELECT count(*) FROM idem.dead_letter").await, 1);

@@ -1,23 +1,42 @@
 //! The errors of a message, as they are kept with it: `[{"at": ..., "attempt": ..., "error": ...}]`, the oldest first.
+//! `"final": true` marks an error after which there is no other attempt, `"lease_expired": true` an attempt without an end.
 
-use crate::limits::{ERROR_BYTES, FAILURES};
+use crate::limits::{FAILURE_BYTES, FAILURES};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+/// The text of the error of an attempt whose lease expired.
+const LEASE_EXPIRED: &str = "the lease expired";
+
+/// How an attempt failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure<'a> {
+    /// The consumer released the message with an error.
+    Reported { error: &'a str, is_final: bool },
+    /// The consumer did not come back before the end of its lease.
+    LeaseExpired,
+}
+
 /// The errors with another one at the end. `at` is in microseconds since 1970.
-pub fn note_failure(errors: &str, at: i64, attempt: i32, error: &str) -> String {
+pub fn note_failure(errors: &str, at: i64, attempt: i32, failure: Failure) -> String {
     let mut all = read(errors);
     let moment = OffsetDateTime::from_unix_timestamp_nanos(i128::from(at) * 1_000).ok();
-    let kept = (0..=error.len().min(ERROR_BYTES))
-        .rev()
-        .find(|&n| error.is_char_boundary(n))
-        .unwrap_or(0);
-    all.push(json!({
+    let error = match failure {
+        Failure::Reported { error, .. } => error,
+        Failure::LeaseExpired => LEASE_EXPIRED,
+    };
+    let mut entry = json!({
         "at": moment.and_then(|moment| moment.format(&Rfc3339).ok()),
         "attempt": attempt,
-        "error": &error[..kept],
-    }));
+        "error": kept(error),
+    });
+    match failure {
+        Failure::Reported { is_final: true, .. } => entry["final"] = true.into(),
+        Failure::Reported { .. } => (),
+        Failure::LeaseExpired => entry["lease_expired"] = true.into(),
+    }
+    all.push(entry);
     let too_many = all.len().saturating_sub(FAILURES);
     all.drain(..too_many);
     Value::Array(all).to_string()
@@ -29,11 +48,28 @@ pub fn last_failure(errors: &str) -> Option<String> {
     last.get("error")?.as_str().map(str::to_owned)
 }
 
-/// Whether one of the errors was given back as final: there is to be no other attempt.
+/// Whether the newest error is this one, of this attempt.
+pub fn is_last_failure(errors: &str, attempt: i32, error: &str) -> bool {
+    read(errors).pop().is_some_and(|last| {
+        last.get("error").and_then(Value::as_str) == Some(kept(error))
+            && last.get("attempt").and_then(Value::as_i64) == Some(attempt.into())
+    })
+}
+
+/// Whether one of the errors is final.
 pub fn is_final(errors: &str) -> bool {
     read(errors)
         .iter()
         .any(|error| error.get("final") == Some(&Value::Bool(true)))
+}
+
+/// As much of an error as is kept.
+fn kept(error: &str) -> &str {
+    let end = (0..=error.len().min(FAILURE_BYTES))
+        .rev()
+        .find(|&n| error.is_char_boundary(n))
+        .unwrap_or(0);
+    &error[..end]
 }
 
 fn read(errors: &str) -> Vec<Value> {
@@ -44,10 +80,14 @@ fn read(errors: &str) -> Vec<Value> {
 mod tests {
     use super::*;
 
+    fn reported(error: &str) -> Failure<'_> {
+        Failure::Reported { error, is_final: false }
+    }
+
     #[test]
     fn errors_add_up_and_the_newest_is_the_last() {
-        let errors = note_failure("[]", 1_893_456_000_000_000, 1, "first");
-        let errors = note_failure(&errors, 1_893_456_000_000_001, 2, "second");
+        let errors = note_failure("[]", 1_893_456_000_000_000, 1, reported("first"));
+        let errors = note_failure(&errors, 1_893_456_000_000_001, 2, reported("second"));
         let read: Value = serde_json::from_str(&errors).unwrap();
         assert_eq!(read[0], json!({"at": "2030-01-01T00:00:00Z", "attempt": 1, "error": "first"}));
         assert_eq!(last_failure(&errors).as_deref(), Some("second"));
@@ -55,21 +95,43 @@ mod tests {
     }
 
     #[test]
-    fn a_final_error_stays_final() {
-        let errors = r#"[{"error": "a", "attempt": 1}, {"error": "b", "final": true, "attempt": 2}]"#;
-        assert!(is_final(&note_failure(errors, 0, 2, "the lease ran out")));
-        assert!(!is_final(&note_failure("[]", 0, 1, "x")));
+    fn final_error_stays_final() {
+        let last = Failure::Reported {
+            error: "b",
+            is_final: true,
+        };
+        let errors = note_failure(r#"[{"error": "a", "attempt": 1}]"#, 0, 2, last);
+        assert!(is_final(&note_failure(&errors, 0, 2, Failure::LeaseExpired)));
+        assert!(!is_final(&note_failure("[]", 0, 1, reported("x"))));
     }
 
     #[test]
-    fn only_so_many_and_so_long_errors_are_kept() {
+    fn expired_lease_is_marked() {
+        let errors = note_failure("[]", 0, 3, Failure::LeaseExpired);
+        let read: Value = serde_json::from_str(&errors).unwrap();
+        assert_eq!(read[0]["lease_expired"], true);
+        assert_eq!(last_failure(&errors).as_deref(), Some("the lease expired"));
+    }
+
+    #[test]
+    fn last_failure_is_recognized_by_attempt_and_text() {
+        let long = "x".repeat(FAILURE_BYTES + 10);
+        let errors = note_failure("[]", 0, 2, reported(&long));
+        assert!(is_last_failure(&errors, 2, &long));
+        assert!(!is_last_failure(&errors, 3, &long));
+        assert!(!is_last_failure(&errors, 2, "x"));
+        assert!(!is_last_failure("[]", 2, "x"));
+    }
+
+    #[test]
+    fn number_and_length_of_kept_errors_are_bounded() {
         let mut errors = "[]".to_owned();
         for attempt in 0..=FAILURES as i32 {
-            errors = note_failure(&errors, 0, attempt, "x");
+            errors = note_failure(&errors, 0, attempt, reported("x"));
         }
         let read: Vec<Value> = serde_json::from_str(&errors).unwrap();
         assert_eq!((read.len(), &read[0]["attempt"]), (FAILURES, &json!(1)));
-        let long = note_failure("[]", 0, 1, &"\u{e4}".repeat(ERROR_BYTES));
-        assert_eq!(last_failure(&long).unwrap().len(), ERROR_BYTES);
+        let long = note_failure("[]", 0, 1, reported(&"\u{e4}".repeat(FAILURE_BYTES)));
+        assert_eq!(last_failure(&long).unwrap().len(), FAILURE_BYTES);
     }
 }

@@ -14,7 +14,11 @@ pub const BATCH_IDS: usize = 100_000;
 pub const EFFECTS: usize = 10_000;
 /// Bytes of a W3C traceparent (version 00 has 55).
 pub const TRACEPARENT_BYTES: usize = 255;
+/// Attempts that a message has unless idem_configure_retries says otherwise.
+pub const MAX_ATTEMPTS: i32 = 10;
 /// Errors that are kept of one message, the newest.
 pub const FAILURES: usize = 100;
-/// Bytes of an error that are kept.
+/// Bytes of the error of an external call.
 pub const ERROR_BYTES: usize = 8192;
+/// Bytes of an error that are kept with a pending message.
+pub const FAILURE_BYTES: usize = 2000;

@@ -149,7 +149,7 @@ fn full_claim(
         wait,
         fingerprint,
         sent_at: sent_at.map(pg_sys::TimestampTz::from),
-        holds_work: false,
+        holds_pending: false,
     };
     let (label, handled_at) = match claim(id, destination, terms)? {
         Outcome::Claimed => (c"claimed", Some(transaction_start())),

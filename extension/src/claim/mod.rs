@@ -1,7 +1,7 @@
 //! The claim: the right to process a message, won by one transaction.
 //!
 //! Sealed slices are only probed. The current slice, and the next one while the ring is opening, are probed and then
-//! written, in that order; claimed is what every insert took, unless somebody holds a lease: see `work`.
+//! written, in that order; claimed is what every insert took, unless a lease protects the message: see `pending`.
 
 mod api;
 mod inspect;
@@ -14,10 +14,10 @@ pub use slices::Slices;
 use crate::destination::{Destination, Interned, intern};
 use crate::errors::{Error, Result};
 use crate::pause::pause_point;
+use crate::pending::{Identity, PendingCheck, Standing};
 use crate::pg::{Found, Inserter, Lookup, wait_for};
 use crate::ring::{self, Rings};
 use crate::stats::{Counter, count, count_many};
-use crate::work::{Glance, Identity, Standing};
 use idem_core::{Key, MessageId};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -41,8 +41,8 @@ pub struct Terms<'a> {
     pub fingerprint: Option<&'a [u8]>,
     /// When the sender sent it: what the ring cannot remember any longer is `Expired`.
     pub sent_at: Option<pg_sys::TimestampTz>,
-    /// This transaction holds the row of work itself, and will delete it.
-    pub holds_work: bool,
+    /// This transaction holds the pending message itself, and will delete it.
+    pub holds_pending: bool,
 }
 
 impl Terms<'_> {
@@ -50,7 +50,7 @@ impl Terms<'_> {
         wait: true,
         fingerprint: None,
         sent_at: None,
-        holds_work: false,
+        holds_pending: false,
     };
 }
 
@@ -63,11 +63,11 @@ pub fn claim(id: MessageId, destination: &str, terms: Terms) -> Result<Outcome> 
     Ok(outcome)
 }
 
-/// Claims a message whose row of work this transaction holds. Does not wait: another claimer may wait for that row.
+/// Claims a message whose pending row this transaction holds. Does not wait: another claimer may wait for that row.
 pub fn claim_leased(id: MessageId, destination: &str) -> Result<Outcome> {
     let terms = Terms {
         wait: false,
-        holds_work: true,
+        holds_pending: true,
         ..Terms::PLAIN
     };
     claim(id, destination, terms)
@@ -106,7 +106,7 @@ struct Desk<'a> {
     terms: Terms<'a>,
     sealed: Vec<Lookup<'a>>,
     written: Vec<(Lookup<'a>, Inserter<'a>)>,
-    work: Option<Glance<'a>>,
+    pending: Option<PendingCheck<'a>>,
 }
 
 /// What a slice says about a key, when nobody is at it any longer.
@@ -128,7 +128,7 @@ impl<'a> Desk<'a> {
                 .iter()
                 .map(|table| (Lookup::new(table, 2), Inserter::new(table)))
                 .collect(),
-            work: (!terms.holds_work).then(|| Glance::open(rings)),
+            pending: (!terms.holds_pending).then(|| PendingCheck::new(rings)),
         }
     }
 
@@ -150,10 +150,6 @@ impl<'a> Desk<'a> {
         {
             return Ok(Outcome::Expired);
         }
-        if let Some(outcome) = self.leased(id, Glance::look)? {
-            return Ok(outcome);
-        }
-
         let row = [
             uuid_datum(&id.key),
             crate::pg::transaction_start().into_datum(),
@@ -172,21 +168,17 @@ impl<'a> Desk<'a> {
                 }
             }
         }
-        // Once more, and in this order: whoever writes work from now on will see the claim.
-        if let Some(outcome) = self.leased(id, Glance::take)? {
+        // After the claim is written: a writer of pending messages that comes later sees the claim.
+        if let Some(outcome) = self.take_pending(id)? {
             self.retract(self.written.len(), &mut keys);
             return Ok(outcome);
         }
         Ok(Outcome::Claimed)
     }
 
-    /// What is to be answered because of work that stands in the way.
-    fn leased(
-        &self,
-        id: &MessageId,
-        look: impl FnOnce(&Glance<'a>, &Identity, bool) -> Result<Standing>,
-    ) -> Result<Option<Outcome>> {
-        let Some(work) = &self.work else {
+    /// Deletes the pending message of this claim; returns the outcome when a lease protects it.
+    fn take_pending(&self, id: &MessageId) -> Result<Option<Outcome>> {
+        let Some(pending) = &self.pending else {
             return Ok(None);
         };
         let identity = Identity {
@@ -194,7 +186,7 @@ impl<'a> Desk<'a> {
             destination: self.destination,
             name: self.name,
         };
-        match look(work, &identity, self.terms.wait)? {
+        match pending.take(&identity, self.terms.wait)? {
             Standing::Clear => Ok(None),
             Standing::Leased { remaining } if self.terms.wait => Err(Error::Leased {
                 destination: self.name.to_owned(),

@@ -1,6 +1,6 @@
 //! Appending and replacing rows with the executor's own calls: every index and constraint, no plan, no privileges of the caller.
 
-use super::Lookup;
+use super::{Lookup, Walk};
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 
@@ -45,6 +45,15 @@ impl Appender {
 
     /// Replaces the row of this table that the look-up holds.
     pub fn replace(&mut self, held: &Lookup, values: &[Option<Datum>]) {
+        self.replace_row(held.slot, values);
+    }
+
+    /// Replaces the row of this table that the walk has locked.
+    pub fn replace_walked(&mut self, locked: &Walk, values: &[Option<Datum>]) {
+        self.replace_row(locked.slot(), values);
+    }
+
+    fn replace_row(&mut self, held: *mut pg_sys::TupleTableSlot, values: &[Option<Datum>]) {
         // SAFETY: as in append; the row is locked, so nobody changes it in between. Triggers that somebody has added are
         // the only ones to use the EPQState (logical replication's apply_handle_update_internal).
         unsafe {
@@ -56,7 +65,7 @@ impl Appender {
             pg_sys::EvalPlanQualInit(&mut epq, self.estate, none, std::ptr::null_mut(), -1);
             #[cfg(not(any(feature = "pg13", feature = "pg14", feature = "pg15")))]
             pg_sys::EvalPlanQualInit(&mut epq, self.estate, none, std::ptr::null_mut(), -1, std::ptr::null_mut());
-            pg_sys::ExecSimpleRelationUpdate(self.target, self.estate, &mut epq, held.slot, self.slot);
+            pg_sys::ExecSimpleRelationUpdate(self.target, self.estate, &mut epq, held, self.slot);
             pg_sys::EvalPlanQualEnd(&mut epq);
         }
     }

@@ -18,9 +18,6 @@ pub enum Hold {
 impl Lookup<'_> {
     /// Locks the only row under a unique key. The table is open for writing.
     pub fn hold(&mut self, keys: &mut [pg_sys::ScanKeyData], wait: bool) -> Hold {
-        // What this very command wrote cannot be locked before the next one.
-        // SAFETY: the callers write, so they are in no parallel operation.
-        unsafe { pg_sys::CommandCounterIncrement() };
         loop {
             match self.find(keys) {
                 Found::Nothing => return Hold::Nothing,
@@ -51,6 +48,9 @@ impl Lookup<'_> {
         // SAFETY: a row was found, so the slot is full and of the table's kind; its place is copied, because the slot is
         // filled anew. The boundary turns errors (a cancel, a deadlock) into unwinding.
         unsafe {
+            // What this very command wrote cannot be locked before the next one. Callers write, so this is no parallel
+            // operation.
+            pg_sys::CommandCounterIncrement();
             let Some(lock) = (*self.table.heap).rd_tableam.as_ref().and_then(|am| am.tuple_lock) else {
                 return pg_sys::TM_Result::TM_WouldBlock;
             };

@@ -156,6 +156,31 @@ pub(super) unsafe fn fill(slot: *mut pg_sys::TupleTableSlot, values: &[Option<Da
     }
 }
 
+/// All columns of a slot, copied into the current memory context and fetched from TOAST: the table may be truncated before
+/// they are used.
+///
+/// # Safety
+/// The slot is full, and its table is locked.
+pub(super) unsafe fn copy_of(slot: *mut pg_sys::TupleTableSlot) -> Vec<Option<Datum>> {
+    // SAFETY: by the contract of this function; the copy has the columns of its descriptor.
+    unsafe {
+        let Some(copy) = (*(*slot).tts_ops).copy_heap_tuple else {
+            return Vec::new();
+        };
+        let desc = (*slot).tts_tupleDescriptor;
+        let tuple = super::unbound::flatten(copy(slot), desc);
+        let columns = (*desc).natts as usize;
+        let mut values = vec![Datum::from(0); columns];
+        let mut nulls = vec![false; columns];
+        pg_sys::heap_deform_tuple(tuple, desc, values.as_mut_ptr(), nulls.as_mut_ptr());
+        values
+            .into_iter()
+            .zip(nulls)
+            .map(|(value, null)| (!null).then_some(value))
+            .collect()
+    }
+}
+
 /// # Safety
 /// The slot holds a row of `heap` that has its place there, and `index` is a btree of plain columns of it.
 unsafe fn index_insert(

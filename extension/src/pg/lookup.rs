@@ -141,23 +141,8 @@ impl<'t> Lookup<'t> {
     /// All columns of the found row, copied into the current memory context and fetched from TOAST: the table may be
     /// truncated before they are used.
     pub fn row(&self) -> Vec<Option<Datum>> {
-        // SAFETY: a row was found; the copy has the columns of its descriptor.
-        unsafe {
-            let Some(copy) = (*(*self.slot).tts_ops).copy_heap_tuple else {
-                return Vec::new();
-            };
-            let desc = (*self.slot).tts_tupleDescriptor;
-            let tuple = super::unbound::flatten(copy(self.slot), desc);
-            let columns = (*desc).natts as usize;
-            let mut values = vec![Datum::from(0); columns];
-            let mut nulls = vec![false; columns];
-            pg_sys::heap_deform_tuple(tuple, desc, values.as_mut_ptr(), nulls.as_mut_ptr());
-            values
-                .into_iter()
-                .zip(nulls)
-                .map(|(value, null)| (!null).then_some(value))
-                .collect()
-        }
+        // SAFETY: a row was found, and its table is locked.
+        unsafe { super::insert::copy_of(self.slot) }
     }
 
     /// Whether this transaction inserted the found row.

@@ -7,14 +7,16 @@ mod insert;
 mod lookup;
 mod table;
 mod unbound;
+mod walk;
 
 pub use append::Appender;
 pub use fence::{Lockers, wait_a_moment};
 pub use hold::Hold;
 pub use insert::{Inserted, Inserter, insert_unique};
 pub use lookup::{Found, Lookup};
-pub use table::{Glimpse, Table};
+pub use table::Table;
 pub use unbound::next_value;
+pub use walk::{Latest, Walk, condition, null_condition};
 
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode, pg_sys};
@@ -99,12 +101,6 @@ pub fn latest(table: pg_sys::Oid, column: i32) -> Option<pg_sys::Datum> {
         pg_sys::table_close(rel, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
         value
     }
-}
-
-/// Locks a table to the end of the transaction, as whoever writes it does.
-pub fn lock_for_writing(table: pg_sys::Oid) {
-    // SAFETY: any OID can be locked.
-    unsafe { pg_sys::LockRelationOid(table, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE) };
 }
 
 /// Answers a set-returning call with these rows, of the function's own result type.

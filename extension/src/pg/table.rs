@@ -1,6 +1,7 @@
 //! An open table with one of its unique indexes.
 
 use pgrx::pg_sys;
+use std::cell::Cell;
 
 /// A table and an index of it, open. Dropping it closes both; the index lock always goes, the table lock goes unless the
 /// table was opened for writing. (An error leaves both to the resource owner, as in any C function.)
@@ -8,6 +9,8 @@ pub struct Table {
     pub(super) heap: pg_sys::Relation,
     pub(super) index: pg_sys::Relation,
     lock: pg_sys::LOCKMODE,
+    /// Whether the lock of the table stays to the end of the transaction.
+    keeps_lock: Cell<bool>,
 }
 
 impl Table {
@@ -20,6 +23,18 @@ impl Table {
     /// Opens the table and its primary key to insert. The table stays locked to the end of the transaction.
     pub fn for_writing(table: pg_sys::Oid) -> Self {
         Self::open(table, None, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE)
+    }
+
+    /// The same, but the lock goes when the table is dropped, unless [`Table::keep_lock`] was called.
+    pub fn for_trying(table: pg_sys::Oid) -> Self {
+        let table = Self::for_writing(table);
+        table.keeps_lock.set(false);
+        table
+    }
+
+    /// The table was written: it stays locked to the end of the transaction.
+    pub fn keep_lock(&self) {
+        self.keeps_lock.set(true);
     }
 
     /// The same with an index of one's choice.
@@ -38,40 +53,24 @@ impl Table {
         unsafe {
             let heap = pg_sys::table_open(table, lock);
             let index = pg_sys::index_open(index.unwrap_or_else(|| primary_key(heap)), lock);
-            Table { heap, index, lock }
+            Table {
+                heap,
+                index,
+                lock,
+                keeps_lock: Cell::new(lock != pg_sys::AccessShareLock as pg_sys::LOCKMODE),
+            }
         }
+    }
+
+    pub fn oid(&self) -> pg_sys::Oid {
+        // SAFETY: heap is open.
+        unsafe { (*self.heap).rd_id }
     }
 
     /// Whether the table has no page at all: nothing can be found in it.
     pub fn is_empty(&self) -> bool {
         // SAFETY: heap is open.
         unsafe { has_no_page(self.heap) }
-    }
-}
-
-/// A table that is kept as it is, and only looked at from outside, until this is dropped.
-pub struct Glimpse(pg_sys::Relation);
-
-impl Glimpse {
-    pub fn of(table: pg_sys::Oid) -> Self {
-        // SAFETY: table_open raises unless the OID names a table.
-        Glimpse(unsafe { pg_sys::table_open(table, pg_sys::AccessShareLock as pg_sys::LOCKMODE) })
-    }
-
-    /// Whether the table has no page at all, now.
-    pub fn is_empty(&self) -> bool {
-        // SAFETY: the table is open.
-        unsafe { has_no_page(self.0) }
-    }
-}
-
-impl Drop for Glimpse {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            return;
-        }
-        // SAFETY: opened in of, and used by nobody else.
-        unsafe { pg_sys::table_close(self.0, pg_sys::AccessShareLock as pg_sys::LOCKMODE) };
     }
 }
 
@@ -101,7 +100,7 @@ impl Drop for Table {
         if std::thread::panicking() {
             return;
         }
-        let keep = self.lock != pg_sys::AccessShareLock as pg_sys::LOCKMODE;
+        let keep = self.keeps_lock.get();
         // SAFETY: both are open and nothing borrows them any longer.
         unsafe {
             pg_sys::index_close(self.index, self.lock);

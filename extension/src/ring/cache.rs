@@ -23,6 +23,23 @@ thread_local! {
 struct Tables {
     ring: pg_sys::Oid,
     destination: pg_sys::Oid,
+    pending_rotation: pg_sys::Oid,
+    payload_rotation: pg_sys::Oid,
+}
+
+impl Tables {
+    fn find() -> Option<Self> {
+        Some(Tables {
+            ring: pg::relation_oid(c"ring")?,
+            destination: pg::relation_oid(c"destination")?,
+            pending_rotation: pg::relation_oid(c"pending_rotation")?,
+            payload_rotation: pg::relation_oid(c"payload_rotation")?,
+        })
+    }
+
+    fn has(&self, relation: pg_sys::Oid) -> bool {
+        [self.ring, self.destination, self.pending_rotation, self.payload_rotation].contains(&relation)
+    }
 }
 
 /// A number that changes whenever the rings or the destinations may have changed: caches of either are good for one.
@@ -34,7 +51,7 @@ pub fn generation() -> u64 {
 #[pg_guard]
 unsafe extern "C-unwind" fn on_relcache_invalidation(_arg: Datum, relation: pg_sys::Oid) {
     let hit = match TABLES.get() {
-        Some((_, tables)) => relation == tables.ring || relation == tables.destination || relation == pg_sys::InvalidOid,
+        Some((_, tables)) => tables.has(relation) || relation == pg_sys::InvalidOid,
         None => true,
     };
     if hit {
@@ -58,10 +75,7 @@ fn tables() -> Result<Tables> {
     {
         return Ok(tables);
     }
-    let (Some(ring), Some(destination)) = (pg::relation_oid(c"ring"), pg::relation_oid(c"destination")) else {
-        return Err(Error::NotInstalled);
-    };
-    let tables = Tables { ring, destination };
+    let tables = Tables::find().ok_or(Error::NotInstalled)?;
     TABLES.set(Some((generation(), tables)));
     Ok(tables)
 }
@@ -75,6 +89,14 @@ pub fn enter() -> Result<Rings> {
 /// it looks is claimed after it looked.
 pub fn look() -> Result<Rings> {
     locked(pg_sys::AccessShareLock as pg_sys::LOCKMODE)
+}
+
+/// The state as it is now. The caller has entered, or looks, and has just acquired another lock: that processed invalidations.
+pub fn refreshed() -> Result<Rings> {
+    match RINGS_AT.get() {
+        Some((at, rings)) if at == generation() => Ok(rings),
+        _ => look(),
+    }
 }
 
 /// A lock that the transaction has already brings no news by itself. No fence waits for a reader, so it asks for them.
@@ -103,7 +125,7 @@ fn locked(mode: pg_sys::LOCKMODE) -> Result<Rings> {
             continue;
         }
         let before = generation();
-        let rings = load(tables.ring)?;
+        let rings = load(&tables)?;
         // What came in while loading belongs to the next look.
         RINGS_AT.set(Some((before, rings)));
         return Ok(rings);
@@ -112,7 +134,8 @@ fn locked(mode: pg_sys::LOCKMODE) -> Result<Rings> {
 
 /// Reads `idem.ring` as it is now. Not through SPI: in REPEATABLE READ and SERIALIZABLE that reads by the transaction's
 /// own, older snapshot, and claims would go into a slice that is no longer current.
-fn load(table: pg_sys::Oid) -> Result<Rings> {
+fn load(tables: &Tables) -> Result<Rings> {
+    let table = tables.ring;
     let mut rings = [None; RINGS + 1];
     // SAFETY: the table is locked; columns are read by their number and type in sql/10_inbox.sql.
     unsafe {
@@ -159,8 +182,19 @@ fn load(table: pg_sys::Oid) -> Result<Rings> {
     Ok(Rings {
         inbox: [ring(0)?, ring(1)?, ring(2)?],
         outbox: ring(3)?,
-        work: tables_of("work")?,
+        pending: tables_of("pending")?,
+        pending_current: current_of(tables.pending_rotation)? & 1,
+        payloads: tables_of("payload")?,
+        payload_current: current_of(tables.payload_rotation)? & 3,
     })
+}
+
+/// The current table of a rotation whose state is in this table.
+fn current_of(rotation: pg_sys::Oid) -> Result<usize> {
+    /// The column `current` of idem.pending_rotation and of idem.payload_rotation.
+    const CURRENT: i32 = 2;
+    let current = pg::latest(rotation, CURRENT).ok_or(Error::Corrupt("the state of a rotation has no row"))?;
+    Ok(current.value())
 }
 
 /// The tables `idem.<family>_0` and on, as many as are asked for.

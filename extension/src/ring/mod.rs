@@ -3,7 +3,7 @@
 mod cache;
 mod fence;
 
-pub use cache::{enter, generation, look};
+pub use cache::{enter, generation, look, refreshed};
 pub use fence::{fences_pending, transaction_ended};
 
 use pgrx::pg_sys;
@@ -64,11 +64,35 @@ impl Ring {
 pub struct Rings {
     pub inbox: [Ring; RINGS],
     pub outbox: Ring,
-    /// The two tables of work: which of them counts is not known here.
-    pub work: [pg_sys::Oid; 2],
+    /// The two tables of pending messages, and which of them counts.
+    pending: [pg_sys::Oid; 2],
+    pending_current: usize,
+    /// The slices of payloads, and which of them takes new ones.
+    payloads: [pg_sys::Oid; SLICES],
+    payload_current: usize,
 }
 
 impl Rings {
+    /// The table of pending messages that counts.
+    pub fn pending(&self) -> pg_sys::Oid {
+        self.pending[self.pending_current]
+    }
+
+    /// Which of the two tables that is.
+    pub fn pending_number(&self) -> usize {
+        self.pending_current
+    }
+
+    /// The slice that takes new payloads, with its number.
+    pub fn new_payloads(&self) -> (pg_sys::Oid, i16) {
+        (self.payloads[self.payload_current], self.payload_current as i16)
+    }
+
+    /// A slice of payloads by its number.
+    pub fn payloads(&self, number: i16) -> Option<pg_sys::Oid> {
+        self.payloads.get(usize::try_from(number).ok()?).copied()
+    }
+
     /// The same rings, but their slices are those of the journal: who writes and reads these as claims do is told from
     /// others, and forgotten, as claims are.
     pub fn of_calls(&self) -> Rings {

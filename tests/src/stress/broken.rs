@@ -54,9 +54,9 @@ $$";
 const COMPLETE_UNFENCED: &str = "
 CREATE FUNCTION complete_unfenced(id text, destination text, token bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-    LOCK TABLE idem.work_0, idem.work_1 IN ROW EXCLUSIVE MODE;
-    DELETE FROM idem.work_0 w WHERE w.id = complete_unfenced.id;
-    DELETE FROM idem.work_1 w WHERE w.id = complete_unfenced.id;
+    LOCK TABLE idem.pending_0, idem.pending_1 IN ROW EXCLUSIVE MODE;
+    DELETE FROM idem.pending_0 w WHERE w.id = complete_unfenced.id;
+    DELETE FROM idem.pending_1 w WHERE w.id = complete_unfenced.id;
     IF NOT idem_try_claim(id, destination) THEN
         RAISE EXCEPTION 'done by another' USING ERRCODE = '55000';
     END IF;

@@ -23,8 +23,8 @@ const HANDLE: &str = "INSERT INTO handled (attempt, identity, before, after, xid
 
 /// What the tables of work need to turn in a run of seconds, and a destination that does not give up.
 pub(super) const SCHEMA: &str = "
-CREATE OR REPLACE FUNCTION idem.work_is_large(turn idem.work_turn) RETURNS boolean LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN pg_relation_size(format('idem.work_%s', (turn).current)::regclass) > 32768;
+CREATE OR REPLACE FUNCTION idem.pending_is_large(rotation idem.pending_rotation) RETURNS boolean LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN pg_relation_size(idem.pending_table((rotation).current)) > 32768;
 SELECT idem_configure_retries('stress', 1000, '5 milliseconds', 1, '5 milliseconds', 0)";
 
 /// A lease that somebody was given: the clock before and after the call, and until when it certainly was his.
@@ -473,8 +473,8 @@ pub(super) async fn turn(arena: Arc<Arena>) -> Result<()> {
         while arena.is_open() {
             tokio::time::sleep(Duration::from_millis(80)).await;
             for (sql, counter) in [
-                ("SELECT idem.turn_work()", &arena.turns.work),
-                ("SELECT idem.turn_bodies(65536, '100 milliseconds')", &arena.turns.bodies),
+                ("SELECT idem.rotate_pending()", &arena.turns.work),
+                ("SELECT idem.rotate_payloads(65536, '100 milliseconds')", &arena.turns.bodies),
             ] {
                 match client.query_one(sql, &[]).await.and_then(|row| row.try_get::<_, bool>(0)) {
                     Ok(turned) => {
@@ -520,7 +520,7 @@ pub(super) async fn drain(client: &Client) -> Result<()> {
                 .await?;
         }
         let waiting: i64 = client
-            .query_one("SELECT count(*) FROM idem.work WHERE body IS NOT NULL", &[])
+            .query_one("SELECT count(*) FROM idem.pending WHERE payload_slice IS NOT NULL", &[])
             .await?
             .try_get(0)?;
         if waiting == 0 {

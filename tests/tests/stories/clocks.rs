@@ -48,7 +48,7 @@ async fn attempt_after(client: &Session, moment: &str, attempt: usize) -> Result
 /// When the message is next given to anybody.
 async fn due_at(client: &Session) -> Result<String> {
     client
-        .text("SELECT max(due_at) FROM (SELECT due_at FROM idem.work_0 UNION ALL SELECT due_at FROM idem.work_1) work")
+        .text("SELECT max(due_at) FROM (SELECT due_at FROM idem.pending_0 UNION ALL SELECT due_at FROM idem.pending_1) work")
         .await
 }
 

@@ -69,7 +69,7 @@ pub async fn until_lease_ends(client: &Session) -> Result<()> {
 
 /// How much work is not done and not dead, of any destination.
 pub async fn unfinished(client: &Session) -> Result<i64> {
-    let sql = "SELECT count(*) FROM (SELECT 0 turn, * FROM idem.work_0 UNION ALL SELECT 1, * FROM idem.work_1) work \
-               WHERE turn = (SELECT current FROM idem.work_turn) AND due_at < 'infinity'";
+    let sql = "SELECT count(*) FROM (SELECT 0 turn, * FROM idem.pending_0 UNION ALL SELECT 1, * FROM idem.pending_1) work \
+               WHERE turn = (SELECT current FROM idem.pending_rotation) AND due_at < 'infinity'";
     Ok(client.query_one(sql, &[]).await?.get(0))
 }

@@ -55,8 +55,8 @@ pub async fn two_have_won(client: &Client) -> Result<i64, Error> {
 }
 
 pub(super) async fn check(client: &Client) -> Result<Verdict, Error> {
-    let at_work = "(SELECT key, id FROM idem.work_0 WHERE (SELECT current FROM idem.work_turn) = 0
-                    UNION ALL SELECT key, id FROM idem.work_1 WHERE (SELECT current FROM idem.work_turn) = 1)";
+    let at_work = "(SELECT key, id FROM idem.pending_0 WHERE (SELECT current FROM idem.pending_rotation) = 0
+                    UNION ALL SELECT key, id FROM idem.pending_1 WHERE (SELECT current FROM idem.pending_rotation) = 1)";
     Ok(Verdict {
         handled_twice: count(client, "SELECT count(*) - count(DISTINCT identity) FROM handled").await?,
         two_have_won: two_have_won(client).await?,

@@ -93,8 +93,8 @@ CREATE TABLE released (identity bigint, token bigint, asked timestamptz);
 CREATE TABLE handled (identity bigint, token bigint, told timestamptz);
 CREATE TABLE received (identity bigint);
 -- Turns at every opportunity.
-CREATE OR REPLACE FUNCTION idem.work_is_large(turn idem.work_turn) RETURNS boolean LANGUAGE sql
-    RETURN pg_relation_size(format('idem.work_%s', (turn).current)::regclass) > 0;
+CREATE OR REPLACE FUNCTION idem.pending_is_large(rotation idem.pending_rotation) RETURNS boolean LANGUAGE sql
+    RETURN pg_relation_size(idem.pending_table((rotation).current)) > 0;
 CREATE FUNCTION acquire_without_second_look(id text, destination text, lease interval, OUT outcome idem_lease_outcome, OUT token bigint)
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -102,16 +102,16 @@ BEGIN
         outcome := 'duplicate';
         RETURN;
     END IF;
-    token := nextval('idem.work_token_seq');
-    IF idem.enter_work() = 0 THEN
-        INSERT INTO idem.work_0 (seq, token, due_at, received_at, key, destination, attempt, leased, id)
-        SELECT nextval('idem.work_seq'), acquire_without_second_look.token, clock_timestamp() + lease, now(), idem.key_of(acquire_without_second_look.id),
-               idem.find_destination(acquire_without_second_look.destination), 1, true, acquire_without_second_look.id
+    token := nextval('idem.lease_token_seq');
+    IF idem.enter_pending() = 0 THEN
+        INSERT INTO idem.pending_0 (seq, token, due_at, received_at, key, destination, attempt, state, id)
+        SELECT nextval('idem.pending_seq'), acquire_without_second_look.token, clock_timestamp() + lease, now(), idem.key_of(acquire_without_second_look.id),
+               idem.find_destination(acquire_without_second_look.destination), 1, 'l', acquire_without_second_look.id
         ON CONFLICT DO NOTHING;
     ELSE
-        INSERT INTO idem.work_1 (seq, token, due_at, received_at, key, destination, attempt, leased, id)
-        SELECT nextval('idem.work_seq'), acquire_without_second_look.token, clock_timestamp() + lease, now(), idem.key_of(acquire_without_second_look.id),
-               idem.find_destination(acquire_without_second_look.destination), 1, true, acquire_without_second_look.id
+        INSERT INTO idem.pending_1 (seq, token, due_at, received_at, key, destination, attempt, state, id)
+        SELECT nextval('idem.pending_seq'), acquire_without_second_look.token, clock_timestamp() + lease, now(), idem.key_of(acquire_without_second_look.id),
+               idem.find_destination(acquire_without_second_look.destination), 1, 'l', acquire_without_second_look.id
         ON CONFLICT DO NOTHING;
     END IF;
     outcome := CASE WHEN FOUND THEN 'acquired' ELSE 'in_progress' END;
@@ -184,7 +184,7 @@ async fn turn(arena: Arc<Arena>) -> Result<()> {
     let client = connect(&arena.url).await?;
     while arena.is_open() {
         tokio::time::sleep(Duration::from_millis(30)).await;
-        let turned: bool = client.query_one("SELECT idem.turn_work()", &[]).await?.get(0);
+        let turned: bool = client.query_one("SELECT idem.rotate_pending()", &[]).await?.get(0);
         arena.turns.fetch_add(u64::from(turned), Ordering::Relaxed);
     }
     Ok(())

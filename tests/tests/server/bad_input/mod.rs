@@ -299,7 +299,9 @@ async fn a_refusal_behind_a_savepoint_takes_nothing_else_with_it() -> Result<()>
         "0|whole"
     );
     assert_eq!(
-        session.text("SELECT count(*) FROM idem.work WHERE id LIKE 'half%'").await?,
+        session
+            .text("SELECT count(*) FROM idem.pending WHERE id LIKE 'half%'")
+            .await?,
         "0"
     );
     assert_eq!(

@@ -17,7 +17,7 @@ pub const SCENERY: &[&str] = &[
 const TOKEN: &str = "SELECT max(pos) FROM idem.progress WHERE relay = 1";
 
 /// The token of the two leases.
-const LEASE: &str = "SELECT max(token) FROM idem.work WHERE leased";
+const LEASE: &str = "SELECT max(token) FROM idem.pending WHERE state = 'l'";
 
 /// Who holds a lease shows what it is of.
 const HELD: &[Argument] = &[

@@ -155,7 +155,7 @@ async fn what_was_handled_meanwhile_does_not_come_back() -> Result<()> {
     let (session, requeued) = requeues.await?;
     assert_eq!(requeued?, "f");
     assert_eq!(ids(&next(&session, 10).await?), [""; 0], "handled");
-    assert_eq!(session.text("SELECT count(*) FROM idem.work").await?, "0");
+    assert_eq!(session.text("SELECT count(*) FROM idem.pending").await?, "0");
     Ok(())
 }
 
@@ -198,7 +198,7 @@ async fn what_is_discarded_stays_known() -> Result<()> {
         assert!(!claim(&session, id).await?, "{id} is known");
         assert!(!receive(&session, id, "").await?);
     }
-    assert_eq!(session.text("SELECT count(*) FROM idem.work").await?, "0");
+    assert_eq!(session.text("SELECT count(*) FROM idem.pending").await?, "0");
     Ok(())
 }
 

@@ -90,7 +90,7 @@ async fn relays_that_race_hand_over_each_effect_once() -> Result<()> {
         racer??;
     }
     assert_eq!(
-        session.text("SELECT count(*), count(DISTINCT key) FROM idem.work").await?,
+        session.text("SELECT count(*), count(DISTINCT key) FROM idem.pending").await?,
         format!("{EFFECTS}|{EFFECTS}"),
         "each effect is one message, though two relays saw it"
     );
@@ -134,7 +134,7 @@ async fn what_is_due_later_is_handed_over_later_and_what_was_handled_is_not_rece
     let handled = session.text("SELECT idem_send('mail', '2'::jsonb)").await?;
     session.run(&format!("SELECT idem_try_claim('{handled}', 'mail')")).await?;
     assert_eq!(session.text("SELECT idem_hand_over('default', '{mail}')").await?, "1");
-    assert_eq!(session.text("SELECT count(*) FROM idem.work").await?, "0");
+    assert_eq!(session.text("SELECT count(*) FROM idem.pending").await?, "0");
     session.run("UPDATE idem.delayed SET due_at = clock_timestamp()").await?;
     assert_eq!(session.text("SELECT idem_hand_over('default', '{mail}')").await?, "1");
     assert_eq!(session.text("SELECT count(*) FROM idem_next('mail', 10)").await?, "1");

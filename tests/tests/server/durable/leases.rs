@@ -24,7 +24,7 @@ async fn what_is_not_finished_comes_again_with_the_error_noted_and_the_attempt_c
     let old = next_for(&zombie, 1, "200 milliseconds").await?.remove(0);
     assert_eq!((old.attempt, old.last_error.as_str()), (1, "-"));
     let new = when_it_has_run_out(&heir).await?.remove(0);
-    assert_eq!((new.attempt, new.last_error.as_str()), (2, "the lease ran out"));
+    assert_eq!((new.attempt, new.last_error.as_str()), (2, "the lease expired"));
     assert!(new.token > old.token);
 
     for call in [
@@ -39,8 +39,8 @@ async fn what_is_not_finished_comes_again_with_the_error_noted_and_the_attempt_c
         assert_eq!(stale.sqlstate, "55000", "{call}: {stale:?}");
         ensure!(!stale.hint.is_empty(), "{call}");
     }
-    let work = "SELECT token, attempt, leased FROM idem.work";
-    assert_eq!(heir.text(work).await?, format!("{}|2|t", new.token), "nothing was written");
+    let work = "SELECT token, attempt, state FROM idem.pending";
+    assert_eq!(heir.text(work).await?, format!("{}|2|l", new.token), "nothing was written");
     heir.run(&format!("SELECT idem_complete('a', 'mail', {})", new.token)).await?;
     assert!(!claim(&heir, "a").await?, "done");
     Ok(())
@@ -72,7 +72,7 @@ async fn a_consumer_that_is_killed_has_used_an_attempt() -> Result<()> {
         Ok(!session.text(died).await?.is_empty())
     })
     .await?;
-    let out = "\"the lease ran out\"";
+    let out = "\"the lease expired\"";
     assert_eq!(session.text(died).await?, format!("poison|3|[1, 2, 3]|[{out}, {out}, {out}]"));
     Ok(())
 }
@@ -192,9 +192,9 @@ async fn a_failure_rests_longer_each_time_within_the_jitter_and_the_cap() -> Res
             "attempt {attempt}: {seconds} s of {whole} s"
         );
         shares.push(seconds / whole);
-        let due = format!("SELECT abs(extract(epoch FROM due_at - clock_timestamp()) - {seconds}) < 5 FROM idem.work");
+        let due = format!("SELECT abs(extract(epoch FROM due_at - clock_timestamp()) - {seconds}) < 5 FROM idem.pending");
         assert_eq!(session.text(&due).await?, "t", "it rests so long");
-        session.run("UPDATE idem.work_0 SET due_at = clock_timestamp()").await?;
+        session.run("UPDATE idem.pending_0 SET due_at = clock_timestamp()").await?;
     }
     let spread = shares.iter().copied().fold(0.0, f64::max) - shares.iter().copied().fold(1.0, f64::min);
     ensure!(spread > 0.1, "it is random: {shares:?}");

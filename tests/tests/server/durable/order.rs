@@ -25,7 +25,7 @@ async fn messages_come_in_the_order_in_which_they_were_received() -> Result<()> 
     assert!(!claim(&session, "a").await?, "once");
     assert!(!receive(&session, "a", "").await?, "known when it was handled");
     assert_eq!(
-        session.text("SELECT count(*) FROM idem.work").await?,
+        session.text("SELECT count(*) FROM idem.pending").await?,
         "3",
         "the claim took its work away"
     );
@@ -53,7 +53,7 @@ async fn a_message_waits_for_the_earlier_of_its_key_and_for_no_other() -> Result
     fail(&session, &second[0], "later").await?;
     assert_eq!(ids(&next(&session, 10).await?), [""; 0], "a2 rests, a3 waits for it");
     session
-        .run("UPDATE idem.work_0 SET due_at = clock_timestamp() WHERE id = 'a2'")
+        .run("UPDATE idem.pending_0 SET due_at = clock_timestamp() WHERE id = 'a2'")
         .await?;
     assert_eq!(ids(&next(&session, 10).await?), ["a2"]);
     assert!(claim(&session, "a2").await?);
@@ -75,11 +75,11 @@ async fn a_message_whose_time_has_not_come_holds_nobody_up() -> Result<()> {
     receive(&session, "now", ", key => 'k'").await?;
     assert_eq!(ids(&next(&session, 10).await?), ["now"]);
     until("its time has come", async || Ok(ids(&next(&session, 10).await?) == ["soon"])).await?;
-    let early = "SELECT clock_timestamp() >= received_at + interval '300 milliseconds' FROM idem.work WHERE id = 'soon'";
+    let early = "SELECT clock_timestamp() >= received_at + interval '300 milliseconds' FROM idem.pending WHERE id = 'soon'";
     assert_eq!(session.text(early).await?, "t", "and not before");
     // The one that was overtaken becomes due while the other of its key is held.
     session
-        .run("UPDATE idem.work_0 SET due_at = clock_timestamp() WHERE id = 'later'")
+        .run("UPDATE idem.pending_0 SET due_at = clock_timestamp() WHERE id = 'later'")
         .await?;
     assert_eq!(ids(&next(&session, 10).await?), [""; 0], "one of a key at a time");
     assert!(claim(&session, "now").await?);
@@ -113,7 +113,7 @@ async fn two_sessions_at_once_do_not_get_two_messages_of_a_key() -> Result<()> {
     assert_eq!(ids(&next(&first, 1).await?), ["late"]);
     // Meanwhile the early one's time comes.
     second
-        .run("UPDATE idem.work_0 SET due_at = clock_timestamp() WHERE id = 'early'")
+        .run("UPDATE idem.pending_0 SET due_at = clock_timestamp() WHERE id = 'early'")
         .await?;
     let pid = second.pid().await?;
     let other = tokio::spawn(async move { next(&second, 1).await });
@@ -169,7 +169,7 @@ async fn eight_consumers_keep_the_order_of_every_key() -> Result<()> {
         consumers.spawn(async move {
             for round in 0.. {
                 let batch = next(&session, 1 + consumer % 4).await?;
-                if batch.is_empty() && session.text("SELECT count(*) FROM idem.work").await? == "0" {
+                if batch.is_empty() && session.text("SELECT count(*) FROM idem.pending").await? == "0" {
                     break;
                 }
                 for message in batch {

@@ -22,7 +22,7 @@ async fn consume(db: &Arc<Database>, broken: bool) -> Result<()> {
                 let batch = next(&session, 10).await?;
                 if batch.is_empty()
                     && session
-                        .text("SELECT count(*) FROM idem.work WHERE due_at < 'infinity'")
+                        .text("SELECT count(*) FROM idem.pending WHERE due_at < 'infinity'")
                         .await?
                         == "0"
                 {
@@ -96,7 +96,7 @@ async fn poison_dies_after_exactly_its_attempts_and_good_messages_are_handled_on
     );
     consume(&db, false).await?;
     assert_eq!(session.text(handled).await?, format!("{MESSAGES}|{MESSAGES}"));
-    assert_eq!(session.text("SELECT count(*) FROM idem.work").await?, "0");
+    assert_eq!(session.text("SELECT count(*) FROM idem.pending").await?, "0");
     assert_eq!(session.text("SELECT count(*) FROM idem.dead_letter").await?, "0");
     Ok(())
 }

@@ -41,7 +41,7 @@ async fn one_of_each(session: &Session) -> Result<i64> {
     Ok(held[0].token)
 }
 
-const STATE: &str = "SELECT id, attempt, leased, due_at, errors FROM idem.work ORDER BY id";
+const STATE: &str = "SELECT id, attempt, state, due_at, errors FROM idem.pending ORDER BY id";
 
 async fn goes_on(session: &Session, token: i64) -> Result<()> {
     assert_eq!(
@@ -55,7 +55,7 @@ async fn goes_on(session: &Session, token: i64) -> Result<()> {
     assert_eq!(ids(&handed), ["waiting"]);
     assert!(handed[0].token > token, "tokens go on");
     session
-        .run("UPDATE idem.work_0 SET due_at = clock_timestamp() WHERE id IN ('resting', 'scheduled')")
+        .run("UPDATE idem.pending_0 SET due_at = clock_timestamp() WHERE id IN ('resting', 'scheduled')")
         .await?;
     let handed = next(session, 10).await?;
     assert_eq!(ids(&handed), ["resting", "scheduled"]);
@@ -65,7 +65,7 @@ async fn goes_on(session: &Session, token: i64) -> Result<()> {
     for id in ["dead", "resting", "scheduled", "waiting"] {
         assert!(claim(session, id).await?, "{id}");
     }
-    assert_eq!(session.text("SELECT count(*) FROM idem.work").await?, "0");
+    assert_eq!(session.text("SELECT count(*) FROM idem.pending").await?, "0");
     Ok(())
 }
 
@@ -127,7 +127,7 @@ async fn a_lease_that_ran_out_while_the_server_was_down_comes_again() -> Result<
         let handed = next(&session, 1).await?;
         Ok(handed
             .first()
-            .is_some_and(|h| h.attempt == 2 && h.last_error == "the lease ran out"))
+            .is_some_and(|h| h.attempt == 2 && h.last_error == "the lease expired"))
     })
     .await
 }

@@ -36,7 +36,7 @@ async fn who_waits_keeps_no_lock_on_work() -> Result<()> {
     let (pid, waiter) = waits(&db).await?;
     until_waiting(&session, pid).await?;
     let locks = format!(
-        "SELECT count(*) FROM pg_locks WHERE pid = {pid} AND relation = ANY ('{{idem.work_0, idem.work_1}}'::regclass[])"
+        "SELECT count(*) FROM pg_locks WHERE pid = {pid} AND relation = ANY ('{{idem.pending_0, idem.pending_1}}'::regclass[])"
     );
     assert_eq!(session.text(&locks).await?, "0");
     session.run(&format!("SELECT pg_cancel_backend({pid})")).await?;
@@ -145,16 +145,34 @@ async fn without_preloading_a_waiting_consumer_looks_by_itself() -> Result<()> {
     let session = Session::connect(&cluster, "postgres", "postgres").await?;
     session.run("CREATE EXTENSION idem").await?;
     let waiter = Session::connect(&cluster, "postgres", "postgres").await?;
-    assert_eq!(
-        waiter.text("SELECT idem_next_wait('mail', 60000)").await?,
-        "f",
-        "soon: nobody would wake it"
-    );
+    let waiter = tokio::spawn(async move { waiter.text("SELECT idem_next_wait('mail', 60000)").await });
     receive(&session, "a", "").await?;
-    until("it sees it", async || {
-        Ok(waiter.text("SELECT idem_next_wait('mail', 60000)").await? == "t")
-    })
-    .await?;
+    assert_eq!(tokio::time::timeout(DEADLINE, waiter).await???, "t");
     assert_eq!(ids(&next(&session, 10).await?), ["a"]);
+    Ok(())
+}
+
+/// A message that is leased, or that waits for a retry or for its predecessor, is no reason to wake.
+#[tokio::test]
+async fn waiter_sleeps_while_no_message_can_be_handed_out() -> Result<()> {
+    let db = Database::with_idem("asleep").await?;
+    let (session, holder) = (db.connect().await?, db.connect().await?);
+    const WAIT: &str = "SELECT idem_next_wait('mail', 400)";
+    receive(&session, "leased", "").await?;
+    assert_eq!(session.text(WAIT).await?, "t");
+    assert_eq!(ids(&next(&session, 1).await?), ["leased"]);
+    assert_eq!(session.text(WAIT).await?, "f", "its lease lasts an hour");
+
+    receive(&session, "first", ", key => 'k'").await?;
+    receive(&session, "second", ", key => 'k'").await?;
+    assert_eq!(ids(&next(&session, 1).await?), ["first"]);
+    assert_eq!(session.text(WAIT).await?, "f", "the predecessor is leased");
+
+    receive(&session, "held", "").await?;
+    holder.run("BEGIN").await?;
+    assert_eq!(ids(&next(&holder, 1).await?), ["held"]);
+    assert_eq!(session.text(WAIT).await?, "f", "a running transaction has leased it");
+    holder.run("ROLLBACK").await?;
+    assert_eq!(session.text(WAIT).await?, "t");
     Ok(())
 }

@@ -21,9 +21,9 @@ async fn an_attempt_that_kills_its_backend_is_counted() -> Result<()> {
         })
         .await?;
         let counted = observer
-            .text("SELECT attempt, leased FROM idem.work_0 WHERE id = 'poison'")
+            .text("SELECT attempt, state FROM idem.pending_0 WHERE id = 'poison'")
             .await?;
-        assert_eq!(counted, format!("{attempt}|t"));
+        assert_eq!(counted, format!("{attempt}|l"));
     }
     // Used up: whoever gets it now is told, and its count does not grow.
     for _ in 0..2 {
@@ -31,10 +31,10 @@ async fn an_attempt_that_kills_its_backend_is_counted() -> Result<()> {
         let answer = observer
             .text("SELECT outcome, attempt, last_error, token IS NOT NULL FROM idem_acquire('poison', 'work', '1 ms')")
             .await?;
-        assert_eq!(answer, "exhausted|10|the lease ran out|t");
+        assert_eq!(answer, "exhausted|10|the lease expired|t");
     }
-    let errors = "SELECT jsonb_array_length(errors), errors->0->>'attempt', errors->0->>'error' FROM idem.work_0";
-    assert_eq!(observer.text(errors).await?, "11|1|the lease ran out");
+    let errors = "SELECT jsonb_array_length(errors), errors->0->>'attempt', errors->0->>'error' FROM idem.pending_0";
+    assert_eq!(observer.text(errors).await?, "11|1|the lease expired");
     Ok(())
 }
 
@@ -62,7 +62,7 @@ async fn after_a_final_error_nobody_works_and_the_newest_hundred_errors_are_kept
             ))
             .await?;
     }
-    let errors = "SELECT jsonb_array_length(errors), errors->0->>'error', errors->-1->>'error' FROM idem.work";
+    let errors = "SELECT jsonb_array_length(errors), errors->0->>'error', errors->-1->>'error' FROM idem.pending";
     assert_eq!(session.text(errors).await?, "100|again 1|again 100");
     Ok(())
 }

@@ -17,7 +17,7 @@ async fn state(session: &Session) -> Result<String> {
     session
         .text(
             "SELECT (SELECT count(*) FROM idem.inbox), (SELECT count(*) FROM idem.outbox_0), \
-                    (SELECT count(*) FROM idem.work_0) + (SELECT count(*) FROM idem.work_1)",
+                    (SELECT count(*) FROM idem.pending_0) + (SELECT count(*) FROM idem.pending_1)",
         )
         .await
 }
@@ -103,7 +103,7 @@ async fn a_lease_goes_by_the_clock_of_the_server() -> Result<()> {
         other
             .text("SELECT outcome, attempt, last_error FROM idem_acquire('m', 'work')")
             .await?,
-        "acquired|2|the lease ran out"
+        "acquired|2|the lease expired"
     );
     other.run("COMMIT").await?;
     Ok(())

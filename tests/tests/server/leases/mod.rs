@@ -2,4 +2,6 @@
 
 mod attempts;
 mod fencing;
+mod locks;
+mod presence;
 mod turns;

@@ -8,7 +8,7 @@ use super::fencing::acquire;
 /// Received and claimed, again and again: nothing is alive afterwards, and an old snapshot keeps VACUUM from it.
 const CHURN: &str = "SELECT count(idem_receive(n::text, 'churn', '1'::jsonb)) FROM generate_series($1::int4, $1::int4 + 39999) n";
 
-async fn churn(session: &Session, from: i32) -> Result<()> {
+pub async fn churn(session: &Session, from: i32) -> Result<()> {
     session.query(CHURN, &[&from]).await?;
     let claims =
         "SELECT count(*) FILTER (WHERE idem_try_claim(n::text, 'churn')) FROM generate_series($1::int4, $1::int4 + 39999) n";
@@ -19,10 +19,10 @@ async fn churn(session: &Session, from: i32) -> Result<()> {
 
 /// Asks for a turn; the worker may have come first.
 async fn turn(session: &Session) -> Result<()> {
-    session.run("SELECT idem.turn_work()").await
+    session.run("SELECT idem.rotate_pending()").await
 }
 
-const CURRENT: &str = "SELECT current FROM idem.work_turn";
+const CURRENT: &str = "SELECT current FROM idem.pending_rotation";
 
 #[tokio::test]
 async fn i7_work_stays_small_under_an_old_snapshot_and_keeps_what_is_alive() -> Result<()> {
@@ -35,7 +35,7 @@ async fn i7_work_stays_small_under_an_old_snapshot_and_keeps_what_is_alive() -> 
         .await?;
     turn(&session).await?;
     assert_eq!(session.text(CURRENT).await?, "0", "nothing to do yet");
-    let alive = "SELECT seq, token, due_at, attempt, body, leased, id, order_key FROM idem.work_%s ORDER BY seq";
+    let alive = "SELECT seq, token, due_at, attempt, payload_slice, state, id, order_key FROM idem.pending_%s ORDER BY seq";
     let alive = async |session: &Session| {
         let current = session.text(CURRENT).await?;
         session.text(&alive.replace("%s", &current)).await
@@ -43,7 +43,7 @@ async fn i7_work_stays_small_under_an_old_snapshot_and_keeps_what_is_alive() -> 
     let before = alive(&session).await?;
     for round in 0..4 {
         churn(&session, round * 40_000).await?;
-        let size = "SELECT max(pg_relation_size(t)) FROM unnest('{idem.work_0, idem.work_1}'::regclass[]) t";
+        let size = "SELECT max(pg_relation_size(t)) FROM unnest('{idem.pending_0, idem.pending_1}'::regclass[]) t";
         let bytes: i64 = session.text(size).await?.parse()?;
         ensure!(bytes < 12 * 1024 * 1024, "{bytes} bytes of work in round {round}");
         turn(&session).await?;
@@ -53,7 +53,7 @@ async fn i7_work_stays_small_under_an_old_snapshot_and_keeps_what_is_alive() -> 
     acquire(&session, "abandoned", "1 hour").await?;
     for slice in 0..2 {
         let long_ago = "SET due_at = clock_timestamp() - interval '1 year' WHERE id = 'abandoned'";
-        session.run(&format!("UPDATE idem.work_{slice} {long_ago}")).await?;
+        session.run(&format!("UPDATE idem.pending_{slice} {long_ago}")).await?;
     }
     churn(&session, 160_000).await?;
     turn(&session).await?;
@@ -81,7 +81,7 @@ async fn a_turn_waits_for_nobody_and_takes_nothing_from_under_a_transaction() ->
     session.run("CALL idem_maintain()").await?;
     let after = session.text(CURRENT).await?;
     assert_ne!(after, before);
-    let bytes = format!("SELECT pg_relation_size('idem.work_{after}')");
+    let bytes = format!("SELECT pg_relation_size('idem.pending_{after}')");
     assert_eq!(session.text(&bytes).await?, "0");
     assert_eq!(session.text("SELECT count(*) FROM idem_next('work')").await?, "0");
 
@@ -102,7 +102,7 @@ async fn a_turn_that_is_rolled_back_has_not_been() -> Result<()> {
     session.run("SELECT idem_receive('m', 'work', '1'::jsonb)").await?;
     churn(&session, 0).await?;
     let known = "SELECT idem_receive('m', 'work', '1'::jsonb)";
-    session.run("BEGIN; SELECT idem.turn_work(); ROLLBACK").await?;
+    session.run("BEGIN; SELECT idem.rotate_pending(); ROLLBACK").await?;
     assert_eq!(session.text(known).await?, "f");
     turn(&session).await?;
     assert_eq!(session.text(CURRENT).await?, "1");

@@ -46,13 +46,13 @@ impl Scene {
             "delayed",
             "parked",
             "kind_of_role",
-            "work_0",
-            "work_1",
-            "work",
-            "work_turn",
-            "body_0",
-            "body_row",
-            "body_turn",
+            "pending_0",
+            "pending_1",
+            "pending",
+            "pending_rotation",
+            "payload_0",
+            "payload_row",
+            "payload_rotation",
             "dead_letter",
             "retry_policy",
             "pg_proc",
@@ -229,12 +229,12 @@ async fn i9_work_outside_the_transaction_looks_nothing_up() -> Result<()> {
                 .run("SELECT idem_configure_retries('orders', 3, '0', 1, '1 day')")
                 .await?;
             consumer.run(&format!("SELECT public.{end}")).await?;
-            scene.owner.run("UPDATE idem.work_0 SET order_key = id WHERE order_key = 'k'; UPDATE idem.work_0 SET due_at = now() + '1 hour' WHERE id = 'm1'").await?;
+            scene.owner.run("UPDATE idem.pending_0 SET order_key = id WHERE order_key = 'k'; UPDATE idem.pending_0 SET due_at = now() + '1 hour' WHERE id = 'm1'").await?;
         } else {
             consumer.run(&format!("SELECT public.{end}")).await?;
             scene
                 .owner
-                .run("UPDATE idem.work_0 SET due_at = now() WHERE id = 'm1' AND due_at < 'infinity'")
+                .run("UPDATE idem.pending_0 SET due_at = now() WHERE id = 'm1' AND due_at < 'infinity'")
                 .await?;
         }
     }

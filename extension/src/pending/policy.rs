@@ -3,10 +3,20 @@
 use crate::destination::Destination;
 use crate::errors::{Error, Result};
 use crate::pg::{self, Lookup, Table};
+use idem_core::limits::MAX_ATTEMPTS;
 use pgrx::pg_sys;
+use pgrx::prelude::*;
 
-/// Of a destination that nobody has configured: as idem_configure_retries has it.
-const MAX_ATTEMPTS: i32 = 10;
+/// The default of `max_attempts`, for idem.default_policy.
+#[pg_extern(
+    requires = ["schema"],
+    sql = r#"
+CREATE FUNCTION idem.default_max_attempts() RETURNS integer LANGUAGE c IMMUTABLE AS 'MODULE_PATHNAME', 'default_max_attempts_wrapper';
+"#
+)]
+fn default_max_attempts() -> i32 {
+    MAX_ATTEMPTS
+}
 
 /// The attempts that a message of the destination has.
 pub fn max_attempts(destination: &Destination) -> Result<i32> {

@@ -3,11 +3,11 @@
 use super::acquire::next_seq;
 use super::identity::Identity;
 use super::inbox::{Inbox, Seen};
-use super::row::NewRow;
-use super::tables::Tables;
+use super::row::{LeaseState, NewRow};
+use super::tables;
 use crate::destination::{Interned, intern};
 use crate::errors::{Error, Result};
-use crate::pg::{self, Appender, Found, Inserted, Inserter, Lookup, Table, wait_for};
+use crate::pg::{self, Appender, Found, Inserted, Inserter, Lookup, wait_for};
 use crate::ring;
 use crate::settings;
 use crate::sql_types::jsonb_datum;
@@ -40,28 +40,27 @@ pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
     };
     let identity = Identity { id, destination, name };
     let inbox = Inbox::open(&identity, &rings);
-    let tables = loop {
+    let table = loop {
         match inbox.look(&identity)? {
             Seen::Claimed => return Ok(false),
-            // Before the tables are locked: a turn is not to wait for it too.
+            // Before the table is locked: no lock is held while this waits.
             seen @ Seen::InProgress { .. } => seen.wait(),
-            Seen::Free => break Tables::enter(&rings)?,
+            Seen::Free => break tables::current(&rings)?,
         }
         pgrx::check_for_interrupts!();
     };
-    let work = Table::for_writing(tables.current);
-    let (bodies, slice) = tables.bodies()?;
-    let mut row = Lookup::new(&work, 2);
+    let (payloads, slice) = ring::refreshed()?.new_payloads();
+    let mut row = Lookup::new(&table, 2);
     let mut keys = identity.keys();
     loop {
         match row.find(&mut keys) {
             Found::Row => {
-                identity.check_work(&row)?;
+                identity.check_pending(&row)?;
                 return Ok(false);
             }
             // Who deletes a row has claimed the message, and who changes it knows it.
             Found::InProgress { .. } if row.is_there() => {
-                identity.check_work(&row)?;
+                identity.check_pending(&row)?;
                 return Ok(false);
             }
             Found::InProgress { xid, speculative_token } => {
@@ -71,13 +70,13 @@ pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
             Found::Nothing => {
                 let seq = next_seq()?;
                 let mut seen = Seen::Free;
-                let inserted = Inserter::new(&work).insert_if(&new_row(seq, slice, message).columns(&identity)?, || {
+                let inserted = Inserter::new(&table).insert_if(&new_row(seq, slice, message).columns(&identity)?, || {
                     seen = inbox.look(&identity)?;
                     Ok::<_, Error>(seen == Seen::Free)
                 })?;
                 match (inserted, seen) {
                     (Inserted::Yes, _) => {
-                        append_body(bodies, seq, message)?;
+                        append_payload(payloads, seq, message)?;
                         messages_received();
                         return Ok(true);
                     }
@@ -101,13 +100,13 @@ fn new_row<'a>(seq: i64, slice: i16, message: &Message<'a>) -> NewRow<'a> {
         due_at: message.deliver_after.map_or(now, |after| after.max(now)),
         received_at: now,
         attempt: 0,
-        body: Some(slice),
-        leased: false,
+        payload_slice: Some(slice),
+        state: LeaseState::Ready,
         order_key: message.key,
     }
 }
 
-fn append_body(slice: pg_sys::Oid, seq: i64, message: &Message) -> Result<()> {
+fn append_payload(slice: pg_sys::Oid, seq: i64, message: &Message) -> Result<()> {
     let inherited = settings::traceparent();
     let headers = match message.headers {
         Some(headers) => jsonb_datum(headers)?,

@@ -1,13 +1,14 @@
 //! Completing: the lease becomes a claim, with its effects, in one transaction with whatever else the caller does in it.
 
+use super::check::delete_pending;
 use super::identity::Identity;
-use super::row::State;
-use super::tables::Tables;
+use super::row::{LeaseState, State};
+use super::tables;
 use crate::claim::{Outcome, claim_leased};
 use crate::destination::find;
 use crate::effects::record;
 use crate::errors::{Error, Result};
-use crate::pg::{Hold, Lookup, Table};
+use crate::pg::{Hold, Lookup};
 use crate::ring;
 use idem_core::{EffectSpec, MessageId};
 use uuid::Uuid;
@@ -20,14 +21,14 @@ pub fn complete(id: MessageId, name: &str, token: i64, effects: &[EffectSpec]) -
     let rings = ring::enter()?;
     let destination = find(name)?.ok_or_else(lost)?;
     let identity = Identity { id, destination, name };
-    let work = Table::for_writing(Tables::enter(&rings)?.current);
-    let mut row = Lookup::new(&work, 2);
+    let table = tables::current(&rings)?;
+    let mut row = Lookup::new(&table, 2);
     if row.hold(&mut identity.keys(), true) != Hold::Held {
         return Err(lost());
     }
-    identity.check_work(&row)?;
+    identity.check_pending(&row)?;
     let state = State::read(&row);
-    if !state.leased || state.token != token {
+    if state.lease != LeaseState::Leased || state.token != token {
         return Err(lost());
     }
     // A claim in progress has come after the lease ran out, and will wait for the row that is held here: waiting for it
@@ -41,6 +42,6 @@ pub fn complete(id: MessageId, name: &str, token: i64, effects: &[EffectSpec]) -
         }
         _ => return Err(lost()),
     }
-    row.delete();
+    delete_pending(&mut row);
     record(id, name, effects)
 }

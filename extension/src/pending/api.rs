@@ -2,9 +2,10 @@
 
 use super::acquire::{Acquired, acquire};
 use super::complete::complete;
+use super::lease;
 use super::receive::{Message, receive};
 use crate::claim::{text_id, uuid_id};
-use crate::errors::{Error, Result, given, invalid};
+use crate::errors::{Error, given, invalid};
 use crate::pg::ensure_writable;
 use crate::sql_types::{CompositeDatum, JsonText};
 use idem_core::{JSON, MessageId, OCTETS, check_len, limits, parse_effects, traceparent};
@@ -16,7 +17,7 @@ use pgrx::{Uuid, pg_sys};
 type Report<T> = std::result::Result<T, ErrorReport>;
 
 #[pg_extern(
-    requires = ["work"],
+    requires = ["pending"],
     sql = r#"
 CREATE FUNCTION idem_acquire(id text, destination text, lease interval DEFAULT '30 seconds', OUT outcome idem_lease_outcome, OUT token bigint, OUT attempt integer, OUT retry_after interval, OUT last_error text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_acquire_text_wrapper';
@@ -32,7 +33,7 @@ fn idem_acquire_text(
 }
 
 #[pg_extern(
-    requires = ["work"],
+    requires = ["pending"],
     sql = r#"
 CREATE FUNCTION idem_acquire(id uuid, destination text, lease interval DEFAULT '30 seconds', OUT outcome idem_lease_outcome, OUT token bigint, OUT attempt integer, OUT retry_after interval, OUT last_error text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_acquire_uuid_wrapper';
@@ -54,7 +55,7 @@ fn acquire_lease(
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Report<CompositeDatum> {
     let destination = given(destination, "destination")?;
-    let lease = lease_microseconds(given(lease, "lease")?)?;
+    let lease = lease::microseconds(given(lease, "lease")?)?;
     ensure_writable(c"idem_acquire()");
     let (label, lease, retry_after) = match acquire(id, destination, lease)? {
         Acquired::Leased(lease) => (c"acquired", Some(lease), None),
@@ -76,22 +77,9 @@ fn acquire_lease(
     )?)
 }
 
-/// A lease lasts 1 millisecond to 1 day; as SQL compares intervals, a day has 24 hours and a month 30 days.
-fn lease_microseconds(lease: Interval) -> Result<i64> {
-    const DAY: i128 = 86_400_000_000;
-    let microseconds = i128::from(lease.micros()) + DAY * (i128::from(lease.days()) + 30 * i128::from(lease.months()));
-    if !(1_000..=DAY).contains(&microseconds) {
-        return invalid(
-            format!("lease is {:.3} seconds", microseconds as f64 / 1e6),
-            "It must be between 1 millisecond and 1 day.",
-        );
-    }
-    Ok(microseconds as i64)
-}
-
 // The default is written out, because pgrx has none for jsonb.
 #[pg_extern(
-    requires = ["work"],
+    requires = ["pending"],
     sql = r#"
 CREATE FUNCTION idem_complete(id text, destination text, token bigint, effects jsonb DEFAULT '[]') RETURNS uuid[]
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_complete_wrapper';
@@ -107,7 +95,7 @@ fn idem_complete(
 }
 
 #[pg_extern(
-    requires = ["work"],
+    requires = ["pending"],
     sql = r#"
 CREATE FUNCTION idem_complete(id uuid, destination text, token bigint, effects jsonb DEFAULT '[]') RETURNS uuid[]
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_complete_uuid_wrapper';
@@ -135,7 +123,7 @@ fn complete_lease(id: MessageId, destination: Option<&str>, token: Option<i64>, 
 }
 
 #[pg_extern(
-    requires = ["work"],
+    requires = ["pending"],
     sql = r#"
 CREATE FUNCTION idem_receive(id text, destination text, payload jsonb, headers jsonb DEFAULT NULL, key text DEFAULT NULL, deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_text_wrapper';
@@ -166,7 +154,7 @@ fn idem_receive_text(
 }
 
 #[pg_extern(
-    requires = ["work"],
+    requires = ["pending"],
     sql = r#"
 CREATE FUNCTION idem_receive(id uuid, destination text, payload jsonb, headers jsonb DEFAULT NULL, key text DEFAULT NULL, deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_uuid_wrapper';
@@ -197,7 +185,7 @@ fn idem_receive_uuid(
 }
 
 #[pg_extern(
-    requires = ["work"],
+    requires = ["pending"],
     sql = r#"
 CREATE FUNCTION idem_receive(id text, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL, deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_bytes_text_wrapper';
@@ -228,7 +216,7 @@ fn idem_receive_bytes_text(
 }
 
 #[pg_extern(
-    requires = ["work"],
+    requires = ["pending"],
     sql = r#"
 CREATE FUNCTION idem_receive(id uuid, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL, deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_bytes_uuid_wrapper';

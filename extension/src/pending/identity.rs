@@ -1,4 +1,4 @@
-//! Whose work it is.
+//! The identity of a pending message.
 
 use crate::claim::{check_same_message, identity_keys, uuid_datum};
 use crate::destination::Destination;
@@ -16,7 +16,7 @@ pub struct Identity<'a> {
 }
 
 impl Identity<'_> {
-    /// The scan keys of a primary key of inbox or work.
+    /// The scan keys of the primary key of a slice of the inbox, or of a table of pending messages.
     pub fn keys(&self) -> [pg_sys::ScanKeyData; 2] {
         identity_keys(&self.id.key, self.destination.id)
     }
@@ -25,12 +25,14 @@ impl Identity<'_> {
         uuid_datum(&self.id.key)
     }
 
-    /// The row of work that was found is this message's, or 23000.
-    pub fn check_work(&self, found: &Lookup) -> Result<()> {
-        /// The column `id` of idem.work_N.
-        const ID: i32 = 10;
+    /// The pending row that was found is this message's, or 23000.
+    pub fn check_pending(&self, found: &Lookup) -> Result<()> {
         // SAFETY: the column is text; the copy is made before the next look-up.
-        let text = unsafe { found.column(ID).and_then(|d| String::from_datum(d, false)) };
+        let text = unsafe {
+            found
+                .column(super::row::column::ID)
+                .and_then(|d| String::from_datum(d, false))
+        };
         check_same_message(text, &self.id, self.name)
     }
 }

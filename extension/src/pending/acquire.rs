@@ -1,15 +1,16 @@
 //! The lease: claim first, commit, then work. Its token fences: every lease has a greater one than those before.
 
+use super::failures::now_unix;
 use super::identity::Identity;
 use super::inbox::{Inbox, Seen};
 use super::policy::max_attempts;
-use super::row::{NewRow, State, errors, leased_anew};
-use super::tables::Tables;
+use super::row::{LeaseState, Leased, NewRow, State, column, errors};
+use super::tables;
 use crate::destination::{Interned, intern};
 use crate::errors::{Error, Result};
 use crate::pg::{self, Appender, Found, Hold, Inserted, Inserter, Lookup, Table};
 use crate::ring;
-use idem_core::{MessageId, is_final, last_failure, note_failure};
+use idem_core::{Failure, MessageId, is_final, last_failure, note_failure};
 use pgrx::pg_sys;
 
 /// What became of a lease.
@@ -48,20 +49,19 @@ pub fn acquire(id: MessageId, name: &str, lease: i64) -> Result<Acquired> {
     if let Some(answer) = given_way(inbox.look(&identity)?) {
         return Ok(answer);
     }
-    let tables = Tables::enter(&rings)?;
-    let work = Table::for_writing(tables.current);
-    let mut row = Lookup::new(&work, 2);
+    let table = tables::current(&rings)?;
+    let mut row = Lookup::new(&table, 2);
     let mut keys = identity.keys();
     loop {
         match row.find(&mut keys) {
             Found::Nothing => {
-                if let Some(answer) = first_lease(&identity, &inbox, &work, lease)? {
+                if let Some(answer) = first_lease(&identity, &inbox, &table, lease)? {
                     return Ok(answer);
                 }
             }
             Found::InProgress { .. } => return Ok(IN_HANDS),
             Found::Row => {
-                identity.check_work(&row)?;
+                identity.check_pending(&row)?;
                 // Before it is locked: who comes too early writes nothing.
                 if let Some(answer) = not_due(&State::read(&row)) {
                     return Ok(answer);
@@ -69,7 +69,7 @@ pub fn acquire(id: MessageId, name: &str, lease: i64) -> Result<Acquired> {
                 match row.hold(&mut keys, false) {
                     Hold::Nothing => (),
                     Hold::Busy => return Ok(IN_HANDS),
-                    Hold::Held => return next_lease(&identity, &inbox, &mut row, tables, lease),
+                    Hold::Held => return next_lease(&identity, &inbox, &mut row, table.oid(), lease),
                 }
             }
         }
@@ -96,11 +96,11 @@ fn not_due(state: &State) -> Option<Acquired> {
     }
     // What was received is handed out by idem_next alone: a claim takes it from whoever has it, and a lease would be no
     // promise.
-    state.has_body.then_some(IN_HANDS)
+    state.payload_slice.is_some().then_some(IN_HANDS)
 }
 
 /// Nobody has been at it; `None` when somebody came in between.
-fn first_lease(identity: &Identity, inbox: &Inbox, work: &Table, lease: i64) -> Result<Option<Acquired>> {
+fn first_lease(identity: &Identity, inbox: &Inbox, table: &Table, lease: i64) -> Result<Option<Acquired>> {
     let token = next_token()?;
     let now = pg::clock();
     let new = NewRow {
@@ -109,12 +109,12 @@ fn first_lease(identity: &Identity, inbox: &Inbox, work: &Table, lease: i64) -> 
         due_at: now.saturating_add(lease),
         received_at: now,
         attempt: 1,
-        body: None,
-        leased: true,
+        payload_slice: None,
+        state: LeaseState::Leased,
         order_key: None,
     };
     let mut seen = Seen::Free;
-    let inserted = Inserter::new(work).insert_if(&new.columns(identity)?, || {
+    let inserted = Inserter::new(table).insert_if(&new.columns(identity)?, || {
         seen = inbox.look(identity)?;
         Ok::<_, Error>(seen == Seen::Free)
     })?;
@@ -130,7 +130,7 @@ fn first_lease(identity: &Identity, inbox: &Inbox, work: &Table, lease: i64) -> 
 }
 
 /// The row is held, and what it says now counts.
-fn next_lease(identity: &Identity, inbox: &Inbox, row: &mut Lookup, tables: Tables, lease: i64) -> Result<Acquired> {
+fn next_lease(identity: &Identity, inbox: &Inbox, row: &mut Lookup, table: pg_sys::Oid, lease: i64) -> Result<Acquired> {
     let state = State::read(row);
     if let Some(answer) = not_due(&state) {
         return Ok(answer);
@@ -139,15 +139,20 @@ fn next_lease(identity: &Identity, inbox: &Inbox, row: &mut Lookup, tables: Tabl
         return Ok(answer);
     }
     let now = pg::clock();
-    let mut errors = errors(row);
-    if state.leased {
-        errors = note_failure(&errors, unix(now), state.attempt, "the lease ran out");
+    let mut errors = errors(row.column(column::ERRORS));
+    if state.lease == LeaseState::Leased {
+        errors = note_failure(&errors, now_unix(), state.attempt, Failure::LeaseExpired);
     }
     let is_exhausted = is_final(&errors) || state.attempt >= max_attempts(&identity.destination)?;
     let attempt = if is_exhausted { state.attempt } else { state.attempt + 1 };
     let token = next_token()?;
-    let renewed = leased_anew(row, token, now.saturating_add(lease), attempt, &errors)?;
-    Appender::open(tables.current).replace(row, &renewed);
+    let leased = Leased {
+        token,
+        due_at: now.saturating_add(lease),
+        attempt,
+        errors: Some(&errors),
+    };
+    Appender::open(table).replace(row, &leased.apply(row.row())?);
     let lease = Lease {
         token,
         attempt,
@@ -160,18 +165,12 @@ fn next_lease(identity: &Identity, inbox: &Inbox, row: &mut Lookup, tables: Tabl
     })
 }
 
-/// Microseconds since 1970 from PostgreSQL's since 2000.
-fn unix(at: pg_sys::TimestampTz) -> i64 {
-    const EPOCHS_APART: i64 = 946_684_800_000_000;
-    at.saturating_add(EPOCHS_APART)
-}
-
 pub fn next_seq() -> Result<i64> {
-    let sequence = pg::relation_oid(c"work_seq").ok_or(Error::NotInstalled)?;
+    let sequence = pg::relation_oid(c"pending_seq").ok_or(Error::NotInstalled)?;
     Ok(pg::next_value(sequence))
 }
 
-fn next_token() -> Result<i64> {
-    let sequence = pg::relation_oid(c"work_token_seq").ok_or(Error::NotInstalled)?;
+pub fn next_token() -> Result<i64> {
+    let sequence = pg::relation_oid(c"lease_token_seq").ok_or(Error::NotInstalled)?;
     Ok(pg::next_value(sequence))
 }

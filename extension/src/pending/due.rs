@@ -1,0 +1,195 @@
+//! The messages of a destination that are due, in the order in which they are handed out.
+
+use super::row::{LeaseState, State, column};
+use crate::pg::{Latest, Table, Walk, condition, null_condition};
+use pgrx::prelude::*;
+use pgrx::{FromDatum, pg_sys};
+use std::collections::HashMap;
+
+/// A message that is due, and where it stands among those of its key.
+pub struct Due {
+    pub state: State,
+    pub order_key: Option<String>,
+}
+
+/// The index on (destination, due_at, seq).
+pub struct DueIndex<'t> {
+    walk: Walk<'t>,
+    destination: i32,
+}
+
+impl<'t> DueIndex<'t> {
+    pub fn new(table: &'t Table, snapshot: &'t Latest, destination: i32) -> Self {
+        DueIndex {
+            walk: Walk::new(table, snapshot, 3),
+            destination,
+        }
+    }
+
+    /// Starts over with the messages that are due from one moment to the other.
+    pub fn seek(&mut self, from: pg_sys::TimestampTz, to: pg_sys::TimestampTz) {
+        let mut conditions = [
+            condition(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_INT4EQ, self.destination.into()),
+            condition(2, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_TIMESTAMPTZ_GE, from.into()),
+            condition(2, pg_sys::BTLessEqualStrategyNumber, pg_sys::F_TIMESTAMPTZ_LE, to.into()),
+        ];
+        self.walk.seek(&mut conditions);
+    }
+
+    /// The next message that was received: a message of a broker is not handed out.
+    pub fn next(&mut self) -> Option<Due> {
+        while self.walk.next() {
+            pgrx::check_for_interrupts!();
+            let state = State::read_walked(&self.walk);
+            if state.payload_slice.is_some() {
+                let order_key = text(self.walk.column(column::ORDER_KEY));
+                return Some(Due { state, order_key });
+            }
+        }
+        None
+    }
+
+    /// The row of the message that `next` returned last.
+    pub fn row(&mut self) -> &mut Walk<'t> {
+        &mut self.walk
+    }
+}
+
+/// Which message of a key is next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyHead {
+    /// This one, by its `seq`; all others of the key wait for it.
+    Message { seq: i64, is_exhausted: bool },
+    /// None now: one is leased or waits for a retry, or none is due.
+    Blocked,
+}
+
+/// The index on (destination, order_key, state, seq), and what it said about each key.
+pub struct KeyIndex<'t> {
+    walk: Walk<'t>,
+    keys: Walk<'t>,
+    destination: i32,
+    here: pg_sys::TimestampTz,
+    max_attempts: i32,
+    heads: HashMap<String, KeyHead>,
+}
+
+impl<'t> KeyIndex<'t> {
+    pub fn new(table: &'t Table, snapshot: &'t Latest, destination: i32, here: pg_sys::TimestampTz, max_attempts: i32) -> Self {
+        KeyIndex {
+            walk: Walk::new(table, snapshot, 3),
+            keys: Walk::new(table, snapshot, 2),
+            destination,
+            here,
+            max_attempts,
+            heads: HashMap::new(),
+        }
+    }
+
+    /// The head of a key. Later calls for the key return the same.
+    pub fn head(&mut self, key: &str) -> KeyHead {
+        if let Some(head) = self.heads.get(key) {
+            return *head;
+        }
+        let head = self.find_head(key);
+        self.heads.insert(key.to_owned(), head);
+        head
+    }
+
+    /// Another transaction holds the head of the key.
+    pub fn block(&mut self, key: &str) {
+        self.heads.insert(key.to_owned(), KeyHead::Blocked);
+    }
+
+    /// The first key after this one.
+    pub fn key_after(&mut self, key: Option<&str>) -> Option<String> {
+        let destination = self.of_destination();
+        let after = match key.and_then(IntoDatum::into_datum) {
+            Some(key) => condition(2, pg_sys::BTGreaterStrategyNumber, pg_sys::F_TEXT_GT, key),
+            None => null_condition(2, false),
+        };
+        self.keys.seek(&mut [destination, after]);
+        self.keys.next().then(|| text(self.keys.column(column::ORDER_KEY))).flatten()
+    }
+
+    /// The message of a key with that `seq`, and its row.
+    pub fn message(&mut self, key: &str, seq: i64) -> Option<(Due, &mut Walk<'t>)> {
+        for lease in [LeaseState::Leased, LeaseState::Ready, LeaseState::Waiting] {
+            self.seek(key, lease);
+            while self.walk.next() {
+                let state = State::read_walked(&self.walk);
+                if state.seq == seq {
+                    let order_key = Some(key.to_owned());
+                    return Some((Due { state, order_key }, &mut self.walk));
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether the destination has a message without a key.
+    pub fn any_without_key(&mut self) -> bool {
+        let destination = self.of_destination();
+        self.keys.seek(&mut [destination, null_condition(2, true)]);
+        self.keys.next()
+    }
+
+    /// A lease that lasts blocks the key. Of those that may go, the first by `seq`: an expired lease, a ready message that is
+    /// due, a message that waits for its retry (which blocks the key until it is due).
+    fn find_head(&mut self, key: &str) -> KeyHead {
+        let mut first: Option<State> = None;
+        let mut offer = |state: State| {
+            if first.as_ref().is_none_or(|first| state.seq < first.seq) {
+                first = Some(state);
+            }
+        };
+        self.seek(key, LeaseState::Leased);
+        while self.walk.next() {
+            let state = State::read_walked(&self.walk);
+            if state.due_at > self.here {
+                return KeyHead::Blocked;
+            }
+            offer(state);
+        }
+        for lease in [LeaseState::Ready, LeaseState::Waiting] {
+            self.seek(key, lease);
+            while self.walk.next() {
+                pgrx::check_for_interrupts!();
+                let state = State::read_walked(&self.walk);
+                // A ready message with a later deliver_after does not hold up the others.
+                if lease == LeaseState::Waiting || state.due_at <= self.here {
+                    offer(state);
+                    break;
+                }
+            }
+        }
+        match first {
+            Some(head) if head.due_at <= self.here && head.payload_slice.is_some() => KeyHead::Message {
+                seq: head.seq,
+                is_exhausted: head.attempt >= self.max_attempts,
+            },
+            _ => KeyHead::Blocked,
+        }
+    }
+
+    fn seek(&mut self, key: &str, lease: LeaseState) {
+        let Some(key) = key.into_datum() else {
+            return;
+        };
+        let mut conditions = [
+            self.of_destination(),
+            condition(2, pg_sys::BTEqualStrategyNumber, pg_sys::F_TEXTEQ, key),
+            condition(3, pg_sys::BTEqualStrategyNumber, pg_sys::F_CHAREQ, lease.datum()),
+        ];
+        self.walk.seek(&mut conditions);
+    }
+
+    fn of_destination(&self) -> pg_sys::ScanKeyData {
+        condition(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_INT4EQ, self.destination.into())
+    }
+}
+
+fn text(datum: Option<pg_sys::Datum>) -> Option<String> {
+    // SAFETY: the column is text; the copy is made before the scan moves.
+    unsafe { datum.and_then(|d| String::from_datum(d, false)) }
+}

@@ -1,0 +1,253 @@
+//! `idem_next`: leases received messages that are due and returns them with their payloads.
+
+use super::acquire::next_token;
+use super::due::Due;
+use super::failures::now_unix;
+use super::policy::max_attempts;
+use super::row::{LeaseState, Leased, column, errors};
+use super::search::{Ended, Found, Search, Visit};
+use super::{lease, tables};
+use crate::destination::{Destination, find};
+use crate::errors::{Error, Result, given, invalid};
+use crate::pg::{self, Appender, Hold, Lookup, Table, Walk, answer_rows, condition};
+use crate::ring::{self, Rings};
+use idem_core::{Failure, last_failure, note_failure};
+use pgrx::datum::Interval;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::prelude::*;
+use pgrx::{FromDatum, Uuid, pg_sys};
+
+/// Messages that one call may ask for.
+const MAX_MESSAGES: i32 = 10_000;
+
+type Columns = [Option<pg_sys::Datum>; 13];
+
+#[pg_extern(
+    requires = ["pending"],
+    sql = r#"
+CREATE FUNCTION idem_next(destination text, max_messages integer DEFAULT 1, lease interval DEFAULT '30 seconds')
+RETURNS TABLE (
+    token         bigint,
+    seq           bigint,
+    id            text,
+    key           text,
+    type          text,
+    payload       bytea,
+    content_type  text,
+    headers       jsonb,
+    traceparent   text,
+    attempt       integer,
+    received_at   timestamptz,
+    last_error    text,
+    lease_expired boolean
+)
+LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'idem_next_wrapper';
+"#
+)]
+fn idem_next(
+    destination: Option<&str>,
+    max_messages: Option<i32>,
+    lease: Option<Interval>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> std::result::Result<(), ErrorReport> {
+    let max_messages = given(max_messages, "max_messages")?;
+    if !(1..=MAX_MESSAGES).contains(&max_messages) {
+        invalid(
+            format!("max_messages is {max_messages}"),
+            format!("It must be between 1 and {MAX_MESSAGES}."),
+        )?;
+    }
+    let lease = lease::microseconds(given(lease, "lease")?)?;
+    let destination = given(destination, "destination")?;
+    idem_core::check_destination(destination).map_err(Error::from)?;
+    lease::check_transaction(c"idem_next()")?;
+    let messages = next(destination, max_messages as usize, lease)?;
+    answer_rows(fcinfo, messages.into_iter());
+    Ok(())
+}
+
+/// Leases at most `at_most` messages for so many microseconds.
+fn next(name: &str, at_most: usize, lease: i64) -> Result<Vec<Columns>> {
+    let rings = ring::look()?;
+    let Some(destination) = find(name)? else {
+        return Ok(Vec::new());
+    };
+    let table = tables::try_current(&rings)?;
+    let mut call = Call {
+        table: &table,
+        destination,
+        lease,
+        at_most,
+        max_attempts: max_attempts(&destination)?,
+        has_turn: false,
+        taken: Vec::new(),
+    };
+    let mut found = call.search()?;
+    if found.ended == Ended::NeedsTurn {
+        call.take_turn()?;
+        found = call.search()?;
+    }
+    if !found.exhausted.is_empty() {
+        call.bury(found.exhausted)?;
+        if call.taken.is_empty() {
+            call.search()?;
+        }
+    }
+    if !call.taken.is_empty() {
+        table.keep_lock();
+    }
+    with_payloads(call.taken, &ring::refreshed()?)
+}
+
+/// A message that this call has leased.
+struct Taken {
+    row: Vec<Option<pg_sys::Datum>>,
+    seq: i64,
+    payload_slice: i16,
+    last_error: Option<String>,
+    lease_expired: bool,
+}
+
+struct Call<'a> {
+    table: &'a Table,
+    destination: Destination,
+    lease: i64,
+    at_most: usize,
+    max_attempts: i32,
+    has_turn: bool,
+    taken: Vec<Taken>,
+}
+
+impl Call<'_> {
+    fn search(&mut self) -> Result<Found> {
+        let search = Search {
+            table: self.table.oid(),
+            destination: self.destination.id,
+            here: pg::clock(),
+            max_attempts: self.max_attempts,
+            at_most: self.at_most,
+            has_turn: self.has_turn,
+        };
+        let lease_until = search.here.saturating_add(self.lease);
+        let taken = &mut self.taken;
+        let mut batch: Option<(i64, Appender)> = None;
+        let table = search.table;
+        search.run(&mut |message, row| {
+            if !row.lock_row() {
+                return Ok(Visit::Held);
+            }
+            if batch.is_none() {
+                batch = Some((next_token()?, Appender::open(table)));
+            }
+            if let Some((token, appender)) = &mut batch {
+                taken.push(take(message, row, *token, lease_until, appender)?);
+            }
+            Ok(Visit::Taken)
+        })
+    }
+
+    /// Of two messages of a key, each of which another session is about to take, neither session would see the other. So
+    /// messages with keys are handed out by one session of a destination at a time, to the end of its transaction.
+    fn take_turn(&mut self) -> Result<()> {
+        let destinations = Table::for_writing(pg::relation_oid(c"destination").ok_or(Error::NotInstalled)?);
+        let mut row = Lookup::new(&destinations, 1);
+        let equal = pg_sys::BTEqualStrategyNumber;
+        let mut key = [condition(1, equal, pg_sys::F_INT4EQ, self.destination.id.into())];
+        if row.hold(&mut key, true) != Hold::Held {
+            return Err(Error::Corrupt("a destination has no row"));
+        }
+        self.has_turn = true;
+        Ok(())
+    }
+
+    fn bury(&self, keys: Vec<Uuid>) -> Result<()> {
+        let arguments = [self.destination.id.into(), keys.into(), self.max_attempts.into()];
+        Spi::run_with_args("SELECT idem.bury_exhausted($1, $2, $3)", &arguments)
+            .map_err(|_| Error::Corrupt("idem.bury_exhausted did not run"))
+    }
+}
+
+/// Leases the locked row.
+fn take(message: &Due, row: &mut Walk, token: i64, due_at: pg_sys::TimestampTz, appender: &mut Appender) -> Result<Taken> {
+    let lease_expired = message.state.lease == LeaseState::Leased;
+    let before = errors(row.column(column::ERRORS));
+    let noted = lease_expired.then(|| note_failure(&before, now_unix(), message.state.attempt, Failure::LeaseExpired));
+    let leased = Leased {
+        token,
+        due_at,
+        attempt: message.state.attempt + 1,
+        errors: noted.as_deref(),
+    };
+    let columns = leased.apply(row.row())?;
+    appender.replace_walked(row, &columns);
+    Ok(Taken {
+        row: columns,
+        seq: message.state.seq,
+        payload_slice: message.state.payload_slice.unwrap_or_default(),
+        last_error: last_failure(noted.as_deref().unwrap_or(&before)),
+        lease_expired,
+    })
+}
+
+/// The rows of the result. The payloads are read slice by slice.
+fn with_payloads(taken: Vec<Taken>, rings: &Rings) -> Result<Vec<Columns>> {
+    let mut rows: Vec<Columns> = vec![[None; 13]; taken.len()];
+    let mut slices: Vec<i16> = taken.iter().map(|message| message.payload_slice).collect();
+    slices.sort_unstable();
+    slices.dedup();
+    for slice in slices {
+        let oid = rings
+            .payloads(slice)
+            .ok_or(Error::Corrupt("a pending message names no slice of payloads"))?;
+        let table = Table::for_reading(oid);
+        let mut payloads = Lookup::new(&table, 1);
+        for (message, row) in taken.iter().zip(&mut rows) {
+            if message.payload_slice == slice {
+                *row = columns_of(message, payload_of(&mut payloads, message.seq)?);
+            }
+        }
+    }
+    Ok(rows)
+}
+
+fn payload_of(payloads: &mut Lookup, seq: i64) -> Result<Vec<Option<pg_sys::Datum>>> {
+    payloads.seek(&mut [condition(
+        1,
+        pg_sys::BTEqualStrategyNumber,
+        pg_sys::F_INT8EQ,
+        pg_sys::Datum::from(seq),
+    )]);
+    if !payloads.next_settled() {
+        return Err(Error::Corrupt("a pending message has no payload"));
+    }
+    Ok(payloads.row())
+}
+
+fn columns_of(message: &Taken, payload: Vec<Option<pg_sys::Datum>>) -> Columns {
+    let of_row = |number: i32| message.row[number as usize - 1];
+    // The columns of idem.payload_N after `seq`.
+    let [data, content_type, kind, headers, traceparent] = std::array::from_fn(|n| payload.get(n + 1).copied().flatten());
+    [
+        of_row(column::TOKEN),
+        of_row(column::SEQ),
+        of_row(column::ID).or_else(|| uuid_text(of_row(column::KEY))),
+        of_row(column::ORDER_KEY),
+        kind,
+        data,
+        content_type,
+        headers,
+        traceparent,
+        of_row(column::ATTEMPT),
+        of_row(column::RECEIVED_AT),
+        message.last_error.as_deref().and_then(IntoDatum::into_datum),
+        message.lease_expired.into_datum(),
+    ]
+}
+
+/// A message whose id is a uuid has that as its key.
+fn uuid_text(key: Option<pg_sys::Datum>) -> Option<pg_sys::Datum> {
+    // SAFETY: the datum is a uuid.
+    let key: Uuid = unsafe { FromDatum::from_datum(key?, false)? };
+    uuid::Uuid::from_bytes(*key.as_bytes()).to_string().into_datum()
+}

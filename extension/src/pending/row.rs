@@ -1,0 +1,157 @@
+//! One pending row, as sql/32_pending.sql declares it.
+
+use super::identity::Identity;
+use crate::errors::Result;
+use crate::pg::{Lookup, Walk};
+use crate::sql_types::{JsonText, jsonb_datum};
+use pgrx::prelude::*;
+use pgrx::{FromDatum, pg_sys};
+
+type Columns = Vec<Option<pg_sys::Datum>>;
+
+pub mod column {
+    pub const SEQ: i32 = 1;
+    pub const TOKEN: i32 = 2;
+    pub const DUE_AT: i32 = 3;
+    pub const RECEIVED_AT: i32 = 4;
+    pub const KEY: i32 = 5;
+    pub const ATTEMPT: i32 = 7;
+    pub const PAYLOAD_SLICE: i32 = 8;
+    pub const STATE: i32 = 9;
+    pub const ID: i32 = 10;
+    pub const ORDER_KEY: i32 = 11;
+    pub const ERRORS: i32 = 12;
+}
+
+/// The column `state`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseState {
+    Ready,
+    Leased,
+    Waiting,
+    Dead,
+}
+
+impl LeaseState {
+    /// The value in the table.
+    pub fn letter(self) -> u8 {
+        match self {
+            LeaseState::Ready => b'r',
+            LeaseState::Leased => b'l',
+            LeaseState::Waiting => b'w',
+            LeaseState::Dead => b'd',
+        }
+    }
+
+    fn from_letter(letter: u8) -> Self {
+        match letter {
+            b'l' => LeaseState::Leased,
+            b'w' => LeaseState::Waiting,
+            b'd' => LeaseState::Dead,
+            _ => LeaseState::Ready,
+        }
+    }
+
+    pub fn datum(self) -> pg_sys::Datum {
+        pg_sys::Datum::from(self.letter())
+    }
+}
+
+/// The columns of a row whose identity is new here.
+pub struct NewRow<'a> {
+    pub seq: i64,
+    pub token: i64,
+    pub due_at: pg_sys::TimestampTz,
+    pub received_at: pg_sys::TimestampTz,
+    pub attempt: i32,
+    pub payload_slice: Option<i16>,
+    pub state: LeaseState,
+    pub order_key: Option<&'a str>,
+}
+
+impl NewRow<'_> {
+    pub fn columns(&self, identity: &Identity) -> Result<Columns> {
+        Ok(vec![
+            self.seq.into_datum(),
+            self.token.into_datum(),
+            self.due_at.into_datum(),
+            self.received_at.into_datum(),
+            identity.key_datum(),
+            identity.destination.id.into_datum(),
+            self.attempt.into_datum(),
+            self.payload_slice.into_datum(),
+            Some(self.state.datum()),
+            identity.id.text.into_datum(),
+            self.order_key.into_datum(),
+            jsonb_datum("[]")?,
+        ])
+    }
+}
+
+/// What a found row says.
+#[derive(Debug, Clone)]
+pub struct State {
+    pub seq: i64,
+    pub token: i64,
+    pub due_at: pg_sys::TimestampTz,
+    pub attempt: i32,
+    pub payload_slice: Option<i16>,
+    pub lease: LeaseState,
+}
+
+impl State {
+    pub fn read(found: &Lookup) -> Self {
+        Self::from_columns(|number| found.column(number))
+    }
+
+    pub fn read_walked(walk: &Walk) -> Self {
+        Self::from_columns(|number| walk.column(number))
+    }
+
+    fn from_columns(column: impl Fn(i32) -> Option<pg_sys::Datum>) -> Self {
+        let number = |n| column(n).map_or(0, |d| d.value() as i64);
+        State {
+            seq: number(column::SEQ),
+            token: number(column::TOKEN),
+            due_at: number(column::DUE_AT),
+            attempt: number(column::ATTEMPT) as i32,
+            payload_slice: column(column::PAYLOAD_SLICE).map(|d| d.value() as i16),
+            lease: LeaseState::from_letter(number(column::STATE) as u8),
+        }
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.lease == LeaseState::Dead
+    }
+}
+
+/// The errors of a row, as JSON.
+pub fn errors(datum: Option<pg_sys::Datum>) -> String {
+    // SAFETY: the column is a jsonb; the copy is made before the scan moves.
+    let errors = unsafe { datum.and_then(|d| JsonText::from_datum(d, false)) };
+    errors.map_or_else(|| "[]".to_owned(), |errors| errors.as_str().to_owned())
+}
+
+/// The columns that a lease changes.
+pub struct Leased<'a> {
+    pub token: i64,
+    pub due_at: pg_sys::TimestampTz,
+    pub attempt: i32,
+    /// `None`: they stay.
+    pub errors: Option<&'a str>,
+}
+
+impl Leased<'_> {
+    /// The row with the lease.
+    pub fn apply(&self, mut row: Columns) -> Result<Columns> {
+        let mut set = |column: i32, value| row[column as usize - 1] = value;
+        set(column::TOKEN, self.token.into_datum());
+        set(column::DUE_AT, self.due_at.into_datum());
+        set(column::ATTEMPT, self.attempt.into_datum());
+        set(column::STATE, Some(LeaseState::Leased.datum()));
+        if let Some(errors) = self.errors {
+            set(column::ERRORS, jsonb_datum(errors)?);
+        }
+        Ok(row)
+    }
+}

@@ -1,0 +1,240 @@
+//! The search for messages that can be handed out now.
+//!
+//! Messages that are due are visited in the order (due_at, seq). Of one key only the head can go. When the first messages all
+//! wait for others of their keys, the search goes from key to key instead, however many messages wait behind each.
+//! A message whose lease expired may have crashed its consumer, so it goes alone.
+
+use super::due::{Due, DueIndex, KeyHead, KeyIndex};
+use super::row::LeaseState;
+use super::scan_start::{self, BEGINNING};
+use super::tables::index_of;
+use crate::errors::Result;
+use crate::pg::{Latest, Table, Walk};
+use pgrx::pg_sys;
+
+/// What the search is about.
+#[derive(Debug, Clone, Copy)]
+pub struct Search {
+    /// The current table of pending messages, which the caller has locked.
+    pub table: pg_sys::Oid,
+    pub destination: i32,
+    pub here: pg_sys::TimestampTz,
+    pub max_attempts: i32,
+    pub at_most: usize,
+    /// Whether the caller holds the turn of the destination, without which messages with keys are not handed out.
+    pub has_turn: bool,
+}
+
+/// What the visitor did with a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Visit {
+    /// It took the message.
+    Taken,
+    /// Another transaction holds the message.
+    Held,
+}
+
+/// How a search ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    Done,
+    /// A message with a key is due, and the caller does not hold the turn.
+    NeedsTurn,
+}
+
+/// What a search found beside the messages that the visitor took.
+pub struct Found {
+    pub ended: Ended,
+    /// The keys (uuid) of due messages that have no attempt left.
+    pub exhausted: Vec<pgrx::Uuid>,
+    /// Some message was held by another transaction.
+    pub is_contended: bool,
+}
+
+/// Exhausted messages that one search returns.
+const EXHAUSTED: usize = 1_000;
+
+impl Search {
+    /// Messages that are visited in vain before the search goes from key to key.
+    fn window(&self) -> usize {
+        10 * self.at_most + 500
+    }
+
+    /// Calls `visit` for each message that can go, until it has taken enough.
+    pub fn run(&self, visit: &mut dyn FnMut(&Due, &mut Walk) -> Result<Visit>) -> Result<Found> {
+        let snapshot = Latest::take();
+        let due_table = Table::with_index(self.table, index_of(self.table, c"due")?, false);
+        let key_table = Table::with_index(self.table, index_of(self.table, c"order")?, false);
+        let mut run = Run {
+            search: self,
+            due: DueIndex::new(&due_table, &snapshot, self.destination),
+            keys: KeyIndex::new(&key_table, &snapshot, self.destination, self.here, self.max_attempts),
+            visit,
+            taken: 0,
+            blocked: 0,
+            suspects: false,
+            found: Found {
+                ended: Ended::Done,
+                exhausted: Vec::new(),
+                is_contended: false,
+            },
+        };
+        run.whole()?;
+        Ok(run.found)
+    }
+}
+
+struct Run<'s, 't> {
+    search: &'s Search,
+    due: DueIndex<'t>,
+    keys: KeyIndex<'t>,
+    visit: &'s mut dyn FnMut(&Due, &mut Walk) -> Result<Visit>,
+    taken: usize,
+    /// Messages that wait for others of their keys.
+    blocked: usize,
+    /// Messages were passed over because their lease expired.
+    suspects: bool,
+    found: Found,
+}
+
+impl Run<'_, '_> {
+    fn whole(&mut self) -> Result<()> {
+        let start = scan_start::begin(self.search.destination);
+        let Some(first) = self.first_due(start.at) else {
+            return Ok(());
+        };
+        start.found(first.state.due_at);
+        let from = first.state.due_at;
+        let at_most = if is_suspect(&first) { 1 } else { self.search.at_most };
+        self.in_order(first, at_most)?;
+        if self.taken == 0 && self.suspects && at_most > 1 {
+            self.due.seek(from, self.search.here);
+            if let Some(first) = self.due.next() {
+                self.in_order(first, 1)?;
+            }
+        }
+        if self.taken == 0 && self.found.ended == Ended::Done && self.blocked > self.search.window() {
+            self.from_key_to_key()?;
+            self.without_keys(from)?;
+        }
+        Ok(())
+    }
+
+    fn first_due(&mut self, from: pg_sys::TimestampTz) -> Option<Due> {
+        self.due.seek(from, self.search.here);
+        let first = self.due.next();
+        if first.is_some() || from == BEGINNING {
+            return first;
+        }
+        self.due.seek(BEGINNING, self.search.here);
+        self.due.next()
+    }
+
+    /// In the order in which the messages are due.
+    fn in_order(&mut self, first: Due, at_most: usize) -> Result<()> {
+        let mut next = Some(first);
+        while let Some(message) = next {
+            if message.order_key.is_some() && !self.search.has_turn {
+                if self.taken == 0 {
+                    self.found.ended = Ended::NeedsTurn;
+                }
+                return Ok(());
+            }
+            self.consider(&message, at_most)?;
+            if self.taken >= at_most || self.blocked > self.search.window() {
+                return Ok(());
+            }
+            next = self.due.next();
+        }
+        Ok(())
+    }
+
+    fn consider(&mut self, message: &Due, at_most: usize) -> Result<()> {
+        if message.state.attempt >= self.search.max_attempts {
+            let key = uuid(self.due.row());
+            self.note_exhausted(key);
+            return Ok(());
+        }
+        if let Some(key) = &message.order_key {
+            let head = self.keys.head(key);
+            if !matches!(head, KeyHead::Message { seq, .. } if seq == message.state.seq) {
+                self.blocked += 1;
+                return Ok(());
+            }
+        }
+        if is_suspect(message) && at_most > 1 {
+            self.suspects = true;
+            return Ok(());
+        }
+        match (self.visit)(message, self.due.row())? {
+            Visit::Taken => self.taken += 1,
+            Visit::Held => {
+                self.found.is_contended = true;
+                if let Some(key) = &message.order_key {
+                    self.keys.block(key);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn from_key_to_key(&mut self) -> Result<()> {
+        let mut key = self.keys.key_after(None);
+        while let Some(this) = key {
+            pgrx::check_for_interrupts!();
+            if let KeyHead::Message { seq, is_exhausted } = self.keys.head(&this)
+                && let Some((message, row)) = self.keys.message(&this, seq)
+            {
+                if is_exhausted {
+                    let key = uuid(row);
+                    self.note_exhausted(key);
+                } else if self.taken == 0 || !is_suspect(&message) {
+                    match (self.visit)(&message, row)? {
+                        Visit::Taken => self.taken += 1,
+                        Visit::Held => self.found.is_contended = true,
+                    }
+                    if self.taken >= self.search.at_most || (is_suspect(&message) && self.taken > 0) {
+                        return Ok(());
+                    }
+                }
+            }
+            key = self.keys.key_after(Some(&this));
+        }
+        Ok(())
+    }
+
+    /// The messages without a key, when those with keys fill the beginning.
+    fn without_keys(&mut self, from: pg_sys::TimestampTz) -> Result<()> {
+        if self.taken > 0 || !self.keys.any_without_key() {
+            return Ok(());
+        }
+        self.due.seek(from, self.search.here);
+        while let Some(message) = self.due.next() {
+            if message.order_key.is_none() {
+                self.consider(&message, self.search.at_most)?;
+                if self.taken >= self.search.at_most {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn note_exhausted(&mut self, key: Option<pgrx::Uuid>) {
+        if self.found.exhausted.len() < EXHAUSTED {
+            self.found.exhausted.extend(key);
+        }
+    }
+}
+
+fn is_suspect(message: &Due) -> bool {
+    message.state.lease == LeaseState::Leased
+}
+
+fn uuid(row: &Walk) -> Option<pgrx::Uuid> {
+    // SAFETY: the column is a uuid; the copy is made before the scan moves.
+    unsafe {
+        row.column(super::row::column::KEY)
+            .and_then(|datum| pgrx::FromDatum::from_datum(datum, false))
+    }
+}

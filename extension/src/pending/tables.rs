@@ -1,0 +1,59 @@
+//! Which table of pending messages counts, locked so that it stays that way.
+
+use super::presence;
+use crate::errors::{Error, Result};
+use crate::pg::{self, Table};
+use crate::ring::{self, Rings};
+use pgrx::pg_sys;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::prelude::*;
+use std::ffi::{CStr, CString};
+
+/// The current table, open and locked for writing. No rotation happens while the lock is held, because a rotation locks both
+/// tables ACCESS EXCLUSIVE. The lock goes when the table is dropped, unless the caller keeps it.
+pub fn try_current(rings: &Rings) -> Result<Table> {
+    let mut rings = *rings;
+    loop {
+        let table = Table::for_trying(rings.pending());
+        // Taking the lock processed the invalidation of every rotation that was committed before.
+        let now = ring::refreshed()?;
+        if now.pending() == rings.pending() {
+            return Ok(table);
+        }
+        rings = now;
+    }
+}
+
+/// The current table for a writer: locked to the end of the transaction, and noted as not empty.
+pub fn current(rings: &Rings) -> Result<Table> {
+    let table = try_current(rings)?;
+    table.keep_lock();
+    presence::note();
+    Ok(table)
+}
+
+/// An index of a table of pending messages. The caller has locked the table.
+pub fn index_of(table: pg_sys::Oid, kind: &CStr) -> Result<pg_sys::Oid> {
+    let index = |number: &str| {
+        let name = CString::new(format!("pending_{number}_{}", kind.to_string_lossy())).ok()?;
+        pg::relation_oid(&name)
+    };
+    let number = if pg::relation_oid(c"pending_0") == Some(table) {
+        "0"
+    } else {
+        "1"
+    };
+    index(number).ok_or(Error::NotInstalled)
+}
+
+/// For functions in SQL: the number of the current table, locked for writing to the end of the transaction.
+#[pg_extern(
+    requires = ["schema"],
+    sql = r#"
+CREATE FUNCTION idem.enter_pending() RETURNS integer LANGUAGE c AS 'MODULE_PATHNAME', 'enter_pending_wrapper';
+"#
+)]
+fn enter_pending() -> std::result::Result<i32, ErrorReport> {
+    current(&ring::look()?)?;
+    Ok(ring::refreshed()?.pending_number() as i32)
+}

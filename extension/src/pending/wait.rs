@@ -1,0 +1,125 @@
+//! `idem_next_wait`: waits until `idem_next` can hand out a message.
+
+use super::policy::max_attempts;
+use super::search::{Search, Visit};
+use super::{due, lease, tables};
+use crate::destination::find;
+use crate::errors::{Error, Result, given};
+use crate::pg::{self, Found, Latest, Lookup, Table, wait_a_moment};
+use crate::ring;
+use crate::wake::{MESSAGES, Place, deadline, left_ms};
+use pgrx::pg_sys;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::prelude::*;
+
+/// How long a waiter sleeps that nothing wakes: at first, and at most.
+const POLL_MS: (i64, i64) = (10, 1_000);
+/// How long a waiter sleeps while messages are due that other transactions hold: a rollback wakes no waiter.
+const CONTENDED_MS: i64 = 100;
+
+/// Waits until `idem_next` can hand out a message of the destination, at most `timeout_ms` milliseconds; true when it can.
+///
+/// Without preloading nothing wakes the waiter: it looks less and less often.
+#[pg_extern(
+    requires = ["schema"],
+    sql = r#"
+CREATE FUNCTION idem_next_wait(destination text, timeout_ms integer DEFAULT 1000) RETURNS boolean
+LANGUAGE c AS 'MODULE_PATHNAME', 'idem_next_wait_wrapper';
+"#
+)]
+fn idem_next_wait(destination: Option<&str>, timeout_ms: Option<i32>) -> std::result::Result<bool, ErrorReport> {
+    let destination = given(destination, "destination")?;
+    idem_core::check_destination(destination).map_err(Error::from)?;
+    let deadline = deadline(timeout_ms)?;
+    lease::check_transaction(c"idem_next_wait()")?;
+    // Before the first look: what is committed after it wakes this backend.
+    let place = Place::take(MESSAGES);
+    let mut poll_ms = POLL_MS.0;
+    loop {
+        let look = look(destination)?;
+        if look.can_go {
+            return Ok(true);
+        }
+        let left_ms = left_ms(deadline);
+        if left_ms <= 0 {
+            return Ok(false);
+        }
+        let mut sleep_ms = left_ms;
+        if let Some(due_in_ms) = look.due_in_ms {
+            sleep_ms = sleep_ms.min(due_in_ms);
+        }
+        if look.is_contended {
+            sleep_ms = sleep_ms.min(CONTENDED_MS);
+        }
+        if place.is_none() {
+            sleep_ms = sleep_ms.min(poll_ms);
+            poll_ms = (poll_ms * 2).min(POLL_MS.1);
+        }
+        wait_a_moment(sleep_ms.max(1));
+    }
+}
+
+struct Look {
+    /// idem_next would hand out a message, or bury one.
+    can_go: bool,
+    /// A message is due that another transaction holds.
+    is_contended: bool,
+    /// When the next message becomes due, if any.
+    due_in_ms: Option<i64>,
+}
+
+impl Look {
+    const NOTHING: Look = Look {
+        can_go: false,
+        is_contended: false,
+        due_in_ms: None,
+    };
+}
+
+/// Searches as idem_next does, without locking anything. No lock stays: a waiter must not hold up a rotation.
+fn look(name: &str) -> Result<Look> {
+    let rings = ring::look()?;
+    let Some(destination) = find(name)? else {
+        return Ok(Look::NOTHING);
+    };
+    let table = tables::try_current(&rings)?;
+    let search = Search {
+        table: table.oid(),
+        destination: destination.id,
+        here: pg::clock(),
+        max_attempts: max_attempts(&destination)?,
+        at_most: 1,
+        has_turn: true,
+    };
+    let mut rows = Lookup::new(&table, 2);
+    let mut can_go = false;
+    let found = search.run(&mut |_, row| {
+        // A row that a running transaction has leased or deleted is not to be had.
+        let key = row.column(super::row::column::KEY).unwrap_or(pg_sys::Datum::from(0));
+        let mut keys = [
+            pg::condition(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_UUID_EQ, key),
+            pg::condition(2, pg_sys::BTEqualStrategyNumber, pg_sys::F_INT4EQ, destination.id.into()),
+        ];
+        if rows.find(&mut keys) == Found::Row {
+            can_go = true;
+            return Ok(Visit::Taken);
+        }
+        Ok(Visit::Held)
+    })?;
+    Ok(Look {
+        can_go: can_go || !found.exhausted.is_empty(),
+        is_contended: found.is_contended,
+        due_in_ms: next_due(search.table, destination.id, search.here)?,
+    })
+}
+
+/// In how many milliseconds the first message becomes due that is not due yet.
+fn next_due(table: pg_sys::Oid, destination: i32, here: pg_sys::TimestampTz) -> Result<Option<i64>> {
+    let snapshot = Latest::take();
+    let table = Table::with_index(table, tables::index_of(table, c"due")?, false);
+    let mut messages = due::DueIndex::new(&table, &snapshot, destination);
+    messages.seek(here.saturating_add(1), i64::MAX - 1);
+    Ok(messages
+        .next()
+        .map(|message| message.state.due_at.saturating_sub(here) / 1_000 + 1))
+}

@@ -1,0 +1,149 @@
+-- Pending messages: identities that are not done. A message is ready, leased, waiting for a retry, or dead.
+--
+-- Each identity has one narrow row, in one of two tables that are used in rotation. Rows are updated, and deleted by the claim
+-- that ends them, so the table keeps dead row versions. While a transaction holds an old snapshot, VACUUM cannot remove them:
+-- idem.rotate_pending copies the live rows into the other table and continues there. Payloads are in idem.payload_N, insert-only.
+
+CREATE SEQUENCE idem.pending_seq;
+CREATE SEQUENCE idem.lease_token_seq;
+
+CREATE TYPE idem_lease_outcome AS ENUM ('acquired', 'duplicate', 'in_progress', 'exhausted', 'dead');
+COMMENT ON TYPE idem_lease_outcome IS 'The result of idem_acquire. acquired: process the message. duplicate: it is done. in_progress: another process holds it, or it waits for a retry. exhausted: leased, but no attempt is left: bury it. dead: it is a dead letter.';
+
+DO $$
+DECLARE
+    slice integer;
+BEGIN
+    FOR slice IN 0 .. 1 LOOP
+        EXECUTE pg_catalog.format($ddl$
+            CREATE TABLE idem.pending_%1$s (
+                seq           bigint      NOT NULL,
+                token         bigint      NOT NULL DEFAULT 0,
+                due_at        timestamptz NOT NULL,
+                received_at   timestamptz NOT NULL,
+                key           uuid        NOT NULL,
+                destination   int4        NOT NULL,
+                attempt       int4        NOT NULL DEFAULT 0,
+                payload_slice int2,
+                state         "char"      NOT NULL,
+                id            text,
+                order_key     text COLLATE pg_catalog."C",
+                errors        jsonb       NOT NULL DEFAULT '[]',
+                CONSTRAINT pending_%1$s_pkey PRIMARY KEY (key, destination),
+                CONSTRAINT pending_%1$s_has_a_state CHECK (state IN ('r', 'l', 'w', 'd')),
+                CONSTRAINT pending_%1$s_leased_by_a_token CHECK (state <> 'l' OR token > 0),
+                CONSTRAINT pending_%1$s_leased_or_waiting_was_attempted CHECK (state NOT IN ('l', 'w') OR attempt > 0),
+                CONSTRAINT pending_%1$s_only_dead_is_never_due CHECK ((state = 'd') = (due_at = 'infinity')),
+                CONSTRAINT pending_%1$s_dead_has_no_payload CHECK (state <> 'd' OR payload_slice IS NULL),
+                CONSTRAINT pending_%1$s_is_noted CHECK (idem.note_pending(seq))
+            );
+            CREATE INDEX pending_%1$s_due ON idem.pending_%1$s (destination, due_at, seq);
+            CREATE INDEX pending_%1$s_order ON idem.pending_%1$s (destination, order_key, state, seq);
+            COMMENT ON TABLE  idem.pending_%1$s IS 'Pending messages; the table counts while it is the current one of idem.pending_rotation.';
+            COMMENT ON COLUMN idem.pending_%1$s.seq IS 'The order of arrival; also the key of the payload.';
+            COMMENT ON COLUMN idem.pending_%1$s.token IS 'Fencing token of the newest lease; 0: never leased.';
+            COMMENT ON COLUMN idem.pending_%1$s.due_at IS 'Not handed out before: the end of the lease, the next attempt, or deliver_after. infinity: dead.';
+            COMMENT ON COLUMN idem.pending_%1$s.attempt IS 'Attempts that were begun. An attempt counts when its lease begins, so a crash of the consumer counts.';
+            COMMENT ON COLUMN idem.pending_%1$s.payload_slice IS 'The slice of idem.payload_N that holds the payload; null: the message is at its broker.';
+            COMMENT ON COLUMN idem.pending_%1$s.state IS 'r: ready. l: leased until due_at. w: waiting for the next attempt until due_at. d: dead.';
+            COMMENT ON COLUMN idem.pending_%1$s.errors IS 'The newest errors, oldest first: [{"at": ..., "attempt": ..., "error": ...}].';
+            $ddl$, slice);
+        PERFORM pg_catalog.pg_extension_config_dump(('idem.pending_' || slice)::pg_catalog.regclass, '');
+    END LOOP;
+END
+$$;
+
+CREATE TABLE idem.pending_rotation (
+    id      int2   NOT NULL,
+    current int2   NOT NULL,
+    bytes   bigint NOT NULL DEFAULT 0,
+    CONSTRAINT pending_rotation_pkey PRIMARY KEY (id)
+);
+COMMENT ON TABLE  idem.pending_rotation IS 'Which table of pending messages counts. A writer locks that table ROW EXCLUSIVE and then checks that it is still the current one.';
+COMMENT ON COLUMN idem.pending_rotation.bytes IS 'The size of the current table after the last rotation.';
+CREATE TRIGGER replace_row BEFORE INSERT ON idem.pending_rotation FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
+ALTER TABLE idem.pending_rotation ENABLE ALWAYS TRIGGER replace_row;
+INSERT INTO idem.pending_rotation (id, current) VALUES (1, 0);
+
+DO $$
+DECLARE
+    slice integer;
+BEGIN
+    FOR slice IN 0 .. 3 LOOP
+        EXECUTE pg_catalog.format($ddl$
+            CREATE TABLE idem.payload_%1$s (
+                seq          bigint NOT NULL,
+                payload      bytea  NOT NULL,
+                content_type text   NOT NULL,
+                type         text,
+                headers      jsonb,
+                traceparent  text,
+                CONSTRAINT payload_%1$s_pkey PRIMARY KEY (seq)
+            ) WITH (autovacuum_vacuum_insert_threshold = -1);
+            COMMENT ON TABLE idem.payload_%1$s IS 'Payloads of received messages; insert-only, emptied by TRUNCATE when no pending message refers to it.';
+            $ddl$, slice);
+        PERFORM pg_catalog.pg_extension_config_dump(('idem.payload_' || slice)::pg_catalog.regclass, '');
+    END LOOP;
+END
+$$;
+
+CREATE TABLE idem.payload_rotation (
+    id                int2          NOT NULL,
+    current           int2          NOT NULL,
+    rotations         bigint        NOT NULL DEFAULT 0,
+    unused_since      timestamptz[] NOT NULL DEFAULT '{infinity,infinity,infinity,infinity}',
+    looked_at         timestamptz   NOT NULL DEFAULT '-infinity',
+    look_took         interval      NOT NULL DEFAULT '0',
+    moved_key         uuid,
+    moved_destination int4,
+    CONSTRAINT payload_rotation_pkey PRIMARY KEY (id)
+);
+COMMENT ON TABLE  idem.payload_rotation IS 'Which slice takes the next payloads. Readers use the slice that the pending message names.';
+COMMENT ON COLUMN idem.payload_rotation.unused_since IS 'Since when no pending message refers to each slice, by slice number + 1, as far as the maintainer has seen; infinity: some does.';
+COMMENT ON COLUMN idem.payload_rotation.looked_at IS 'When the maintainer last looked which slices are in use.';
+COMMENT ON COLUMN idem.payload_rotation.look_took IS 'How long that took: after a long look the next one is a hundred times as far away.';
+COMMENT ON COLUMN idem.payload_rotation.moved_key IS 'How far the payloads of the oldest slice have been copied, by the primary key of the pending messages.';
+CREATE TRIGGER replace_row BEFORE INSERT ON idem.payload_rotation FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
+ALTER TABLE idem.payload_rotation ENABLE ALWAYS TRIGGER replace_row;
+INSERT INTO idem.payload_rotation (id, current) VALUES (1, 0);
+
+CREATE TABLE idem.dead_letter (
+    seq          bigint      NOT NULL,
+    died_at      timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    received_at  timestamptz NOT NULL,
+    key          uuid        NOT NULL,
+    destination  int4        NOT NULL,
+    attempt      int4        NOT NULL,
+    id           text,
+    order_key    text,
+    type         text,
+    payload      bytea       NOT NULL,
+    content_type text        NOT NULL,
+    headers      jsonb,
+    traceparent  text,
+    errors       jsonb       NOT NULL,
+    CONSTRAINT dead_letter_pkey PRIMARY KEY (key, destination)
+);
+CREATE INDEX dead_letter_died ON idem.dead_letter (destination, died_at);
+COMMENT ON TABLE idem.dead_letter IS 'Messages that have no attempt left, with their errors: see the view idem.dead_letters, idem_requeue and idem_discard.';
+
+CREATE TABLE idem.retry_policy (
+    destination  int4     NOT NULL,
+    max_attempts int4     NOT NULL,
+    factor       float8   NOT NULL,
+    jitter       float8   NOT NULL,
+    base         interval NOT NULL,
+    cap          interval NOT NULL,
+    final_errors text[]   NOT NULL,
+    CONSTRAINT retry_policy_pkey PRIMARY KEY (destination)
+);
+COMMENT ON TABLE  idem.retry_policy IS 'How often and when a failed message is tried again: see idem_configure_retries.';
+COMMENT ON COLUMN idem.retry_policy.jitter IS 'The share of each pause that is random.';
+COMMENT ON COLUMN idem.retry_policy.final_errors IS 'Patterns of LIKE: an error that matches one of them is not tried again.';
+
+SELECT pg_catalog.pg_extension_config_dump('idem.pending_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('idem.lease_token_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('idem.pending_rotation', '');
+SELECT pg_catalog.pg_extension_config_dump('idem.payload_rotation', '');
+SELECT pg_catalog.pg_extension_config_dump('idem.dead_letter', '');
+SELECT pg_catalog.pg_extension_config_dump('idem.retry_policy', '');

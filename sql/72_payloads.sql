@@ -1,0 +1,141 @@
+-- Payloads of received messages are insert-only, in four slices that are used in rotation. A slice that no pending message
+-- refers to is truncated. Before the rotation reaches a slice that still holds payloads, these are copied to the current slice.
+--
+-- Each call of idem.rotate_payloads does at most one short step. No step waits for a lock of a claimer.
+
+CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.pending_rotation FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
+ALTER TABLE idem.pending_rotation ENABLE ALWAYS TRIGGER publish;
+-- Only a change of the current slice concerns the backends: the other columns are the maintainer's.
+CREATE TRIGGER publish AFTER INSERT OR UPDATE OF current OR DELETE OR TRUNCATE ON idem.payload_rotation FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
+ALTER TABLE idem.payload_rotation ENABLE ALWAYS TRIGGER publish;
+
+CREATE FUNCTION idem.payload_table(slice integer) RETURNS regclass
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN pg_catalog.format('idem.payload_%s', slice)::pg_catalog.regclass;
+COMMENT ON FUNCTION idem.payload_table(integer) IS 'The table of a slice of payloads.';
+
+CREATE FUNCTION idem.rotate_payloads(least_bytes bigint DEFAULT 33554432, rest interval DEFAULT '10 seconds') RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET jit = off
+AS $$
+DECLARE
+    r     idem.payload_rotation;
+    sizes bigint[] := ARRAY(SELECT pg_relation_size(idem.payload_table(s)) FROM generate_series(0, 3) s ORDER BY s);
+    total bigint := sizes[1] + sizes[2] + sizes[3] + sizes[4];
+    next  integer;
+BEGIN
+    SELECT * INTO r FROM idem.payload_rotation x WHERE x.id = 1;
+    -- The current slice alone is in use: nothing can be emptied, and there is no need for another slice.
+    IF total = sizes[r.current + 1] AND total < least_bytes THEN
+        RETURN false;
+    END IF;
+    -- Maintainers take turns. The lock conflicts with itself alone, and no backend but a maintainer takes it.
+    LOCK TABLE idem.payload_rotation IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
+    SELECT * INTO r FROM idem.payload_rotation x WHERE x.id = 1;
+    IF idem.empty_a_payload_slice(r, sizes, rest) OR idem.look_for_unused_payloads(r, sizes, rest) THEN
+        RETURN true;
+    END IF;
+
+    next := (r.current + 1) % 4;
+    -- A quarter of what there is: a large backlog is copied rarely.
+    IF sizes[r.current + 1] < greatest(least_bytes, total / 4) THEN
+        RETURN false;
+    ELSIF sizes[next + 1] = 0 THEN
+        UPDATE idem.payload_rotation x SET current = next, rotations = x.rotations + 1, moved_key = NULL, moved_destination = NULL WHERE x.id = 1;
+        RETURN true;
+    END IF;
+    RETURN idem.move_payloads(r, next);
+EXCEPTION
+    WHEN lock_not_available THEN
+        RETURN false;
+END
+$$;
+COMMENT ON FUNCTION idem.rotate_payloads(bigint, interval) IS 'One step of the slices of payloads: notes that a slice is unused, empties it, copies payloads, rotates. True when a step was done.';
+
+-- Later than what emptied it: TRUNCATE hides rows from older snapshots, and a dump that has begun must have had the time to lock
+-- what it will read.
+CREATE FUNCTION idem.empty_a_payload_slice(r idem.payload_rotation, sizes bigint[], rest interval) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    slice integer;
+BEGIN
+    FOR slice IN 0 .. 3 LOOP
+        IF slice <> r.current AND sizes[slice + 1] > 0 AND r.unused_since[slice + 1] + rest <= clock_timestamp() THEN
+            EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', idem.payload_table(slice));
+            EXECUTE format('TRUNCATE %s', idem.payload_table(slice));
+            UPDATE idem.payload_rotation x SET unused_since[slice + 1] = 'infinity' WHERE x.id = 1;
+            RETURN true;
+        END IF;
+    END LOOP;
+    RETURN false;
+END
+$$;
+COMMENT ON FUNCTION idem.empty_a_payload_slice(idem.payload_rotation, bigint[], interval) IS 'Truncates a slice of payloads that has been unused for long enough; false when there is none.';
+
+-- The look reads every pending row. One that takes long takes at most a hundredth of the time. A receiver may still use the slice that was
+-- current before: the fence waits for the end of every transaction that was running at the rotation.
+CREATE FUNCTION idem.look_for_unused_payloads(r idem.payload_rotation, sizes bigint[], rest interval) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
+AS $$
+DECLARE
+    began  timestamptz := clock_timestamp();
+    in_use int2[];
+    unused timestamptz[];
+BEGIN
+    IF began > r.looked_at
+       AND began < (r.looked_at + CASE WHEN r.look_took > '100 milliseconds' THEN 100 * r.look_took ELSE rest END) THEN
+        RETURN false;
+    ELSIF NOT EXISTS (SELECT FROM generate_series(0, 3) s WHERE s <> r.current AND sizes[s + 1] > 0 AND r.unused_since[s + 1] = 'infinity') THEN
+        RETURN false;
+    ELSIF NOT idem.fence('payloads rotated ' || r.rotations, false) THEN
+        RETURN false;
+    END IF;
+    SELECT array_agg(DISTINCT p.payload_slice) INTO in_use FROM idem.pending p WHERE p.payload_slice IS NOT NULL;
+    SELECT array_agg(CASE WHEN s = r.current OR sizes[s + 1] = 0 OR s = ANY (coalesce(in_use, '{}')) THEN 'infinity'
+                          ELSE least(r.unused_since[s + 1], clock_timestamp()) END ORDER BY s)
+      INTO unused FROM generate_series(0, 3) s;
+    UPDATE idem.payload_rotation x
+       SET looked_at = clock_timestamp(), look_took = clock_timestamp() - began, unused_since = unused
+     WHERE x.id = 1;
+    RETURN unused <> r.unused_since;
+END
+$$;
+COMMENT ON FUNCTION idem.look_for_unused_payloads(idem.payload_rotation, bigint[], interval) IS 'Notes which slices of payloads no pending message refers to; true when that is news.';
+
+-- The copy walks the pending messages by their primary key and remembers the place, so a large backlog is read once. A row that
+-- another transaction holds is skipped, and copied when the walk comes by again. The rows stay locked for this short step only.
+CREATE FUNCTION idem.move_payloads(r idem.payload_rotation, from_slice integer) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
+AS $$
+DECLARE
+    pending regclass := idem.pending_table(idem.enter_pending());
+    walked  idem.pending_0[];
+    last    idem.pending_0;
+BEGIN
+    EXECUTE format($sql$
+        SELECT array_agg(p ORDER BY p.key, p.destination) FROM (
+            SELECT * FROM %s p
+             WHERE $1 IS NULL OR (p.key, p.destination) > ($1, $2)
+             ORDER BY p.key, p.destination LIMIT 500) p
+        $sql$, pending) INTO walked USING r.moved_key, r.moved_destination;
+    last := walked[cardinality(walked)];
+    UPDATE idem.payload_rotation x SET moved_key = last.key, moved_destination = last.destination WHERE x.id = 1;
+    IF last.key IS NULL THEN
+        RETURN false;  -- the walk is over; it begins anew in a later pass
+    END IF;
+    EXECUTE format($sql$
+        WITH held AS MATERIALIZED (
+            SELECT p.key, p.destination, p.seq
+              FROM unnest($1) w JOIN %1$s p ON p.key = w.key AND p.destination = w.destination
+             WHERE w.payload_slice = $2 AND p.payload_slice = $2 AND p.seq = w.seq
+               FOR UPDATE OF p SKIP LOCKED
+        ), copied AS (
+            INSERT INTO %2$s SELECT b.* FROM held h JOIN %3$s b ON b.seq = h.seq
+        )
+        UPDATE %1$s p SET payload_slice = $3 FROM held h WHERE p.key = h.key AND p.destination = h.destination
+        $sql$, pending, idem.payload_table(r.current), idem.payload_table(from_slice))
+      USING walked, from_slice::int2, r.current;
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION idem.move_payloads(idem.payload_rotation, integer) IS 'Copies some payloads of a slice that pending messages still refer to into the current slice; false at the end of the walk.';
