@@ -1,8 +1,9 @@
 -- The rotation of the pending messages. Updated and deleted rows leave dead versions, and a transaction with an old snapshot
 -- keeps VACUUM from removing them. A rotation copies the live rows into the other table and continues there.
 --
--- A rotation is small: it happens only when the table is large and its live rows are few. It never waits for a lock while it
--- holds one, and it waits for its first lock for at most 50 ms, so no claim waits behind it for longer.
+-- A rotation is small: it happens only when the table is large and its live rows are few. It waits for the table that counts for
+-- at most 50 ms, so no claim waits behind it for longer, and it does not wait for the other table. Maintainers exclude each other
+-- with a lock that only they take and for which they do not wait: two that have looked at a table must not both wait for it.
 
 CREATE FUNCTION idem.pending_table(slice integer) RETURNS regclass
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
@@ -41,6 +42,7 @@ DECLARE
     rotation idem.pending_rotation;
     next     integer;
 BEGIN
+    LOCK TABLE idem.pending_rotation IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
     SELECT * INTO rotation FROM idem.pending_rotation r WHERE r.id = 1;
     IF NOT idem.pending_is_large(rotation) OR NOT idem.pending_rows_are_few(rotation.current) THEN
         RETURN idem.note_no_pending(rotation);
@@ -48,9 +50,8 @@ BEGIN
     next := 1 - rotation.current;
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', idem.pending_table(rotation.current));
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT', idem.pending_table(next));
-    -- Another maintainer may have rotated before the locks were granted, and new rows may have been committed.
-    IF NOT EXISTS (SELECT FROM idem.pending_rotation r WHERE r.id = 1 AND r.current = rotation.current)
-       OR NOT idem.pending_rows_are_few(rotation.current) THEN
+    -- New rows may have been committed before the locks were granted.
+    IF NOT idem.pending_rows_are_few(rotation.current) THEN
         RETURN false;
     END IF;
     -- The table that is left keeps its rows until the next rotation: TRUNCATE hides rows from older snapshots, and a dump that
@@ -83,8 +84,7 @@ BEGIN
     END IF;
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', idem.pending_table(rotation.current));
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT', idem.pending_table(1 - rotation.current));
-    IF EXISTS (SELECT FROM idem.pending_rotation r WHERE r.id = 1 AND r.current = rotation.current)
-       AND NOT idem.has_pending(rotation.current) THEN
+    IF NOT idem.has_pending(rotation.current) THEN
         PERFORM idem.set_pending_presence('none');
     END IF;
     RETURN false;

@@ -144,6 +144,12 @@ pub const NULL_IS_AN_ANSWER: &[(&str, &str)] = &[
     ("idem_bury", "key"),
     ("idem_bury", "type"),
     ("idem_bury", "content_type"),
+    ("idem_configure_retries", "max_attempts"),
+    ("idem_configure_retries", "base"),
+    ("idem_configure_retries", "factor"),
+    ("idem_configure_retries", "cap"),
+    ("idem_configure_retries", "jitter"),
+    ("idem_configure_retries", "final_errors"),
 ];
 
 /// The calls that a read-only transaction can make.
