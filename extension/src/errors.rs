@@ -31,6 +31,10 @@ pub enum Error {
     CallEnded { step: String, how: &'static str },
     /// 23000: under this step something else was asked for. The answer to that is no answer to this.
     AnotherRequest { step: String },
+    /// 25P01: the claim is alone in its transaction.
+    LoneClaim { function: &'static str },
+    /// 25P01: the function needs a transaction block.
+    NoBlock { function: &'static str },
     /// 25000: the function needs READ COMMITTED.
     NeedsReadCommitted { function: String },
     /// XX001: a row that the calls wrote themselves does not look so.
@@ -108,6 +112,19 @@ impl From<Error> for ErrorReport {
                 format!("the call \"{step}\" of this message was begun with another request"),
             )
             .set_hint("Every attempt must ask for the same: give what differs a step of its own."),
+            Error::LoneClaim { function } => report(
+                PgSqlErrorCode::ERRCODE_NO_ACTIVE_SQL_TRANSACTION,
+                format!("{function} is alone in its transaction"),
+            )
+            .set_hint(
+                "The claim would commit before the work is done. Put both into one transaction: BEGIN, claim, work, COMMIT. \
+                 Or set idem.lone_claims to allow.",
+            ),
+            Error::NoBlock { function } => report(
+                PgSqlErrorCode::ERRCODE_NO_ACTIVE_SQL_TRANSACTION,
+                format!("{function} can only be used in a transaction block"),
+            )
+            .set_hint("Send BEGIN first. When BEGIN failed, the claim must not commit by itself."),
             Error::NeedsReadCommitted { function } => report(
                 PgSqlErrorCode::ERRCODE_INVALID_TRANSACTION_STATE,
                 format!("{function} needs READ COMMITTED, but this transaction has another isolation level"),

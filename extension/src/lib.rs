@@ -15,6 +15,7 @@ mod destination;
 mod effects;
 mod errors;
 mod journal;
+mod lone;
 mod names;
 mod outbox;
 mod pause;

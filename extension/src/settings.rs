@@ -13,6 +13,18 @@ pub enum MessageIdentity {
     Id,
 }
 
+/// What happens to a claim that is the only thing its transaction does: see `lone`.
+#[derive(Clone, Copy, PartialEq, Eq, PostgresGucEnum)]
+pub enum LoneClaims {
+    #[name = c"refuse"]
+    Refuse,
+    #[name = c"warn"]
+    Warn,
+    #[name = c"allow"]
+    Allow,
+}
+
+pub static LONE_CLAIMS: GucSetting<LoneClaims> = GucSetting::<LoneClaims>::new(LoneClaims::Refuse);
 pub static MESSAGE_IDENTITY: GucSetting<MessageIdentity> = GucSetting::<MessageIdentity>::new(MessageIdentity::IdAndDestination);
 pub static TRACEPARENT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 pub static FENCE_WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(60_000);
@@ -37,6 +49,14 @@ pub fn define() {
         &MESSAGE_IDENTITY,
         // For all sessions alike: two consumers that disagree would both process a message.
         GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_enum_guc(
+        c"idem.lone_claims",
+        c"What to do with a claim that is alone in its transaction: refuse, warn or allow.",
+        c"Such a claim loses the message when the work after it fails.",
+        &LONE_CLAIMS,
+        GucContext::Userset,
         GucFlags::default(),
     );
     GucRegistry::define_string_guc(

@@ -322,6 +322,9 @@ async fn reach_goal(arena: &Arena, began: Instant) -> Result<()> {
         let client = connect(&arena.url).await?;
         let seen = async {
             let turns = turns(&client).await?;
+            if let Some(rotations) = u32::try_from(turns).ok().filter(|turns| *turns > 0) {
+                arena.window.follow(began.elapsed() / rotations);
+            }
             Ok(match arena.config.goal {
                 Goal::Turns { at_least, run_for } => (turns >= at_least && began.elapsed() >= run_for, turns),
                 Goal::Double => (!repeated(&handled(&client).await?, retention).0.is_empty(), turns),

@@ -4,6 +4,7 @@
 //! extension come from `cargo xtask build`.
 
 mod api;
+mod backlog;
 mod bad_input;
 mod beside;
 mod docs;

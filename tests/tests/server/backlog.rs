@@ -1,0 +1,147 @@
+//! I11: maintenance holds up no claim, lease or producer, however many messages are pending.
+//!
+//! `IDEM_TEST_BACKLOG` (messages) and `IDEM_TEST_BACKLOG_SECONDS` make it larger than what an ordinary run has.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use idem_cluster::{Cluster, Install};
+use idem_tests::harness::{Database, Session};
+use tokio::task::JoinSet;
+
+const CLIENTS: usize = 8;
+/// Random text of less than 2 KB is neither compressed nor moved out of line.
+const RECEIVE: &str = "SELECT count(idem_receive('b' || n, 'backlog', to_jsonb((SELECT string_agg(md5(n || '-' || x), '') FROM generate_series(1, 55) x))))
+                         FROM generate_series($1::int8, $2::int8) n";
+
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// What a run did, and the lock waits that name the maintainer.
+struct Seen {
+    operations: u64,
+    passes: u64,
+    payload_rotations: i64,
+    waits: Vec<String>,
+}
+
+async fn run(name: &str, backlog: u64, seconds: u64, broken: Option<&str>) -> Result<Seen> {
+    let cluster = Cluster::builder(&Install::from_env()?)
+        .name(name)
+        .setting("deadlock_timeout", "100ms")
+        .setting("log_lock_waits", "on")
+        // The test calls the maintenance itself, so that it knows the process.
+        .setting("idem.databases", "nobody")
+        .start()?;
+    let db = Arc::new(Database::with_idem_in(Arc::new(cluster), name).await?);
+    let filler = db.connect().await?;
+    filler.run("SET statement_timeout = 0").await?;
+    for from in (1..=backlog).step_by(10_000) {
+        let to = backlog.min(from + 9_999);
+        filler.query(RECEIVE, &[&i64::try_from(from)?, &i64::try_from(to)?]).await?;
+    }
+    if let Some(sql) = broken {
+        filler.run(sql).await?;
+    }
+
+    let open = Arc::new(AtomicBool::new(true));
+    let operations = Arc::new(AtomicU64::new(0));
+    let maintainer = db.connect().await?;
+    let pid = maintainer.pid().await?;
+    let mut clients = JoinSet::new();
+    for number in 0..CLIENTS {
+        let (session, open, operations) = (db.connect().await?, Arc::clone(&open), Arc::clone(&operations));
+        clients.spawn(work(session, number, open, operations));
+    }
+    let mut passes = 0;
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(seconds) {
+        maintainer.run("CALL idem_maintain()").await?;
+        passes += 1;
+    }
+    open.store(false, Ordering::Relaxed);
+    clients.join_all().await.into_iter().collect::<Result<()>>()?;
+    let payload_rotations = maintainer.text("SELECT rotations FROM idem.payload_rotation").await?;
+    Ok(Seen {
+        operations: operations.load(Ordering::Relaxed),
+        passes,
+        payload_rotations: payload_rotations.parse()?,
+        waits: waits_for(&db.cluster().log()?, pid),
+    })
+}
+
+/// Claims, leases, receives and completes, until the run is over. Any error ends it, also a deadlock.
+async fn work(session: Session, number: usize, open: Arc<AtomicBool>, operations: Arc<AtomicU64>) -> Result<()> {
+    let mut n = 0_u64;
+    while open.load(Ordering::Relaxed) {
+        n += 1;
+        let id = format!("c{number}-{n}");
+        session
+            .run(&format!(
+                "BEGIN; SELECT idem_try_claim('{id}', 'orders'); COMMIT;
+                 SELECT idem_receive('r{id}', 'backlog', to_jsonb(repeat('x', 500)))"
+            ))
+            .await
+            .context("claim and receive")?;
+        let acquire = format!("SELECT token FROM idem_acquire('l{id}', 'orders')");
+        let token = session.text(&acquire).await?;
+        session
+            .run(&format!("SELECT idem_complete('l{id}', 'orders', {token})"))
+            .await
+            .context("complete")?;
+        let done = session
+            .text("SELECT count(idem_complete(id, 'backlog', token)) FROM idem_next('backlog', 5)")
+            .await
+            .context("next")?;
+        operations.fetch_add(4 + done.parse::<u64>()?, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// The lock waits in the server's log whose holders include this process.
+fn waits_for(log: &str, holder: i32) -> Vec<String> {
+    let holder = holder.to_string();
+    let lines: Vec<&str> = log.lines().collect();
+    let names_holder = |detail: &str| {
+        detail
+            .split_once("holding the lock: ")
+            .and_then(|(_, rest)| rest.split_once(". Wait queue"))
+            .is_some_and(|(pids, _)| pids.split(", ").any(|pid| pid == holder))
+    };
+    lines
+        .windows(2)
+        .filter(|pair| pair[0].contains("still waiting for") && names_holder(pair[1]))
+        .map(|pair| pair.join(" / "))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i11_no_lock_wait_names_the_maintainer() -> Result<()> {
+    let backlog = number("IDEM_TEST_BACKLOG", 22_000);
+    let seen = run("backlog", backlog, number("IDEM_TEST_BACKLOG_SECONDS", 15), None).await?;
+    println!(
+        "{backlog} messages: {} operations, {} passes, payloads rotated {} times",
+        seen.operations, seen.passes, seen.payload_rotations
+    );
+    assert!(seen.waits.is_empty(), "{:#?}", seen.waits);
+    // Otherwise nothing was shown.
+    ensure!(seen.operations > 500 && seen.passes > 10 && seen.payload_rotations >= 1);
+    Ok(())
+}
+
+/// The same run with a maintainer that keeps a table locked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i11_checker_catches_a_maintainer_that_holds_a_lock() -> Result<()> {
+    let broken = "CREATE OR REPLACE FUNCTION idem.rotate_pending() RETURNS boolean LANGUAGE plpgsql AS $$
+        BEGIN
+            LOCK TABLE idem.pending_0, idem.pending_1 IN ACCESS EXCLUSIVE MODE;
+            PERFORM pg_sleep(0.3);
+            RETURN false;
+        END $$";
+    let seen = run("backlog_broken", 1_000, 3, Some(broken)).await?;
+    ensure!(!seen.waits.is_empty(), "{} passes", seen.passes);
+    Ok(())
+}
