@@ -1,5 +1,8 @@
 -- Batches: what the newer of two snapshots sees and the older does not, ordered by seq (the way of PgQ). A transaction that
 -- took its sequence number early and commits late is in a later batch, and holds up nobody else.
+--
+-- A disabled path adds 1e10 to the estimated cost of a plan that still needs it (a sort of two rows, a scan of a sequence),
+-- which is above every limit of compilation. Each function that disables paths therefore sets jit = off.
 
 -- The range (new transactions) walks seq in order and stops at the limit. The late committers are few transactions of
 -- any size: each is walked in order by the index on (tx, seq). It has no SET clause so that it melts into the statements
@@ -56,7 +59,7 @@ $$;
 COMMENT ON FUNCTION idem.lies_ahead(idem.progress) IS 'Whether a cursor knows transaction ids that this cluster has yet to give, or had when the cursor was restored.';
 
 CREATE FUNCTION idem.check_xids(p idem.progress) RETURNS void
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 BEGIN
     IF idem.lies_ahead(p)
@@ -129,7 +132,7 @@ COMMENT ON FUNCTION idem.close_pair(idem.progress) IS 'Everything between the tw
 -- A look without any lock: what it overlooks is there for the next look.
 CREATE FUNCTION idem.has_work(this idem.relay, partition integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 DECLARE
     p idem.progress;
@@ -152,7 +155,7 @@ COMMENT ON FUNCTION idem.has_work(idem.relay, integer) IS 'Whether it is worth t
 -- Leases the next effects between two snapshots; null when there are none. Measures the batch, and leaves it in place.
 CREATE FUNCTION idem.lease_batch(this idem.relay, p idem.progress, before timestamptz, lease interval, max_effects integer) RETURNS idem.progress
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 DECLARE
     resumed boolean;

@@ -41,7 +41,7 @@ RETURNS TABLE (
     source_destination text
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -130,7 +130,7 @@ COMMENT ON FUNCTION idem.held_batch(idem.relay, integer, bigint) IS 'The progres
 -- The cursor moves behind the batch that is out; what waits for its time is put aside.
 CREATE FUNCTION idem.settle(this idem.relay, partition integer, token bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 DECLARE
     p idem.progress := idem.held_batch(this, partition, token);
@@ -200,7 +200,7 @@ COMMENT ON FUNCTION idem_relay_extend(text, integer, bigint, interval) IS 'The b
 
 CREATE FUNCTION idem_relay_park(relay text, partition integer, token bigint, message_id uuid, error text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 DECLARE
     this idem.relay := idem.check_relay(idem_relay_park.relay, idem_relay_park.partition);

@@ -37,7 +37,7 @@ COMMENT ON FUNCTION idem.slice_tables(text, integer) IS 'The tables that are emp
 -- The relays that have not acknowledged everything in a slice of the outbox. Exact without reading the slice: a
 -- transaction is not behind a cursor when it began after the older snapshot, or when it was running then.
 CREATE FUNCTION idem.relays_holding(slice integer) RETURNS text[]
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     part    record;
@@ -149,7 +149,7 @@ $$;
 COMMENT ON FUNCTION idem.rotate(text, boolean) IS 'One step of the rotation of a ring: opened, turned, emptied; or why not: idle, waiting (the fence), locked (somebody reads the slice, or another maintainer is at work), blocked (a relay).';
 
 CREATE FUNCTION idem.turn_progress() RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' SET jit = off
 AS $$
 DECLARE
     now_in  integer;

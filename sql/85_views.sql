@@ -30,7 +30,7 @@ CREATE FUNCTION idem.waiting() RETURNS TABLE (
     source_destination text,
     replay             boolean
 )
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -67,7 +67,7 @@ COMMENT ON VIEW idem.outbox IS 'What waits, per relay.';
 -- late.
 CREATE FUNCTION idem.lag(p idem.progress, partitions integer, OUT messages bigint, OUT oldest timestamptz)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 DECLARE
     at_most constant integer := 100000;
@@ -105,7 +105,7 @@ CREATE FUNCTION idem.relay_states() RETURNS TABLE (
     parked       bigint,
     blocks       text[]
 )
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
 BEGIN ATOMIC
     WITH held AS MATERIALIZED (
         SELECT 'outbox_' || s.slice AS slice, idem.relays_holding(s.slice) AS holders FROM generate_series(0, 3) AS s (slice)

@@ -18,5 +18,6 @@ mod relays;
 mod rotation_restart;
 mod rotation_stress;
 mod security;
+mod settings;
 mod shooting_range;
 mod storage;
