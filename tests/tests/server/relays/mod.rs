@@ -3,6 +3,7 @@
 mod aside;
 mod facts;
 mod late;
+mod hand_over;
 mod leases;
 mod partitions;
 mod progress;
