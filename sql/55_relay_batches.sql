@@ -152,14 +152,17 @@ END
 $$;
 COMMENT ON FUNCTION idem.has_work(idem.relay, integer) IS 'Whether it is worth to lock a partition: nobody holds it, and there may be effects.';
 
--- Leases the next effects between two snapshots; null when there are none. Measures the batch, and leaves it in place.
-CREATE FUNCTION idem.lease_batch(this idem.relay, p idem.progress, before timestamptz, lease interval, max_effects integer) RETURNS idem.progress
+-- Leases the next effects between two snapshots; null when there are none. Measures the batch, and leaves it in place. The
+-- first effect is in it whatever its size.
+CREATE FUNCTION idem.lease_batch(this idem.relay, p idem.progress, before timestamptz, lease interval, max_effects integer, max_bytes bigint)
+RETURNS idem.progress
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 DECLARE
     resumed boolean;
     found_effects bigint;
+    taken_effects bigint;
 BEGIN
     p.from_delayed := false;
     p.leased_until := NULL;
@@ -169,12 +172,16 @@ BEGIN
         IF NOT resumed THEN
             p := idem.open_pair(p);
         END IF;
-        SELECT count(*), max(e.seq), coalesce(bool_or(e.deliver_after > before), false)
-          INTO found_effects, p.seq_through, p.deferring
-          FROM idem.effects_between(p.seq_after, p.floor_from, p.ceiling_to, p.snapshot_from, pg_snapshot_xmax(p.snapshot_from), p.snapshot_to,
-                                   this.partitions, p.partition, max_effects) e;
+        SELECT count(*), count(*) FILTER (WHERE e.fits), max(e.seq) FILTER (WHERE e.fits),
+               coalesce(bool_or(e.deliver_after > before) FILTER (WHERE e.fits), false)
+          INTO found_effects, taken_effects, p.seq_through, p.deferring
+          FROM (SELECT x.seq, x.deliver_after,
+                       row_number() OVER in_order = 1 OR sum(idem.effect_bytes(x.payload, x.headers)) OVER in_order <= max_bytes AS fits
+                  FROM idem.effects_between(p.seq_after, p.floor_from, p.ceiling_to, p.snapshot_from, pg_snapshot_xmax(p.snapshot_from),
+                                            p.snapshot_to, this.partitions, p.partition, max_effects) x
+                WINDOW in_order AS (ORDER BY x.seq ROWS UNBOUNDED PRECEDING)) e;
         IF found_effects > 0 THEN
-            p.exhausted := found_effects < max_effects;
+            p.exhausted := found_effects < max_effects AND taken_effects = found_effects;
             p.leased_until := before + lease;
             p.pos := idem.append_progress(p);
             RETURN p;
@@ -192,10 +199,11 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION idem.lease_batch(idem.relay, idem.progress, timestamptz, interval, integer) IS 'The progress that leases the next batch of a partition; null when there is nothing.';
+COMMENT ON FUNCTION idem.lease_batch(idem.relay, idem.progress, timestamptz, interval, integer, bigint) IS 'The progress that leases the next batch of a partition; null when there is nothing.';
 
 -- Leases what was put aside and is due, in the order in which it is due.
-CREATE FUNCTION idem.lease_delayed(this idem.relay, p idem.progress, before timestamptz, lease interval, max_effects integer) RETURNS idem.progress
+CREATE FUNCTION idem.lease_delayed(this idem.relay, p idem.progress, before timestamptz, lease interval, max_effects integer, max_bytes bigint)
+RETURNS idem.progress
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -205,11 +213,13 @@ BEGIN
     p.written_at := before;
     p.pos := idem.append_progress(p);
     UPDATE idem.delayed d SET token = p.pos
-      FROM (SELECT n.due_at, n.seq FROM idem.delayed n
-             WHERE n.relay = this.id AND n.partition = p.partition AND n.due_at <= before
-             ORDER BY n.due_at, n.seq LIMIT max_effects) next
-     WHERE d.relay = this.id AND d.partition = p.partition AND d.due_at = next.due_at AND d.seq = next.seq;
+      FROM (SELECT n.due_at, n.seq, row_number() OVER in_order = 1 OR sum(n.bytes) OVER in_order <= max_bytes AS fits
+              FROM (SELECT x.due_at, x.seq, x.bytes FROM idem.delayed x
+                     WHERE x.relay = this.id AND x.partition = p.partition AND x.due_at <= before
+                     ORDER BY x.due_at, x.seq LIMIT max_effects) n
+            WINDOW in_order AS (ORDER BY n.due_at, n.seq ROWS UNBOUNDED PRECEDING)) next
+     WHERE next.fits AND d.relay = this.id AND d.partition = p.partition AND d.due_at = next.due_at AND d.seq = next.seq;
     RETURN p;
 END
 $$;
-COMMENT ON FUNCTION idem.lease_delayed(idem.relay, idem.progress, timestamptz, interval, integer) IS 'The progress that leases the delayed effects of a partition that are due.';
+COMMENT ON FUNCTION idem.lease_delayed(idem.relay, idem.progress, timestamptz, interval, integer, bigint) IS 'The progress that leases the delayed effects of a partition that are due.';

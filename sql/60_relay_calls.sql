@@ -25,8 +25,41 @@ END
 $$;
 COMMENT ON FUNCTION idem.check_lease(interval) IS 'Errors: 22004, 22023.';
 
-CREATE FUNCTION idem_relay_next(relay text, partition integer DEFAULT 0, max_effects integer DEFAULT 100, lease interval DEFAULT '30 seconds')
-RETURNS TABLE (
+CREATE FUNCTION idem.check_max_effects(max_effects integer) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF max_effects IS NULL THEN
+        RAISE EXCEPTION 'max_effects must not be null' USING ERRCODE = 'null_value_not_allowed';
+    ELSIF max_effects NOT BETWEEN 1 AND 10000 THEN
+        RAISE EXCEPTION 'max_effects is %', max_effects
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 1 and 10000.';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION idem.check_max_effects(integer) IS 'Errors: 22004, 22023.';
+
+CREATE FUNCTION idem.check_max_bytes(max_bytes bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF max_bytes IS NULL THEN
+        RAISE EXCEPTION 'max_bytes must not be null' USING ERRCODE = 'null_value_not_allowed';
+    ELSIF max_bytes NOT BETWEEN 1 AND 1073741824 THEN
+        RAISE EXCEPTION 'max_bytes is %', max_bytes
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 1 and 1073741824 (1 GB).';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION idem.check_max_bytes(bigint) IS 'Errors: 22004, 22023.';
+
+CREATE FUNCTION idem_relay_next(
+    relay       text,
+    partition   integer  DEFAULT 0,
+    max_effects integer  DEFAULT 100,
+    lease       interval DEFAULT '30 seconds',
+    max_bytes   bigint   DEFAULT 16777216
+) RETURNS TABLE (
     token              bigint,
     seq                bigint,
     message_id         uuid,
@@ -49,12 +82,8 @@ DECLARE
     p       idem.progress;
     before  timestamptz;
 BEGIN
-    IF max_effects IS NULL THEN
-        RAISE EXCEPTION 'max_effects must not be null' USING ERRCODE = 'null_value_not_allowed';
-    ELSIF max_effects NOT BETWEEN 1 AND 10000 THEN
-        RAISE EXCEPTION 'max_effects is %', max_effects
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 1 and 10000.';
-    END IF;
+    PERFORM idem.check_max_effects(max_effects);
+    PERFORM idem.check_max_bytes(max_bytes);
     PERFORM idem.check_lease(lease);
 
     -- Locking a row draws a transaction id and writes to the log: not for a look that finds nothing.
@@ -72,17 +101,17 @@ BEGIN
 
         -- What was put aside and is due goes first.
         IF EXISTS (SELECT 1 FROM idem.delayed d WHERE d.relay = this.id AND d.partition = idem_relay_next.partition AND d.due_at <= before) THEN
-            p := idem.lease_delayed(this, p, before, lease, max_effects);
+            p := idem.lease_delayed(this, p, before, lease, max_effects, max_bytes);
             RETURN QUERY
                 SELECT p.pos, d.seq, (d.effect).message_id, (d.effect).topic, (d.effect).key, (d.effect).type, (d.effect).payload,
                        (d.effect).content_type, (d.effect).headers, (d.effect).traceparent, (d.effect).recorded_at, x.name
                   FROM idem.delayed d
                   LEFT JOIN idem.destination x ON x.id = (d.effect).source_destination
                  WHERE d.relay = this.id AND d.partition = p.partition AND d.token = p.pos
-                   AND NOT EXISTS (SELECT 1 FROM idem.parked k WHERE k.relay = this.id AND k.seq = d.seq)
+                   AND NOT EXISTS (SELECT 1 FROM idem.parked_effect k WHERE k.relay = this.id AND k.seq = d.seq)
                  ORDER BY d.due_at, d.seq;
         ELSE
-            p := idem.lease_batch(this, p, before, lease, max_effects);
+            p := idem.lease_batch(this, p, before, lease, max_effects, max_bytes);
             IF p IS NULL THEN
                 RETURN;
             END IF;
@@ -94,7 +123,7 @@ BEGIN
                   LEFT JOIN idem.destination x ON x.id = e.source_destination
                  WHERE e.seq <= p.seq_through
                    AND (e.deliver_after IS NULL OR e.deliver_after <= before)
-                   AND NOT EXISTS (SELECT 1 FROM idem.parked k WHERE k.relay = this.id AND k.seq = e.seq)
+                   AND NOT EXISTS (SELECT 1 FROM idem.parked_effect k WHERE k.relay = this.id AND k.seq = e.seq)
                  ORDER BY e.seq;
         END IF;
         IF FOUND THEN
@@ -105,7 +134,7 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION idem_relay_next(text, integer, integer, interval) IS 'Leases the next effects of a partition, in order; token fences the lease. No row: nothing to do, or another process holds the lease. After the lease has run out the same effects come again. Errors: 22004, 22023, 42704, 25000 (not READ COMMITTED), 25006, 55000 (transaction ids went backwards).';
+COMMENT ON FUNCTION idem_relay_next(text, integer, integer, interval, bigint) IS 'Leases the next effects of a partition, in order: at most max_effects (1 to 10,000) whose payloads and headers have at most max_bytes (1 to 1 GB), and at least one; token fences the lease. No row: nothing to do, or another process holds the lease. After the lease has run out the same effects come again. Errors: 22004, 22023, 42704, 25000 (not READ COMMITTED), 25006, 55000 (transaction ids went backwards).';
 
 CREATE FUNCTION idem.held_batch(this idem.relay, partition integer, token bigint) RETURNS idem.progress
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -146,7 +175,7 @@ BEGIN
                                    this.partitions, p.partition, 10000) e
              WHERE e.seq <= p.seq_through
                AND e.deliver_after > p.written_at
-               AND NOT EXISTS (SELECT 1 FROM idem.parked k WHERE k.relay = this.id AND k.seq = e.seq);
+               AND NOT EXISTS (SELECT 1 FROM idem.parked_effect k WHERE k.relay = this.id AND k.seq = e.seq);
             p.deferring := false;
         END IF;
         IF p.exhausted THEN

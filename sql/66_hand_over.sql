@@ -6,7 +6,13 @@ RETURN CASE WHEN traceparent IS NULL THEN headers
             ELSE coalesce(headers, '{}') OPERATOR(pg_catalog.||) pg_catalog.jsonb_build_object('traceparent', traceparent) END;
 COMMENT ON FUNCTION idem.with_trace(jsonb, text) IS 'The headers with the trace context, from which receiving takes it.';
 
-CREATE FUNCTION idem_hand_over(relay text, topics text[], partition integer DEFAULT 0, max_effects integer DEFAULT 1000) RETURNS integer
+CREATE FUNCTION idem_hand_over(
+    relay       text,
+    topics      text[],
+    partition   integer DEFAULT 0,
+    max_effects integer DEFAULT 1000,
+    max_bytes   bigint  DEFAULT 16777216
+) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -28,7 +34,7 @@ BEGIN
         effects := 0;
         receiving := false;
         BEGIN
-            FOR effect IN SELECT * FROM @extschema@.idem_relay_next(idem_hand_over.relay, partition, at_most) LOOP
+            FOR effect IN SELECT * FROM @extschema@.idem_relay_next(idem_hand_over.relay, partition, at_most, max_bytes => idem_hand_over.max_bytes) LOOP
                 effects := effects + 1;
                 token := effect.token;
                 IF effect.seq = ANY (refused) THEN
@@ -59,4 +65,4 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION idem_hand_over(text, text[], integer, integer) IS 'The next batch of a relay, in one transaction: effects whose topic is among topics are received for the destination of that name, the others are passed over. One that cannot be received is parked with its reason. Returns how many effects the batch had; 0: nothing to do, or another process is at it. Errors: 22004, 22023, 42704, 25000 (not READ COMMITTED), 25006, 55000 (transaction ids went backwards).';
+COMMENT ON FUNCTION idem_hand_over(text, text[], integer, integer, bigint) IS 'The next batch of a relay (limits as of idem_relay_next), in one transaction: effects whose topic is among topics are received for the destination of that name, the others are passed over. One that cannot be received is parked with its reason. Returns how many effects the batch had; 0: nothing to do, or another process is at it. Errors: 22004, 22023, 42704, 25000 (not READ COMMITTED), 25006, 55000 (transaction ids went backwards).';

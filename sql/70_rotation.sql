@@ -155,10 +155,18 @@ DECLARE
     now_in  integer;
     kept_in integer;
     newest  idem.progress[];
+    bytes   bigint;
 BEGIN
     SELECT t.current INTO now_in FROM idem.progress_turn t;
-    -- A thousand pages: large enough to be rare, small enough to stay in memory.
-    IF pg_relation_size(format('idem.progress_%s', now_in)::regclass) < 8 * 1024 * 1024 THEN
+    -- With TOAST: snapshots that list many transactions are stored there. A thousand pages: large enough to be rare, small
+    -- enough to stay in memory.
+    bytes := pg_table_size(format('idem.progress_%s', now_in)::regclass);
+    IF bytes < 8 * 1024 * 1024 THEN
+        RETURN false;
+    -- The newest states of very many partitions are large by themselves: a turn has to make the table smaller.
+    ELSIF bytes < 4 * (SELECT sum(200 + pg_column_size(p.snapshot_from) + coalesce(pg_column_size(p.snapshot_to), 0))
+                         FROM idem.relay_partition rp JOIN idem.relay r ON r.id = rp.relay
+                        CROSS JOIN LATERAL idem.progress_of(r, rp.partition) p) THEN
         RETURN false;
     END IF;
     -- In the order in which a relay comes to them.

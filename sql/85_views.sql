@@ -117,7 +117,7 @@ BEGIN ATOMIC
            p.leased_until,
            p.written_at,
            (SELECT count(*) FROM idem.delayed d WHERE d.relay = r.id AND d.partition = rp.partition),
-           (SELECT count(*) FROM idem.parked k WHERE k.relay = r.id AND k.partition = rp.partition),
+           (SELECT count(*) FROM idem.parked_effect k WHERE k.relay = r.id AND k.partition = rp.partition),
            ARRAY(SELECT h.slice FROM held h WHERE r.name = ANY (h.holders) ORDER BY h.slice)
       FROM idem.relay_partition rp
       JOIN idem.relay r ON r.id = rp.relay AND r.dropped_at IS NULL
@@ -130,6 +130,12 @@ CREATE VIEW idem.relays AS
     SELECT s.relay, s.partition, s.lag_messages, s.lag_seconds, s.leased_until, s.last_step_at, s.delayed, s.parked, s.blocks
       FROM idem.relay_states() s;
 COMMENT ON VIEW idem.relays IS 'How far each relay is behind, and which slices of the outbox it keeps from being emptied.';
+
+CREATE VIEW idem.parked AS
+    SELECT r.name AS relay, k.partition, k.seq, (k.effect).message_id, (k.effect).topic, (k.effect).key, (k.effect).type, k.parked_at, k.error,
+           (k.effect).recorded_at
+      FROM idem.parked_effect k JOIN idem.relay r ON r.id = k.relay;
+COMMENT ON VIEW idem.parked IS 'The effects that relays have set aside, with the reason and without what they carry: see idem_relay_unpark and idem_relay_discard.';
 
 CREATE VIEW idem.rings AS
     SELECT r.name AS ring,

@@ -62,7 +62,7 @@ async fn i4_colliding_effect_is_parked_alone() -> Result<()> {
     assert_eq!(received(&session).await?, "1,2,3,5,6");
     assert_eq!(
         session
-            .text("SELECT (effect).message_id, error LIKE '23000: %' FROM idem.parked")
+            .text("SELECT message_id, error LIKE '23000: %' FROM idem.parked")
             .await?,
         format!("{colliding}|t")
     );

@@ -65,3 +65,63 @@ async fn pages(session: &Session) -> Result<i64> {
         .await?;
     Ok(bytes.parse::<i64>()? / 8192)
 }
+
+/// A cluster with many transactions has large snapshots, which are stored beside the table: they count.
+#[tokio::test]
+async fn progress_turns_when_large_snapshots_fill_toast() -> Result<()> {
+    let db = Database::with_idem("toast").await?;
+    let (session, keeper) = (db.connect().await?, db.connect().await?);
+    let relay = Reader::of(&db, "default").await?;
+    send(&session, "a").await?;
+    assert_eq!(relay.drained().await?, ["a"]);
+    // Its older snapshot, as if a thousand transactions had been running.
+    session
+        .run(
+            "SELECT count(idem.append_progress(p)) FROM generate_series(1, 2000), LATERAL (
+                 SELECT r.pos, r.relay, r.partition, r.leased_until, r.written_at, r.seq_after, r.seq_through, r.exhausted, r.deferring,
+                        r.from_delayed, r.floor_from, r.floor_to, r.ceiling_to,
+                        format('%s:%s:%s', pg_snapshot_xmax(r.snapshot_from), pg_snapshot_xmax(r.snapshot_from)::text::bigint + 1000,
+                               (SELECT string_agg(x::text, ',' ORDER BY x)
+                                  FROM generate_series(pg_snapshot_xmax(r.snapshot_from)::text::bigint,
+                                                       pg_snapshot_xmax(r.snapshot_from)::text::bigint + 999) x))::pg_snapshot AS snapshot_from,
+                        r.snapshot_to
+                   FROM idem.relay x, idem.progress_of(x, 0) r) p",
+        )
+        .await?;
+    let sizes = "SELECT pg_relation_size('idem.progress_0') < 1024 * 1024, pg_table_size('idem.progress_0') > 8 * 1024 * 1024";
+    assert_eq!(
+        session.text(sizes).await?,
+        "t|t",
+        "the rows are small and their snapshots are large"
+    );
+    until("progress has turned", async || {
+        maintain(&keeper).await?;
+        Ok(session.text("SELECT current FROM idem.progress_turn").await? == "1")
+    })
+    .await?;
+    assert_eq!(session.text("SELECT count(*) FROM idem.progress_1").await?, "1");
+    Ok(())
+}
+
+/// Every relay that is made and dropped leaves nothing, except the first: its row keeps a restore from making it anew.
+#[tokio::test]
+async fn dropped_relay_leaves_no_row() -> Result<()> {
+    let db = Database::with_idem("dropped").await?;
+    let session = db.connect().await?;
+    for _ in 0..3 {
+        session
+            .run("SELECT idem_create_relay('short_lived', 2, true); SELECT idem_drop_relay('short_lived')")
+            .await?;
+    }
+    session
+        .run("SELECT idem_drop_relay('default'); SELECT idem_create_relay('default'); SELECT idem_drop_relay('default')")
+        .await?;
+    assert_eq!(
+        session
+            .text("SELECT id, name, dropped_at IS NOT NULL FROM idem.relay")
+            .await?,
+        "1|default|t"
+    );
+    assert_eq!(session.text("SELECT count(*) FROM idem.relay_partition").await?, "0");
+    Ok(())
+}

@@ -8,7 +8,8 @@ use idem_tests::harness::{Database, Session};
 use super::run;
 
 /// Every plan of every nested statement, as notices of this session.
-const EXPLAIN_ALL: &str = "LOAD 'auto_explain'; SET auto_explain.log_min_duration = 0; SET auto_explain.log_nested_statements = on;
+const EXPLAIN_ALL: &str =
+    "LOAD 'auto_explain'; SET auto_explain.log_min_duration = 0; SET auto_explain.log_nested_statements = on;
                            SET auto_explain.log_analyze = on; SET client_min_messages = log";
 
 /// How often a call is timed.
@@ -18,7 +19,11 @@ const FACTOR: u32 = 20;
 
 /// The plans that were executed since the last look; those that were compiled.
 fn plans(session: &Session) -> (usize, Vec<String>) {
-    let plans: Vec<_> = session.notices().into_iter().filter(|n| n.message.contains("plan:")).collect();
+    let plans: Vec<_> = session
+        .notices()
+        .into_iter()
+        .filter(|n| n.message.contains("plan:"))
+        .collect();
     let compiled = plans.iter().filter(|n| n.message.contains("JIT:")).map(|n| n.message.clone());
     (plans.len(), compiled.collect())
 }
@@ -28,7 +33,11 @@ async fn no_plan_is_compiled_with_default_settings() -> Result<()> {
     let db = Database::with_idem("compiled").await?;
     let session = db.connect().await?;
     assert_eq!(session.text("SHOW jit").await?, "on", "PostgreSQL's default since 12");
-    assert_eq!(session.text("SELECT pg_jit_available()").await?, "t", "the copy of PostgreSQL has no llvmjit");
+    assert_eq!(
+        session.text("SELECT pg_jit_available()").await?,
+        "t",
+        "the copy of PostgreSQL has no llvmjit"
+    );
     session.run(EXPLAIN_ALL).await?;
     session
         .run("SET jit_above_cost = 0; SELECT count(*) FROM generate_series(1, 9) n; RESET jit_above_cost")
@@ -52,7 +61,8 @@ async fn no_plan_is_compiled_with_default_settings() -> Result<()> {
 #[tokio::test]
 async fn function_that_disables_paths_disables_compilation() -> Result<()> {
     let db = Database::with_idem("disables").await?;
-    let without = "SELECT f.oid::regprocedure FROM pg_proc f JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = f.oid
+    let without =
+        "SELECT f.oid::regprocedure FROM pg_proc f JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = f.oid
                      JOIN pg_extension x ON x.oid = d.refobjid AND d.refclassid = 'pg_extension'::regclass AND x.extname = 'idem'
                     WHERE f.proconfig::text LIKE '%enable\\_%=off%' AND NOT 'jit=off' = ANY (f.proconfig)
                       -- Its two look-ups go through indexes, and no path of theirs is a disabled one.
@@ -71,7 +81,9 @@ async fn relay_costs_the_same_with_and_without_jit() -> Result<()> {
         for _ in 0..CALLS {
             let session = db.connect().await?;
             session
-                .run(&format!("SET jit = {jit}; SELECT idem_send('mail', '1'::jsonb) FROM generate_series(1, 20)"))
+                .run(&format!(
+                    "SET jit = {jit}; SELECT idem_send('mail', '1'::jsonb) FROM generate_series(1, 20)"
+                ))
                 .await?;
             times.push(relay_round(&session).await?);
         }
@@ -91,7 +103,9 @@ async fn relay_round(session: &Session) -> Result<Duration> {
     session
         .run("SELECT idem_relay_park('default', 0, token, message_id, 'refused') FROM batch LIMIT 1")
         .await?;
-    session.run("SELECT idem_relay_ack('default', 0, max(token)) FROM batch").await?;
+    session
+        .run("SELECT idem_relay_ack('default', 0, max(token)) FROM batch")
+        .await?;
     assert_eq!(session.text("SELECT idem_hand_over('default', '{mail}')").await?, "10");
     Ok(started.elapsed())
 }

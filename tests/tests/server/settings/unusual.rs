@@ -29,7 +29,11 @@ const UNUSUAL: [(&str, &str); 15] = [
 
 /// A planner that puts a Gather on top of whatever may run in a worker.
 fn parallel_setting(version: u16) -> &'static str {
-    if version < 16 { "force_parallel_mode" } else { "debug_parallel_query" }
+    if version < 16 {
+        "force_parallel_mode"
+    } else {
+        "debug_parallel_query"
+    }
 }
 
 #[tokio::test]
