@@ -149,7 +149,7 @@ $$;
 COMMENT ON FUNCTION idem.rotate(text, boolean) IS 'One step of the rotation of a ring: opened, turned, emptied; or why not: idle, waiting (the fence), locked (somebody reads the slice, or another maintainer is at work), blocked (a relay).';
 
 CREATE FUNCTION idem.turn_progress() RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' SET jit = off
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET jit = off
 AS $$
 DECLARE
     now_in  integer;
@@ -169,8 +169,10 @@ BEGIN
                         CROSS JOIN LATERAL idem.progress_of(r, rp.partition) p) THEN
         RETURN false;
     END IF;
-    -- In the order in which a relay comes to them.
-    LOCK TABLE idem.progress_0, idem.progress_1, idem.progress_turn IN ACCESS EXCLUSIVE MODE;
+    -- In the order in which a relay locks them. While the first is held no relay makes a step, so the others are taken at once
+    -- or not at all.
+    LOCK TABLE idem.progress_0 IN ACCESS EXCLUSIVE MODE;
+    LOCK TABLE idem.progress_1, idem.progress_turn IN ACCESS EXCLUSIVE MODE NOWAIT;
     SELECT t.current INTO now_in FROM idem.progress_turn t;
     kept_in := 1 - now_in;
     newest := ARRAY(
