@@ -162,7 +162,8 @@ AS $$
 DECLARE
     resumed boolean;
     found_effects bigint;
-    taken_effects bigint;
+    bytes bigint;
+    is_cut boolean;
 BEGIN
     p.from_delayed := false;
     p.leased_until := NULL;
@@ -172,16 +173,24 @@ BEGIN
         IF NOT resumed THEN
             p := idem.open_pair(p);
         END IF;
-        SELECT count(*), count(*) FILTER (WHERE e.fits), max(e.seq) FILTER (WHERE e.fits),
-               coalesce(bool_or(e.deliver_after > before) FILTER (WHERE e.fits), false)
-          INTO found_effects, taken_effects, p.seq_through, p.deferring
-          FROM (SELECT x.seq, x.deliver_after,
-                       row_number() OVER in_order = 1 OR sum(idem.effect_bytes(x.payload, x.headers)) OVER in_order <= max_bytes AS fits
-                  FROM idem.effects_between(p.seq_after, p.floor_from, p.ceiling_to, p.snapshot_from, pg_snapshot_xmax(p.snapshot_from),
-                                            p.snapshot_to, this.partitions, p.partition, max_effects) x
-                WINDOW in_order AS (ORDER BY x.seq ROWS UNBOUNDED PRECEDING)) e;
+        SELECT count(*), max(e.seq), coalesce(bool_or(e.deliver_after > before), false), sum(idem.effect_bytes(e.payload, e.headers))
+          INTO found_effects, p.seq_through, p.deferring, bytes
+          FROM idem.effects_between(p.seq_after, p.floor_from, p.ceiling_to, p.snapshot_from, pg_snapshot_xmax(p.snapshot_from), p.snapshot_to,
+                                   this.partitions, p.partition, max_effects) e;
+        is_cut := bytes > max_bytes;
+        IF is_cut THEN
+            -- Up to the last effect with which the sum is within the limit.
+            SELECT max(e.seq), coalesce(bool_or(e.deliver_after > before), false)
+              INTO p.seq_through, p.deferring
+              FROM (SELECT x.seq, x.deliver_after, x.bytes, sum(x.bytes) OVER (ORDER BY x.seq ROWS UNBOUNDED PRECEDING) AS bytes_through
+                      FROM (SELECT y.seq, y.deliver_after, idem.effect_bytes(y.payload, y.headers) AS bytes
+                              FROM idem.effects_between(p.seq_after, p.floor_from, p.ceiling_to, p.snapshot_from,
+                                                        pg_snapshot_xmax(p.snapshot_from), p.snapshot_to, this.partitions, p.partition,
+                                                        max_effects) y) x) e
+             WHERE e.bytes_through <= max_bytes OR e.bytes_through = e.bytes;
+        END IF;
         IF found_effects > 0 THEN
-            p.exhausted := found_effects < max_effects AND taken_effects = found_effects;
+            p.exhausted := found_effects < max_effects AND NOT is_cut;
             p.leased_until := before + lease;
             p.pos := idem.append_progress(p);
             RETURN p;
