@@ -24,7 +24,7 @@ CREATE UNIQUE INDEX relay_name_key ON idem.relay (name) WHERE dropped_at IS NULL
 COMMENT ON TABLE  idem.relay IS 'The relays. Each sees every effect; each holds the outbox until it has acknowledged.';
 COMMENT ON COLUMN idem.relay.start_snapshot IS 'It sees what is not visible in this snapshot.';
 COMMENT ON COLUMN idem.relay.start_floor IS 'Transactions that began after start_snapshot have higher sequence numbers than this.';
-COMMENT ON COLUMN idem.relay.dropped_at IS 'A dropped relay stays as a row, so that a restore does not bring back the one that CREATE EXTENSION makes.';
+COMMENT ON COLUMN idem.relay.dropped_at IS 'Of the relay with id 1 only, which CREATE EXTENSION makes: its row stays, so that a restore does not bring it back.';
 COMMENT ON COLUMN idem.relay.restored_at IS 'When a dump brought it here. Progress that is older was made by another database.';
 COMMENT ON COLUMN idem.relay.restored_at_xid IS 'The transaction ids from here on are this cluster''s: progress that knows them already was made by another.';
 CREATE FUNCTION idem.note_restore() RETURNS trigger
@@ -118,6 +118,11 @@ CREATE VIEW idem.progress AS
     SELECT * FROM idem.progress_1;
 COMMENT ON VIEW idem.progress IS 'The two tables of progress as one relation.';
 
+CREATE FUNCTION idem.effect_bytes(payload bytea, headers jsonb) RETURNS integer
+LANGUAGE sql IMMUTABLE
+RETURN pg_catalog.octet_length(payload) OPERATOR(pg_catalog.+) COALESCE(pg_catalog.octet_length(headers::text), 0);
+COMMENT ON FUNCTION idem.effect_bytes(bytea, jsonb) IS 'What an effect counts towards max_bytes of a batch: payload and headers. The other columns have small limits.';
+
 -- Effects that a relay has put aside, with all they need: the outbox may forget them.
 CREATE TABLE idem.delayed (
     relay     int4        NOT NULL,
@@ -126,21 +131,23 @@ CREATE TABLE idem.delayed (
     token     bigint,
     effect    idem.outbox_row NOT NULL,
     seq       bigint      NOT NULL GENERATED ALWAYS AS ((effect).seq) STORED,
+    bytes     integer     NOT NULL GENERATED ALWAYS AS (idem.effect_bytes((effect).payload, (effect).headers)) STORED,
     CONSTRAINT delayed_pkey PRIMARY KEY (relay, partition, due_at, seq)
 );
 COMMENT ON TABLE  idem.delayed IS 'Effects that wait for their deliver_after, or that come once more, per relay.';
 COMMENT ON COLUMN idem.delayed.token IS 'The batch that carries it at the moment.';
 
-CREATE TABLE idem.parked (
+CREATE TABLE idem.parked_effect (
     relay     int4        NOT NULL,
     partition int4        NOT NULL,
     parked_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     error     text        NOT NULL,
     effect    idem.outbox_row NOT NULL,
     seq       bigint      NOT NULL GENERATED ALWAYS AS ((effect).seq) STORED,
-    CONSTRAINT parked_pkey PRIMARY KEY (relay, seq)
+    CONSTRAINT parked_effect_pkey PRIMARY KEY (relay, seq)
 );
-COMMENT ON TABLE idem.parked IS 'Effects that a relay has set aside with the reason: see idem_relay_park.';
+CREATE INDEX parked_effect_message_id ON idem.parked_effect (relay, ((effect).message_id));
+COMMENT ON TABLE idem.parked_effect IS 'Effects that a relay has set aside with the reason: see idem_relay_park, and idem.parked without what they carry.';
 
 SELECT pg_catalog.pg_extension_config_dump('idem.relay_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.progress_pos_seq', '');
@@ -148,4 +155,4 @@ SELECT pg_catalog.pg_extension_config_dump('idem.progress_pos_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.relay', 'ORDER BY id');
 SELECT pg_catalog.pg_extension_config_dump('idem.relay_partition', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.delayed', '');
-SELECT pg_catalog.pg_extension_config_dump('idem.parked', '');
+SELECT pg_catalog.pg_extension_config_dump('idem.parked_effect', '');

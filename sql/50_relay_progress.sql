@@ -60,7 +60,7 @@ $$;
 COMMENT ON FUNCTION idem.lock_partition(integer, integer) IS 'Makes the steps of a partition follow each other. Errors: 25000, 25006, 42704.';
 
 CREATE FUNCTION idem.progress_of(relay idem.relay, partition integer) RETURNS idem.progress
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     newest idem.progress;

@@ -1,5 +1,8 @@
 -- Batches: what the newer of two snapshots sees and the older does not, ordered by seq (the way of PgQ). A transaction that
 -- took its sequence number early and commits late is in a later batch, and holds up nobody else.
+--
+-- A disabled path adds 1e10 to the estimated cost of a plan that still needs it (a sort of two rows, a scan of a sequence),
+-- which is above every limit of compilation. Each function that disables paths therefore sets jit = off.
 
 -- The range (new transactions) walks seq in order and stops at the limit. The late committers are few transactions of
 -- any size: each is walked in order by the index on (tx, seq). It has no SET clause so that it melts into the statements
@@ -56,7 +59,7 @@ $$;
 COMMENT ON FUNCTION idem.lies_ahead(idem.progress) IS 'Whether a cursor knows transaction ids that this cluster has yet to give, or had when the cursor was restored.';
 
 CREATE FUNCTION idem.check_xids(p idem.progress) RETURNS void
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 BEGIN
     IF idem.lies_ahead(p)
@@ -129,7 +132,7 @@ COMMENT ON FUNCTION idem.close_pair(idem.progress) IS 'Everything between the tw
 -- A look without any lock: what it overlooks is there for the next look.
 CREATE FUNCTION idem.has_work(this idem.relay, partition integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 DECLARE
     p idem.progress;
@@ -149,14 +152,18 @@ END
 $$;
 COMMENT ON FUNCTION idem.has_work(idem.relay, integer) IS 'Whether it is worth to lock a partition: nobody holds it, and there may be effects.';
 
--- Leases the next effects between two snapshots; null when there are none. Measures the batch, and leaves it in place.
-CREATE FUNCTION idem.lease_batch(this idem.relay, p idem.progress, before timestamptz, lease interval, max_effects integer) RETURNS idem.progress
+-- Leases the next effects between two snapshots; null when there are none. Measures the batch, and leaves it in place. The
+-- first effect is in it whatever its size.
+CREATE FUNCTION idem.lease_batch(this idem.relay, p idem.progress, before timestamptz, lease interval, max_effects integer, max_bytes bigint)
+RETURNS idem.progress
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 DECLARE
     resumed boolean;
     found_effects bigint;
+    bytes bigint;
+    is_cut boolean;
 BEGIN
     p.from_delayed := false;
     p.leased_until := NULL;
@@ -166,12 +173,24 @@ BEGIN
         IF NOT resumed THEN
             p := idem.open_pair(p);
         END IF;
-        SELECT count(*), max(e.seq), coalesce(bool_or(e.deliver_after > before), false)
-          INTO found_effects, p.seq_through, p.deferring
+        SELECT count(*), max(e.seq), coalesce(bool_or(e.deliver_after > before), false), sum(idem.effect_bytes(e.payload, e.headers))
+          INTO found_effects, p.seq_through, p.deferring, bytes
           FROM idem.effects_between(p.seq_after, p.floor_from, p.ceiling_to, p.snapshot_from, pg_snapshot_xmax(p.snapshot_from), p.snapshot_to,
                                    this.partitions, p.partition, max_effects) e;
+        is_cut := bytes > max_bytes;
+        IF is_cut THEN
+            -- Up to the last effect with which the sum is within the limit.
+            SELECT max(e.seq), coalesce(bool_or(e.deliver_after > before), false)
+              INTO p.seq_through, p.deferring
+              FROM (SELECT x.seq, x.deliver_after, x.bytes, sum(x.bytes) OVER (ORDER BY x.seq ROWS UNBOUNDED PRECEDING) AS bytes_through
+                      FROM (SELECT y.seq, y.deliver_after, idem.effect_bytes(y.payload, y.headers) AS bytes
+                              FROM idem.effects_between(p.seq_after, p.floor_from, p.ceiling_to, p.snapshot_from,
+                                                        pg_snapshot_xmax(p.snapshot_from), p.snapshot_to, this.partitions, p.partition,
+                                                        max_effects) y) x) e
+             WHERE e.bytes_through <= max_bytes OR e.bytes_through = e.bytes;
+        END IF;
         IF found_effects > 0 THEN
-            p.exhausted := found_effects < max_effects;
+            p.exhausted := found_effects < max_effects AND NOT is_cut;
             p.leased_until := before + lease;
             p.pos := idem.append_progress(p);
             RETURN p;
@@ -189,10 +208,11 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION idem.lease_batch(idem.relay, idem.progress, timestamptz, interval, integer) IS 'The progress that leases the next batch of a partition; null when there is nothing.';
+COMMENT ON FUNCTION idem.lease_batch(idem.relay, idem.progress, timestamptz, interval, integer, bigint) IS 'The progress that leases the next batch of a partition; null when there is nothing.';
 
 -- Leases what was put aside and is due, in the order in which it is due.
-CREATE FUNCTION idem.lease_delayed(this idem.relay, p idem.progress, before timestamptz, lease interval, max_effects integer) RETURNS idem.progress
+CREATE FUNCTION idem.lease_delayed(this idem.relay, p idem.progress, before timestamptz, lease interval, max_effects integer, max_bytes bigint)
+RETURNS idem.progress
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -202,11 +222,13 @@ BEGIN
     p.written_at := before;
     p.pos := idem.append_progress(p);
     UPDATE idem.delayed d SET token = p.pos
-      FROM (SELECT n.due_at, n.seq FROM idem.delayed n
-             WHERE n.relay = this.id AND n.partition = p.partition AND n.due_at <= before
-             ORDER BY n.due_at, n.seq LIMIT max_effects) next
-     WHERE d.relay = this.id AND d.partition = p.partition AND d.due_at = next.due_at AND d.seq = next.seq;
+      FROM (SELECT n.due_at, n.seq, row_number() OVER in_order = 1 OR sum(n.bytes) OVER in_order <= max_bytes AS fits
+              FROM (SELECT x.due_at, x.seq, x.bytes FROM idem.delayed x
+                     WHERE x.relay = this.id AND x.partition = p.partition AND x.due_at <= before
+                     ORDER BY x.due_at, x.seq LIMIT max_effects) n
+            WINDOW in_order AS (ORDER BY n.due_at, n.seq ROWS UNBOUNDED PRECEDING)) next
+     WHERE next.fits AND d.relay = this.id AND d.partition = p.partition AND d.due_at = next.due_at AND d.seq = next.seq;
     RETURN p;
 END
 $$;
-COMMENT ON FUNCTION idem.lease_delayed(idem.relay, idem.progress, timestamptz, interval, integer) IS 'The progress that leases the delayed effects of a partition that are due.';
+COMMENT ON FUNCTION idem.lease_delayed(idem.relay, idem.progress, timestamptz, interval, integer, bigint) IS 'The progress that leases the delayed effects of a partition that are due.';

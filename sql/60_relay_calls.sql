@@ -25,8 +25,41 @@ END
 $$;
 COMMENT ON FUNCTION idem.check_lease(interval) IS 'Errors: 22004, 22023.';
 
-CREATE FUNCTION idem_relay_next(relay text, partition integer DEFAULT 0, max_effects integer DEFAULT 100, lease interval DEFAULT '30 seconds')
-RETURNS TABLE (
+CREATE FUNCTION idem.check_max_effects(max_effects integer) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF max_effects IS NULL THEN
+        RAISE EXCEPTION 'max_effects must not be null' USING ERRCODE = 'null_value_not_allowed';
+    ELSIF max_effects NOT BETWEEN 1 AND 10000 THEN
+        RAISE EXCEPTION 'max_effects is %', max_effects
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 1 and 10000.';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION idem.check_max_effects(integer) IS 'Errors: 22004, 22023.';
+
+CREATE FUNCTION idem.check_max_bytes(max_bytes bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF max_bytes IS NULL THEN
+        RAISE EXCEPTION 'max_bytes must not be null' USING ERRCODE = 'null_value_not_allowed';
+    ELSIF max_bytes NOT BETWEEN 1 AND 1073741824 THEN
+        RAISE EXCEPTION 'max_bytes is %', max_bytes
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 1 and 1073741824 (1 GB).';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION idem.check_max_bytes(bigint) IS 'Errors: 22004, 22023.';
+
+CREATE FUNCTION idem_relay_next(
+    relay       text,
+    partition   integer  DEFAULT 0,
+    max_effects integer  DEFAULT 100,
+    lease       interval DEFAULT '30 seconds',
+    max_bytes   bigint   DEFAULT 16777216
+) RETURNS TABLE (
     token              bigint,
     seq                bigint,
     message_id         uuid,
@@ -41,7 +74,7 @@ RETURNS TABLE (
     source_destination text
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -49,12 +82,8 @@ DECLARE
     p       idem.progress;
     before  timestamptz;
 BEGIN
-    IF max_effects IS NULL THEN
-        RAISE EXCEPTION 'max_effects must not be null' USING ERRCODE = 'null_value_not_allowed';
-    ELSIF max_effects NOT BETWEEN 1 AND 10000 THEN
-        RAISE EXCEPTION 'max_effects is %', max_effects
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 1 and 10000.';
-    END IF;
+    PERFORM idem.check_max_effects(max_effects);
+    PERFORM idem.check_max_bytes(max_bytes);
     PERFORM idem.check_lease(lease);
 
     -- Locking a row draws a transaction id and writes to the log: not for a look that finds nothing.
@@ -72,17 +101,17 @@ BEGIN
 
         -- What was put aside and is due goes first.
         IF EXISTS (SELECT 1 FROM idem.delayed d WHERE d.relay = this.id AND d.partition = idem_relay_next.partition AND d.due_at <= before) THEN
-            p := idem.lease_delayed(this, p, before, lease, max_effects);
+            p := idem.lease_delayed(this, p, before, lease, max_effects, max_bytes);
             RETURN QUERY
                 SELECT p.pos, d.seq, (d.effect).message_id, (d.effect).topic, (d.effect).key, (d.effect).type, (d.effect).payload,
                        (d.effect).content_type, (d.effect).headers, (d.effect).traceparent, (d.effect).recorded_at, x.name
                   FROM idem.delayed d
                   LEFT JOIN idem.destination x ON x.id = (d.effect).source_destination
                  WHERE d.relay = this.id AND d.partition = p.partition AND d.token = p.pos
-                   AND NOT EXISTS (SELECT 1 FROM idem.parked k WHERE k.relay = this.id AND k.seq = d.seq)
+                   AND NOT EXISTS (SELECT 1 FROM idem.parked_effect k WHERE k.relay = this.id AND k.seq = d.seq)
                  ORDER BY d.due_at, d.seq;
         ELSE
-            p := idem.lease_batch(this, p, before, lease, max_effects);
+            p := idem.lease_batch(this, p, before, lease, max_effects, max_bytes);
             IF p IS NULL THEN
                 RETURN;
             END IF;
@@ -94,7 +123,7 @@ BEGIN
                   LEFT JOIN idem.destination x ON x.id = e.source_destination
                  WHERE e.seq <= p.seq_through
                    AND (e.deliver_after IS NULL OR e.deliver_after <= before)
-                   AND NOT EXISTS (SELECT 1 FROM idem.parked k WHERE k.relay = this.id AND k.seq = e.seq)
+                   AND NOT EXISTS (SELECT 1 FROM idem.parked_effect k WHERE k.relay = this.id AND k.seq = e.seq)
                  ORDER BY e.seq;
         END IF;
         IF FOUND THEN
@@ -105,7 +134,7 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION idem_relay_next(text, integer, integer, interval) IS 'Leases the next effects of a partition, in order; token fences the lease. No row: nothing to do, or another process holds the lease. After the lease has run out the same effects come again. Errors: 22004, 22023, 42704, 25000 (not READ COMMITTED), 25006, 55000 (transaction ids went backwards).';
+COMMENT ON FUNCTION idem_relay_next(text, integer, integer, interval, bigint) IS 'Leases the next effects of a partition, in order: at most max_effects (1 to 10,000) whose payloads and headers have at most max_bytes (1 to 1 GB), and at least one; token fences the lease. No row: nothing to do, or another process holds the lease. After the lease has run out the same effects come again. Errors: 22004, 22023, 42704, 25000 (not READ COMMITTED), 25006, 55000 (transaction ids went backwards).';
 
 CREATE FUNCTION idem.held_batch(this idem.relay, partition integer, token bigint) RETURNS idem.progress
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -130,7 +159,7 @@ COMMENT ON FUNCTION idem.held_batch(idem.relay, integer, bigint) IS 'The progres
 -- The cursor moves behind the batch that is out; what waits for its time is put aside.
 CREATE FUNCTION idem.settle(this idem.relay, partition integer, token bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 DECLARE
     p idem.progress := idem.held_batch(this, partition, token);
@@ -146,7 +175,7 @@ BEGIN
                                    this.partitions, p.partition, 10000) e
              WHERE e.seq <= p.seq_through
                AND e.deliver_after > p.written_at
-               AND NOT EXISTS (SELECT 1 FROM idem.parked k WHERE k.relay = this.id AND k.seq = e.seq);
+               AND NOT EXISTS (SELECT 1 FROM idem.parked_effect k WHERE k.relay = this.id AND k.seq = e.seq);
             p.deferring := false;
         END IF;
         IF p.exhausted THEN
@@ -197,65 +226,3 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem_relay_extend(text, integer, bigint, interval) IS 'The batch that this token holds is leased for so long from now on, under the new token that it answers; with 1 millisecond it is given back, and comes again at once. Errors: 22004, 22023, 42704, 25000, 25006, 55000 (stale token).';
-
-CREATE FUNCTION idem_relay_park(relay text, partition integer, token bigint, message_id uuid, error text) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
-AS $$
-DECLARE
-    this idem.relay := idem.check_relay(idem_relay_park.relay, idem_relay_park.partition);
-    p    idem.progress;
-BEGIN
-    IF message_id IS NULL OR error IS NULL THEN
-        RAISE EXCEPTION 'message_id and error must not be null' USING ERRCODE = 'null_value_not_allowed';
-    ELSIF octet_length(error) > 8192 THEN
-        RAISE EXCEPTION 'error has % bytes', octet_length(error)
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'At most 8192 bytes are kept: shorten it.';
-    END IF;
-    PERFORM idem.lock_partition(this.id, partition);
-    p := idem.held_batch(this, partition, token);
-    IF p.from_delayed THEN
-        INSERT INTO idem.parked (relay, partition, error, effect)
-        SELECT this.id, idem_relay_park.partition, idem_relay_park.error, d.effect
-          FROM idem.delayed d
-         WHERE d.relay = this.id AND d.partition = idem_relay_park.partition AND d.token = idem_relay_park.token
-           AND (d.effect).message_id = idem_relay_park.message_id
-        ON CONFLICT DO NOTHING;
-    ELSE
-        INSERT INTO idem.parked (relay, partition, error, effect)
-        SELECT this.id, idem_relay_park.partition, idem_relay_park.error, e
-          FROM idem.effects_between(p.seq_after, p.floor_from, p.ceiling_to, p.snapshot_from, pg_snapshot_xmax(p.snapshot_from), p.snapshot_to,
-                                   this.partitions, p.partition, 10000) e
-         WHERE e.seq <= p.seq_through AND e.message_id = idem_relay_park.message_id
-           AND (e.deliver_after IS NULL OR e.deliver_after <= p.written_at)
-        ON CONFLICT DO NOTHING;
-    END IF;
-    IF NOT FOUND AND NOT EXISTS (SELECT 1 FROM idem.parked k
-                                  WHERE k.relay = this.id AND (k.effect).message_id = idem_relay_park.message_id) THEN
-        RAISE EXCEPTION 'message % is not in the batch that token % holds', message_id, token
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'Park effects between idem_relay_next and idem_relay_ack.';
-    END IF;
-END
-$$;
-COMMENT ON FUNCTION idem_relay_park(text, integer, bigint, uuid, text) IS 'Sets one effect of the batch aside with its reason, so that the others go on; see idem.parked and idem_relay_unpark. Errors: 22004, 22023, 42704, 25000, 55000.';
-
-CREATE FUNCTION idem_relay_unpark(relay text, message_id uuid) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    this idem.relay := idem.check_relay(idem_relay_unpark.relay, 0);
-BEGIN
-    IF message_id IS NULL THEN
-        RAISE EXCEPTION 'message_id must not be null' USING ERRCODE = 'null_value_not_allowed';
-    END IF;
-    WITH back AS (
-        DELETE FROM idem.parked k
-         WHERE k.relay = this.id AND (k.effect).message_id = idem_relay_unpark.message_id
-        RETURNING k.*
-    )
-    INSERT INTO idem.delayed (relay, partition, due_at, effect)
-    SELECT b.relay, b.partition, clock_timestamp(), b.effect FROM back b;
-    RETURN FOUND;
-END
-$$;
-COMMENT ON FUNCTION idem_relay_unpark(text, uuid) IS 'Gives a parked effect back to its relay, which delivers it next; false when none is parked. Errors: 22004, 42704, 25006.';

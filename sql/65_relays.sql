@@ -38,10 +38,14 @@ AS $$
 DECLARE
     this idem.relay := idem.check_relay(idem_drop_relay.name, 0);
 BEGIN
-    UPDATE idem.relay r SET dropped_at = now() WHERE r.id = this.id;
+    -- The row of the relay that CREATE EXTENSION makes stays: a restore would bring that relay back otherwise.
+    IF this.id = 1 THEN
+        UPDATE idem.relay r SET dropped_at = now() WHERE r.id = this.id;
+    END IF;
+    DELETE FROM idem.relay r WHERE r.id <> 1 AND (r.id = this.id OR r.dropped_at IS NOT NULL);
     DELETE FROM idem.relay_partition p WHERE p.relay = this.id;
     DELETE FROM idem.delayed d WHERE d.relay = this.id;
-    DELETE FROM idem.parked k WHERE k.relay = this.id;
+    DELETE FROM idem.parked_effect k WHERE k.relay = this.id;
 END
 $$;
 COMMENT ON FUNCTION idem_drop_relay(text) IS 'Drops a relay with what it has put aside: the outbox does not wait for it any longer. Errors: 22004, 42704, 25006.';

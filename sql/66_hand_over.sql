@@ -6,31 +6,63 @@ RETURN CASE WHEN traceparent IS NULL THEN headers
             ELSE coalesce(headers, '{}') OPERATOR(pg_catalog.||) pg_catalog.jsonb_build_object('traceparent', traceparent) END;
 COMMENT ON FUNCTION idem.with_trace(jsonb, text) IS 'The headers with the trace context, from which receiving takes it.';
 
-CREATE FUNCTION idem_hand_over(relay text, topics text[], partition integer DEFAULT 0, max_effects integer DEFAULT 1000) RETURNS integer
+CREATE FUNCTION idem_hand_over(
+    relay       text,
+    topics      text[],
+    partition   integer DEFAULT 0,
+    max_effects integer DEFAULT 1000,
+    max_bytes   bigint  DEFAULT 16777216
+) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    effect  record;
-    token   bigint;
-    effects integer := 0;
+    this      idem.relay := idem.check_relay(idem_hand_over.relay, idem_hand_over.partition);
+    effect    record;
+    token     bigint;
+    effects   integer;
+    receiving boolean;
+    at_most   integer := max_effects;
+    refused   bigint[] := '{}';
+    reasons   text[] := '{}';
 BEGIN
     IF topics IS NULL OR array_position(topics, NULL) IS NOT NULL THEN
         RAISE EXCEPTION 'topics and each topic must not be null' USING ERRCODE = 'null_value_not_allowed';
     END IF;
-    -- The batch, what becomes of it and its acknowledgement are one transaction: its lease is never seen.
-    FOR effect IN SELECT * FROM @extschema@.idem_relay_next(idem_hand_over.relay, partition, max_effects) LOOP
-        effects := effects + 1;
-        token := effect.token;
-        IF effect.topic = ANY (topics) THEN
-            PERFORM @extschema@.idem_receive(effect.message_id, effect.topic, effect.payload,
-                                             idem.with_trace(effect.headers, effect.traceparent), effect.key, NULL::timestamptz,
-                                             effect.type, effect.content_type);
-        END IF;
+    -- The batch, what becomes of it and its acknowledgement are one transaction: its lease is never seen. An effect that
+    -- cannot be received rolls the batch back; the next attempt ends with that effect, and parks it.
+    LOOP
+        effects := 0;
+        receiving := false;
+        BEGIN
+            FOR effect IN SELECT * FROM @extschema@.idem_relay_next(idem_hand_over.relay, partition, at_most, max_bytes => idem_hand_over.max_bytes) LOOP
+                effects := effects + 1;
+                token := effect.token;
+                IF effect.seq = ANY (refused) THEN
+                    PERFORM idem.park(this, idem.held_batch(this, partition, token), NULL, effect.seq,
+                                      reasons[array_position(refused, effect.seq)]);
+                ELSIF effect.topic = ANY (topics) THEN
+                    receiving := true;
+                    PERFORM @extschema@.idem_receive(effect.message_id, effect.topic, effect.payload,
+                                                     idem.with_trace(effect.headers, effect.traceparent), effect.key, NULL::timestamptz,
+                                                     effect.type, effect.content_type);
+                    receiving := false;
+                END IF;
+            END LOOP;
+            IF effects > 0 THEN
+                PERFORM @extschema@.idem_relay_ack(idem_hand_over.relay, partition, token);
+            END IF;
+            RETURN effects;
+        EXCEPTION
+            -- Errors of one message. All others are of the environment, and another attempt can succeed.
+            WHEN data_exception OR integrity_constraint_violation OR program_limit_exceeded THEN
+                IF NOT receiving THEN
+                    RAISE;
+                END IF;
+                refused := refused || effect.seq;
+                reasons := reasons || left(format('%s: %s', SQLSTATE, SQLERRM), 2000);
+                at_most := effects;
+        END;
     END LOOP;
-    IF effects > 0 THEN
-        PERFORM @extschema@.idem_relay_ack(idem_hand_over.relay, partition, token);
-    END IF;
-    RETURN effects;
 END
 $$;
-COMMENT ON FUNCTION idem_hand_over(text, text[], integer, integer) IS 'The next batch of a relay, in one transaction: effects whose topic is among topics are received for the destination of that name, the others are passed over. Answers how many effects the batch had; 0: nothing to do, or another process is at it. Errors: 22004, 22023, 42704, 25000 (not READ COMMITTED), 25006, 55000 (transaction ids went backwards).';
+COMMENT ON FUNCTION idem_hand_over(text, text[], integer, integer, bigint) IS 'The next batch of a relay (limits as of idem_relay_next), in one transaction: effects whose topic is among topics are received for the destination of that name, the others are passed over. One that cannot be received is parked with its reason. Returns how many effects the batch had; 0: nothing to do, or another process is at it. Errors: 22004, 22023, 42704, 25000 (not READ COMMITTED), 25006, 55000 (transaction ids went backwards).';

@@ -37,7 +37,7 @@ COMMENT ON FUNCTION idem.slice_tables(text, integer) IS 'The tables that are emp
 -- The relays that have not acknowledged everything in a slice of the outbox. Exact without reading the slice: a
 -- transaction is not behind a cursor when it began after the older snapshot, or when it was running then.
 CREATE FUNCTION idem.relays_holding(slice integer) RETURNS text[]
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     part    record;
@@ -149,20 +149,30 @@ $$;
 COMMENT ON FUNCTION idem.rotate(text, boolean) IS 'One step of the rotation of a ring: opened, turned, emptied; or why not: idle, waiting (the fence), locked (somebody reads the slice, or another maintainer is at work), blocked (a relay).';
 
 CREATE FUNCTION idem.turn_progress() RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET jit = off
 AS $$
 DECLARE
     now_in  integer;
     kept_in integer;
     newest  idem.progress[];
+    bytes   bigint;
 BEGIN
     SELECT t.current INTO now_in FROM idem.progress_turn t;
-    -- A thousand pages: large enough to be rare, small enough to stay in memory.
-    IF pg_relation_size(format('idem.progress_%s', now_in)::regclass) < 8 * 1024 * 1024 THEN
+    -- With TOAST: snapshots that list many transactions are stored there. A thousand pages: large enough to be rare, small
+    -- enough to stay in memory.
+    bytes := pg_table_size(format('idem.progress_%s', now_in)::regclass);
+    IF bytes < 8 * 1024 * 1024 THEN
+        RETURN false;
+    -- The newest states of very many partitions are large by themselves: a turn has to make the table smaller.
+    ELSIF bytes < 4 * (SELECT sum(200 + pg_column_size(p.snapshot_from) + coalesce(pg_column_size(p.snapshot_to), 0))
+                         FROM idem.relay_partition rp JOIN idem.relay r ON r.id = rp.relay
+                        CROSS JOIN LATERAL idem.progress_of(r, rp.partition) p) THEN
         RETURN false;
     END IF;
-    -- In the order in which a relay comes to them.
-    LOCK TABLE idem.progress_0, idem.progress_1, idem.progress_turn IN ACCESS EXCLUSIVE MODE;
+    -- In the order in which a relay locks them. While the first is held no relay makes a step, so the others are taken at once
+    -- or not at all.
+    LOCK TABLE idem.progress_0 IN ACCESS EXCLUSIVE MODE;
+    LOCK TABLE idem.progress_1, idem.progress_turn IN ACCESS EXCLUSIVE MODE NOWAIT;
     SELECT t.current INTO now_in FROM idem.progress_turn t;
     kept_in := 1 - now_in;
     newest := ARRAY(

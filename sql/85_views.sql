@@ -30,7 +30,7 @@ CREATE FUNCTION idem.waiting() RETURNS TABLE (
     source_destination text,
     replay             boolean
 )
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -67,7 +67,7 @@ COMMENT ON VIEW idem.outbox IS 'What waits, per relay.';
 -- late.
 CREATE FUNCTION idem.lag(p idem.progress, partitions integer, OUT messages bigint, OUT oldest timestamptz)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 DECLARE
     at_most constant integer := 100000;
@@ -105,7 +105,7 @@ CREATE FUNCTION idem.relay_states() RETURNS TABLE (
     parked       bigint,
     blocks       text[]
 )
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
 BEGIN ATOMIC
     WITH held AS MATERIALIZED (
         SELECT 'outbox_' || s.slice AS slice, idem.relays_holding(s.slice) AS holders FROM generate_series(0, 3) AS s (slice)
@@ -117,7 +117,7 @@ BEGIN ATOMIC
            p.leased_until,
            p.written_at,
            (SELECT count(*) FROM idem.delayed d WHERE d.relay = r.id AND d.partition = rp.partition),
-           (SELECT count(*) FROM idem.parked k WHERE k.relay = r.id AND k.partition = rp.partition),
+           (SELECT count(*) FROM idem.parked_effect k WHERE k.relay = r.id AND k.partition = rp.partition),
            ARRAY(SELECT h.slice FROM held h WHERE r.name = ANY (h.holders) ORDER BY h.slice)
       FROM idem.relay_partition rp
       JOIN idem.relay r ON r.id = rp.relay AND r.dropped_at IS NULL
@@ -130,6 +130,12 @@ CREATE VIEW idem.relays AS
     SELECT s.relay, s.partition, s.lag_messages, s.lag_seconds, s.leased_until, s.last_step_at, s.delayed, s.parked, s.blocks
       FROM idem.relay_states() s;
 COMMENT ON VIEW idem.relays IS 'How far each relay is behind, and which slices of the outbox it keeps from being emptied.';
+
+CREATE VIEW idem.parked AS
+    SELECT r.name AS relay, k.partition, k.seq, (k.effect).message_id, (k.effect).topic, (k.effect).key, (k.effect).type, k.parked_at, k.error,
+           (k.effect).recorded_at
+      FROM idem.parked_effect k JOIN idem.relay r ON r.id = k.relay;
+COMMENT ON VIEW idem.parked IS 'The effects that relays have set aside, with the reason and without what they carry: see idem_relay_unpark and idem_relay_discard.';
 
 CREATE VIEW idem.rings AS
     SELECT r.name AS ring,

@@ -16,12 +16,16 @@ INSERT INTO idem.kind_of_role (kind, may_call) VALUES
     ('receiver', 'idem_receive'), ('receiver', 'idem_is_claimed'),
     ('operator', 'idem_requeue'), ('operator', 'idem_requeue_all'), ('operator', 'idem_discard'), ('operator', 'idem_discard_all'),
     ('operator', 'idem_health'), ('operator', 'idem_is_claimed'),
+    ('operator', 'idem_relay_unpark'), ('operator', 'idem_relay_unpark_all'),
+    ('operator', 'idem_relay_discard'), ('operator', 'idem_relay_discard_all'),
     ('relay', 'idem_relay_next'), ('relay', 'idem_relay_ack'), ('relay', 'idem_relay_park'), ('relay', 'idem_relay_wait'),
     ('relay', 'idem_relay_extend'), ('relay', 'idem_relay_partitions'), ('relay', 'idem_hand_over'),
     ('monitor', 'idem_health'), ('monitor', 'idem_is_claimed'),
     ('admin', 'idem_forget'), ('admin', 'idem_configure'), ('admin', 'idem_set_retention'), ('admin', 'idem_grant'),
     ('admin', 'idem_maintain'), ('admin', 'idem_create_relay'), ('admin', 'idem_drop_relay'),
-    ('admin', 'idem_relay_unpark'), ('admin', 'idem_repair_relays'), ('admin', 'idem_health'),
+    ('admin', 'idem_relay_unpark'), ('admin', 'idem_relay_unpark_all'),
+    ('admin', 'idem_relay_discard'), ('admin', 'idem_relay_discard_all'),
+    ('admin', 'idem_repair_relays'), ('admin', 'idem_health'),
     ('admin', 'idem_configure_retries'), ('admin', 'idem_requeue'), ('admin', 'idem_requeue_all'),
     ('admin', 'idem_discard'), ('admin', 'idem_discard_all');
 
@@ -57,6 +61,10 @@ BEGIN
         -- idem_maintain runs with its caller's rights, because only such a procedure can commit.
         EXECUTE format('GRANT USAGE ON SCHEMA idem TO %s', role);
         EXECUTE format('GRANT EXECUTE ON FUNCTION idem.maintain_step(boolean) TO %s', role);
+    END IF;
+    IF kind IN ('relay', 'operator', 'monitor', 'admin') THEN
+        EXECUTE format('GRANT USAGE ON SCHEMA idem TO %s', role);
+        EXECUTE format('GRANT SELECT ON idem.parked TO %s', role);
     END IF;
     IF kind IN ('operator', 'monitor', 'admin') THEN
         EXECUTE format('GRANT USAGE ON SCHEMA idem TO %s', role);

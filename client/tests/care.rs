@@ -182,11 +182,14 @@ calls! {
     "idem_receive" => idem_client::durable::receive,
     "idem_record_effects" => idem_client::Claimed, // its method
     "idem_relay_ack" => idem_client::relay_ack,
+    "idem_relay_discard" => idem_client::relay_discard,
+    "idem_relay_discard_all" => idem_client::relay_discard_all,
     "idem_relay_extend" => idem_client::relay_extend,
     "idem_relay_next" => idem_client::relay_next,
     "idem_relay_park" => idem_client::relay_park,
     "idem_relay_partitions" => idem_client::relay_partitions,
     "idem_relay_unpark" => idem_client::relay_unpark,
+    "idem_relay_unpark_all" => idem_client::relay_unpark_all,
     "idem_relay_wait" => idem_client::relay_wait,
     "idem_release" => idem_client::lease::Held, // its method
     "idem_repair_relays" => idem_client::repair_relays,

@@ -67,6 +67,7 @@ pgrx::extension_sql_file!(
     name = "relay_calls",
     requires = ["relay_batches"]
 );
+pgrx::extension_sql_file!("../../sql/61_parked.sql", name = "parked", requires = ["relay_calls"]);
 pgrx::extension_sql_file!(
     "../../sql/62_leases.sql",
     name = "leases",

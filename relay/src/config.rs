@@ -57,6 +57,8 @@ pub enum Broker {
 pub struct Publish {
     /// Effects of one lease.
     pub batch: u32,
+    /// Bytes of one lease, payloads and headers.
+    pub max_bytes: u64,
     /// Publishes under way at once.
     pub in_flight: usize,
     /// How long a batch is ours.
@@ -70,6 +72,7 @@ impl Default for Publish {
     fn default() -> Self {
         Self {
             batch: 500,
+            max_bytes: 16 * 1024 * 1024,
             in_flight: 256,
             lease: Duration::from_secs(30),
             max_attempts: 10,
@@ -139,10 +142,16 @@ impl Config {
 
     /// What the types do not say. The server would refuse it too, but only once everything has begun.
     fn check(&self) -> Result<()> {
-        let Publish { batch, lease, .. } = self.publish;
+        let Publish {
+            batch, max_bytes, lease, ..
+        } = self.publish;
         ensure!(
             (1..=10_000).contains(&batch),
             "publish.batch is {batch}, and must be 1 to 10000"
+        );
+        ensure!(
+            (1..=1 << 30).contains(&max_bytes),
+            "publish.max-bytes is {max_bytes}, and must be 1 to 1073741824"
         );
         let day = Duration::from_secs(24 * 3600);
         ensure!(
@@ -287,6 +296,8 @@ mod tests {
             ("lease = \"1m\"", "lease = \"2 days\"", "publish.lease"),
             ("lease = \"1m\"", "batch = 0", "publish.batch"),
             ("lease = \"1m\"", "batch = 10001", "publish.batch"),
+            ("lease = \"1m\"", "max-bytes = 0", "publish.max-bytes"),
+            ("lease = \"1m\"", "max-bytes = 1073741825", "publish.max-bytes"),
             (
                 "url = \"host=db\"",
                 "url = \"host=db\"\nconnections = 1",

@@ -47,6 +47,7 @@ async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let relay = Relay::new(pool, publisher)
         .name(config.relay)
         .batch(config.publish.batch)
+        .max_bytes(config.publish.max_bytes)
         .in_flight(config.publish.in_flight)
         .lease(config.publish.lease)
         .max_attempts(config.publish.max_attempts);

@@ -28,7 +28,8 @@ pub async fn relay_partitions(client: &impl GenericClient, relay: &str) -> Resul
     Ok(row.try_get(0)?)
 }
 
-/// Leases the next effects of a partition, at most `max_effects` (1 to 10,000) for `lease` (1 ms to 1 day).
+/// Leases the next effects of a partition, at most `max_effects` (1 to 10,000) for `lease` (1 ms to 1 day). Their payloads and
+/// headers have at most `max_bytes` bytes (1 to 1 GB) together; one effect is leased whatever its size.
 ///
 /// `None`: there is nothing to do, or another process holds the lease. When a lease has run out, the same effects come
 /// again. The transaction must be READ COMMITTED.
@@ -38,16 +39,18 @@ pub async fn relay_next(
     partition: i32,
     max_effects: i32,
     lease: Duration,
+    max_bytes: i64,
 ) -> Result<Option<Batch>, Error> {
     let rows = client
         .query_typed(
             "SELECT token, seq, message_id, topic, key, type, payload, content_type, headers, traceparent, recorded_at, \
-             source_destination FROM idem_relay_next($1, $2, $3, make_interval(secs => $4))",
+             source_destination FROM idem_relay_next($1, $2, $3, make_interval(secs => $4), $5)",
             &[
                 (&relay, Type::TEXT),
                 (&partition, Type::INT4),
                 (&max_effects, Type::INT4),
                 (&lease.as_secs_f64(), Type::FLOAT8),
+                (&max_bytes, Type::INT8),
             ],
         )
         .await?;
@@ -127,6 +130,68 @@ pub async fn relay_unpark(client: &impl GenericClient, relay: &str, message_id: 
         .query_typed_one(
             "SELECT idem_relay_unpark($1, $2)",
             &[(&relay, Type::TEXT), (&message_id, Type::UUID)],
+        )
+        .await?;
+    Ok(row.try_get(0)?)
+}
+
+/// Gives parked effects back to their relay: the oldest, at most `max_effects` (1 to 10,000), whose error is like the pattern
+/// (`%` stands for any text). Returns how many.
+pub async fn relay_unpark_all(
+    client: &impl GenericClient,
+    relay: &str,
+    error_like: &str,
+    max_effects: i32,
+) -> Result<i32, Error> {
+    of_parked(
+        client,
+        "SELECT idem_relay_unpark_all($1, $2, $3)",
+        relay,
+        error_like,
+        max_effects,
+    )
+    .await
+}
+
+/// Deletes a parked effect, which its relay never delivers then; false when none is parked under this id.
+pub async fn relay_discard(client: &impl GenericClient, relay: &str, message_id: Uuid) -> Result<bool, Error> {
+    let row = client
+        .query_typed_one(
+            "SELECT idem_relay_discard($1, $2)",
+            &[(&relay, Type::TEXT), (&message_id, Type::UUID)],
+        )
+        .await?;
+    Ok(row.try_get(0)?)
+}
+
+/// Deletes parked effects as [`relay_unpark_all`] selects them. Returns how many.
+pub async fn relay_discard_all(
+    client: &impl GenericClient,
+    relay: &str,
+    error_like: &str,
+    max_effects: i32,
+) -> Result<i32, Error> {
+    of_parked(
+        client,
+        "SELECT idem_relay_discard_all($1, $2, $3)",
+        relay,
+        error_like,
+        max_effects,
+    )
+    .await
+}
+
+async fn of_parked(
+    client: &impl GenericClient,
+    statement: &str,
+    relay: &str,
+    error_like: &str,
+    max_effects: i32,
+) -> Result<i32, Error> {
+    let row = client
+        .query_typed_one(
+            statement,
+            &[(&relay, Type::TEXT), (&error_like, Type::TEXT), (&max_effects, Type::INT4)],
         )
         .await?;
     Ok(row.try_get(0)?)

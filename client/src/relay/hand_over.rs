@@ -12,7 +12,7 @@ use tokio_postgres::{GenericClient, types::Type};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{bell::Bell, pauses::Pauses, relay_partitions, steps::is_final};
+use super::{bell::Bell, pauses::Pauses, relay_partitions, runtime::MAX_BYTES, steps::is_final};
 use crate::{Error, process::Loan};
 
 /// How long an idle partition sleeps that nobody wakes: first, and at most.
@@ -21,8 +21,9 @@ const IDLE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_mi
 const AWAY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// Puts the next effects of a relay whose topic is among `topics` into the inboxes of the destinations of these names, and acknowledges
-/// the batch, in one transaction. Answers how many effects the batch had, those of other topics included; 0: there is nothing to do, or
-/// another process is at it.
+/// the batch, in one transaction. One that cannot be received is parked with its reason. Answers how many effects the batch had, those of
+/// other topics included; 0: there is nothing to do, or another process is at it. Its limits are those of
+/// [`relay_next`](crate::relay_next).
 ///
 /// The transaction must be READ COMMITTED.
 pub async fn hand_over(
@@ -31,15 +32,17 @@ pub async fn hand_over(
     topics: &[String],
     partition: i32,
     max_effects: i32,
+    max_bytes: i64,
 ) -> Result<i32, Error> {
     let row = client
         .query_typed_one(
-            "SELECT idem_hand_over($1, $2, $3, $4)",
+            "SELECT idem_hand_over($1, $2, $3, $4, $5)",
             &[
                 (&relay, Type::TEXT),
                 (&topics, Type::TEXT_ARRAY),
                 (&partition, Type::INT4),
                 (&max_effects, Type::INT4),
+                (&max_bytes, Type::INT8),
             ],
         )
         .await?;
@@ -68,6 +71,7 @@ pub struct HandOver {
     relay: String,
     topics: Vec<String>,
     batch: i32,
+    max_bytes: i64,
     grace: Duration,
 }
 
@@ -79,6 +83,7 @@ impl HandOver {
             relay: relay.into(),
             topics: topics.into_iter().map(Into::into).collect(),
             batch: 1000,
+            max_bytes: MAX_BYTES,
             grace: Duration::from_secs(5),
         }
     }
@@ -86,6 +91,13 @@ impl HandOver {
     /// How many effects share a transaction; 1,000 unless given.
     pub fn batch(mut self, effects: u32) -> Self {
         self.batch = i32::try_from(effects).unwrap_or(i32::MAX);
+        self
+    }
+
+    /// How many bytes the payloads and headers of these effects have together, at most 1 GB; 16 MB unless given. One effect is
+    /// handed over whatever its size.
+    pub fn max_bytes(mut self, bytes: u64) -> Self {
+        self.max_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self
     }
 
@@ -172,7 +184,15 @@ impl HandOver {
     /// Given up, its connection is closed: the server rolls back, or has committed.
     async fn hand_over(&self, partition: i32) -> Result<i32, Error> {
         let loan = Loan::new(self.pool.get().await?);
-        let count = hand_over(&**loan.client(), &self.relay, &self.topics, partition, self.batch).await?;
+        let count = hand_over(
+            &**loan.client(),
+            &self.relay,
+            &self.topics,
+            partition,
+            self.batch,
+            self.max_bytes,
+        )
+        .await?;
         loan.give_back();
         Ok(count)
     }

@@ -55,10 +55,14 @@ pub struct Relay<P> {
     status: Status,
 }
 
+/// What a batch has at most unless a setting says otherwise.
+pub(super) const MAX_BYTES: i64 = 16 * 1024 * 1024;
+
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) name: String,
     pub(super) batch: i32,
+    pub(super) max_bytes: i64,
     pub(super) in_flight: usize,
     pub(super) lease: Duration,
     pub(super) max_attempts: u32,
@@ -77,6 +81,7 @@ impl<P: Publisher> Relay<P> {
             settings: Settings {
                 name: "default".into(),
                 batch: 500,
+                max_bytes: MAX_BYTES,
                 in_flight: 256,
                 lease: Duration::from_secs(30),
                 max_attempts: 10,
@@ -97,6 +102,13 @@ impl<P: Publisher> Relay<P> {
     /// How many effects are leased together, 1 to 10,000; 500 unless given. They are acknowledged together, too.
     pub fn batch(mut self, effects: u32) -> Self {
         self.settings.batch = i32::try_from(effects).unwrap_or(i32::MAX);
+        self
+    }
+
+    /// How many bytes the payloads and headers of a batch have together, at most 1 GB; 16 MB unless given. One effect is leased
+    /// whatever its size. A process holds one batch in memory for each partition.
+    pub fn max_bytes(mut self, bytes: u64) -> Self {
+        self.settings.max_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self
     }
 

@@ -22,8 +22,14 @@ pub(super) struct Steps {
 
 impl Steps {
     pub(super) async fn next(&self) -> Result<Option<Batch>, Error> {
-        let Settings { name, batch, lease, .. } = &*self.settings;
-        self.noted(async { relay_next(&**self.pool.get().await?, name, self.partition, *batch, *lease).await }.await)
+        let Settings {
+            name,
+            batch,
+            lease,
+            max_bytes,
+            ..
+        } = &*self.settings;
+        self.noted(async { relay_next(&**self.pool.get().await?, name, self.partition, *batch, *lease, *max_bytes).await }.await)
     }
 
     pub(super) async fn extend(&self, token: i64) -> Result<i64, Error> {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use deadpool_postgres::{Manager, Pool};
-use idem_client::{ErrorKind, relay_unpark};
+use idem_client::{ErrorKind, relay_discard, relay_discard_all, relay_unpark, relay_unpark_all};
 use idem_cluster::{Cluster, Install};
 use tokio_postgres::NoTls;
 
@@ -271,4 +271,32 @@ async fn a_role_of_kind_relay_can_run_one() {
     until_acknowledged(&client, "default").await;
     let summary = relay.stop().await;
     assert_eq!((summary.published, summary.parked), (2, 1));
+}
+
+/// Two poisoned effects are retried in bulk, parked again, and discarded.
+#[tokio::test]
+async fn parked_effects_are_retried_and_discarded_in_bulk() {
+    let db = Database::create();
+    let client = db.connect().await;
+    let poison = say(&client, None, "poison").await;
+    for says in ["poison too", "and this"] {
+        say(&client, None, says).await;
+    }
+    let broker = Broker::default();
+    broker.rule(|_| Fate::Refuse);
+    let relay = Running::start(quick(db.pool(2), broker.clone()));
+    let all_parked = async || parked(&client).await.len() == 3;
+    until("all are parked", all_parked).await;
+    assert_eq!(relay_unpark_all(&client, "default", "no such queue%", 10).await.unwrap(), 0);
+    assert_eq!(
+        relay_unpark_all(&client, "default", "%no such exchange%", 10).await.unwrap(),
+        3
+    );
+    until("they are tried again", async || broker.attempts("and this") == 2).await;
+    until("all are parked again", all_parked).await;
+    assert!(relay_discard(&client, "default", poison).await.unwrap());
+    assert!(!relay_discard(&client, "default", poison).await.unwrap());
+    assert_eq!(relay_discard_all(&client, "default", "%", 10).await.unwrap(), 2);
+    assert_eq!(parked(&client).await, []);
+    relay.stop().await;
 }

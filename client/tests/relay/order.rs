@@ -86,3 +86,17 @@ async fn an_effect_that_the_broker_does_not_take_holds_up_its_key_and_nobody_els
     assert_eq!(broker.attempts("a-1"), 1);
     assert_eq!(parked(&client).await, []);
 }
+
+/// Effects of different keys overlap within a batch; a batch of one byte holds one effect.
+#[tokio::test]
+async fn batch_of_the_relay_is_bounded_in_bytes() {
+    let db = Database::create();
+    let mut client = db.connect().await;
+    say_rounds(&mut client, &KEYS, 2).await;
+    let broker = Broker::default();
+    broker.rule(|_| Fate::Slowly(Duration::from_millis(5)));
+    let relay = Running::start(quick(db.pool(2), broker.clone()).max_bytes(1));
+    until_acknowledged(&client, "default").await;
+    relay.stop().await;
+    assert_eq!((broker.taken().len(), broker.most_under_way()), (12, 1));
+}

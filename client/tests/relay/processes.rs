@@ -51,9 +51,9 @@ async fn processes_share_the_partitions_and_take_over_from_one_that_dies() {
     say_rounds(&mut client, &KEYS, ROUNDS).await;
     let first = relay(&dying);
     dying.until_taken(7).await;
-    let second = relay(&broker);
-    // The first extends its leases for as long as it lives.
+    // Before the second starts: a partition that the second gets is drained, and its lease ends with that.
     until_leased(&client).await;
+    let second = relay(&broker);
     first.kill().await;
     until_acknowledged(&client, "split").await;
 
@@ -81,8 +81,8 @@ async fn processes_share_the_partitions_and_take_over_from_one_that_dies() {
     for key in KEYS {
         let dead = dying.of_key(key);
         assert_eq!(dead, rounds(key, dead.len()), "of the first");
-        let mut living = firsts(broker.of_key(key));
-        living.extend(third_broker.of_key(key));
+        // On a busy machine a lease can run out between the living too, and its effects are published by both.
+        let mut living = firsts([broker.of_key(key), third_broker.of_key(key)].concat());
         living.sort_by_key(|says| says[2..].parse::<usize>().unwrap());
         assert_eq!(living, rounds(key, rounds_in_all));
         // Each of them in order.
@@ -97,7 +97,7 @@ async fn processes_share_the_partitions_and_take_over_from_one_that_dies() {
     assert_eq!(parked(&client).await, []);
 }
 
-/// Waits until every partition is leased, to whomever.
+/// Waits until every partition is leased.
 async fn until_leased(client: &tokio_postgres::Client) {
     let leased = "SELECT count(*) = 4 FROM idem.relays WHERE relay = 'split' AND leased_until IS NOT NULL";
     until("all partitions are leased", async || {

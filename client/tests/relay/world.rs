@@ -102,7 +102,7 @@ pub async fn until_acknowledged(client: &Client, relay: &str) {
 
 /// The reasons of what is parked.
 pub async fn parked(client: &Client) -> Vec<(Uuid, String)> {
-    let parked = "SELECT (effect).message_id, error FROM idem.parked ORDER BY seq";
+    let parked = "SELECT message_id, error FROM idem.parked ORDER BY seq";
     let rows = client.query(parked, &[]).await.unwrap();
     rows.iter().map(|row| (row.get(0), row.get(1))).collect()
 }

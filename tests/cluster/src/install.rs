@@ -154,10 +154,10 @@ impl Install {
     }
 }
 
-/// What a server at work never opens stays where it is.
+/// What a server at work never opens stays where it is. The bitcode is opened: compiled plans inline functions from it.
 fn is_needed(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-    !matches!(name.as_ref(), "bitcode" | "man" | "doc" | "locale" | "perl") && !name.ends_with(".a")
+    !matches!(name.as_ref(), "man" | "doc" | "locale" | "perl") && !name.ends_with(".a")
 }
 
 /// Copies the files below `from` that differ in size or age. Links are followed: the copy has to be complete in itself.

@@ -9,29 +9,25 @@ use idem_cluster::{Cluster, Install};
 use super::side::Side;
 use super::wire::Session;
 
-/// Durability as people run it; memory and WAL large enough for the tables of both sides.
-const SETTINGS: [(&str, &str); 7] = [
+/// What differs from the cluster of the tests, or from PostgreSQL's defaults. Everything else is as PostgreSQL ships it.
+const SETTINGS: [(&str, &str); 3] = [
+    // Durability as people run it.
     ("fsync", "on"),
-    ("full_page_writes", "on"),
-    ("autovacuum", "on"),
+    // Large enough for the tables of both sides: the figures are of the queues and not of the disk.
     ("shared_buffers", "1GB"),
     ("max_wal_size", "8GB"),
-    ("checkpoint_timeout", "5min"),
-    ("max_connections", "100"),
 ];
 
-/// What is printed: all that bears on the figures.
-const SHOWN: [&str; 13] = [
+/// Printed although they may have their defaults, because the figures depend on them.
+const SHOWN: [&str; 11] = [
     "lc_collate",
     "fsync",
     "full_page_writes",
+    "jit",
     "wal_level",
     "wal_compression",
     "wal_sync_method",
     "synchronous_commit",
-    "shared_buffers",
-    "max_wal_size",
-    "checkpoint_timeout",
     "autovacuum",
     "autovacuum_vacuum_scale_factor",
     "autovacuum_naptime",
@@ -64,11 +60,13 @@ pub fn create_accounts(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// The settings of the server, as it has them.
+/// The settings of the server: every one that is not PostgreSQL's default, and those that the figures depend on.
 pub fn settings(session: &mut Session) -> Result<String> {
     let names = SHOWN.map(|name| format!("'{name}'")).join(", ");
     let shown = session.column(&format!(
-        "SELECT name || '=' || current_setting(name) FROM pg_settings WHERE name IN ({names}) ORDER BY name"
+        "SELECT name || '=' || current_setting(name) FROM pg_settings
+          WHERE name IN ({names}) OR source IN ('configuration file', 'command line', 'database', 'user', 'global', 'database user')
+          ORDER BY name"
     ))?;
     Ok(format!("settings of both sides: {}", shown.join(" ")))
 }

@@ -19,5 +19,6 @@ mod relays;
 mod rotation_restart;
 mod rotation_stress;
 mod security;
+mod settings;
 mod shooting_range;
 mod storage;

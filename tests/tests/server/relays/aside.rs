@@ -21,7 +21,7 @@ async fn i4_a_parked_effect_lets_the_others_pass_and_comes_back_when_it_is_unpar
     park(&relay.session, batch.token, poison).await?;
     relay.ack(batch.token).await?;
     assert_eq!(relay.drained().await?, NOTHING);
-    let parked = "SELECT error, (effect).message_id FROM idem.parked";
+    let parked = "SELECT error, message_id FROM idem.parked";
     assert_eq!(relay.session.text(parked).await?, format!("no such exchange|{poison}"));
     assert_eq!(relay.session.text("SELECT parked FROM idem.relays").await?, "1");
 
@@ -59,7 +59,7 @@ async fn i4_what_was_parked_before_the_lease_ran_out_stays_parked() -> Result<()
     .await?;
     assert_eq!(says, ["a", "c"]);
     assert_eq!(
-        relay.session.text("SELECT (effect).message_id FROM idem.parked").await?,
+        relay.session.text("SELECT message_id FROM idem.parked").await?,
         batch.ids()[1].to_string()
     );
     Ok(())

@@ -1,9 +1,12 @@
 //! I4 and I5: every relay gets every committed effect, whenever it commits, and the outbox forgets none before that.
 
 mod aside;
+mod bytes;
 mod facts;
+mod hand_over;
 mod late;
 mod leases;
+mod parked;
 mod partitions;
 mod progress;
 mod reader;

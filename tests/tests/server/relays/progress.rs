@@ -65,3 +65,107 @@ async fn pages(session: &Session) -> Result<i64> {
         .await?;
     Ok(bytes.parse::<i64>()? / 8192)
 }
+
+/// A cluster with many transactions has large snapshots, which are stored beside the table: they count.
+#[tokio::test]
+async fn progress_turns_when_large_snapshots_fill_toast() -> Result<()> {
+    let db = Database::with_idem("toast").await?;
+    let (session, keeper) = (db.connect().await?, db.connect().await?);
+    let relay = Reader::of(&db, "default").await?;
+    send(&session, "a").await?;
+    assert_eq!(relay.drained().await?, ["a"]);
+    append_large_snapshots(&session).await?;
+    let sizes = "SELECT pg_relation_size('idem.progress_0') < 1024 * 1024, pg_table_size('idem.progress_0') > 8 * 1024 * 1024";
+    assert_eq!(
+        session.text(sizes).await?,
+        "t|t",
+        "the rows are small and their snapshots are large"
+    );
+    until("progress has turned", async || {
+        maintain(&keeper).await?;
+        Ok(session.text("SELECT current FROM idem.progress_turn").await? == "1")
+    })
+    .await?;
+    assert_eq!(session.text("SELECT count(*) FROM idem.progress_1").await?, "1");
+    Ok(())
+}
+
+/// Every relay that is made and dropped leaves nothing, except the first: its row keeps a restore from making it anew.
+#[tokio::test]
+async fn dropped_relay_leaves_no_row() -> Result<()> {
+    let db = Database::with_idem("dropped").await?;
+    let session = db.connect().await?;
+    for _ in 0..3 {
+        session
+            .run("SELECT idem_create_relay('short_lived', 2, true); SELECT idem_drop_relay('short_lived')")
+            .await?;
+    }
+    session
+        .run("SELECT idem_drop_relay('default'); SELECT idem_create_relay('default'); SELECT idem_drop_relay('default')")
+        .await?;
+    assert_eq!(
+        session
+            .text("SELECT id, name, dropped_at IS NOT NULL FROM idem.relay")
+            .await?,
+        "1|default|t"
+    );
+    assert_eq!(session.text("SELECT count(*) FROM idem.relay_partition").await?, "0");
+    Ok(())
+}
+
+/// A dump locks one table after the other: a turn that cannot have the second table at once lets go of the first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i11_relay_never_waits_for_a_turn_of_progress() -> Result<()> {
+    const ATTEMPTS: usize = 20;
+    let db = Database::with_idem("turns").await?;
+    let (session, keeper, dump) = (db.connect().await?, db.connect().await?, db.connect().await?);
+    let relay = Reader::of(&db, "default").await?;
+    relay
+        .session
+        .run("SET client_min_messages = log; SET log_lock_waits = on; SET deadlock_timeout = '50ms'")
+        .await?;
+    send(&session, "a").await?;
+    assert_eq!(relay.drained().await?, ["a"]);
+    append_large_snapshots(&session).await?;
+    dump.run("BEGIN; LOCK TABLE idem.progress_1 IN ACCESS SHARE MODE").await?;
+
+    let turning = tokio::spawn(async move {
+        for _ in 0..ATTEMPTS {
+            assert_eq!(keeper.text("SELECT idem.turn_progress()").await?, "f");
+        }
+        anyhow::Ok(keeper)
+    });
+    let mut steps = 0;
+    while !turning.is_finished() || steps < ATTEMPTS {
+        send(&session, "b").await?;
+        assert_eq!(relay.drained().await?, ["b"]);
+        steps += 1;
+    }
+    let keeper = turning.await??;
+    let waits: Vec<_> = relay.session.notices().into_iter().map(|notice| notice.message).collect();
+    assert_eq!(waits, [""; 0]);
+
+    dump.run("COMMIT").await?;
+    until("progress has turned", async || {
+        maintain(&keeper).await?;
+        Ok(session.text("SELECT current FROM idem.progress_turn").await? == "1")
+    })
+    .await
+}
+
+/// The newest state of the relay again and again, with an older snapshot that lists a thousand transactions.
+async fn append_large_snapshots(session: &Session) -> Result<()> {
+    session
+        .run(
+            "SELECT count(idem.append_progress(p)) FROM generate_series(1, 2000), LATERAL (
+                 SELECT r.pos, r.relay, r.partition, r.leased_until, r.written_at, r.seq_after, r.seq_through, r.exhausted, r.deferring,
+                        r.from_delayed, r.floor_from, r.floor_to, r.ceiling_to,
+                        format('%s:%s:%s', pg_snapshot_xmax(r.snapshot_from), pg_snapshot_xmax(r.snapshot_from)::text::bigint + 1000,
+                               (SELECT string_agg(x::text, ',' ORDER BY x)
+                                  FROM generate_series(pg_snapshot_xmax(r.snapshot_from)::text::bigint,
+                                                       pg_snapshot_xmax(r.snapshot_from)::text::bigint + 999) x))::pg_snapshot AS snapshot_from,
+                        r.snapshot_to
+                   FROM idem.relay x, idem.progress_of(x, 0) r) p",
+        )
+        .await
+}

@@ -43,6 +43,10 @@ const KINDS: &[(&str, &[&str])] = &[
             "idem_requeue_all",
             "idem_discard",
             "idem_discard_all",
+            "idem_relay_unpark",
+            "idem_relay_unpark_all",
+            "idem_relay_discard",
+            "idem_relay_discard_all",
             "idem_health",
             "idem_is_claimed",
         ],
@@ -71,6 +75,9 @@ const KINDS: &[(&str, &[&str])] = &[
             "idem_create_relay",
             "idem_drop_relay",
             "idem_relay_unpark",
+            "idem_relay_unpark_all",
+            "idem_relay_discard",
+            "idem_relay_discard_all",
             "idem_repair_relays",
             "idem_health",
             "idem_configure_retries",
@@ -85,8 +92,18 @@ const KINDS: &[(&str, &[&str])] = &[
 /// What each kind can look at. Dead letters show what the messages carry.
 fn views(kind: &str) -> &'static [&'static str] {
     match kind {
-        "operator" => &["leases", "waiting_messages", "dead_letters"],
-        "monitor" => &["inbox", "outbox", "relays", "rings", "stats", "leases", "waiting_messages"],
+        "relay" => &["parked"],
+        "operator" => &["leases", "waiting_messages", "dead_letters", "parked"],
+        "monitor" => &[
+            "inbox",
+            "outbox",
+            "relays",
+            "rings",
+            "stats",
+            "leases",
+            "waiting_messages",
+            "parked",
+        ],
         "admin" => &[
             "inbox",
             "outbox",
@@ -96,6 +113,7 @@ fn views(kind: &str) -> &'static [&'static str] {
             "leases",
             "waiting_messages",
             "dead_letters",
+            "parked",
         ],
         _ => &[],
     }
@@ -319,6 +337,14 @@ async fn i9_a_relay_a_monitor_and_an_admin_can_do_their_work() -> Result<()> {
         )
         .await?;
     as_relay.execute("SELECT idem_relay_ack('default', 0, $1)", &[&token]).await?;
+    for reader in [&as_relay, &db.connect_as(&monitor).await?] {
+        assert_eq!(
+            reader
+                .text("SELECT relay, partition, message_id, topic, error FROM idem.parked")
+                .await?,
+            format!("default|0|{message_id}|t|refused")
+        );
+    }
     as_relay.run("SELECT idem_relay_wait(0)").await?;
     session
         .run("SELECT idem_send('billing', '1'::jsonb), idem_send('elsewhere', '2'::jsonb)")
@@ -363,7 +389,7 @@ async fn i9_a_relay_a_monitor_and_an_admin_can_do_their_work() -> Result<()> {
         session
             .text(
                 "SELECT c.relname, a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
-                    WHERE c.relnamespace = 'idem'::regnamespace AND c.relname IN ('inbox', 'outbox', 'rings', 'relays', 'stats', 'leases', 'waiting_messages')
+                    WHERE c.relnamespace = 'idem'::regnamespace AND c.relname IN ('inbox', 'outbox', 'rings', 'relays', 'stats', 'leases', 'waiting_messages', 'parked')
                       AND a.attname IN ('payload', 'headers', 'effect')"
             )
             .await?,
@@ -436,7 +462,7 @@ async fn may_touch_no_table(session: &Session, tried: &Session, role: &str, view
     for statement in [
         "SELECT * FROM idem.inbox_standard_0",
         "SELECT * FROM idem.outbox_row",
-        "SELECT * FROM idem.parked",
+        "SELECT * FROM idem.parked_effect",
         "INSERT INTO idem.destination (name) VALUES ('mine')",
         "UPDATE idem.ring SET retention = '1 s'",
         "DELETE FROM idem.outbox_0",

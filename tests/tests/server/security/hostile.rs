@@ -45,6 +45,7 @@ impl Scene {
             "progress_turn",
             "delayed",
             "parked",
+            "parked_effect",
             "kind_of_role",
             "pending_0",
             "pending_1",
@@ -342,6 +343,9 @@ async fn i9_the_calls_of_a_monitor_and_an_admin_look_nothing_up() -> Result<()> 
         "idem_create_relay('second', 3, true)",
         "idem_drop_relay('second')",
         "idem_relay_unpark('default', '0192f3a4-0000-7abc-8def-0123456789ab')",
+        "idem_relay_unpark_all('default')",
+        "idem_relay_discard('default', '0192f3a4-0000-7abc-8def-0123456789ab')",
+        "idem_relay_discard_all('default', 'no%')",
         "idem_repair_relays()",
         "idem_health()",
         "idem_configure_retries('orders', 3, '1 second', 2, '1 minute', 0.5, ARRAY['no%'::pg_catalog.text])",
@@ -376,7 +380,16 @@ async fn i9_the_calls_of_a_monitor_and_an_admin_look_nothing_up() -> Result<()> 
 
     let monitor = scene.hostile("monitor").await?;
     for session in [&admin, &monitor] {
-        for view in ["inbox", "outbox", "rings", "relays", "stats", "leases", "waiting_messages"] {
+        for view in [
+            "inbox",
+            "outbox",
+            "rings",
+            "relays",
+            "stats",
+            "leases",
+            "waiting_messages",
+            "parked",
+        ] {
             session.run(&format!("SELECT * FROM idem.{view}")).await?;
         }
         session.run("SELECT * FROM public.idem_health()").await?;
