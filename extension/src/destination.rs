@@ -1,6 +1,6 @@
 //! Destinations: names interned as numbers, and how long each remembers.
 
-use crate::errors::Result;
+use crate::errors::{Error, Result};
 use crate::pg::{self, Found, Lookup, Table, insert_unique, wait_for};
 use crate::ring::{RINGS, Ring, Rings, generation};
 use crate::settings::{MESSAGE_IDENTITY, MessageIdentity};
@@ -77,10 +77,7 @@ pub fn intern(name: &str, wait: bool) -> Result<Interned> {
         match lookup.find(&mut name_key(name)) {
             Found::Row => return Ok(Interned::Known(remember(name, &lookup))),
             Found::InProgress { .. } if !wait => return Ok(Interned::InProgress),
-            Found::InProgress { xid, speculative_token } => {
-                lookup.seek(&mut name_key(name));
-                wait_for(xid, speculative_token);
-            }
+            Found::InProgress { xid, speculative_token } => wait_for(xid, speculative_token),
             Found::Nothing => {
                 let id = next_id()?;
                 let row = [
@@ -114,8 +111,9 @@ pub fn find(name: &str) -> Result<Option<Destination>> {
     }
     let table = open(false)?;
     let mut lookup = Lookup::new(&table, 1);
-    lookup.seek(&mut name_key(name));
-    Ok(lookup.next_settled().then(|| remember(name, &lookup)))
+    Ok(lookup
+        .find_settled(&mut name_key(name))
+        .then(|| remember(name, &lookup)))
 }
 
 /// The name that a destination goes by in an identity: its own, or that of all of them.
@@ -132,12 +130,8 @@ fn cached(name: &str) -> Option<Destination> {
 }
 
 fn open(for_writing: bool) -> Result<Table> {
-    let oid = |name| pg::relation_oid(name).ok_or(crate::errors::Error::NotInstalled);
-    Ok(Table::with_index(
-        oid(c"destination")?,
-        oid(c"destination_name_key")?,
-        for_writing,
-    ))
+    let table = pg::relation_oid(c"destination").ok_or(Error::NotInstalled)?;
+    Table::with_index(table, c"destination_name_key", for_writing).ok_or(Error::NotInstalled)
 }
 
 fn name_key(name: &str) -> [pg_sys::ScanKeyData; 1] {
@@ -180,6 +174,6 @@ fn remember(name: &str, found: &Lookup) -> Destination {
 }
 
 fn next_id() -> Result<i32> {
-    let sequence = pg::relation_oid(c"destination_id_seq").ok_or(crate::errors::Error::NotInstalled)?;
+    let sequence = pg::relation_oid(c"destination_id_seq").ok_or(Error::NotInstalled)?;
     Ok(pg::next_value(sequence) as i32)
 }

@@ -1,7 +1,7 @@
 //! Writing the outbox.
 
 use crate::errors::{Error, Result};
-use crate::pg::{self, Appender};
+use crate::pg::{self, Appender, Table};
 use crate::ring::{Ring, SLICES};
 use crate::settings;
 use crate::sql_types::jsonb_datum;
@@ -112,8 +112,13 @@ pub mod column {
     pub const TRACEPARENT: i32 = 17;
 }
 
-/// The name of the index that serves duplicates, by slice.
-pub fn source_index(slice: usize) -> Result<pg_sys::Oid> {
-    const NAMES: [&std::ffi::CStr; SLICES] = [c"outbox_0_source", c"outbox_1_source", c"outbox_2_source", c"outbox_3_source"];
-    pg::relation_oid(NAMES[slice]).ok_or(Error::NotInstalled)
+/// A slice, with the index that finds the effects of a message; `None` for a table that is no slice of the outbox.
+pub fn by_source(outbox: &Ring, slice: pg_sys::Oid) -> Result<Option<Table>> {
+    const INDEXES: [&std::ffi::CStr; SLICES] = [c"outbox_0_source", c"outbox_1_source", c"outbox_2_source", c"outbox_3_source"];
+    let Some(number) = outbox.all().iter().position(|&other| other == slice) else {
+        return Ok(None);
+    };
+    Table::with_index(slice, INDEXES[number], false)
+        .map(Some)
+        .ok_or(Error::NotInstalled)
 }

@@ -122,11 +122,11 @@ impl<'a> Desk<'a> {
             name,
             rings,
             terms,
-            sealed: slices.sealed.iter().map(|table| Lookup::new(table, 2)).collect(),
+            sealed: slices.sealed.iter().map(|table| Lookup::insert_only(table, 2)).collect(),
             written: slices
                 .written
                 .iter()
-                .map(|table| (Lookup::new(table, 2), Inserter::new(table)))
+                .map(|table| (Lookup::insert_only(table, 2), Inserter::new(table)))
                 .collect(),
             work: (!terms.holds_work).then(|| Glance::open(rings)),
         }
@@ -173,6 +173,7 @@ impl<'a> Desk<'a> {
             }
         }
         // Once more, and in this order: whoever writes work from now on will see the claim.
+        pause_point("claim: before second look");
         if let Some(outcome) = self.leased(id, Glance::take)? {
             self.retract(self.written.len(), &mut keys);
             return Ok(outcome);
@@ -207,7 +208,7 @@ impl<'a> Desk<'a> {
     /// Takes back what went into the first slices, because a later one was taken: a claim stands in all or in none.
     fn retract(&mut self, slices: usize, keys: &mut [pg_sys::ScanKeyData]) {
         for (lookup, _) in &mut self.written[..slices] {
-            if lookup.find(keys) == Found::Row {
+            if lookup.find_mine(keys) {
                 lookup.delete();
             }
         }
@@ -227,11 +228,7 @@ fn settle(
             Found::Nothing => return Ok(Settled::Free),
             Found::Row => return taken(lookup, id, destination, terms).map(Settled::Taken),
             Found::InProgress { .. } if !terms.wait => return Ok(Settled::Taken(Outcome::InProgress)),
-            Found::InProgress { xid, speculative_token } => {
-                // Lets go of the pages before it sleeps.
-                lookup.seek(keys);
-                wait_for(xid, speculative_token);
-            }
+            Found::InProgress { xid, speculative_token } => wait_for(xid, speculative_token),
         }
         pgrx::check_for_interrupts!();
     }

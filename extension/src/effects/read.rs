@@ -4,9 +4,9 @@
 use super::record::source_keys;
 use crate::claim::claim_of;
 use crate::errors::Result;
-use crate::outbox::{column, source_index};
-use crate::pg::{Lookup, Table};
-use crate::ring::{self, SLICES};
+use crate::outbox::{by_source, column};
+use crate::pg::Lookup;
+use crate::ring;
 use idem_core::MessageId;
 use pgrx::pg_sys;
 
@@ -20,14 +20,12 @@ pub fn recorded(id: &MessageId, destination: &str) -> Result<Vec<Vec<Option<pg_s
         return Ok(Vec::new());
     };
     let rings = ring::look()?;
-    let slices = rings.outbox.all();
     let mut rows = Vec::new();
-    for (slice, number) in slices.into_iter().zip(0..SLICES) {
-        let table = Table::with_index(slice, source_index(number)?, false);
-        if table.is_empty() {
+    for slice in rings.outbox.all() {
+        let Some(table) = by_source(&rings.outbox, slice)?.filter(|table| !table.is_empty()) else {
             continue;
-        }
-        let mut lookup = Lookup::new(&table, 2);
+        };
+        let mut lookup = Lookup::insert_only(&table, 2);
         lookup.seek(&mut source_keys(known.id, &id.key));
         while lookup.next_settled() {
             let recorded_at = lookup.column(column::RECORDED_AT).map(|d| d.value() as i64);

@@ -3,9 +3,9 @@
 use crate::claim::is_my_claim;
 use crate::destination::Destination;
 use crate::errors::{Error, Result};
-use crate::outbox::{self, Effect, Source, column, source_index};
-use crate::pg::{self, Lookup, Table};
-use crate::ring::{self, Rings, SLICES};
+use crate::outbox::{self, Effect, Source, by_source, column};
+use crate::pg::{self, Lookup};
+use crate::ring::{self, Rings};
 use crate::stats::{Counter, count_many};
 use idem_core::{EffectSpec, Key, MessageId, effect_message_id};
 use pgrx::pg_sys;
@@ -65,16 +65,11 @@ pub fn since_2000(unix_microseconds: i64) -> pg_sys::TimestampTz {
 fn next_ordinal(destination: &Destination, key: &Key, rings: &Rings) -> Result<i32> {
     let now = pg::transaction_start();
     let mut next = 0;
-    let slices = rings.outbox.all();
     for slice in [rings.outbox.current(), rings.outbox.sealed()[1]] {
-        let Some(number) = slices.iter().position(|&s| s == slice).filter(|&n| n < SLICES) else {
+        let Some(table) = by_source(&rings.outbox, slice)?.filter(|table| !table.is_empty()) else {
             continue;
         };
-        let table = Table::with_index(slice, source_index(number)?, false);
-        if table.is_empty() {
-            continue;
-        }
-        let mut lookup = Lookup::new(&table, 2);
+        let mut lookup = Lookup::insert_only(&table, 2);
         lookup.seek(&mut source_keys(destination.id, key));
         while lookup.next_settled() {
             let recorded_at = lookup.column(column::RECORDED_AT).map(|d| d.value() as i64);

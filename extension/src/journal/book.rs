@@ -119,11 +119,11 @@ impl<'a> Book<'a> {
             call,
             destination: destination.id,
             keys: call_keys(&call, destination.id),
-            sealed: tables.sealed.iter().map(|table| Lookup::new(table, 3)).collect(),
+            sealed: tables.sealed.iter().map(|table| Lookup::insert_only(table, 3)).collect(),
             written: tables
                 .written
                 .iter()
-                .map(|table| (Lookup::new(table, 3), Inserter::new(table)))
+                .map(|table| (Lookup::insert_only(table, 3), Inserter::new(table)))
                 .collect(),
         }
     }

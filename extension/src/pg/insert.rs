@@ -1,9 +1,11 @@
 //! Inserts without the executor: no plan, no search_path, no privileges of the caller.
 
 use super::{Table, raise};
+use crate::pause::pause_point;
 use pgrx::PgSqlErrorCode;
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
+use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 
 /// Inserts a row unless its unique key is taken, by the speculative protocol of ON CONFLICT: `false` when somebody came
 /// first (look again). The table's other indexes must have nothing to say about conflicts but errors.
@@ -75,10 +77,13 @@ impl<'t> Inserter<'t> {
                 return Ok(Inserted::Taken);
             };
             let token = pg_sys::SpeculativeInsertionLockAcquire(xid);
-            insert(heap, slot, command, 0, std::ptr::null_mut(), token);
+            pg_guard_ffi_boundary(|| insert(heap, slot, command, 0, std::ptr::null_mut(), token));
+            pause_point("insert: before index");
             let unique = index_insert(table.index, slot, heap, info, pg_sys::IndexUniqueCheck::UNIQUE_CHECK_PARTIAL);
+            pause_point("insert: before complete");
             let agreed = if unique { agree() } else { Ok(false) };
-            complete(heap, slot, token, matches!(agreed, Ok(true)));
+            let succeeded = matches!(agreed, Ok(true));
+            pg_guard_ffi_boundary(|| complete(heap, slot, token, succeeded));
             pg_sys::SpeculativeInsertionLockRelease(xid);
             if agreed? {
                 self.insert_other_indexes();

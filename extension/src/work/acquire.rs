@@ -8,6 +8,7 @@ use super::tables::Tables;
 use crate::destination::{Interned, intern};
 use crate::errors::{Error, Result};
 use crate::pg::{self, Appender, Found, Hold, Inserted, Inserter, Lookup, Table};
+use crate::pause::pause_point;
 use crate::ring;
 use idem_core::{MessageId, is_final, last_failure, note_failure};
 use pgrx::pg_sys;
@@ -147,6 +148,7 @@ fn next_lease(identity: &Identity, inbox: &Inbox, row: &mut Lookup, tables: Tabl
     let attempt = if is_exhausted { state.attempt } else { state.attempt + 1 };
     let token = next_token()?;
     let renewed = leased_anew(row, token, now.saturating_add(lease), attempt, &errors)?;
+    pause_point("acquire: before update");
     Appender::open(tables.current).replace(row, &renewed);
     let lease = Lease {
         token,
