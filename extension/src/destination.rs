@@ -111,9 +111,7 @@ pub fn find(name: &str) -> Result<Option<Destination>> {
     }
     let table = open(false)?;
     let mut lookup = Lookup::new(&table, 1);
-    Ok(lookup
-        .find_settled(&mut name_key(name))
-        .then(|| remember(name, &lookup)))
+    Ok(lookup.find_settled(&mut name_key(name)).then(|| remember(name, &lookup)))
 }
 
 /// The name that a destination goes by in an identity: its own, or that of all of them.

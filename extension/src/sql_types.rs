@@ -5,16 +5,16 @@ use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
 use pgrx::pgrx_sql_entity_graph::metadata::{
     ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
 };
-use pgrx::prelude::*;
 use pgrx::{FromDatum, pg_sys};
 use std::ffi::CStr;
 
-/// A `jsonb` argument as its text: what it carries is passed on and never interpreted, so numbers keep their digits.
-pub struct JsonText(String);
+/// A `jsonb` argument as its text: what it carries is passed on and never interpreted, so numbers keep their digits. The
+/// text lives as long as the call, in PostgreSQL's memory.
+pub struct JsonText(&'static str);
 
 impl JsonText {
     pub fn as_str(&self) -> &str {
-        &self.0
+        self.0
     }
 }
 
@@ -23,10 +23,10 @@ impl FromDatum for JsonText {
         if is_null {
             return None;
         }
-        // SAFETY: the datum is a jsonb; jsonb_out answers a NUL-terminated string.
+        // SAFETY: the datum is a jsonb; jsonb_out returns a NUL-terminated string in the memory of the call.
         let text: Option<&CStr> = unsafe { pgrx::direct_function_call(pg_sys::jsonb_out, &[Some(datum)]) };
         // The database is UTF-8: the install script makes sure.
-        text.map(|text| JsonText(text.to_string_lossy().into_owned()))
+        text?.to_str().ok().map(JsonText)
     }
 }
 
@@ -34,7 +34,7 @@ impl FromDatum for JsonText {
 unsafe impl<'fcx> ArgAbi<'fcx> for JsonText {
     unsafe fn unbox_arg_unchecked(arg: Arg<'_, 'fcx>) -> Self {
         // SAFETY: the argument is a jsonb that is not NULL; NULL becomes None in Option's implementation.
-        unsafe { arg.unbox_arg_using_from_datum() }.unwrap_or(JsonText(String::new()))
+        unsafe { arg.unbox_arg_using_from_datum() }.unwrap_or(JsonText(""))
     }
 }
 
@@ -48,9 +48,12 @@ unsafe impl SqlTranslatable for JsonText {
 
 /// A jsonb datum from its text.
 pub fn jsonb_datum(text: &str) -> Result<Option<pg_sys::Datum>> {
-    let text = std::ffi::CString::new(text).map_err(|_| Error::Corrupt("a NUL byte in JSON"))?;
-    // SAFETY: jsonb_in takes a NUL-terminated string.
-    Ok(unsafe { pgrx::direct_function_call_as_datum(pg_sys::jsonb_in, &[text.as_c_str().into_datum()]) })
+    // SAFETY: the copy ends with NUL, as jsonb_in asks for, and is PostgreSQL's: it fails with an error when it is too long.
+    Ok(unsafe {
+        let text = pg_sys::pnstrdup(text.as_ptr().cast(), text.len());
+        let text = [Some(pg_sys::Datum::from(text))];
+        pgrx::direct_function_call_as_datum(pg_sys::jsonb_in, &text)
+    })
 }
 
 /// A row of the function's own result type.

@@ -12,6 +12,8 @@ pub const FINGERPRINT_BYTES: usize = 64;
 pub const BATCH_IDS: usize = 100_000;
 /// Effects in one call.
 pub const EFFECTS: usize = 10_000;
+/// Bytes of the effects of one call, as JSON.
+pub const EFFECTS_BYTES: usize = 64 * 1024 * 1024;
 /// Bytes of a W3C traceparent (version 00 has 55).
 pub const TRACEPARENT_BYTES: usize = 255;
 /// Errors that are kept of one message, the newest.

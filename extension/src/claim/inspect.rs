@@ -20,15 +20,15 @@ pub fn claim_of(id: &MessageId, name: &str) -> Result<Option<(Destination, pg_sy
         let mut lookup = Lookup::insert_only(&table, 2);
         if lookup.find_settled(&mut keys) {
             check_claim(&lookup, id, name)?;
-            let claimed_at = lookup.column(2).map_or(0, |d| d.value() as i64);
-            return Ok(Some((destination, claimed_at)));
+            return Ok(Some((destination, claimed_at(&lookup))));
         }
     }
     Ok(None)
 }
 
-/// The destination, when this transaction holds the claim of the message. The caller has entered the rings.
-pub fn is_my_claim(id: &MessageId, name: &str, rings: &Rings) -> Result<Option<Destination>> {
+/// The destination, and when the claim was made, when this transaction holds the claim of the message. The caller has
+/// entered the rings.
+pub fn my_claim(id: &MessageId, name: &str, rings: &Rings) -> Result<Option<(Destination, pg_sys::TimestampTz)>> {
     let Some(destination) = find(name)? else {
         return Ok(None);
     };
@@ -40,10 +40,14 @@ pub fn is_my_claim(id: &MessageId, name: &str, rings: &Rings) -> Result<Option<D
         let mut lookup = Lookup::insert_only(&table, 2);
         if lookup.find_mine(&mut keys) {
             check_claim(&lookup, id, name)?;
-            return Ok(Some(destination));
+            return Ok(Some((destination, claimed_at(&lookup))));
         }
     }
     Ok(None)
+}
+
+fn claimed_at(claim: &Lookup) -> pg_sys::TimestampTz {
+    claim.column(2).map_or(0, |d| d.value() as i64)
 }
 
 /// Deletes the claim wherever it stands; whether there was one. Waits for a claim that is being made.
@@ -60,7 +64,7 @@ pub fn forget(id: &MessageId, name: &str) -> Result<bool> {
         if lookup.hold(&mut keys, true) == Hold::Held {
             check_claim(&lookup, id, name)?;
             if lookup.is_mine() {
-                // A second execution in this transaction would carry the same moment as the first.
+                // A savepoint takes a claim back with its effects; forgetting it here is a mistake.
                 return Err(Error::ForgetsItself);
             }
             lookup.delete();

@@ -8,15 +8,15 @@ mod inspect;
 mod slices;
 
 pub use api::{text_id, uuid_id};
-pub use inspect::{claim_of, is_my_claim, slices_of};
+pub use inspect::{claim_of, my_claim, slices_of};
 pub use slices::Slices;
 
 use crate::destination::{Destination, Interned, intern};
 use crate::errors::{Error, Result};
 use crate::pause::pause_point;
-use crate::pg::{Found, Inserter, Lookup, wait_for};
+use crate::pg::{self, Found, Inserter, Lookup, Scratch, wait_for};
 use crate::ring::{self, Rings};
-use crate::stats::{Counter, count, count_many};
+use crate::stats::{Counter, count};
 use crate::work::{Glance, Identity, Standing};
 use idem_core::{Key, MessageId};
 use pgrx::pg_sys;
@@ -25,7 +25,7 @@ use pgrx::prelude::*;
 /// What became of a claim, with when the first one was made, where there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    Claimed,
+    Claimed { claimed_at: pg_sys::TimestampTz },
     Duplicate { handled_at: pg_sys::TimestampTz },
     InProgress,
     Mismatch { handled_at: pg_sys::TimestampTz },
@@ -56,10 +56,8 @@ impl Terms<'_> {
 
 /// Claims one message.
 pub fn claim(id: MessageId, destination: &str, terms: Terms) -> Result<Outcome> {
-    let outcome = claim_each(&[id], destination, terms)?
-        .first()
-        .copied()
-        .unwrap_or(Outcome::InProgress);
+    let mut outcome = Outcome::InProgress;
+    claim_each([&id].into_iter(), destination, terms, |told| outcome = told)?;
     Ok(outcome)
 }
 
@@ -74,28 +72,38 @@ pub fn claim_leased(id: MessageId, destination: &str) -> Result<Outcome> {
 }
 
 /// Claims messages of one destination in the order given, which must be that of their keys: two batches that meet then
-/// wait for each other in one direction only. The second of two equal ids is a duplicate of the first.
-pub fn claim_each(ids: &[MessageId], destination: &str, terms: Terms) -> Result<Vec<Outcome>> {
+/// wait for each other in one direction only. The second of two equal ids is a duplicate of the first. `tell` is called with
+/// the outcome of each.
+pub fn claim_each<'i>(
+    ids: impl Iterator<Item = &'i MessageId<'i>>,
+    destination: &str,
+    terms: Terms,
+    mut tell: impl FnMut(Outcome),
+) -> Result<()> {
     let rings = ring::enter()?;
     let Interned::Known(known) = intern(destination, terms.wait)? else {
-        count_many(Counter::InProgress, ids.len());
-        return Ok(vec![Outcome::InProgress; ids.len()]);
+        ids.for_each(|_| {
+            count(Counter::InProgress);
+            tell(Outcome::InProgress);
+        });
+        return Ok(());
     };
     let desk = Slices::open(&known, &rings);
     let mut desk = Desk::new(&desk, known, destination, &rings, terms);
-    ids.iter()
-        .map(|id| {
-            let outcome = desk.claim(id)?;
-            count(match outcome {
-                Outcome::Claimed => Counter::Claimed,
-                Outcome::Duplicate { .. } => Counter::Duplicate,
-                Outcome::InProgress => Counter::InProgress,
-                Outcome::Mismatch { .. } => Counter::Mismatch,
-                Outcome::Expired => Counter::Expired,
-            });
-            Ok(outcome)
-        })
-        .collect()
+    let scratch = Scratch::new();
+    for id in ids {
+        pgrx::check_for_interrupts!();
+        let outcome = scratch.with(|| desk.claim(id))?;
+        count(match outcome {
+            Outcome::Claimed { .. } => Counter::Claimed,
+            Outcome::Duplicate { .. } => Counter::Duplicate,
+            Outcome::InProgress => Counter::InProgress,
+            Outcome::Mismatch { .. } => Counter::Mismatch,
+            Outcome::Expired => Counter::Expired,
+        });
+        tell(outcome);
+    }
+    Ok(())
 }
 
 /// Where the claims of one destination are made: look-ups and inserts set up once for a whole batch.
@@ -154,31 +162,41 @@ impl<'a> Desk<'a> {
             return Ok(outcome);
         }
 
-        let row = [
-            uuid_datum(&id.key),
-            crate::pg::transaction_start().into_datum(),
-            self.destination.id.into_datum(),
-            id.text.into_datum(),
-            self.terms.fingerprint.into_datum(),
-        ];
         pause_point("claim: before insert");
+        let mut claimed_at = pg::clock();
         for n in 0..self.written.len() {
-            while !self.written[n].1.insert(&row) {
-                // Somebody came between the look and the insert.
+            while !self.insert(n, id, claimed_at) {
+                // Another claimer came between the look and the insert.
                 let settled = settle(&mut self.written[n].0, &mut keys, id, self.name, self.terms)?;
                 if let Settled::Taken(outcome) = settled {
                     self.retract(n, &mut keys);
                     return Ok(outcome);
                 }
+                if n == 0 {
+                    // That one may have been claimed, forgotten and given effects in the meantime: this execution is later.
+                    claimed_at = pg::clock();
+                }
             }
         }
-        // Once more, and in this order: whoever writes work from now on will see the claim.
         pause_point("claim: before second look");
+        // Once more, and in this order: whoever writes work from now on will see the claim.
         if let Some(outcome) = self.leased(id, Glance::take)? {
             self.retract(self.written.len(), &mut keys);
             return Ok(outcome);
         }
-        Ok(Outcome::Claimed)
+        Ok(Outcome::Claimed { claimed_at })
+    }
+
+    /// Inserts the claim into one of the written slices; `false` when the key is taken.
+    fn insert(&mut self, slice: usize, id: &MessageId, claimed_at: pg_sys::TimestampTz) -> bool {
+        let row = [
+            uuid_datum(&id.key),
+            claimed_at.into_datum(),
+            self.destination.id.into_datum(),
+            id.text.into_datum(),
+            self.terms.fingerprint.into_datum(),
+        ];
+        self.written[slice].1.insert(&row)
     }
 
     /// What is to be answered because of work that stands in the way.

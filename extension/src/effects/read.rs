@@ -7,15 +7,15 @@ use crate::errors::Result;
 use crate::outbox::{by_source, column};
 use crate::pg::Lookup;
 use crate::ring;
-use idem_core::MessageId;
+use idem_core::{MessageId, memory};
 use pgrx::pg_sys;
 
 /// The rows of the effects that the execution which holds the claim has recorded, by ordinal. All columns of the outbox,
 /// `None` is NULL; by-reference values are copies in the current memory context.
 pub fn recorded(id: &MessageId, destination: &str) -> Result<Vec<Vec<Option<pg_sys::Datum>>>> {
     idem_core::check_destination(destination)?;
-    // The claim and its effects carry the same moment, that of their transaction: an execution that was forgotten since
-    // has left effects of another moment.
+    // The claim and its effects carry the same moment, that of the claim: an execution that was forgotten since has left
+    // effects of an earlier moment.
     let Some((known, claimed_at)) = claim_of(id, destination)? else {
         return Ok(Vec::new());
     };
@@ -28,13 +28,14 @@ pub fn recorded(id: &MessageId, destination: &str) -> Result<Vec<Vec<Option<pg_s
         let mut lookup = Lookup::insert_only(&table, 2);
         lookup.seek(&mut source_keys(known.id, &id.key));
         while lookup.next_settled() {
+            pgrx::check_for_interrupts!();
             let recorded_at = lookup.column(column::RECORDED_AT).map(|d| d.value() as i64);
             let replay = lookup.column(column::REPLAY).is_some_and(|d| d.value() & 1 == 1);
             if recorded_at == Some(claimed_at) && !replay {
-                rows.push(lookup.row());
+                memory::push(&mut rows, lookup.row())?;
             }
         }
     }
-    rows.sort_by_key(|row| row[column::ORDINAL as usize - 1].map_or(0, |d| d.value() as i32));
+    rows.sort_unstable_by_key(|row| row[column::ORDINAL as usize - 1].map_or(0, |d| d.value() as i32));
     Ok(rows)
 }

@@ -52,10 +52,9 @@ impl Line {
         }
     }
 
-    pub fn body_text(&self) -> Option<String> {
+    pub fn body_text(&self) -> Option<JsonText> {
         // SAFETY: the body is a jsonb.
-        let text = unsafe { self.body.and_then(|body| JsonText::from_datum(body, false)) };
-        text.map(|text| text.as_str().to_owned())
+        unsafe { self.body.and_then(|body| JsonText::from_datum(body, false)) }
     }
 }
 

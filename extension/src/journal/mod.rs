@@ -12,7 +12,7 @@ use crate::destination::{Interned, find, identity_name, intern};
 use crate::errors::{Error, Result};
 use crate::pg::clock;
 use crate::ring;
-use crate::sql_types::jsonb_datum;
+use crate::sql_types::{JsonText, jsonb_datum};
 use book::{Book, Page, Tables};
 use idem_core::{CallEvent, CallState, MessageId, call_key, check_len, error_from_json, error_to_json, limits, request_digest};
 use pgrx::pg_sys;
@@ -115,7 +115,7 @@ fn tell(call: Call, event: CallEvent, body: Option<&str>) -> Result<()> {
         // Whoever does not know whether the commit came through tells it again.
         if page
             .last()
-            .is_some_and(|last| last.event == event && last.body_text().as_deref() == body)
+            .is_some_and(|last| last.event == event && last.body_text().as_ref().map(JsonText::as_str) == body)
         {
             return Ok(());
         }
@@ -139,5 +139,5 @@ fn tell(call: Call, event: CallEvent, body: Option<&str>) -> Result<()> {
 
 fn error(page: &Page, asked_for: bool) -> Option<String> {
     let last = page.last().filter(|_| asked_for)?;
-    last.body_text().as_deref().map(error_from_json)
+    last.body_text().map(|body| error_from_json(body.as_str()))
 }

@@ -1,5 +1,6 @@
 //! Inserts without the executor: no plan, no search_path, no privileges of the caller.
 
+use super::scratch::within;
 use super::{Table, raise};
 use crate::pause::pause_point;
 use pgrx::PgSqlErrorCode;
@@ -31,6 +32,8 @@ pub struct Inserter<'t> {
     /// Both are made for the first insert: a duplicate comes to none. Null until then.
     slot: *mut pg_sys::TupleTableSlot,
     info: *mut pg_sys::IndexInfo,
+    /// That of the caller of `new`.
+    context: pg_sys::MemoryContext,
 }
 
 impl<'t> Inserter<'t> {
@@ -39,6 +42,8 @@ impl<'t> Inserter<'t> {
             table,
             slot: std::ptr::null_mut(),
             info: std::ptr::null_mut(),
+            // SAFETY: reads a variable of the backend.
+            context: unsafe { pg_sys::CurrentMemoryContext },
         }
     }
 
@@ -46,10 +51,12 @@ impl<'t> Inserter<'t> {
         if self.slot.is_null() {
             let heap = self.table.heap;
             // SAFETY: table and index are open for as long as 't.
-            unsafe {
-                self.slot = pg_sys::MakeSingleTupleTableSlot((*heap).rd_att, pg_sys::table_slot_callbacks(heap));
-                self.info = pg_sys::BuildIndexInfo(self.table.index);
-            }
+            (self.slot, self.info) = within(self.context, || unsafe {
+                (
+                    pg_sys::MakeSingleTupleTableSlot((*heap).rd_att, pg_sys::table_slot_callbacks(heap)),
+                    pg_sys::BuildIndexInfo(self.table.index),
+                )
+            });
         }
     }
 
@@ -62,7 +69,7 @@ impl<'t> Inserter<'t> {
     /// agree: then it was never there, and whoever waits for it is not kept waiting. `agree` must neither wait nor write.
     pub fn insert_if<E>(&mut self, values: &[Option<Datum>], agree: impl FnOnce() -> Result<bool, E>) -> Result<Inserted, E> {
         self.set_up();
-        let Inserter { table, slot, info } = *self;
+        let Inserter { table, slot, info, .. } = *self;
         let heap = table.heap;
         // SAFETY: the slot has the table's columns, which the caller's values match. The calls and their order are those
         // of ExecInsert with ON CONFLICT; an error in between leaves a dead tuple of an aborted transaction.

@@ -8,6 +8,7 @@
 //! After `find` and its variants a look-up has no page pinned, so the caller may wait for another transaction.
 
 use super::Table;
+use super::scratch::within;
 use crate::pause::pause_point;
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
@@ -34,6 +35,8 @@ pub struct Lookup<'t> {
     // Boxed: the scan keeps a pointer to it.
     snapshot: Box<pg_sys::SnapshotData>,
     pub(super) table: &'t Table,
+    /// That of the caller of `new`: what scan and slot allocate in passing lives as long as the look-up.
+    context: pg_sys::MemoryContext,
     columns: i32,
     rows_are_updated: bool,
     /// Since the last `seek` the index named a version that could not be seen.
@@ -61,6 +64,8 @@ impl<'t> Lookup<'t> {
             slot: std::ptr::null_mut(),
             snapshot,
             table,
+            // SAFETY: reads a variable of the backend.
+            context: unsafe { pg_sys::CurrentMemoryContext },
             columns,
             rows_are_updated,
             met_invisible: false,
@@ -72,7 +77,9 @@ impl<'t> Lookup<'t> {
         self.met_invisible = false;
         self.clear();
         // SAFETY: the scan is open; index_rescan copies the keys.
-        unsafe { pg_sys::index_rescan(self.scan, keys.as_mut_ptr(), keys.len() as i32, std::ptr::null_mut(), 0) };
+        within(self.context, || unsafe {
+            pg_sys::index_rescan(self.scan, keys.as_mut_ptr(), keys.len() as i32, std::ptr::null_mut(), 0);
+        });
     }
 
     /// The next row or row in the making under the keys. Its pages stay pinned: `seek` before waiting.
@@ -106,7 +113,7 @@ impl<'t> Lookup<'t> {
         let forward = pg_sys::ScanDirection::ForwardScanDirection;
         // SAFETY: the scan has its keys; the slot is of the table's kind. A row that several index entries lead to is
         // fetched for the first alone: xs_heap_continue asks for more of the same chain.
-        unsafe {
+        within(self.context, || unsafe {
             loop {
                 if !(*scan).xs_heap_continue && pg_sys::index_getnext_tid(scan, forward).is_null() {
                     return false;
@@ -120,7 +127,7 @@ impl<'t> Lookup<'t> {
                 }
                 self.met_invisible = true;
             }
-        }
+        })
     }
 
     /// The only row under a unique key.
@@ -173,11 +180,13 @@ impl<'t> Lookup<'t> {
             let scan = begin_scan(self.table, latest, self.columns);
             pg_sys::index_rescan(scan, keys.as_mut_ptr(), keys.len() as i32, std::ptr::null_mut(), 0);
             let found = if self.fetch_next(scan) {
-                let satisfies = (*self.table.heap).rd_tableam.as_ref().and_then(|am| am.tuple_satisfies_snapshot);
+                let satisfies = (*self.table.heap)
+                    .rd_tableam
+                    .as_ref()
+                    .and_then(|am| am.tuple_satisfies_snapshot);
                 let dirty: pg_sys::Snapshot = &mut *self.snapshot;
-                let is_there = satisfies.is_some_and(|satisfies| {
-                    pg_guard_ffi_boundary(|| satisfies(self.table.heap, self.slot, dirty))
-                });
+                let is_there =
+                    satisfies.is_some_and(|satisfies| pg_guard_ffi_boundary(|| satisfies(self.table.heap, self.slot, dirty)));
                 is_there.then(|| self.fetched())
             } else {
                 Some(Found::Nothing)
@@ -213,7 +222,7 @@ impl<'t> Lookup<'t> {
             return self.clear();
         }
         // SAFETY: the slot holds a row; the scan is open and keeps its keys.
-        unsafe {
+        within(self.context, || unsafe {
             pg_sys::ExecMaterializeSlot(self.slot);
             pg_sys::index_rescan(
                 self.scan,
@@ -222,7 +231,7 @@ impl<'t> Lookup<'t> {
                 std::ptr::null_mut(),
                 0,
             );
-        }
+        });
     }
 
     fn clear(&mut self) {

@@ -5,6 +5,7 @@ mod fence;
 mod hold;
 mod insert;
 mod lookup;
+mod scratch;
 mod table;
 mod unbound;
 
@@ -13,6 +14,7 @@ pub use fence::{Lockers, wait_a_moment};
 pub use hold::Hold;
 pub use insert::{Inserted, Inserter, insert_unique};
 pub use lookup::{Found, Lookup};
+pub use scratch::Scratch;
 pub use table::{Glimpse, Table};
 pub use unbound::next_value;
 

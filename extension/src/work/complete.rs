@@ -33,7 +33,7 @@ pub fn complete(id: MessageId, name: &str, token: i64, effects: &[EffectSpec]) -
     // A claim in progress has come after the lease ran out, and will wait for the row that is held here: waiting for it
     // would be a deadlock.
     match claim_leased(id, name)? {
-        Outcome::Claimed => (),
+        Outcome::Claimed { .. } => (),
         Outcome::InProgress => {
             return Err(Error::ClaimInProgress {
                 destination: name.to_owned(),

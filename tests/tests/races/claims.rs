@@ -64,7 +64,9 @@ async fn i4_claim_is_taken_back_behind_a_losers_index_entry() -> Result<()> {
     );
     looked.until_reached(claimer_pid).await?;
     assert_eq!(
-        leaser.text("SELECT outcome FROM idem_acquire('m', 'orders', '1 hour')").await?,
+        leaser
+            .text("SELECT outcome FROM idem_acquire('m', 'orders', '1 hour')")
+            .await?,
         "acquired"
     );
     looked.release().await?;

@@ -7,9 +7,7 @@ use super::claims::start;
 
 /// A message with a lease that has ended.
 async fn ended_lease(session: &Session) -> Result<()> {
-    session
-        .run("SELECT idem_acquire('m', 'orders', '1 millisecond')")
-        .await?;
+    session.run("SELECT idem_acquire('m', 'orders', '1 millisecond')").await?;
     until("the lease has ended", async || {
         let ended = session.text("SELECT due_at < clock_timestamp() FROM idem.work_0").await?;
         Ok(ended == "t")
