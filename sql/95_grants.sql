@@ -22,7 +22,7 @@ INSERT INTO idem.kind_of_role (kind, may_call) VALUES
     ('admin', 'idem_forget'), ('admin', 'idem_configure'), ('admin', 'idem_set_retention'), ('admin', 'idem_grant'),
     ('admin', 'idem_maintain'), ('admin', 'idem_create_relay'), ('admin', 'idem_drop_relay'),
     ('admin', 'idem_relay_unpark'), ('admin', 'idem_repair_relays'), ('admin', 'idem_health'),
-    ('admin', 'idem_configure_retries'), ('admin', 'idem_requeue'), ('admin', 'idem_requeue_all'),
+    ('admin', 'idem_configure_retries'), ('admin', 'idem_remove_destination'), ('admin', 'idem_requeue'), ('admin', 'idem_requeue_all'),
     ('admin', 'idem_discard'), ('admin', 'idem_discard_all');
 
 CREATE FUNCTION idem_grant(role regrole, kind text) RETURNS void

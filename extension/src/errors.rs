@@ -16,6 +16,8 @@ pub enum Error {
     OutOfMemory(OutOfMemory),
     /// 55000: the tables of the extension are not there.
     NotInstalled,
+    /// 54000: every number of a destination is in use.
+    NoDestinationLeft,
     /// 55000: effects need the claim of their message, in this transaction.
     NotClaimed { destination: String },
     /// 55000: a claim of this very transaction cannot be forgotten.
@@ -82,6 +84,11 @@ impl From<Error> for ErrorReport {
                 "extension idem is not installed in this database".into(),
             )
             .set_hint("CREATE EXTENSION idem;"),
+            Error::NoDestinationLeft => report(
+                PgSqlErrorCode::ERRCODE_PROGRAM_LIMIT_EXCEEDED,
+                "no number is left for a new destination".into(),
+            )
+            .set_hint("Remove destinations that are not used with idem_remove_destination."),
             Error::NotClaimed { destination } => report(
                 PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                 format!("this transaction has not claimed the message for destination \"{destination}\""),

@@ -1,7 +1,7 @@
 //! The JSON in which a handler states its effects.
 
 use crate::error::{Invalid, Rejected};
-use crate::limits::{EFFECTS, EFFECTS_BYTES, KEY_BYTES, NAME_BYTES, TRACEPARENT_BYTES};
+use crate::limits::{EFFECTS, EFFECTS_BYTES, HEADERS_BYTES, KEY_BYTES, NAME_BYTES, TRACEPARENT_BYTES};
 use crate::{json, memory};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -171,6 +171,12 @@ pub fn traceparent(what: &str, headers: Option<&str>) -> Result<Option<String>, 
     };
     if !headers.starts_with('{') {
         return Err(wrong());
+    }
+    if headers.len() > HEADERS_BYTES {
+        return Err(Invalid::new(
+            format!("the headers of {what} have {} bytes", headers.len()),
+            format!("They must have at most {HEADERS_BYTES} bytes: put what is large into the payload."),
+        ));
     }
     let mut trace = None;
     let read = json::members(what, headers, |name, value| {

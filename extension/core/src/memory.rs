@@ -22,6 +22,12 @@ pub fn push<T>(list: &mut Vec<T>, element: T) -> Result<(), OutOfMemory> {
     Ok(())
 }
 
+/// Fails unless so many bytes can be had now. For code that cannot fail halfway: PostgreSQL's own, when it asks for many
+/// small pieces, has none left to report that there is none.
+pub fn ensure(bytes: usize) -> Result<(), OutOfMemory> {
+    reserve::<u8>(bytes).map(drop)
+}
+
 fn reserve_more<T>(list: &mut Vec<T>, elements: usize) -> Result<(), OutOfMemory> {
     list.try_reserve(elements).map_err(|_| OutOfMemory {
         bytes: elements.saturating_mul(size_of::<T>()),

@@ -20,6 +20,7 @@ pub fn claim_of(id: &MessageId, name: &str) -> Result<Option<(Destination, pg_sy
         let mut lookup = Lookup::insert_only(&table, 2);
         if lookup.find_settled(&mut keys) {
             check_claim(&lookup, id, name)?;
+            lookup.rely();
             return Ok(Some((destination, claimed_at(&lookup))));
         }
     }

@@ -255,6 +255,7 @@ fn settle(
 /// A row stands under the key: what it says to whoever claims the same message.
 fn taken(row: &Lookup, id: &MessageId, destination: &str, terms: Terms) -> Result<Outcome> {
     check_claim(row, id, destination)?;
+    row.rely();
     let handled_at = row.column(2).map_or(0, |d| d.value() as i64);
     // SAFETY: column 5 of a slice is bytea; the copy is made before the next look-up.
     let fingerprint = unsafe { row.column(5).and_then(|d| Vec::<u8>::from_datum(d, false)) };

@@ -10,6 +10,10 @@ use crate::ring;
 use idem_core::{MessageId, memory};
 use pgrx::pg_sys;
 
+/// Rows are copied one by one: a look at the memory comes every so many of them, and asks for so much.
+const BETWEEN_CHECKS: usize = 64;
+const MARGIN_BYTES: usize = 16 * 1024 * 1024;
+
 /// The rows of the effects that the execution which holds the claim has recorded, by ordinal. All columns of the outbox,
 /// `None` is NULL; by-reference values are copies in the current memory context.
 pub fn recorded(id: &MessageId, destination: &str) -> Result<Vec<Vec<Option<pg_sys::Datum>>>> {
@@ -29,6 +33,9 @@ pub fn recorded(id: &MessageId, destination: &str) -> Result<Vec<Vec<Option<pg_s
         lookup.seek(&mut source_keys(known.id, &id.key));
         while lookup.next_settled() {
             pgrx::check_for_interrupts!();
+            if rows.len() % BETWEEN_CHECKS == 0 {
+                memory::ensure(MARGIN_BYTES)?;
+            }
             let recorded_at = lookup.column(column::RECORDED_AT).map(|d| d.value() as i64);
             let replay = lookup.column(column::REPLAY).is_some_and(|d| d.value() & 1 == 1);
             if recorded_at == Some(claimed_at) && !replay {

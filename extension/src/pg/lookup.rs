@@ -10,6 +10,7 @@
 use super::Table;
 use super::scratch::within;
 use crate::pause::pause_point;
+use crate::settings::WAIT_FOR_FLUSH;
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
@@ -84,11 +85,23 @@ impl<'t> Lookup<'t> {
 
     /// The next row or row in the making under the keys. Its pages stay pinned: `seek` before waiting.
     pub fn next(&mut self) -> Found {
-        if self.fetch_next(self.scan) {
+        if self.fetch_next(self.scan, pg_sys::ScanDirection::ForwardScanDirection) {
             return self.fetched();
         }
         self.clear();
         Found::Nothing
+    }
+
+    /// The last row of the index, or row in the making. The look-up is one by no column.
+    pub fn last(&mut self) -> Found {
+        self.seek(&mut []);
+        let found = if self.fetch_next(self.scan, pg_sys::ScanDirection::BackwardScanDirection) {
+            self.fetched()
+        } else {
+            Found::Nothing
+        };
+        self.unpin(found);
+        found
     }
 
     /// What the dirty snapshot said of the row in the slot.
@@ -109,13 +122,12 @@ impl<'t> Lookup<'t> {
     }
 
     /// What index_getnext_slot does, with a slot only for those who need one.
-    fn fetch_next(&mut self, scan: pg_sys::IndexScanDesc) -> bool {
-        let forward = pg_sys::ScanDirection::ForwardScanDirection;
+    fn fetch_next(&mut self, scan: pg_sys::IndexScanDesc, direction: pg_sys::ScanDirection::Type) -> bool {
         // SAFETY: the scan has its keys; the slot is of the table's kind. A row that several index entries lead to is
         // fetched for the first alone: xs_heap_continue asks for more of the same chain.
         within(self.context, || unsafe {
             loop {
-                if !(*scan).xs_heap_continue && pg_sys::index_getnext_tid(scan, forward).is_null() {
+                if !(*scan).xs_heap_continue && pg_sys::index_getnext_tid(scan, direction).is_null() {
                     return false;
                 }
                 pause_point("lookup: before heap fetch");
@@ -179,7 +191,7 @@ impl<'t> Lookup<'t> {
             let latest = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
             let scan = begin_scan(self.table, latest, self.columns);
             pg_sys::index_rescan(scan, keys.as_mut_ptr(), keys.len() as i32, std::ptr::null_mut(), 0);
-            let found = if self.fetch_next(scan) {
+            let found = if self.fetch_next(scan, pg_sys::ScanDirection::ForwardScanDirection) {
                 let satisfies = (*self.table.heap)
                     .rd_tableam
                     .as_ref()
@@ -283,6 +295,26 @@ impl<'t> Lookup<'t> {
     pub fn is_mine(&self) -> bool {
         // SAFETY: the header of a heap tuple begins with its xmin.
         unsafe { pg_sys::TransactionIdIsCurrentTransactionId((*(*self.tuple()).t_data).t_choice.t_heap.t_xmin) }
+    }
+
+    /// The caller relies on the found row. With `idem.wait_for_flush` this waits until the commit that inserted it is on disk:
+    /// a commit with synchronous_commit = off is visible before.
+    pub fn rely(&self) {
+        if !WAIT_FOR_FLUSH.get() {
+            return;
+        }
+        const FROZEN: u16 = (pg_sys::HEAP_XMIN_COMMITTED | pg_sys::HEAP_XMIN_INVALID) as u16;
+        // SAFETY: the header of a heap tuple; its xmin is as new as the oldest that has a state, unless it is frozen.
+        unsafe {
+            let header = (*self.tuple()).t_data;
+            if (*header).t_infomask & FROZEN == FROZEN || pg_sys::RecoveryInProgress() || self.is_mine() {
+                return;
+            }
+            let commit = pg_sys::TransactionIdGetCommitLSN((*header).t_choice.t_heap.t_xmin);
+            if commit != 0 && pg_sys::XLogNeedsFlush(commit) {
+                pg_sys::XLogFlush(commit);
+            }
+        }
     }
 
     /// Deletes the found row. The table is open for writing.

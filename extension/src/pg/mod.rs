@@ -56,6 +56,20 @@ fn raise(code: PgSqlErrorCode, message: String, hint: &'static str) {
         .report(PgLogLevel::ERROR);
 }
 
+/// Does what only one backend at a time may do with a relation. `work` must not wait for another transaction.
+pub fn one_at_a_time<T>(relation: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
+    /// Apart from the locks of commands, which name the object as a whole.
+    const PART: u16 = 1;
+    let lock = pg_sys::ExclusiveLock as pg_sys::LOCKMODE;
+    // SAFETY: any object can be locked; after an error the end of the transaction unlocks it.
+    unsafe {
+        pg_sys::LockDatabaseObject(pg_sys::RelationRelationId, relation, PART, lock);
+        let result = work();
+        pg_sys::UnlockDatabaseObject(pg_sys::RelationRelationId, relation, PART, lock);
+        result
+    }
+}
+
 /// The OID of a relation of schema idem; `None` when there is no such relation.
 pub fn relation_oid(name: &std::ffi::CStr) -> Option<pg_sys::Oid> {
     // SAFETY: look-ups in the system caches by NUL-terminated names.

@@ -7,8 +7,8 @@ use crate::claim::{Outcome, claim_leased};
 use crate::destination::find;
 use crate::effects::record;
 use crate::errors::{Error, Result};
-use crate::pg::{Hold, Lookup, Table};
-use crate::ring;
+use crate::pg::{self, Hold, Lookup, Table};
+use crate::ring::{self, Rings};
 use idem_core::{EffectSpec, MessageId};
 use uuid::Uuid;
 
@@ -43,4 +43,22 @@ pub fn complete(id: MessageId, name: &str, token: i64, effects: &[EffectSpec]) -
     }
     row.delete();
     record(id, name, effects)
+}
+
+/// 55000 unless this token holds the lease now. Until the end of the transaction no other lease on the message begins.
+pub fn ensure_leased(identity: &Identity, rings: &Rings, token: i64) -> Result<()> {
+    let lost = || Error::LeaseLost {
+        destination: identity.name.to_owned(),
+    };
+    let work = Table::for_writing(Tables::enter(rings)?.current);
+    let mut row = Lookup::new(&work, 2);
+    if row.hold(&mut identity.keys(), true) != Hold::Held {
+        return Err(lost());
+    }
+    identity.check_work(&row)?;
+    let state = State::read(&row);
+    if state.leased && state.token == token && state.due_at > pg::clock() {
+        return Ok(());
+    }
+    Err(lost())
 }

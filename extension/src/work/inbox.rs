@@ -50,6 +50,7 @@ impl Inbox {
                 Found::Nothing => (),
                 Found::Row => {
                     check_claim(&lookup, &identity.id, identity.name)?;
+                    lookup.rely();
                     return Ok(Seen::Claimed);
                 }
                 Found::InProgress { xid, speculative_token } => return Ok(Seen::InProgress { xid, speculative_token }),

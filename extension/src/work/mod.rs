@@ -19,5 +19,6 @@ mod receive;
 mod row;
 mod tables;
 
+pub use complete::ensure_leased;
 pub use glance::{Glance, Standing};
 pub use identity::Identity;

@@ -65,6 +65,7 @@ const KINDS: &[(&str, &[&str])] = &[
         &[
             "idem_forget",
             "idem_configure",
+            "idem_remove_destination",
             "idem_set_retention",
             "idem_grant",
             "idem_maintain",
