@@ -109,7 +109,7 @@ async fn call_without_memory_fails_and_the_server_goes_on() -> Result<()> {
         survives(&session, call).await?;
         let used = used(pid)?;
         let mut failed = 0;
-        for headroom in (0..160).step_by(13) {
+        for headroom in (0..160).step_by(17) {
             limit(&observer, pid, used + (4 + headroom) * MB).await?;
             let survived = survives(&session, call).await;
             if survived.is_err() {
@@ -117,7 +117,7 @@ async fn call_without_memory_fails_and_the_server_goes_on() -> Result<()> {
             }
             failed += usize::from(!survived.with_context(|| cluster.log().unwrap_or_default())?);
         }
-        println!("{call}: {failed} of 13 failed");
+        println!("{call}: {failed} of 10 failed");
     }
     assert_eq!(observer.text("SELECT pg_postmaster_start_time()").await?, started);
     ensure!(!cluster.log()?.contains("terminated by signal"), "{}", cluster.log()?);
