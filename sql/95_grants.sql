@@ -26,7 +26,7 @@ INSERT INTO idem.kind_of_role (kind, may_call) VALUES
     ('admin', 'idem_relay_unpark'), ('admin', 'idem_relay_unpark_all'),
     ('admin', 'idem_relay_discard'), ('admin', 'idem_relay_discard_all'),
     ('admin', 'idem_repair_relays'), ('admin', 'idem_health'),
-    ('admin', 'idem_configure_retries'), ('admin', 'idem_requeue'), ('admin', 'idem_requeue_all'),
+    ('admin', 'idem_configure_retries'), ('admin', 'idem_remove_destination'), ('admin', 'idem_requeue'), ('admin', 'idem_requeue_all'),
     ('admin', 'idem_discard'), ('admin', 'idem_discard_all');
 
 CREATE FUNCTION idem_grant(role regrole, kind text) RETURNS void

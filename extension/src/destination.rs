@@ -1,6 +1,6 @@
 //! Destinations: names interned as numbers, and how long each remembers.
 
-use crate::errors::Result;
+use crate::errors::{Error, Result};
 use crate::pg::{self, Found, Lookup, Table, insert_unique, wait_for};
 use crate::ring::{RINGS, Ring, Rings, generation};
 use crate::settings::{MESSAGE_IDENTITY, MessageIdentity};
@@ -77,28 +77,12 @@ pub fn intern(name: &str, wait: bool) -> Result<Interned> {
         match lookup.find(&mut name_key(name)) {
             Found::Row => return Ok(Interned::Known(remember(name, &lookup))),
             Found::InProgress { .. } if !wait => return Ok(Interned::InProgress),
-            Found::InProgress { xid, speculative_token } => {
-                lookup.seek(&mut name_key(name));
-                wait_for(xid, speculative_token);
-            }
+            Found::InProgress { xid, speculative_token } => wait_for(xid, speculative_token),
             Found::Nothing => {
-                let id = next_id()?;
-                let row = [
-                    id.into_datum(),
-                    STANDARD.into_datum(),
-                    None,
-                    None,
-                    None,
-                    name.into_datum(),
-                    None,
-                ];
-                if insert_unique(&table, &row) {
+                let created = pg::one_at_a_time(destination_table()?, || create(name, &table))?;
+                if let Some(destination) = created {
                     // Not remembered: it must not outlive a rollback.
-                    return Ok(Interned::Known(Destination {
-                        id,
-                        ring: STANDARD as usize,
-                        left: [None; RINGS],
-                    }));
+                    return Ok(Interned::Known(destination));
                 }
             }
         }
@@ -114,8 +98,7 @@ pub fn find(name: &str) -> Result<Option<Destination>> {
     }
     let table = open(false)?;
     let mut lookup = Lookup::new(&table, 1);
-    lookup.seek(&mut name_key(name));
-    Ok(lookup.next_settled().then(|| remember(name, &lookup)))
+    Ok(lookup.find_settled(&mut name_key(name)).then(|| remember(name, &lookup)))
 }
 
 /// The name that a destination goes by in an identity: its own, or that of all of them.
@@ -132,12 +115,7 @@ fn cached(name: &str) -> Option<Destination> {
 }
 
 fn open(for_writing: bool) -> Result<Table> {
-    let oid = |name| pg::relation_oid(name).ok_or(crate::errors::Error::NotInstalled);
-    Ok(Table::with_index(
-        oid(c"destination")?,
-        oid(c"destination_name_key")?,
-        for_writing,
-    ))
+    Table::with_index(destination_table()?, c"destination_name_key", for_writing).ok_or(Error::NotInstalled)
 }
 
 fn name_key(name: &str) -> [pg_sys::ScanKeyData; 1] {
@@ -179,7 +157,55 @@ fn remember(name: &str, found: &Lookup) -> Destination {
     destination
 }
 
-fn next_id() -> Result<i32> {
-    let sequence = pg::relation_oid(c"destination_id_seq").ok_or(crate::errors::Error::NotInstalled)?;
-    Ok(pg::next_value(sequence) as i32)
+/// Creates a destination; `None` when the name is taken.
+fn create(name: &str, table: &Table) -> Result<Option<Destination>> {
+    let id = unused_id()?;
+    let row = [
+        id.into_datum(),
+        STANDARD.into_datum(),
+        None,
+        None,
+        None,
+        name.into_datum(),
+        None,
+    ];
+    Ok(insert_unique(table, &row).then_some(Destination {
+        id,
+        ring: STANDARD as usize,
+        left: [None; RINGS],
+    }))
+}
+
+/// One more than the largest that is in use, also by transactions that run: what is rolled back uses up none. The caller is
+/// the only one that creates.
+fn unused_id() -> Result<i32> {
+    let table = Table::for_writing(destination_table()?);
+    let mut last = Lookup::new(&table, 0);
+    let mut id = match last.last() {
+        Found::Nothing => 0,
+        _ => last.column(1).map_or(0, |d| d.value() as i32),
+    };
+    // A scan can miss the last row while idem_configure changes it; a look-up by key does not.
+    let mut by_id = Lookup::new(&table, 1);
+    loop {
+        id = id.checked_add(1).ok_or(Error::NoDestinationLeft)?;
+        let mut key = id_key(id);
+        if by_id.find(&mut key) == Found::Nothing {
+            return Ok(id);
+        }
+    }
+}
+
+fn id_key(id: i32) -> [pg_sys::ScanKeyData; 1] {
+    let eq = pg_sys::BTEqualStrategyNumber as u16;
+    // SAFETY: ScanKeyInit fills the zeroed key.
+    unsafe {
+        let mut key: [pg_sys::ScanKeyData; 1] = std::mem::zeroed();
+        pg_sys::ScanKeyInit(&mut key[0], 1, eq, pg_sys::F_INT4EQ.into(), pg_sys::Datum::from(id));
+        key
+    }
+}
+
+fn destination_table() -> Result<pg_sys::Oid> {
+    pg::relation_oid(c"destination").ok_or(Error::NotInstalled)
 }

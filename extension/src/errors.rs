@@ -1,6 +1,7 @@
 //! Everything that the calls refuse, and the one place that gives it a SQLSTATE and a hint.
 
-use idem_core::Invalid;
+use idem_core::memory::OutOfMemory;
+use idem_core::{Invalid, Rejected};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
@@ -11,8 +12,12 @@ pub enum Error {
     Null(&'static str),
     /// 22023: an argument that cannot be meant.
     Invalid(Invalid),
+    /// 53200: no memory for what the caller gave.
+    OutOfMemory(OutOfMemory),
     /// 55000: the tables of the extension are not there.
     NotInstalled,
+    /// 54000: every number of a destination is in use.
+    NoDestinationLeft,
     /// 55000: effects need the claim of their message, in this transaction.
     NotClaimed { destination: String },
     /// 55000: a claim of this very transaction cannot be forgotten.
@@ -49,6 +54,21 @@ impl From<Invalid> for Error {
     }
 }
 
+impl From<OutOfMemory> for Error {
+    fn from(error: OutOfMemory) -> Self {
+        Error::OutOfMemory(error)
+    }
+}
+
+impl From<Rejected> for Error {
+    fn from(rejected: Rejected) -> Self {
+        match rejected {
+            Rejected::Invalid(invalid) => Error::Invalid(invalid),
+            Rejected::OutOfMemory(error) => Error::OutOfMemory(error),
+        }
+    }
+}
+
 impl From<Error> for ErrorReport {
     fn from(error: Error) -> Self {
         let report = |code, message: String| ErrorReport::new(code, message, "idem");
@@ -60,11 +80,21 @@ impl From<Error> for ErrorReport {
             Error::Invalid(Invalid { message, hint }) => {
                 report(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, message).set_hint(hint)
             }
+            Error::OutOfMemory(OutOfMemory { bytes }) => report(
+                PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY,
+                "out of memory".into(),
+            )
+            .set_hint(format!("{bytes} bytes were not available: send less in one call, or give the server more memory.")),
             Error::NotInstalled => report(
                 PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                 "extension idem is not installed in this database".into(),
             )
             .set_hint("CREATE EXTENSION idem;"),
+            Error::NoDestinationLeft => report(
+                PgSqlErrorCode::ERRCODE_PROGRAM_LIMIT_EXCEEDED,
+                "no number is left for a new destination".into(),
+            )
+            .set_hint("Remove destinations that are not used with idem_remove_destination."),
             Error::NotClaimed { destination } => report(
                 PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                 format!("this transaction has not claimed the message for destination \"{destination}\""),

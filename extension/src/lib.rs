@@ -91,9 +91,14 @@ pgrx::extension_sql_file!("../../sql/70_rotation.sql", name = "rotation", requir
 pgrx::extension_sql_file!("../../sql/72_payloads.sql", name = "payloads", requires = ["rotation"]);
 pgrx::extension_sql_file!("../../sql/80_configure.sql", name = "configure", requires = ["payloads"]);
 pgrx::extension_sql_file!(
+    "../../sql/82_destinations.sql",
+    name = "destinations",
+    requires = ["configure", ring::fence::invalidate]
+);
+pgrx::extension_sql_file!(
     "../../sql/85_views.sql",
     name = "views",
-    requires = ["configure", stats::counters]
+    requires = ["destinations", stats::counters]
 );
 pgrx::extension_sql_file!("../../sql/90_health.sql", name = "health", requires = ["views"]);
 pgrx::extension_sql_file!(

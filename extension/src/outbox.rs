@@ -1,7 +1,7 @@
 //! Writing the outbox.
 
 use crate::errors::{Error, Result};
-use crate::pg::{self, Appender};
+use crate::pg::{self, Appender, Scratch, Table};
 use crate::ring::{Ring, SLICES};
 use crate::settings;
 use crate::sql_types::jsonb_datum;
@@ -21,6 +21,8 @@ pub struct Source<'a> {
 /// One row of the outbox, before it has its place in the order.
 pub struct Effect<'a> {
     pub source: Option<Source<'a>>,
+    /// That of the claim; a plain send has the start of its transaction.
+    pub recorded_at: pg_sys::TimestampTz,
     pub ordinal: i32,
     pub message_id: Uuid,
     pub topic: &'a str,
@@ -35,42 +37,50 @@ pub struct Effect<'a> {
 }
 
 /// Appends effects to the current slice, in their order.
-pub fn append(outbox: &Ring, effects: &[Effect]) -> Result<()> {
+pub fn append<'a>(outbox: &Ring, effects: impl Iterator<Item = Effect<'a>>) -> Result<()> {
     let sequence = pg::relation_oid(c"outbox_seq").ok_or(Error::NotInstalled)?;
     // Before the first sequence number is taken: relays rely on a transaction that began after a snapshot to have only
     // numbers above the sequence's value at that snapshot.
     // SAFETY: assigns the transaction's id if it has none.
     let tx = unsafe { pg_sys::GetTopFullTransactionId() }.value;
-    let recorded_at = pg::transaction_start();
     let inherited = settings::traceparent();
     let mut slice = Appender::open(outbox.current());
+    let scratch = Scratch::new();
+    let mut appended = 0;
     for effect in effects {
-        slice.append(&[
-            pg::next_value(sequence).into_datum(),
-            Some(pg_sys::Datum::from(tx)),
-            recorded_at.into_datum(),
-            effect.deliver_after.and_then(IntoDatum::into_datum),
-            partition_hash(effect.key, &effect.message_id).into_datum(),
-            effect.ordinal.into_datum(),
-            effect.source.map(|s| s.destination).into_datum(),
-            false.into_datum(),
-            effect
-                .source
-                .and_then(|s| pgrx::Uuid::from_bytes(*s.key.bytes()).into_datum()),
-            pgrx::Uuid::from_bytes(effect.message_id.into_bytes()).into_datum(),
-            effect.topic.into_datum(),
-            effect.key.into_datum(),
-            effect.kind.into_datum(),
-            effect.payload.into_datum(),
-            effect.content_type.into_datum(),
-            match effect.headers {
-                Some(headers) => jsonb_datum(headers)?,
-                None => None,
-            },
-            effect.traceparent.or(inherited.as_deref()).into_datum(),
-        ]);
+        check_for_interrupts!();
+        appended += 1;
+        scratch.with(|| append_effect(&mut slice, &effect, sequence, tx, inherited.as_deref()))?;
     }
-    wake::effects_recorded(effects.len());
+    wake::effects_recorded(appended);
+    Ok(())
+}
+
+fn append_effect(slice: &mut Appender, effect: &Effect, sequence: pg_sys::Oid, tx: u64, inherited: Option<&str>) -> Result<()> {
+    slice.append(&[
+        pg::next_value(sequence).into_datum(),
+        Some(pg_sys::Datum::from(tx)),
+        effect.recorded_at.into_datum(),
+        effect.deliver_after.and_then(IntoDatum::into_datum),
+        partition_hash(effect.key, &effect.message_id).into_datum(),
+        effect.ordinal.into_datum(),
+        effect.source.map(|s| s.destination).into_datum(),
+        false.into_datum(),
+        effect
+            .source
+            .and_then(|s| pgrx::Uuid::from_bytes(*s.key.bytes()).into_datum()),
+        pgrx::Uuid::from_bytes(effect.message_id.into_bytes()).into_datum(),
+        effect.topic.into_datum(),
+        effect.key.into_datum(),
+        effect.kind.into_datum(),
+        effect.payload.into_datum(),
+        effect.content_type.into_datum(),
+        match effect.headers {
+            Some(headers) => jsonb_datum(headers)?,
+            None => None,
+        },
+        effect.traceparent.or(inherited).into_datum(),
+    ]);
     Ok(())
 }
 
@@ -83,12 +93,14 @@ pub fn append_again(outbox: &Ring, rows: &[Vec<Option<pg_sys::Datum>>]) -> Resul
     // SAFETY: assigns the transaction's id if it has none; before the sequence numbers, as in append.
     let tx = unsafe { pg_sys::GetTopFullTransactionId() }.value;
     let mut slice = Appender::open(outbox.current());
+    let scratch = Scratch::new();
     for row in rows {
+        check_for_interrupts!();
         let mut row = row.clone();
         row[column::SEQ as usize - 1] = pg::next_value(sequence).into_datum();
         row[column::TX as usize - 1] = Some(pg_sys::Datum::from(tx));
         row[column::REPLAY as usize - 1] = true.into_datum();
-        slice.append(&row);
+        scratch.with(|| slice.append(&row));
     }
     wake::effects_recorded(rows.len());
     Ok(())
@@ -112,8 +124,13 @@ pub mod column {
     pub const TRACEPARENT: i32 = 17;
 }
 
-/// The name of the index that serves duplicates, by slice.
-pub fn source_index(slice: usize) -> Result<pg_sys::Oid> {
-    const NAMES: [&std::ffi::CStr; SLICES] = [c"outbox_0_source", c"outbox_1_source", c"outbox_2_source", c"outbox_3_source"];
-    pg::relation_oid(NAMES[slice]).ok_or(Error::NotInstalled)
+/// A slice, with the index that finds the effects of a message; `None` for a table that is no slice of the outbox.
+pub fn by_source(outbox: &Ring, slice: pg_sys::Oid) -> Result<Option<Table>> {
+    const INDEXES: [&std::ffi::CStr; SLICES] = [c"outbox_0_source", c"outbox_1_source", c"outbox_2_source", c"outbox_3_source"];
+    let Some(number) = outbox.all().iter().position(|&other| other == slice) else {
+        return Ok(None);
+    };
+    Table::with_index(slice, INDEXES[number], false)
+        .map(Some)
+        .ok_or(Error::NotInstalled)
 }

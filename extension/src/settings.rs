@@ -27,6 +27,7 @@ pub enum LoneClaims {
 pub static LONE_CLAIMS: GucSetting<LoneClaims> = GucSetting::<LoneClaims>::new(LoneClaims::Refuse);
 pub static MESSAGE_IDENTITY: GucSetting<MessageIdentity> = GucSetting::<MessageIdentity>::new(MessageIdentity::IdAndDestination);
 pub static TRACEPARENT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
+pub static WAIT_FOR_FLUSH: GucSetting<bool> = GucSetting::<bool>::new(false);
 pub static FENCE_WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(60_000);
 pub static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 pub static NAPTIME_MS: GucSetting<i32> = GucSetting::<i32>::new(10_000);
@@ -64,6 +65,14 @@ pub fn define() {
         c"W3C trace context that is recorded with effects which have no traceparent among their headers.",
         c"Set it with SET LOCAL, so that a trace goes on at the consumer of an effect.",
         &TRACEPARENT,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_bool_guc(
+        c"idem.wait_for_flush",
+        c"Whether a duplicate waits until the claim that it relies on is on disk.",
+        c"A claim with synchronous_commit = off is visible before it is on disk, and a crash loses it. A duplicate that was acknowledged in between would be lost with it.",
+        &WAIT_FOR_FLUSH,
         GucContext::Userset,
         GucFlags::default(),
     );

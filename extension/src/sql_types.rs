@@ -1,20 +1,37 @@
 //! Arguments and results that pgrx has no type for.
 
 use crate::errors::{Error, Result};
+use idem_core::memory;
 use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
+use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pgrx_sql_entity_graph::metadata::{
     ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
 };
-use pgrx::prelude::*;
-use pgrx::{FromDatum, pg_sys};
+use pgrx::{FromDatum, PgLogLevel, pg_sys};
 use std::ffi::CStr;
 
-/// A `jsonb` argument as its text: what it carries is passed on and never interpreted, so numbers keep their digits.
-pub struct JsonText(String);
+/// A `jsonb` argument as its text: what it carries is passed on and never interpreted, so numbers keep their digits. The
+/// text lives as long as the call, in PostgreSQL's memory.
+pub struct JsonText {
+    text: &'static str,
+    datum: pg_sys::Datum,
+}
 
 impl JsonText {
     pub fn as_str(&self) -> &str {
-        &self.0
+        self.text
+    }
+
+    /// The `jsonb` itself.
+    pub fn datum(&self) -> pg_sys::Datum {
+        self.datum
+    }
+}
+
+/// Fails with 53200 unless PostgreSQL can be given so many bytes for each byte of a value.
+fn ensure_memory(bytes: usize, times: usize) {
+    if let Err(error) = memory::ensure(bytes.saturating_mul(times)) {
+        ErrorReport::from(Error::from(error)).report(PgLogLevel::ERROR);
     }
 }
 
@@ -23,10 +40,15 @@ impl FromDatum for JsonText {
         if is_null {
             return None;
         }
-        // SAFETY: the datum is a jsonb; jsonb_out answers a NUL-terminated string.
+        /// A copy of the value, its text, and a piece of memory for each number.
+        const NEEDED: usize = 8;
+        // SAFETY: the datum is a jsonb.
+        ensure_memory(unsafe { pg_sys::toast_raw_datum_size(datum) }, NEEDED);
+        // SAFETY: the datum is a jsonb; jsonb_out returns a NUL-terminated string in the memory of the call.
         let text: Option<&CStr> = unsafe { pgrx::direct_function_call(pg_sys::jsonb_out, &[Some(datum)]) };
         // The database is UTF-8: the install script makes sure.
-        text.map(|text| JsonText(text.to_string_lossy().into_owned()))
+        let text = text?.to_str().ok()?;
+        Some(JsonText { text, datum })
     }
 }
 
@@ -34,7 +56,10 @@ impl FromDatum for JsonText {
 unsafe impl<'fcx> ArgAbi<'fcx> for JsonText {
     unsafe fn unbox_arg_unchecked(arg: Arg<'_, 'fcx>) -> Self {
         // SAFETY: the argument is a jsonb that is not NULL; NULL becomes None in Option's implementation.
-        unsafe { arg.unbox_arg_using_from_datum() }.unwrap_or(JsonText(String::new()))
+        unsafe { arg.unbox_arg_using_from_datum() }.unwrap_or(JsonText {
+            text: "",
+            datum: pg_sys::Datum::from(0),
+        })
     }
 }
 
@@ -48,9 +73,15 @@ unsafe impl SqlTranslatable for JsonText {
 
 /// A jsonb datum from its text.
 pub fn jsonb_datum(text: &str) -> Result<Option<pg_sys::Datum>> {
-    let text = std::ffi::CString::new(text).map_err(|_| Error::Corrupt("a NUL byte in JSON"))?;
-    // SAFETY: jsonb_in takes a NUL-terminated string.
-    Ok(unsafe { pgrx::direct_function_call_as_datum(pg_sys::jsonb_in, &[text.as_c_str().into_datum()]) })
+    /// Each element of an array takes so much while it is read.
+    const NEEDED: usize = 64;
+    ensure_memory(text.len(), NEEDED);
+    // SAFETY: the copy ends with NUL, as jsonb_in asks for, and is PostgreSQL's: it fails with an error when it is too long.
+    Ok(unsafe {
+        let text = pg_sys::pnstrdup(text.as_ptr().cast(), text.len());
+        let text = [Some(pg_sys::Datum::from(text))];
+        pgrx::direct_function_call_as_datum(pg_sys::jsonb_in, &text)
+    })
 }
 
 /// A row of the function's own result type.

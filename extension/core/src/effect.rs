@@ -1,11 +1,10 @@
 //! The JSON in which a handler states its effects.
 
-use crate::error::{Invalid, check_len};
-use crate::limits::{EFFECTS, KEY_BYTES, NAME_BYTES, TRACEPARENT_BYTES};
+use crate::error::{Invalid, Rejected};
+use crate::limits::{EFFECTS, EFFECTS_BYTES, HEADERS_BYTES, KEY_BYTES, NAME_BYTES, TRACEPARENT_BYTES};
+use crate::{json, memory};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use serde::Deserialize;
-use serde_json::value::RawValue;
 use std::borrow::Cow;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -47,109 +46,122 @@ pub struct EffectSpec<'a> {
 pub const JSON: &str = "application/json";
 pub const OCTETS: &str = "application/octet-stream";
 
-const MEMBERS: &str =
-    "Its members are topic, payload or payload_base64, content_type, key, type, headers, message_id and deliver_after.";
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Wire<'a> {
-    #[serde(borrow)]
-    topic: Cow<'a, str>,
-    // A payload of null is a payload: RawValue keeps it apart from a missing one.
-    #[serde(borrow, default, deserialize_with = "present")]
-    payload: Option<&'a RawValue>,
-    #[serde(borrow)]
-    payload_base64: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    content_type: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    key: Option<Cow<'a, str>>,
-    #[serde(borrow, rename = "type")]
-    kind: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    headers: Option<&'a RawValue>,
-    message_id: Option<Uuid>,
-    #[serde(borrow)]
-    deliver_after: Option<Cow<'a, str>>,
-}
-
-fn present<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<&'de RawValue>, D::Error> {
-    <&RawValue>::deserialize(d).map(Some)
-}
-
 /// Reads an array of effects, or a single one as an object. Payloads keep the bytes that they have in `json`.
-pub fn parse_effects(json: &str) -> Result<Vec<EffectSpec<'_>>, Invalid> {
-    let wires: Vec<&RawValue> = match json.as_bytes().first() {
-        Some(b'[') => serde_json::from_str(json).map_err(|e| malformed("effects", &e))?,
-        Some(b'{') => vec![serde_json::from_str(json).map_err(|e| malformed("effects", &e))?],
+///
+/// `json` is what `jsonb` gives as text. `tick` is called for every effect, twice: the caller may end the work there.
+pub fn parse_effects(json: &str, mut tick: impl FnMut()) -> Result<Vec<EffectSpec<'_>>, Rejected> {
+    if json.len() > EFFECTS_BYTES {
+        return Err(Rejected::Invalid(Invalid::new(
+            format!("the effects have {} bytes", json.len()),
+            format!("Record at most {EFFECTS_BYTES} bytes in one call; several calls add up."),
+        )));
+    }
+    let mut wires = Vec::new();
+    match json.as_bytes().first() {
+        Some(b'[') => json::elements("effects", json, |wire| {
+            tick();
+            if wires.len() == EFFECTS {
+                return Err(Rejected::Invalid(Invalid::new(
+                    format!("more than {EFFECTS} effects in one call"),
+                    format!("Record at most {EFFECTS} in one call; several calls add up."),
+                )));
+            }
+            Ok(memory::push(&mut wires, wire)?)
+        })?,
+        Some(b'{') => memory::push(&mut wires, json)?,
         _ => {
-            return Err(Invalid::new(
+            return Err(Rejected::Invalid(Invalid::new(
                 "effects is neither an array nor an object",
                 "Give an array of effects, such as [{\"topic\": \"orders\", \"payload\": {}}].",
-            ));
+            )));
         }
-    };
-    if wires.len() > EFFECTS {
-        return Err(Invalid::new(
-            format!("{} effects in one call", wires.len()),
-            format!("Record at most {EFFECTS} in one call; several calls add up."),
-        ));
     }
-    wires
-        .iter()
-        .enumerate()
-        .map(|(n, wire)| parse_effect(&format!("effect {}", n + 1), wire.get()))
-        .collect()
+    let mut effects = memory::reserve(wires.len())?;
+    for (n, wire) in wires.into_iter().enumerate() {
+        tick();
+        effects.push(parse_effect(&format!("effect {}", n + 1), wire)?);
+    }
+    Ok(effects)
 }
 
-fn parse_effect<'a>(what: &str, json: &'a str) -> Result<EffectSpec<'a>, Invalid> {
-    let wire: Wire<'a> = serde_json::from_str(json).map_err(|e| malformed(what, &e))?;
-    check_len(&format!("the topic of {what}"), &wire.topic, NAME_BYTES)?;
-    if let Some(key) = &wire.key {
-        check_len(&format!("the key of {what}"), key, KEY_BYTES)?;
+/// The members of an effect, each as its JSON.
+#[derive(Default)]
+struct Wire<'a> {
+    topic: Option<&'a str>,
+    payload: Option<&'a str>,
+    payload_base64: Option<&'a str>,
+    content_type: Option<&'a str>,
+    key: Option<&'a str>,
+    kind: Option<&'a str>,
+    headers: Option<&'a str>,
+    message_id: Option<&'a str>,
+    deliver_after: Option<&'a str>,
+}
+
+impl<'a> Wire<'a> {
+    fn read(what: &str, json: &'a str) -> Result<Self, Rejected> {
+        let mut wire = Wire::default();
+        json::members(what, json, |name, value| {
+            let member = match name {
+                "topic" => &mut wire.topic,
+                "payload" => &mut wire.payload,
+                "payload_base64" => &mut wire.payload_base64,
+                "content_type" => &mut wire.content_type,
+                "key" => &mut wire.key,
+                "type" => &mut wire.kind,
+                "headers" => &mut wire.headers,
+                "message_id" => &mut wire.message_id,
+                "deliver_after" => &mut wire.deliver_after,
+                _ => return Err(json::malformed(what, &format!("unknown field `{}`", json::shown(name))).into()),
+            };
+            // A payload of null is a payload; any other member that is null is missing.
+            *member = (value != "null" || name == "payload").then_some(value);
+            Ok(())
+        })?;
+        Ok(wire)
     }
-    if let Some(kind) = &wire.kind {
-        check_len(&format!("the type of {what}"), kind, NAME_BYTES)?;
-    }
-    if let Some(content_type) = &wire.content_type {
-        check_len(&format!("the content_type of {what}"), content_type, NAME_BYTES)?;
-    }
+}
+
+fn parse_effect<'a>(what: &str, json: &'a str) -> Result<EffectSpec<'a>, Rejected> {
+    let wire = Wire::read(what, json)?;
+    let text = |name: &str, json: Option<&'a str>, max| json.map(|json| json::text(&format!("the {name} of {what}"), json, max));
+    let Some(topic) = text("topic", wire.topic, NAME_BYTES).transpose()? else {
+        return Err(json::malformed(what, "missing field `topic`").into());
+    };
     let (payload, usual_type) = match (wire.payload, wire.payload_base64) {
-        (Some(json), None) => (PayloadSpec::Json(json.get()), JSON),
-        (None, Some(base64)) => (PayloadSpec::Bytes(decode(what, &base64)?), OCTETS),
+        (Some(json), None) => (PayloadSpec::Json(json), JSON),
+        (None, Some(base64)) => (PayloadSpec::Bytes(decode(what, base64)?), OCTETS),
         (None, None) => {
-            return Err(Invalid::new(
+            return Err(Rejected::Invalid(Invalid::new(
                 format!("{what} has no payload"),
                 "Give payload (any JSON) or payload_base64.",
-            ));
+            )));
         }
         (Some(_), Some(_)) => {
-            return Err(Invalid::new(
+            return Err(Rejected::Invalid(Invalid::new(
                 format!("{what} has two payloads"),
                 "Give payload or payload_base64, not both.",
-            ));
+            )));
         }
     };
-    let headers = wire.headers.map(|h| h.get());
+    let content_type = text("content_type", wire.content_type, NAME_BYTES).transpose()?;
+    let message_id = text("message_id", wire.message_id, NAME_BYTES).transpose()?;
+    let deliver_after = text("deliver_after", wire.deliver_after, NAME_BYTES).transpose()?;
     Ok(EffectSpec {
-        topic: wire.topic,
+        topic,
         payload,
-        content_type: wire.content_type.unwrap_or(Cow::Borrowed(usual_type)),
-        key: wire.key,
-        kind: wire.kind,
-        traceparent: traceparent(what, headers)?,
-        headers,
-        message_id: wire.message_id,
-        deliver_after: wire.deliver_after.map(|text| moment(what, &text)).transpose()?,
+        content_type: content_type.unwrap_or(Cow::Borrowed(usual_type)),
+        key: text("key", wire.key, KEY_BYTES).transpose()?,
+        kind: text("type", wire.kind, NAME_BYTES).transpose()?,
+        traceparent: traceparent(what, wire.headers)?,
+        headers: wire.headers,
+        message_id: message_id.map(|text| uuid(what, &text)).transpose()?,
+        deliver_after: deliver_after.map(|text| moment(what, &text)).transpose()?,
     })
 }
 
 /// Headers must be an object. A traceparent among them is the trace context of the effect.
 pub fn traceparent(what: &str, headers: Option<&str>) -> Result<Option<String>, Invalid> {
-    #[derive(Deserialize)]
-    struct Trace {
-        traceparent: Option<String>,
-    }
     let Some(headers) = headers else { return Ok(None) };
     let wrong = || {
         Invalid::new(
@@ -160,14 +172,39 @@ pub fn traceparent(what: &str, headers: Option<&str>) -> Result<Option<String>, 
     if !headers.starts_with('{') {
         return Err(wrong());
     }
-    let trace: Trace = serde_json::from_str(headers).map_err(|_| wrong())?;
-    if trace.traceparent.as_ref().is_some_and(|t| t.len() > TRACEPARENT_BYTES) {
+    if headers.len() > HEADERS_BYTES {
         return Err(Invalid::new(
-            format!("the traceparent of {what} is too long"),
-            format!("It must have at most {TRACEPARENT_BYTES} bytes."),
+            format!("the headers of {what} have {} bytes", headers.len()),
+            format!("They must have at most {HEADERS_BYTES} bytes: put what is large into the payload."),
         ));
     }
-    Ok(trace.traceparent)
+    let mut trace = None;
+    let read = json::members(what, headers, |name, value| {
+        if name == "traceparent" {
+            trace = (value != "null").then_some(value);
+        }
+        Ok(())
+    });
+    read.map_err(|_| wrong())?;
+    let Some(trace) = trace else { return Ok(None) };
+    if !trace.starts_with('"') {
+        return Err(wrong());
+    }
+    let too_long = |_| {
+        Invalid::new(
+            format!("the traceparent of {what} is too long"),
+            format!("It must have at most {TRACEPARENT_BYTES} bytes."),
+        )
+    };
+    if trace == "\"\"" {
+        return Ok(Some(String::new()));
+    }
+    let trace = json::text("the traceparent", trace, TRACEPARENT_BYTES).map_err(too_long)?;
+    Ok(Some(trace.into_owned()))
+}
+
+fn uuid(what: &str, text: &str) -> Result<Uuid, Invalid> {
+    Uuid::try_parse(text).map_err(|e| json::malformed(what, &format!("message_id: {e}")))
 }
 
 fn moment(what: &str, text: &str) -> Result<i64, Invalid> {
@@ -180,20 +217,23 @@ fn moment(what: &str, text: &str) -> Result<i64, Invalid> {
     }
 }
 
-fn decode(what: &str, base64: &str) -> Result<Vec<u8>, Invalid> {
-    BASE64_STANDARD.decode(base64).map_err(|e| {
+fn decode(what: &str, json: &str) -> Result<Vec<u8>, Rejected> {
+    let wrong = |why: &str| {
         Invalid::new(
-            format!("the payload_base64 of {what} is not base64: {e}"),
+            format!("the payload_base64 of {what} is not base64: {why}"),
             "Use the standard alphabet with padding (RFC 4648, section 4).",
         )
-    })
-}
-
-fn malformed(what: &str, error: &serde_json::Error) -> Invalid {
-    // "at line 1 column n" counts in a text that the caller never saw.
-    let message = error.to_string();
-    let message = message.split(" at line ").next().unwrap_or(&message).to_owned();
-    Invalid::new(format!("{what} is malformed: {message}"), MEMBERS)
+    };
+    // No character of the alphabet is escaped in JSON.
+    let base64 = json::unescaped(json).ok_or_else(|| wrong("it is no string of its alphabet"))?;
+    let most = base64::decoded_len_estimate(base64.len());
+    let mut bytes = memory::reserve(most)?;
+    bytes.resize(most, 0);
+    let decoded = BASE64_STANDARD
+        .decode_slice(base64, &mut bytes)
+        .map_err(|e| wrong(&e.to_string()))?;
+    bytes.truncate(decoded);
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -201,19 +241,69 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn parse(json: &str) -> Result<Vec<EffectSpec<'_>>, Rejected> {
+        parse_effects(json, || ())
+    }
+
     fn refused(json: &str) -> String {
-        let invalid = parse_effects(json).unwrap_err();
-        assert!(!invalid.hint.is_empty(), "{invalid}");
-        invalid.message
+        match parse(json).unwrap_err() {
+            Rejected::Invalid(invalid) => {
+                assert!(!invalid.hint.is_empty(), "{invalid}");
+                invalid.message
+            }
+            Rejected::OutOfMemory(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn more_effects_or_bytes_than_the_limit_are_refused() {
+        let effect = r#"{"topic": "t", "payload": 1}"#;
+        let list = |effects: usize| format!("[{}]", vec![effect; effects].join(","));
+        assert_eq!(parse(&list(EFFECTS)).unwrap().len(), EFFECTS);
+        assert!(refused(&list(EFFECTS + 1)).contains("more than 10000 effects"));
+        let long = format!(r#"{{"topic": "t", "payload": "{}"}}"#, "x".repeat(EFFECTS_BYTES));
+        assert!(refused(&long).contains("bytes"));
+    }
+
+    #[test]
+    fn error_does_not_repeat_what_is_long() {
+        let long = r#"\""#.repeat(100_000);
+        for json in [
+            format!(r#"[{{"{long}": 1}}]"#),
+            format!(r#"["{long}"]"#),
+            format!(r#"[{{"topic": "{long}", "payload": 1}}]"#),
+            format!(r#"[{{"topic": "t", "payload_base64": "{long}"}}]"#),
+            format!(r#"[{{"topic": "t", "payload": 1, "message_id": "{long}"}}]"#),
+            format!(r#"[{{"topic": "t", "payload": 1, "headers": {{"traceparent": "{long}"}}}}]"#),
+        ] {
+            let message = refused(&json);
+            assert!(message.len() < 200, "{message}");
+        }
+    }
+
+    #[test]
+    fn escapes_of_a_text_are_undone() {
+        let effects = parse(r#"{"topic": "a\"b\\c", "payload": 1, "key": "\u00e9"}"#).unwrap();
+        assert_eq!(effects[0].topic, r#"a"b\c"#);
+        assert_eq!(effects[0].key.as_deref(), Some("\u{e9}"));
+    }
+
+    /// The caller can end the work at every effect.
+    #[test]
+    fn every_effect_ticks() {
+        let mut ticks = 0;
+        let json = format!("[{}]", vec![r#"{"topic": "t", "payload": 1}"#; 50].join(","));
+        parse_effects(&json, || ticks += 1).unwrap();
+        assert_eq!(ticks, 100);
     }
 
     #[test]
     fn the_least_and_the_most_that_an_effect_can_have() {
-        let least = parse_effects(r#"[{"topic": "t", "payload": null}]"#).unwrap();
+        let least = parse(r#"[{"topic": "t", "payload": null}]"#).unwrap();
         assert_eq!(least[0].payload, PayloadSpec::Json("null"));
         assert_eq!(least[0].content_type, JSON);
 
-        let most = parse_effects(
+        let most = parse(
             r#"{"topic": "t", "payload_base64": "AAE=", "content_type": "image/png", "key": "k", "type": "T",
                 "headers": {"traceparent": "00-ab", "n": 1}, "message_id": "0192f3a4-0000-7abc-8def-0123456789ab",
                 "deliver_after": "2030-01-01T00:00:00Z"}"#,
@@ -247,20 +337,20 @@ mod tests {
     fn a_deep_payload_is_only_bytes() {
         let deep = format!("{}{}", "[".repeat(5_000), "]".repeat(5_000));
         let json = format!(r#"[{{"topic": "t", "payload": {deep}}}]"#);
-        assert_eq!(parse_effects(&json).unwrap()[0].payload.bytes(), deep.as_bytes());
+        assert_eq!(parse(&json).unwrap()[0].payload.bytes(), deep.as_bytes());
     }
 
     proptest! {
         #[test]
         fn nothing_that_is_sent_panics(json in ".{0,200}") {
-            let _ = parse_effects(&json);
+            let _ = parse(&json);
         }
 
         #[test]
         fn payload_bytes_are_kept(n in any::<f64>().prop_filter("finite", |n| n.is_finite()), s in "[a-z]{0,20}") {
             let payload = format!(r#"{{"n": {n:e}, "s": "{s}"}}"#);
             let json = format!(r#"[{{"topic": "t", "payload": {payload}}}]"#);
-            let effects = parse_effects(&json).unwrap();
+            let effects = parse(&json).unwrap();
             prop_assert_eq!(effects[0].payload.bytes(), payload.as_bytes());
         }
     }

@@ -1,3 +1,4 @@
+use crate::memory::OutOfMemory;
 use std::borrow::Cow;
 
 /// An argument that cannot be meant: SQLSTATE 22023, with what would do instead.
@@ -15,6 +16,15 @@ impl Invalid {
             hint: hint.into(),
         }
     }
+}
+
+/// Why an argument is not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Rejected {
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    #[error(transparent)]
+    OutOfMemory(#[from] OutOfMemory),
 }
 
 /// `text` must have 1 to `max` bytes.

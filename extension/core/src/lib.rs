@@ -7,11 +7,13 @@ mod effect;
 mod error;
 mod failure;
 mod identity;
+mod json;
 pub mod limits;
+pub mod memory;
 
 pub use call::{Attempts, CallEvent, CallState, error_from_json, error_to_json};
 pub use effect::{EffectSpec, PayloadSpec, parse_effects};
 pub use effect::{JSON, OCTETS, traceparent};
-pub use error::{Invalid, check_len};
+pub use error::{Invalid, Rejected, check_len};
 pub use failure::{Failure, is_final, is_last_failure, last_failure, note_failure};
 pub use identity::{Key, MessageId, call_key, check_destination, effect_message_id, partition_hash, request_digest};

@@ -12,6 +12,10 @@ pub const FINGERPRINT_BYTES: usize = 64;
 pub const BATCH_IDS: usize = 100_000;
 /// Effects in one call.
 pub const EFFECTS: usize = 10_000;
+/// Bytes of the effects of one call, as JSON.
+pub const EFFECTS_BYTES: usize = 64 * 1024 * 1024;
+/// Bytes of the headers of a message, as JSON.
+pub const HEADERS_BYTES: usize = 1024 * 1024;
 /// Bytes of a W3C traceparent (version 00 has 55).
 pub const TRACEPARENT_BYTES: usize = 255;
 /// Attempts that a message has unless idem_configure_retries says otherwise.

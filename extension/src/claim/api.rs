@@ -3,8 +3,9 @@
 use super::inspect::{claim_of, forget};
 use super::{Outcome, Terms, claim, claim_each};
 use crate::errors::{Error, Result, given, invalid};
-use crate::pg::{ensure_writable, transaction_start};
+use crate::pg::ensure_writable;
 use crate::sql_types::CompositeDatum;
+use idem_core::memory::{push, reserve};
 use idem_core::{MessageId, check_destination, limits};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
@@ -33,29 +34,28 @@ fn idem_try_claim_uuid(id: Option<Uuid>, destination: Option<&str>) -> Report<bo
 fn try_claim(id: MessageId, destination: Option<&str>) -> Report<bool> {
     let destination = given(destination, "destination")?;
     ensure_writable(c"idem_try_claim()");
-    Ok(claim(id, destination, Terms::PLAIN)? == Outcome::Claimed)
+    Ok(matches!(claim(id, destination, Terms::PLAIN)?, Outcome::Claimed { .. }))
 }
 
 #[pg_extern(requires = ["schema"])]
 fn idem_try_claim_batch(ids: Option<Array<&str>>, destination: Option<&str>) -> Report<Vec<bool>> {
     let ids = given(ids, "ids")?;
     check_batch(ids.len())?;
-    let ids = ids
-        .iter()
-        .map(|id| Ok(MessageId::from_text(given(id, "an id in ids")?)?))
-        .collect::<Result<Vec<_>>>()?;
-    try_claim_batch(&ids, destination)
+    try_claim_batch(
+        ids.iter().map(|id| Ok(MessageId::from_text(given(id, "an id in ids")?)?)),
+        destination,
+    )
 }
 
 #[pg_extern(name = "idem_try_claim_batch", requires = ["schema"])]
 fn idem_try_claim_batch_uuid(ids: Option<Array<Uuid>>, destination: Option<&str>) -> Report<Vec<bool>> {
     let ids = given(ids, "ids")?;
     check_batch(ids.len())?;
-    let ids = ids
-        .iter()
-        .map(|id| Ok(MessageId::from_uuid(*given(id, "an id in ids")?.as_bytes())))
-        .collect::<Result<Vec<_>>>()?;
-    try_claim_batch(&ids, destination)
+    let ids = ids.iter();
+    try_claim_batch(
+        ids.map(|id| Ok(MessageId::from_uuid(*given(id, "an id in ids")?.as_bytes()))),
+        destination,
+    )
 }
 
 fn check_batch(ids: usize) -> Result<()> {
@@ -68,22 +68,31 @@ fn check_batch(ids: usize) -> Result<()> {
     Ok(())
 }
 
-/// Claims in the order of the keys and answers in the order of the ids.
-fn try_claim_batch(ids: &[MessageId], destination: Option<&str>) -> Report<Vec<bool>> {
+/// Claims in the order of the keys and answers in the order of the ids, of which there are no more than the limit.
+fn try_claim_batch<'a>(given_ids: impl Iterator<Item = Result<MessageId<'a>>>, destination: Option<&str>) -> Report<Vec<bool>> {
+    let mut ids = Vec::new();
+    for id in given_ids {
+        check_for_interrupts!();
+        push(&mut ids, id?).map_err(Error::from)?;
+    }
     let destination = given(destination, "destination")?;
     check_destination(destination).map_err(Error::from)?;
     ensure_writable(c"idem_try_claim_batch()");
     if ids.is_empty() {
         return Ok(Vec::new());
     }
-    let mut order: Vec<usize> = (0..ids.len()).collect();
-    // Stable: of two equal ids the first one wins.
-    order.sort_by_key(|&n| ids[n].key);
-    let sorted: Vec<MessageId> = order.iter().map(|&n| ids[n]).collect();
-    let mut answer = vec![false; ids.len()];
-    for (n, outcome) in order.into_iter().zip(claim_each(&sorted, destination, Terms::PLAIN)?) {
-        answer[n] = outcome == Outcome::Claimed;
-    }
+    let mut order = reserve(ids.len()).map_err(Error::from)?;
+    order.extend(0..ids.len());
+    // Of two equal ids the first one wins.
+    order.sort_unstable_by_key(|&n| (ids[n].key, n));
+    let mut answer = reserve(ids.len()).map_err(Error::from)?;
+    answer.resize(ids.len(), false);
+    let mut places = order.iter();
+    claim_each(order.iter().map(|&n| &ids[n]), destination, Terms::PLAIN, |outcome| {
+        if let Some(&place) = places.next() {
+            answer[place] = matches!(outcome, Outcome::Claimed { .. });
+        }
+    })?;
     Ok(answer)
 }
 
@@ -152,7 +161,7 @@ fn full_claim(
         holds_pending: false,
     };
     let (label, handled_at) = match claim(id, destination, terms)? {
-        Outcome::Claimed => (c"claimed", Some(transaction_start())),
+        Outcome::Claimed { claimed_at } => (c"claimed", Some(claimed_at)),
         Outcome::Duplicate { handled_at } => (c"duplicate", Some(handled_at)),
         Outcome::InProgress => (c"in_progress", None),
         Outcome::Mismatch { handled_at } => (c"mismatch", Some(handled_at)),

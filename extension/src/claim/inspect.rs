@@ -3,7 +3,7 @@
 use super::{check_claim, identity_keys};
 use crate::destination::{Destination, find};
 use crate::errors::{Error, Result};
-use crate::pg::{Found, Lookup, Table, wait_for};
+use crate::pg::{Hold, Lookup, Table};
 use crate::ring::{self, Rings};
 use idem_core::MessageId;
 use pgrx::pg_sys;
@@ -17,19 +17,19 @@ pub fn claim_of(id: &MessageId, name: &str) -> Result<Option<(Destination, pg_sy
     let mut keys = identity_keys(&id.key, destination.id);
     for slice in slices_of(&destination, &rings) {
         let table = Table::for_reading(slice);
-        let mut lookup = Lookup::new(&table, 2);
-        lookup.seek(&mut keys);
-        if lookup.next_settled() {
+        let mut lookup = Lookup::insert_only(&table, 2);
+        if lookup.find_settled(&mut keys) {
             check_claim(&lookup, id, name)?;
-            let claimed_at = lookup.column(2).map_or(0, |d| d.value() as i64);
-            return Ok(Some((destination, claimed_at)));
+            lookup.rely();
+            return Ok(Some((destination, claimed_at(&lookup))));
         }
     }
     Ok(None)
 }
 
-/// The destination, when this transaction holds the claim of the message. The caller has entered the rings.
-pub fn is_my_claim(id: &MessageId, name: &str, rings: &Rings) -> Result<Option<Destination>> {
+/// The destination, and when the claim was made, when this transaction holds the claim of the message. The caller has
+/// entered the rings.
+pub fn my_claim(id: &MessageId, name: &str, rings: &Rings) -> Result<Option<(Destination, pg_sys::TimestampTz)>> {
     let Some(destination) = find(name)? else {
         return Ok(None);
     };
@@ -38,13 +38,17 @@ pub fn is_my_claim(id: &MessageId, name: &str, rings: &Rings) -> Result<Option<D
     // The newest first: that is where it was made, unless the ring turned since.
     for slice in [ring.current()].into_iter().chain(ring.sealed().into_iter().rev()) {
         let table = Table::for_reading(slice);
-        let mut lookup = Lookup::new(&table, 2);
-        if lookup.find(&mut keys) == Found::Row {
+        let mut lookup = Lookup::insert_only(&table, 2);
+        if lookup.find_mine(&mut keys) {
             check_claim(&lookup, id, name)?;
-            return Ok(lookup.is_mine().then_some(destination));
+            return Ok(Some((destination, claimed_at(&lookup))));
         }
     }
     Ok(None)
+}
+
+fn claimed_at(claim: &Lookup) -> pg_sys::TimestampTz {
+    claim.column(2).map_or(0, |d| d.value() as i64)
 }
 
 /// Deletes the claim wherever it stands; whether there was one. Waits for a claim that is being made.
@@ -57,26 +61,15 @@ pub fn forget(id: &MessageId, name: &str) -> Result<bool> {
     let mut forgotten = false;
     for slice in slices_of(&destination, &rings) {
         let table = Table::for_writing(slice);
-        let mut lookup = Lookup::new(&table, 2);
-        loop {
-            match lookup.find(&mut keys) {
-                Found::Nothing => break,
-                Found::Row => {
-                    check_claim(&lookup, id, name)?;
-                    if lookup.is_mine() {
-                        // A second execution in this transaction would carry the same moment as the first.
-                        return Err(Error::ForgetsItself);
-                    }
-                    lookup.delete();
-                    forgotten = true;
-                    break;
-                }
-                Found::InProgress { xid, speculative_token } => {
-                    lookup.seek(&mut keys);
-                    wait_for(xid, speculative_token);
-                }
+        let mut lookup = Lookup::insert_only(&table, 2);
+        if lookup.hold(&mut keys, true) == Hold::Held {
+            check_claim(&lookup, id, name)?;
+            if lookup.is_mine() {
+                // A savepoint takes a claim back with its effects; forgetting it here is a mistake.
+                return Err(Error::ForgetsItself);
             }
-            pgrx::check_for_interrupts!();
+            lookup.delete();
+            forgotten = true;
         }
     }
     Ok(forgotten)

@@ -8,16 +8,16 @@ mod inspect;
 mod slices;
 
 pub use api::{text_id, uuid_id};
-pub use inspect::{claim_of, is_my_claim, slices_of};
+pub use inspect::{claim_of, my_claim, slices_of};
 pub use slices::Slices;
 
 use crate::destination::{Destination, Interned, intern};
 use crate::errors::{Error, Result};
 use crate::pause::pause_point;
 use crate::pending::{Identity, PendingCheck, Standing};
-use crate::pg::{Found, Inserter, Lookup, wait_for};
+use crate::pg::{self, Found, Inserter, Lookup, Scratch, wait_for};
 use crate::ring::{self, Rings};
-use crate::stats::{Counter, count, count_many};
+use crate::stats::{Counter, count};
 use idem_core::{Key, MessageId};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -25,7 +25,7 @@ use pgrx::prelude::*;
 /// What became of a claim, with when the first one was made, where there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    Claimed,
+    Claimed { claimed_at: pg_sys::TimestampTz },
     Duplicate { handled_at: pg_sys::TimestampTz },
     InProgress,
     Mismatch { handled_at: pg_sys::TimestampTz },
@@ -56,10 +56,8 @@ impl Terms<'_> {
 
 /// Claims one message.
 pub fn claim(id: MessageId, destination: &str, terms: Terms) -> Result<Outcome> {
-    let outcome = claim_each(&[id], destination, terms)?
-        .first()
-        .copied()
-        .unwrap_or(Outcome::InProgress);
+    let mut outcome = Outcome::InProgress;
+    claim_each([&id].into_iter(), destination, terms, |told| outcome = told)?;
     Ok(outcome)
 }
 
@@ -74,28 +72,38 @@ pub fn claim_leased(id: MessageId, destination: &str) -> Result<Outcome> {
 }
 
 /// Claims messages of one destination in the order given, which must be that of their keys: two batches that meet then
-/// wait for each other in one direction only. The second of two equal ids is a duplicate of the first.
-pub fn claim_each(ids: &[MessageId], destination: &str, terms: Terms) -> Result<Vec<Outcome>> {
+/// wait for each other in one direction only. The second of two equal ids is a duplicate of the first. `tell` is called with
+/// the outcome of each.
+pub fn claim_each<'i>(
+    ids: impl Iterator<Item = &'i MessageId<'i>>,
+    destination: &str,
+    terms: Terms,
+    mut tell: impl FnMut(Outcome),
+) -> Result<()> {
     let rings = ring::enter()?;
     let Interned::Known(known) = intern(destination, terms.wait)? else {
-        count_many(Counter::InProgress, ids.len());
-        return Ok(vec![Outcome::InProgress; ids.len()]);
+        ids.for_each(|_| {
+            count(Counter::InProgress);
+            tell(Outcome::InProgress);
+        });
+        return Ok(());
     };
     let desk = Slices::open(&known, &rings);
     let mut desk = Desk::new(&desk, known, destination, &rings, terms);
-    ids.iter()
-        .map(|id| {
-            let outcome = desk.claim(id)?;
-            count(match outcome {
-                Outcome::Claimed => Counter::Claimed,
-                Outcome::Duplicate { .. } => Counter::Duplicate,
-                Outcome::InProgress => Counter::InProgress,
-                Outcome::Mismatch { .. } => Counter::Mismatch,
-                Outcome::Expired => Counter::Expired,
-            });
-            Ok(outcome)
-        })
-        .collect()
+    let scratch = Scratch::new();
+    for id in ids {
+        pgrx::check_for_interrupts!();
+        let outcome = scratch.with(|| desk.claim(id))?;
+        count(match outcome {
+            Outcome::Claimed { .. } => Counter::Claimed,
+            Outcome::Duplicate { .. } => Counter::Duplicate,
+            Outcome::InProgress => Counter::InProgress,
+            Outcome::Mismatch { .. } => Counter::Mismatch,
+            Outcome::Expired => Counter::Expired,
+        });
+        tell(outcome);
+    }
+    Ok(())
 }
 
 /// Where the claims of one destination are made: look-ups and inserts set up once for a whole batch.
@@ -122,11 +130,11 @@ impl<'a> Desk<'a> {
             name,
             rings,
             terms,
-            sealed: slices.sealed.iter().map(|table| Lookup::new(table, 2)).collect(),
+            sealed: slices.sealed.iter().map(|table| Lookup::insert_only(table, 2)).collect(),
             written: slices
                 .written
                 .iter()
-                .map(|table| (Lookup::new(table, 2), Inserter::new(table)))
+                .map(|table| (Lookup::insert_only(table, 2), Inserter::new(table)))
                 .collect(),
             pending: (!terms.holds_pending).then(|| PendingCheck::new(rings)),
         }
@@ -150,30 +158,41 @@ impl<'a> Desk<'a> {
         {
             return Ok(Outcome::Expired);
         }
-        let row = [
-            uuid_datum(&id.key),
-            crate::pg::transaction_start().into_datum(),
-            self.destination.id.into_datum(),
-            id.text.into_datum(),
-            self.terms.fingerprint.into_datum(),
-        ];
         pause_point("claim: before insert");
+        let mut claimed_at = pg::clock();
         for n in 0..self.written.len() {
-            while !self.written[n].1.insert(&row) {
-                // Somebody came between the look and the insert.
+            while !self.insert(n, id, claimed_at) {
+                // Another claimer came between the look and the insert.
                 let settled = settle(&mut self.written[n].0, &mut keys, id, self.name, self.terms)?;
                 if let Settled::Taken(outcome) = settled {
                     self.retract(n, &mut keys);
                     return Ok(outcome);
                 }
+                if n == 0 {
+                    // That one may have been claimed, forgotten and given effects in the meantime: this execution is later.
+                    claimed_at = pg::clock();
+                }
             }
         }
+        pause_point("claim: before second look");
         // After the claim is written: a writer of pending messages that comes later sees the claim.
         if let Some(outcome) = self.take_pending(id)? {
             self.retract(self.written.len(), &mut keys);
             return Ok(outcome);
         }
-        Ok(Outcome::Claimed)
+        Ok(Outcome::Claimed { claimed_at })
+    }
+
+    /// Inserts the claim into one of the written slices; `false` when the key is taken.
+    fn insert(&mut self, slice: usize, id: &MessageId, claimed_at: pg_sys::TimestampTz) -> bool {
+        let row = [
+            uuid_datum(&id.key),
+            claimed_at.into_datum(),
+            self.destination.id.into_datum(),
+            id.text.into_datum(),
+            self.terms.fingerprint.into_datum(),
+        ];
+        self.written[slice].1.insert(&row)
     }
 
     /// Deletes the pending message of this claim; returns the outcome when a lease protects it.
@@ -199,7 +218,7 @@ impl<'a> Desk<'a> {
     /// Takes back what went into the first slices, because a later one was taken: a claim stands in all or in none.
     fn retract(&mut self, slices: usize, keys: &mut [pg_sys::ScanKeyData]) {
         for (lookup, _) in &mut self.written[..slices] {
-            if lookup.find(keys) == Found::Row {
+            if lookup.find_mine(keys) {
                 lookup.delete();
             }
         }
@@ -219,11 +238,7 @@ fn settle(
             Found::Nothing => return Ok(Settled::Free),
             Found::Row => return taken(lookup, id, destination, terms).map(Settled::Taken),
             Found::InProgress { .. } if !terms.wait => return Ok(Settled::Taken(Outcome::InProgress)),
-            Found::InProgress { xid, speculative_token } => {
-                // Lets go of the pages before it sleeps.
-                lookup.seek(keys);
-                wait_for(xid, speculative_token);
-            }
+            Found::InProgress { xid, speculative_token } => wait_for(xid, speculative_token),
         }
         pgrx::check_for_interrupts!();
     }
@@ -232,6 +247,7 @@ fn settle(
 /// A row stands under the key: what it says to whoever claims the same message.
 fn taken(row: &Lookup, id: &MessageId, destination: &str, terms: Terms) -> Result<Outcome> {
     check_claim(row, id, destination)?;
+    row.rely();
     let handled_at = row.column(2).map_or(0, |d| d.value() as i64);
     // SAFETY: column 5 of a slice is bytea; the copy is made before the next look-up.
     let fingerprint = unsafe { row.column(5).and_then(|d| Vec::<u8>::from_datum(d, false)) };

@@ -5,7 +5,7 @@ use super::record::record;
 use crate::claim::{Outcome, Terms, claim, text_id, uuid_id};
 use crate::errors::{Result, given};
 use crate::outbox::{self, Effect, column};
-use crate::pg::{answer_rows, ensure_writable};
+use crate::pg::{answer_rows, ensure_writable, transaction_start};
 use crate::ring;
 use crate::sql_types::JsonText;
 use crate::stats::{Counter, count, count_many};
@@ -37,8 +37,11 @@ fn record_effects(id: MessageId, destination: Option<&str>, effects: Option<Json
         .collect())
 }
 
-fn parse(effects: &JsonText) -> Result<Vec<EffectSpec<'_>>> {
-    Ok(parse_effects(effects.as_str())?)
+/// The effects that a call was given.
+pub fn parse(effects: &JsonText) -> Result<Vec<EffectSpec<'_>>> {
+    Ok(parse_effects(effects.as_str(), || {
+        check_for_interrupts!();
+    })?)
 }
 
 #[pg_extern(requires = ["schema"])]
@@ -56,7 +59,7 @@ fn try_record(id: MessageId, destination: Option<&str>, effects: Option<JsonText
     let effects = given(effects, "effects")?;
     let effects = parse(&effects)?;
     ensure_writable(c"idem_try_record()");
-    if claim(id, destination, Terms::PLAIN)? != Outcome::Claimed {
+    if !matches!(claim(id, destination, Terms::PLAIN)?, Outcome::Claimed { .. }) {
         return Ok(false);
     }
     record(id, destination, &effects)?;
@@ -207,8 +210,9 @@ fn send(
     let rings = ring::enter()?;
     outbox::append(
         &rings.outbox,
-        &[Effect {
+        std::iter::once(Effect {
             source: None,
+            recorded_at: transaction_start(),
             ordinal: 0,
             message_id,
             topic,
@@ -219,7 +223,7 @@ fn send(
             headers,
             traceparent: traceparent.as_deref(),
             deliver_after: None,
-        }],
+        }),
     )?;
     count(Counter::EffectSent);
     Ok(Uuid::from_bytes(message_id.into_bytes()))

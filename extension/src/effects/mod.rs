@@ -4,4 +4,5 @@ mod api;
 mod read;
 mod record;
 
+pub use api::parse;
 pub use record::record;

@@ -4,39 +4,45 @@
 use super::record::source_keys;
 use crate::claim::claim_of;
 use crate::errors::Result;
-use crate::outbox::{column, source_index};
-use crate::pg::{Lookup, Table};
-use crate::ring::{self, SLICES};
-use idem_core::MessageId;
+use crate::outbox::{by_source, column};
+use crate::pg::Lookup;
+use crate::ring;
+use idem_core::{MessageId, memory};
 use pgrx::pg_sys;
+
+/// Rows are copied one by one: a look at the memory comes every so many of them, and asks for so much.
+const BETWEEN_CHECKS: usize = 64;
+const MARGIN_BYTES: usize = 16 * 1024 * 1024;
 
 /// The rows of the effects that the execution which holds the claim has recorded, by ordinal. All columns of the outbox,
 /// `None` is NULL; by-reference values are copies in the current memory context.
 pub fn recorded(id: &MessageId, destination: &str) -> Result<Vec<Vec<Option<pg_sys::Datum>>>> {
     idem_core::check_destination(destination)?;
-    // The claim and its effects carry the same moment, that of their transaction: an execution that was forgotten since
-    // has left effects of another moment.
+    // The claim and its effects carry the same moment, that of the claim: an execution that was forgotten since has left
+    // effects of an earlier moment.
     let Some((known, claimed_at)) = claim_of(id, destination)? else {
         return Ok(Vec::new());
     };
     let rings = ring::look()?;
-    let slices = rings.outbox.all();
     let mut rows = Vec::new();
-    for (slice, number) in slices.into_iter().zip(0..SLICES) {
-        let table = Table::with_index(slice, source_index(number)?, false);
-        if table.is_empty() {
+    for slice in rings.outbox.all() {
+        let Some(table) = by_source(&rings.outbox, slice)?.filter(|table| !table.is_empty()) else {
             continue;
-        }
-        let mut lookup = Lookup::new(&table, 2);
+        };
+        let mut lookup = Lookup::insert_only(&table, 2);
         lookup.seek(&mut source_keys(known.id, &id.key));
         while lookup.next_settled() {
+            pgrx::check_for_interrupts!();
+            if rows.len() % BETWEEN_CHECKS == 0 {
+                memory::ensure(MARGIN_BYTES)?;
+            }
             let recorded_at = lookup.column(column::RECORDED_AT).map(|d| d.value() as i64);
             let replay = lookup.column(column::REPLAY).is_some_and(|d| d.value() & 1 == 1);
             if recorded_at == Some(claimed_at) && !replay {
-                rows.push(lookup.row());
+                memory::push(&mut rows, lookup.row())?;
             }
         }
     }
-    rows.sort_by_key(|row| row[column::ORDINAL as usize - 1].map_or(0, |d| d.value() as i32));
+    rows.sort_unstable_by_key(|row| row[column::ORDINAL as usize - 1].map_or(0, |d| d.value() as i32));
     Ok(rows)
 }

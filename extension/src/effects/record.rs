@@ -1,13 +1,13 @@
 //! Recording: the effects go into the outbox in the transaction that holds the claim.
 
-use crate::claim::is_my_claim;
+use crate::claim::my_claim;
 use crate::destination::Destination;
 use crate::errors::{Error, Result};
-use crate::outbox::{self, Effect, Source, column, source_index};
-use crate::pg::{self, Lookup, Table};
-use crate::ring::{self, Rings, SLICES};
+use crate::outbox::{self, Effect, Source, by_source, column};
+use crate::pg::Lookup;
+use crate::ring::{self, Rings};
 use crate::stats::{Counter, count_many};
-use idem_core::{EffectSpec, Key, MessageId, effect_message_id};
+use idem_core::{EffectSpec, Key, MessageId, effect_message_id, memory};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use uuid::Uuid;
@@ -17,7 +17,7 @@ use uuid::Uuid;
 pub fn record(id: MessageId, destination: &str, effects: &[EffectSpec]) -> Result<Vec<Uuid>> {
     idem_core::check_destination(destination)?;
     let rings = ring::enter()?;
-    let Some(known) = is_my_claim(&id, destination, &rings)? else {
+    let Some((known, claimed_at)) = my_claim(&id, destination, &rings)? else {
         return Err(Error::NotClaimed {
             destination: destination.to_owned(),
         });
@@ -25,20 +25,22 @@ pub fn record(id: MessageId, destination: &str, effects: &[EffectSpec]) -> Resul
     if effects.is_empty() {
         return Ok(Vec::new());
     }
-    let first = next_ordinal(&known, &id.key, &rings)?;
+    let first = next_ordinal(&known, claimed_at, &id.key, &rings)?;
     let source = Some(Source {
         destination: known.id,
         key: &id.key,
     });
-    let effects: Vec<Effect> = effects
-        .iter()
-        .zip(first..)
-        .map(|(effect, ordinal)| Effect {
+    let mut message_ids = memory::reserve(effects.len())?;
+    let rows = effects.iter().zip(first..).map(|(effect, ordinal)| {
+        let message_id = effect
+            .message_id
+            .unwrap_or_else(|| effect_message_id(destination, &id.key, ordinal));
+        message_ids.push(message_id);
+        Effect {
             source,
+            recorded_at: claimed_at,
             ordinal,
-            message_id: effect
-                .message_id
-                .unwrap_or_else(|| effect_message_id(destination, &id.key, ordinal)),
+            message_id,
             topic: &effect.topic,
             key: effect.key.as_deref(),
             kind: effect.kind.as_deref(),
@@ -47,11 +49,11 @@ pub fn record(id: MessageId, destination: &str, effects: &[EffectSpec]) -> Resul
             headers: effect.headers,
             traceparent: effect.traceparent.as_deref(),
             deliver_after: effect.deliver_after.map(since_2000),
-        })
-        .collect();
-    outbox::append(&rings.outbox, &effects)?;
+        }
+    });
+    outbox::append(&rings.outbox, rows)?;
     count_many(Counter::EffectRecorded, effects.len());
-    Ok(effects.iter().map(|effect| effect.message_id).collect())
+    Ok(message_ids)
 }
 
 /// PostgreSQL counts from 2000, in microseconds.
@@ -62,23 +64,18 @@ pub fn since_2000(unix_microseconds: i64) -> pg_sys::TimestampTz {
 
 /// One more than the last ordinal that this execution of the message has recorded. While a transaction with a claim
 /// runs, the outbox turns at most once, so it is in the current slice or in the one before.
-fn next_ordinal(destination: &Destination, key: &Key, rings: &Rings) -> Result<i32> {
-    let now = pg::transaction_start();
+fn next_ordinal(destination: &Destination, claimed_at: pg_sys::TimestampTz, key: &Key, rings: &Rings) -> Result<i32> {
     let mut next = 0;
-    let slices = rings.outbox.all();
     for slice in [rings.outbox.current(), rings.outbox.sealed()[1]] {
-        let Some(number) = slices.iter().position(|&s| s == slice).filter(|&n| n < SLICES) else {
+        let Some(table) = by_source(&rings.outbox, slice)?.filter(|table| !table.is_empty()) else {
             continue;
         };
-        let table = Table::with_index(slice, source_index(number)?, false);
-        if table.is_empty() {
-            continue;
-        }
-        let mut lookup = Lookup::new(&table, 2);
+        let mut lookup = Lookup::insert_only(&table, 2);
         lookup.seek(&mut source_keys(destination.id, key));
         while lookup.next_settled() {
+            pgrx::check_for_interrupts!();
             let recorded_at = lookup.column(column::RECORDED_AT).map(|d| d.value() as i64);
-            if recorded_at == Some(now) && lookup.is_mine() {
+            if recorded_at == Some(claimed_at) && lookup.is_mine() {
                 next = next.max(lookup.column(column::ORDINAL).map_or(0, |d| d.value() as i32 + 1));
             }
         }

@@ -17,7 +17,7 @@ type Report<T> = std::result::Result<T, ErrorReport>;
 #[pg_extern(
     requires = ["journal"],
     sql = r#"
-CREATE FUNCTION idem_begin_call(id text, destination text, step text, request jsonb DEFAULT NULL, OUT state idem_call_state, OUT idempotency_key text, OUT response jsonb, OUT attempt integer, OUT begun_at timestamptz, OUT error text)
+CREATE FUNCTION idem_begin_call(id text, destination text, step text, request jsonb DEFAULT NULL, token bigint DEFAULT NULL, OUT state idem_call_state, OUT idempotency_key text, OUT response jsonb, OUT attempt integer, OUT begun_at timestamptz, OUT error text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_begin_call_text_wrapper';
 "#
 )]
@@ -26,15 +26,16 @@ fn idem_begin_call_text(
     destination: Option<&str>,
     step: Option<&str>,
     request: Option<JsonText>,
+    token: Option<i64>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Report<CompositeDatum> {
-    begin_call(call(text_id(id)?, destination, step)?, request, fcinfo)
+    begin_call(call(text_id(id)?, destination, step)?, request, token, fcinfo)
 }
 
 #[pg_extern(
     requires = ["journal"],
     sql = r#"
-CREATE FUNCTION idem_begin_call(id uuid, destination text, step text, request jsonb DEFAULT NULL, OUT state idem_call_state, OUT idempotency_key text, OUT response jsonb, OUT attempt integer, OUT begun_at timestamptz, OUT error text)
+CREATE FUNCTION idem_begin_call(id uuid, destination text, step text, request jsonb DEFAULT NULL, token bigint DEFAULT NULL, OUT state idem_call_state, OUT idempotency_key text, OUT response jsonb, OUT attempt integer, OUT begun_at timestamptz, OUT error text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_begin_call_uuid_wrapper';
 "#
 )]
@@ -43,9 +44,10 @@ fn idem_begin_call_uuid(
     destination: Option<&str>,
     step: Option<&str>,
     request: Option<JsonText>,
+    token: Option<i64>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Report<CompositeDatum> {
-    begin_call(call(uuid_id(id)?, destination, step)?, request, fcinfo)
+    begin_call(call(uuid_id(id)?, destination, step)?, request, token, fcinfo)
 }
 
 fn call<'a>(id: MessageId<'a>, destination: Option<&'a str>, step: Option<&'a str>) -> Result<Call<'a>> {
@@ -56,9 +58,14 @@ fn call<'a>(id: MessageId<'a>, destination: Option<&'a str>, step: Option<&'a st
     })
 }
 
-fn begin_call(call: Call, request: Option<JsonText>, fcinfo: pg_sys::FunctionCallInfo) -> Report<CompositeDatum> {
+fn begin_call(
+    call: Call,
+    request: Option<JsonText>,
+    token: Option<i64>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Report<CompositeDatum> {
     ensure_writable(c"idem_begin_call()");
-    let begun = begin(call, request.as_ref().map(JsonText::as_str))?;
+    let begun = begin(call, request.as_ref().map(JsonText::as_str), token)?;
     Ok(CompositeDatum::labelled(
         fcinfo,
         label(begun.state),
@@ -116,7 +123,7 @@ fn idem_finish_call_uuid(
 
 fn finish_call(call: Call, response: Option<JsonText>) -> Report<()> {
     ensure_writable(c"idem_finish_call()");
-    Ok(finish(call, response.as_ref().map(JsonText::as_str))?)
+    Ok(finish(call, response.as_ref())?)
 }
 
 #[pg_extern(

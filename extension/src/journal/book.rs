@@ -52,10 +52,9 @@ impl Line {
         }
     }
 
-    pub fn body_text(&self) -> Option<String> {
+    pub fn body_text(&self) -> Option<JsonText> {
         // SAFETY: the body is a jsonb.
-        let text = unsafe { self.body.and_then(|body| JsonText::from_datum(body, false)) };
-        text.map(|text| text.as_str().to_owned())
+        unsafe { self.body.and_then(|body| JsonText::from_datum(body, false)) }
     }
 }
 
@@ -119,11 +118,11 @@ impl<'a> Book<'a> {
             call,
             destination: destination.id,
             keys: call_keys(&call, destination.id),
-            sealed: tables.sealed.iter().map(|table| Lookup::new(table, 3)).collect(),
+            sealed: tables.sealed.iter().map(|table| Lookup::insert_only(table, 3)).collect(),
             written: tables
                 .written
                 .iter()
-                .map(|table| (Lookup::new(table, 3), Inserter::new(table)))
+                .map(|table| (Lookup::insert_only(table, 3), Inserter::new(table)))
                 .collect(),
         }
     }

@@ -22,7 +22,7 @@ pub fn calls_of(id: &MessageId, destination: &str) -> Result<Vec<(String, Page)>
         if table.is_empty() {
             continue;
         }
-        let mut lookup = Lookup::new(&table, 2);
+        let mut lookup = Lookup::insert_only(&table, 2);
         lookup.seek(&mut keys);
         while lookup.next_settled() {
             if let Some((step, line)) = Line::of(&lookup) {

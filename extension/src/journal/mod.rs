@@ -10,9 +10,10 @@ mod inspect;
 
 use crate::destination::{Interned, find, identity_name, intern};
 use crate::errors::{Error, Result};
+use crate::pending::{Identity, ensure_leased};
 use crate::pg::clock;
-use crate::ring;
-use crate::sql_types::jsonb_datum;
+use crate::ring::{self, Rings};
+use crate::sql_types::{JsonText, jsonb_datum};
 use book::{Book, Page, Tables};
 use idem_core::{CallEvent, CallState, MessageId, call_key, check_len, error_from_json, error_to_json, limits, request_digest};
 use pgrx::pg_sys;
@@ -49,9 +50,12 @@ pub struct Begun {
 
 /// Begins an attempt, unless the call has ended: then nothing is written. Waits for whoever tells of the same call at this
 /// moment.
-pub fn begin(call: Call, request: Option<&str>) -> Result<Begun> {
+pub fn begin(call: Call, request: Option<&str>, token: Option<i64>) -> Result<Begun> {
     call.check()?;
     let rings = ring::enter()?.of_calls();
+    if let Some(token) = token {
+        ensure_holder(&call, &rings, token)?;
+    }
     let Interned::Known(known) = intern(call.destination, true)? else {
         return Err(Error::Corrupt("a destination that was waited for is not there"));
     };
@@ -88,19 +92,34 @@ pub fn begin(call: Call, request: Option<&str>) -> Result<Begun> {
     }
 }
 
+/// A holder that has lost its lease must not begin: the next one would be told `unknown`.
+fn ensure_holder(call: &Call, rings: &Rings, token: i64) -> Result<()> {
+    let name = call.destination;
+    let Some(destination) = find(name)? else {
+        return Err(Error::LeaseLost {
+            destination: name.to_owned(),
+        });
+    };
+    let id = call.id;
+    ensure_leased(&Identity { id, destination, name }, rings, token)
+}
+
 /// Records the answer of an attempt. The same answer once more is nothing new.
-pub fn finish(call: Call, response: Option<&str>) -> Result<()> {
-    tell(call, CallEvent::Finished, response)
+pub fn finish(call: Call, response: Option<&JsonText>) -> Result<()> {
+    let body = response.map(|json| (json.as_str(), json.datum()));
+    tell(call, CallEvent::Finished, body)
 }
 
 /// Records that an attempt had no effect, or that the other side refused for good.
 pub fn fail(call: Call, error: &str, retryable: bool) -> Result<()> {
     let event = if retryable { CallEvent::TakenBack } else { CallEvent::Refused };
-    tell(call, event, Some(&error_to_json(error)))
+    let json = error_to_json(error);
+    let body = jsonb_datum(&json)?.map(|datum| (json.as_str(), datum));
+    tell(call, event, body)
 }
 
-/// Tells what became of an attempt. `body` is JSON.
-fn tell(call: Call, event: CallEvent, body: Option<&str>) -> Result<()> {
+/// Tells what became of an attempt. `body` is a `jsonb`, with its text.
+fn tell(call: Call, event: CallEvent, body: Option<(&str, pg_sys::Datum)>) -> Result<()> {
     call.check()?;
     let rings = ring::enter()?.of_calls();
     let not_begun = || Error::CallNotBegun {
@@ -109,21 +128,19 @@ fn tell(call: Call, event: CallEvent, body: Option<&str>) -> Result<()> {
     let known = find(call.destination)?.ok_or_else(not_begun)?;
     let tables = Tables::open(&known, &rings);
     let mut book = Book::new(&tables, &known, call);
-    let body_datum = body.map(jsonb_datum).transpose()?.flatten();
     loop {
         let page = book.read();
         // Whoever does not know whether the commit came through tells it again.
-        if page
-            .last()
-            .is_some_and(|last| last.event == event && last.body_text().as_deref() == body)
-        {
+        if page.last().is_some_and(|last| {
+            last.event == event && last.body_text().as_ref().map(JsonText::as_str) == body.map(|(text, _)| text)
+        }) {
             return Ok(());
         }
         match page.attempts.state() {
             CallState::New => return Err(not_begun()),
             CallState::Unknown => {
                 let digest = page.first_digest().flatten();
-                if book.add(&page, event, clock(), digest, body_datum) {
+                if book.add(&page, event, clock(), digest, body.map(|(_, datum)| datum)) {
                     return Ok(());
                 }
             }
@@ -139,5 +156,5 @@ fn tell(call: Call, event: CallEvent, body: Option<&str>) -> Result<()> {
 
 fn error(page: &Page, asked_for: bool) -> Option<String> {
     let last = page.last().filter(|_| asked_for)?;
-    last.body_text().as_deref().map(error_from_json)
+    last.body_text().map(|body| error_from_json(body.as_str()))
 }

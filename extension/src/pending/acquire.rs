@@ -8,6 +8,7 @@ use super::row::{LeaseState, Leased, NewRow, State, column, errors};
 use super::tables;
 use crate::destination::{Interned, intern};
 use crate::errors::{Error, Result};
+use crate::pause::pause_point;
 use crate::pg::{self, Appender, Found, Hold, Inserted, Inserter, Lookup, Table};
 use crate::ring;
 use idem_core::{Failure, MessageId, is_final, last_failure, note_failure};
@@ -152,6 +153,7 @@ fn next_lease(identity: &Identity, inbox: &Inbox, row: &mut Lookup, table: pg_sy
         attempt,
         errors: Some(&errors),
     };
+    pause_point("acquire: before update");
     Appender::open(table).replace(row, &leased.apply(row.row())?);
     let lease = Lease {
         token,

@@ -5,10 +5,11 @@ use super::complete::complete;
 use super::lease;
 use super::receive::{Message, receive};
 use crate::claim::{text_id, uuid_id};
+use crate::effects::parse;
 use crate::errors::{Error, given, invalid};
 use crate::pg::ensure_writable;
 use crate::sql_types::{CompositeDatum, JsonText};
-use idem_core::{JSON, MessageId, OCTETS, check_len, limits, parse_effects, traceparent};
+use idem_core::{JSON, MessageId, OCTETS, check_len, limits, traceparent};
 use pgrx::datum::Interval;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
@@ -114,7 +115,7 @@ fn complete_lease(id: MessageId, destination: Option<&str>, token: Option<i64>, 
     let destination = given(destination, "destination")?;
     let token = given(token, "token")?;
     let effects = given(effects, "effects")?;
-    let effects = parse_effects(effects.as_str()).map_err(Error::from)?;
+    let effects = parse(&effects)?;
     ensure_writable(c"idem_complete()");
     Ok(complete(id, destination, token, &effects)?
         .into_iter()

@@ -8,8 +8,8 @@ use crate::claim::{Outcome, claim_leased};
 use crate::destination::find;
 use crate::effects::record;
 use crate::errors::{Error, Result};
-use crate::pg::{Hold, Lookup};
-use crate::ring;
+use crate::pg::{self, Hold, Lookup};
+use crate::ring::{self, Rings};
 use idem_core::{EffectSpec, MessageId};
 use uuid::Uuid;
 
@@ -34,7 +34,7 @@ pub fn complete(id: MessageId, name: &str, token: i64, effects: &[EffectSpec]) -
     // A claim in progress has come after the lease ran out, and will wait for the row that is held here: waiting for it
     // would be a deadlock.
     match claim_leased(id, name)? {
-        Outcome::Claimed => (),
+        Outcome::Claimed { .. } => (),
         Outcome::InProgress => {
             return Err(Error::ClaimInProgress {
                 destination: name.to_owned(),
@@ -44,4 +44,22 @@ pub fn complete(id: MessageId, name: &str, token: i64, effects: &[EffectSpec]) -
     }
     delete_pending(&mut row);
     record(id, name, effects)
+}
+
+/// 55000 unless this token holds the lease now. Until the end of the transaction no other lease on the message begins.
+pub fn ensure_leased(identity: &Identity, rings: &Rings, token: i64) -> Result<()> {
+    let lost = || Error::LeaseLost {
+        destination: identity.name.to_owned(),
+    };
+    let table = tables::current(rings)?;
+    let mut row = Lookup::new(&table, 2);
+    if row.hold(&mut identity.keys(), true) != Hold::Held {
+        return Err(lost());
+    }
+    identity.check_pending(&row)?;
+    let state = State::read(&row);
+    if state.lease == LeaseState::Leased && state.token == token && state.due_at > pg::clock() {
+        return Ok(());
+    }
+    Err(lost())
 }

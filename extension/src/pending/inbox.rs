@@ -45,11 +45,12 @@ impl Inbox {
     pub fn look(&self, identity: &Identity) -> Result<Seen> {
         let mut keys = identity.keys();
         for slice in &self.0 {
-            let mut lookup = Lookup::new(slice, 2);
+            let mut lookup = Lookup::insert_only(slice, 2);
             match lookup.find(&mut keys) {
                 Found::Nothing => (),
                 Found::Row => {
                     check_claim(&lookup, &identity.id, identity.name)?;
+                    lookup.rely();
                     return Ok(Seen::Claimed);
                 }
                 Found::InProgress { xid, speculative_token } => return Ok(Seen::InProgress { xid, speculative_token }),

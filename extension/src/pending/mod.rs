@@ -29,4 +29,5 @@ pub mod tables;
 pub mod wait;
 
 pub use check::{PendingCheck, Standing};
+pub use complete::ensure_leased;
 pub use identity::Identity;

@@ -37,8 +37,7 @@ pub fn max_attempts(destination: &Destination) -> Result<i32> {
         );
         key
     };
-    policy.seek(&mut key);
-    if !policy.next_settled() {
+    if !policy.find_settled(&mut key) {
         return Ok(MAX_ATTEMPTS);
     }
     Ok(policy.column(2).map_or(MAX_ATTEMPTS, |d| d.value() as i32))

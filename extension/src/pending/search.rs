@@ -7,9 +7,9 @@
 use super::due::{Due, DueIndex, KeyHead, KeyIndex};
 use super::row::LeaseState;
 use super::scan_start::{self, BEGINNING};
-use super::tables::index_of;
+use super::tables::{IndexKind, by_index};
 use crate::errors::Result;
-use crate::pg::{Latest, Table, Walk};
+use crate::pg::{Latest, Walk};
 use pgrx::pg_sys;
 
 /// What the search is about.
@@ -63,8 +63,8 @@ impl Search {
     /// Calls `visit` for each message that can go, until it has taken enough.
     pub fn run(&self, visit: &mut dyn FnMut(&Due, &mut Walk) -> Result<Visit>) -> Result<Found> {
         let snapshot = Latest::take();
-        let due_table = Table::with_index(self.table, index_of(self.table, c"due")?, false);
-        let key_table = Table::with_index(self.table, index_of(self.table, c"order")?, false);
+        let due_table = by_index(self.table, IndexKind::Due)?;
+        let key_table = by_index(self.table, IndexKind::Order)?;
         let mut run = Run {
             search: self,
             due: DueIndex::new(&due_table, &snapshot, self.destination),

@@ -7,7 +7,6 @@ use crate::ring::{self, Rings};
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
-use std::ffi::{CStr, CString};
 
 /// The current table, open and locked for writing. No rotation happens while the lock is held, because a rotation locks both
 /// tables ACCESS EXCLUSIVE. The lock goes when the table is dropped, unless the caller keeps it.
@@ -32,18 +31,25 @@ pub fn current(rings: &Rings) -> Result<Table> {
     Ok(table)
 }
 
-/// An index of a table of pending messages. The caller has locked the table.
-pub fn index_of(table: pg_sys::Oid, kind: &CStr) -> Result<pg_sys::Oid> {
-    let index = |number: &str| {
-        let name = CString::new(format!("pending_{number}_{}", kind.to_string_lossy())).ok()?;
-        pg::relation_oid(&name)
+/// A table of pending messages by one of its other indexes, to look. The caller has locked the table.
+pub fn by_index(table: pg_sys::Oid, kind: IndexKind) -> Result<Table> {
+    let is_first = pg::relation_oid(c"pending_0") == Some(table);
+    let index = match (is_first, kind) {
+        (true, IndexKind::Due) => c"pending_0_due",
+        (true, IndexKind::Order) => c"pending_0_order",
+        (false, IndexKind::Due) => c"pending_1_due",
+        (false, IndexKind::Order) => c"pending_1_order",
     };
-    let number = if pg::relation_oid(c"pending_0") == Some(table) {
-        "0"
-    } else {
-        "1"
-    };
-    index(number).ok_or(Error::NotInstalled)
+    Table::with_index(table, index, false).ok_or(Error::NotInstalled)
+}
+
+/// The indexes beside the primary key.
+#[derive(Debug, Clone, Copy)]
+pub enum IndexKind {
+    /// On (destination, due_at, seq).
+    Due,
+    /// On (destination, order_key, state, seq).
+    Order,
 }
 
 /// For functions in SQL: the number of the current table, locked for writing to the end of the transaction.

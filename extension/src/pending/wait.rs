@@ -5,7 +5,7 @@ use super::search::{Search, Visit};
 use super::{due, lease, tables};
 use crate::destination::find;
 use crate::errors::{Error, Result, given};
-use crate::pg::{self, Found, Latest, Lookup, Table, wait_a_moment};
+use crate::pg::{self, Found, Latest, Lookup, wait_a_moment};
 use crate::ring;
 use crate::wake::{MESSAGES, Place, deadline, left_ms};
 use pgrx::pg_sys;
@@ -116,7 +116,7 @@ fn look(name: &str) -> Result<Look> {
 /// In how many milliseconds the first message becomes due that is not due yet.
 fn next_due(table: pg_sys::Oid, destination: i32, here: pg_sys::TimestampTz) -> Result<Option<i64>> {
     let snapshot = Latest::take();
-    let table = Table::with_index(table, tables::index_of(table, c"due")?, false);
+    let table = tables::by_index(table, tables::IndexKind::Due)?;
     let mut messages = due::DueIndex::new(&table, &snapshot, destination);
     messages.seek(here.saturating_add(1), i64::MAX - 1);
     Ok(messages

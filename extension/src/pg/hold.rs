@@ -2,6 +2,7 @@
 //! (as the apply worker of logical replication does, `execReplication.c`).
 
 use super::{Found, Lookup, wait_for};
+use crate::pause::pause_point;
 use pgrx::pg_sys;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 
@@ -22,17 +23,19 @@ impl Lookup<'_> {
             match self.find(keys) {
                 Found::Nothing => return Hold::Nothing,
                 Found::InProgress { .. } if !wait => return Hold::Busy,
-                Found::InProgress { xid, speculative_token } => {
-                    // Lets go of the pages before it sleeps.
-                    self.seek(keys);
-                    wait_for(xid, speculative_token);
+                Found::InProgress { xid, speculative_token } => wait_for(xid, speculative_token),
+                Found::Row => {
+                    pause_point("hold: before lock");
+                    match self.lock_found(wait) {
+                        pg_sys::TM_Result::TM_Ok => {
+                            self.unpin(Found::Row);
+                            return Hold::Held;
+                        }
+                        pg_sys::TM_Result::TM_WouldBlock => return Hold::Busy,
+                        // Changed since it was found: look again.
+                        _ => (),
+                    }
                 }
-                Found::Row => match self.lock_found(wait) {
-                    pg_sys::TM_Result::TM_Ok => return Hold::Held,
-                    pg_sys::TM_Result::TM_WouldBlock => return Hold::Busy,
-                    // Changed since it was found: look again.
-                    _ => (),
-                },
             }
             pgrx::check_for_interrupts!();
         }

@@ -1,9 +1,12 @@
 //! Inserts without the executor: no plan, no search_path, no privileges of the caller.
 
+use super::scratch::within;
 use super::{Table, raise};
+use crate::pause::pause_point;
 use pgrx::PgSqlErrorCode;
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
+use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 
 /// Inserts a row unless its unique key is taken, by the speculative protocol of ON CONFLICT: `false` when somebody came
 /// first (look again). The table's other indexes must have nothing to say about conflicts but errors.
@@ -29,6 +32,8 @@ pub struct Inserter<'t> {
     /// Both are made for the first insert: a duplicate comes to none. Null until then.
     slot: *mut pg_sys::TupleTableSlot,
     info: *mut pg_sys::IndexInfo,
+    /// That of the caller of `new`.
+    context: pg_sys::MemoryContext,
 }
 
 impl<'t> Inserter<'t> {
@@ -37,6 +42,8 @@ impl<'t> Inserter<'t> {
             table,
             slot: std::ptr::null_mut(),
             info: std::ptr::null_mut(),
+            // SAFETY: reads a variable of the backend.
+            context: unsafe { pg_sys::CurrentMemoryContext },
         }
     }
 
@@ -44,10 +51,12 @@ impl<'t> Inserter<'t> {
         if self.slot.is_null() {
             let heap = self.table.heap;
             // SAFETY: table and index are open for as long as 't.
-            unsafe {
-                self.slot = pg_sys::MakeSingleTupleTableSlot((*heap).rd_att, pg_sys::table_slot_callbacks(heap));
-                self.info = pg_sys::BuildIndexInfo(self.table.index);
-            }
+            (self.slot, self.info) = within(self.context, || unsafe {
+                (
+                    pg_sys::MakeSingleTupleTableSlot((*heap).rd_att, pg_sys::table_slot_callbacks(heap)),
+                    pg_sys::BuildIndexInfo(self.table.index),
+                )
+            });
         }
     }
 
@@ -60,7 +69,7 @@ impl<'t> Inserter<'t> {
     /// agree: then it was never there, and whoever waits for it is not kept waiting. `agree` must neither wait nor write.
     pub fn insert_if<E>(&mut self, values: &[Option<Datum>], agree: impl FnOnce() -> Result<bool, E>) -> Result<Inserted, E> {
         self.set_up();
-        let Inserter { table, slot, info } = *self;
+        let Inserter { table, slot, info, .. } = *self;
         let heap = table.heap;
         // SAFETY: the slot has the table's columns, which the caller's values match. The calls and their order are those
         // of ExecInsert with ON CONFLICT; an error in between leaves a dead tuple of an aborted transaction.
@@ -75,10 +84,13 @@ impl<'t> Inserter<'t> {
                 return Ok(Inserted::Taken);
             };
             let token = pg_sys::SpeculativeInsertionLockAcquire(xid);
-            insert(heap, slot, command, 0, std::ptr::null_mut(), token);
+            pg_guard_ffi_boundary(|| insert(heap, slot, command, 0, std::ptr::null_mut(), token));
+            pause_point("insert: before index");
             let unique = index_insert(table.index, slot, heap, info, pg_sys::IndexUniqueCheck::UNIQUE_CHECK_PARTIAL);
+            pause_point("insert: before complete");
             let agreed = if unique { agree() } else { Ok(false) };
-            complete(heap, slot, token, matches!(agreed, Ok(true)));
+            let succeeded = matches!(agreed, Ok(true));
+            pg_guard_ffi_boundary(|| complete(heap, slot, token, succeeded));
             pg_sys::SpeculativeInsertionLockRelease(xid);
             if agreed? {
                 self.insert_other_indexes();

@@ -1,9 +1,19 @@
 //! Look-ups through an index with a dirty snapshot: they see what is committed now and what is being inserted now,
 //! whatever the isolation level (as the apply worker of logical replication does, `execReplication.c`).
+//!
+//! A dirty scan can miss a row that another transaction updates: the old version is dead when the scan looks at it, and
+//! the index entry of the new version came after the scan copied the index page. A scan that met a version which it could
+//! not see, and found nothing else, is repeated with a snapshot of that moment: it sees one version of every row.
+//!
+//! After `find` and its variants a look-up has no page pinned, so the caller may wait for another transaction.
 
 use super::Table;
+use super::scratch::within;
+use crate::pause::pause_point;
+use crate::settings::WAIT_FOR_FLUSH;
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
+use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 
 /// What stands under a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,45 +36,76 @@ pub struct Lookup<'t> {
     // Boxed: the scan keeps a pointer to it.
     snapshot: Box<pg_sys::SnapshotData>,
     pub(super) table: &'t Table,
+    /// That of the caller of `new`: what scan and slot allocate in passing lives as long as the look-up.
+    context: pg_sys::MemoryContext,
+    columns: i32,
+    rows_are_updated: bool,
+    /// Since the last `seek` the index named a version that could not be seen.
+    met_invisible: bool,
 }
 
 impl<'t> Lookup<'t> {
     /// Prepares look-ups by the first `columns` columns of the index.
     pub fn new(table: &'t Table, columns: i32) -> Self {
+        Self::over(table, columns, true)
+    }
+
+    /// The same in a table whose rows are inserted and deleted, and never updated: a version that cannot be seen there has
+    /// no successor to look for.
+    pub fn insert_only(table: &'t Table, columns: i32) -> Self {
+        Self::over(table, columns, false)
+    }
+
+    fn over(table: &'t Table, columns: i32, rows_are_updated: bool) -> Self {
         // SAFETY: an all-zero SnapshotData is what InitDirtySnapshot starts from.
         let mut snapshot: Box<pg_sys::SnapshotData> = Box::new(unsafe { std::mem::zeroed() });
         snapshot.snapshot_type = pg_sys::SnapshotType::SNAPSHOT_DIRTY;
-        // SAFETY: table is open for as long as 't; the snapshot is boxed and dropped after the scan.
-        unsafe {
-            #[cfg(not(feature = "pg18"))]
-            let scan = pg_sys::index_beginscan(table.heap, table.index, &mut *snapshot, columns, 0);
-            #[cfg(feature = "pg18")]
-            let scan = pg_sys::index_beginscan(table.heap, table.index, &mut *snapshot, std::ptr::null_mut(), columns, 0);
-            Lookup {
-                scan,
-                slot: std::ptr::null_mut(),
-                snapshot,
-                table,
-            }
+        Lookup {
+            scan: begin_scan(table, &mut *snapshot, columns),
+            slot: std::ptr::null_mut(),
+            snapshot,
+            table,
+            // SAFETY: reads a variable of the backend.
+            context: unsafe { pg_sys::CurrentMemoryContext },
+            columns,
+            rows_are_updated,
+            met_invisible: false,
         }
     }
 
     /// Starts over with these keys; `next` gives what stands there.
     pub fn seek(&mut self, keys: &mut [pg_sys::ScanKeyData]) {
+        self.met_invisible = false;
+        self.clear();
         // SAFETY: the scan is open; index_rescan copies the keys.
-        unsafe {
-            if !self.slot.is_null() {
-                pg_sys::ExecClearTuple(self.slot);
-            }
+        within(self.context, || unsafe {
             pg_sys::index_rescan(self.scan, keys.as_mut_ptr(), keys.len() as i32, std::ptr::null_mut(), 0);
-        }
+        });
     }
 
-    /// The next row or row in the making under the keys.
+    /// The next row or row in the making under the keys. Its pages stay pinned: `seek` before waiting.
     pub fn next(&mut self) -> Found {
-        if !self.fetch_next() {
-            return Found::Nothing;
+        if self.fetch_next(self.scan, pg_sys::ScanDirection::ForwardScanDirection) {
+            return self.fetched();
         }
+        self.clear();
+        Found::Nothing
+    }
+
+    /// The last row of the index, or row in the making. The look-up is one by no column.
+    pub fn last(&mut self) -> Found {
+        self.seek(&mut []);
+        let found = if self.fetch_next(self.scan, pg_sys::ScanDirection::BackwardScanDirection) {
+            self.fetched()
+        } else {
+            Found::Nothing
+        };
+        self.unpin(found);
+        found
+    }
+
+    /// What the dirty snapshot said of the row in the slot.
+    fn fetched(&self) -> Found {
         if self.snapshot.xmin != pg_sys::InvalidTransactionId {
             return Found::InProgress {
                 xid: self.snapshot.xmin,
@@ -81,29 +122,91 @@ impl<'t> Lookup<'t> {
     }
 
     /// What index_getnext_slot does, with a slot only for those who need one.
-    fn fetch_next(&mut self) -> bool {
-        let forward = pg_sys::ScanDirection::ForwardScanDirection;
-        // SAFETY: seek has been called; the slot is of the table's kind. A row that several index entries lead to is
+    fn fetch_next(&mut self, scan: pg_sys::IndexScanDesc, direction: pg_sys::ScanDirection::Type) -> bool {
+        // SAFETY: the scan has its keys; the slot is of the table's kind. A row that several index entries lead to is
         // fetched for the first alone: xs_heap_continue asks for more of the same chain.
-        unsafe {
+        within(self.context, || unsafe {
             loop {
-                if !(*self.scan).xs_heap_continue && pg_sys::index_getnext_tid(self.scan, forward).is_null() {
+                if !(*scan).xs_heap_continue && pg_sys::index_getnext_tid(scan, direction).is_null() {
                     return false;
                 }
+                pause_point("lookup: before heap fetch");
                 if self.slot.is_null() {
                     self.slot = pg_sys::table_slot_create(self.table.heap, std::ptr::null_mut());
                 }
-                if pg_sys::index_fetch_heap(self.scan, self.slot) {
+                if pg_sys::index_fetch_heap(scan, self.slot) {
                     return true;
                 }
+                self.met_invisible = true;
             }
-        }
+        })
     }
 
     /// The only row under a unique key.
     pub fn find(&mut self, keys: &mut [pg_sys::ScanKeyData]) -> Found {
+        self.find_by(keys, Self::next)
+    }
+
+    /// Whether a row is there now under a unique key, passing over one that another transaction is inserting.
+    pub fn find_settled(&mut self, keys: &mut [pg_sys::ScanKeyData]) -> bool {
+        let next_settled = |lookup: &mut Self| if lookup.next_settled() { Found::Row } else { Found::Nothing };
+        self.find_by(keys, next_settled) != Found::Nothing
+    }
+
+    /// The row under the keys that this transaction has inserted. The entry of another one that is inserting the same key,
+    /// and will find that it cannot, may stand before it.
+    pub fn find_mine(&mut self, keys: &mut [pg_sys::ScanKeyData]) -> bool {
         self.seek(keys);
-        self.next()
+        loop {
+            let found = self.next();
+            if found == Found::Nothing || found == Found::Row && self.is_mine() {
+                self.unpin(found);
+                return found == Found::Row;
+            }
+        }
+    }
+
+    fn find_by(&mut self, keys: &mut [pg_sys::ScanKeyData], next: impl Fn(&mut Self) -> Found) -> Found {
+        loop {
+            self.seek(keys);
+            let mut found = next(self);
+            if found == Found::Nothing && self.met_invisible && self.rows_are_updated {
+                let Some(latest) = self.find_latest(keys) else {
+                    pgrx::check_for_interrupts!();
+                    continue;
+                };
+                found = latest;
+            }
+            self.unpin(found);
+            return found;
+        }
+    }
+
+    /// The only row under the keys by a snapshot of now, and what the dirty snapshot says of it; `None` when it was changed
+    /// again in between.
+    fn find_latest(&mut self, keys: &mut [pg_sys::ScanKeyData]) -> Option<Found> {
+        // SAFETY: the snapshot is registered as long as the scan lasts. A fetched row is in a pinned buffer, as
+        // tuple_satisfies_snapshot requires; the boundary turns its errors into unwinding.
+        unsafe {
+            let latest = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
+            let scan = begin_scan(self.table, latest, self.columns);
+            pg_sys::index_rescan(scan, keys.as_mut_ptr(), keys.len() as i32, std::ptr::null_mut(), 0);
+            let found = if self.fetch_next(scan, pg_sys::ScanDirection::ForwardScanDirection) {
+                let satisfies = (*self.table.heap)
+                    .rd_tableam
+                    .as_ref()
+                    .and_then(|am| am.tuple_satisfies_snapshot);
+                let dirty: pg_sys::Snapshot = &mut *self.snapshot;
+                let is_there =
+                    satisfies.is_some_and(|satisfies| pg_guard_ffi_boundary(|| satisfies(self.table.heap, self.slot, dirty)));
+                is_there.then(|| self.fetched())
+            } else {
+                Some(Found::Nothing)
+            };
+            pg_sys::index_endscan(scan);
+            pg_sys::UnregisterSnapshot(latest);
+            found
+        }
     }
 
     /// The next row that is there now, passing over those that others are inserting. A row that another transaction is
@@ -113,7 +216,7 @@ impl<'t> Lookup<'t> {
             match self.next() {
                 Found::Nothing => return false,
                 Found::Row => return true,
-                Found::InProgress { .. } if self.snapshot.xmin == pg_sys::InvalidTransactionId => return true,
+                Found::InProgress { .. } if self.is_there() => return true,
                 Found::InProgress { .. } => (),
             }
         }
@@ -123,6 +226,31 @@ impl<'t> Lookup<'t> {
     /// it is being inserted.
     pub fn is_there(&self) -> bool {
         self.snapshot.xmin == pg_sys::InvalidTransactionId
+    }
+
+    /// Lets go of the pages: the row becomes a copy.
+    pub(super) fn unpin(&mut self, found: Found) {
+        if found == Found::Nothing {
+            return self.clear();
+        }
+        // SAFETY: the slot holds a row; the scan is open and keeps its keys.
+        within(self.context, || unsafe {
+            pg_sys::ExecMaterializeSlot(self.slot);
+            pg_sys::index_rescan(
+                self.scan,
+                std::ptr::null_mut(),
+                (*self.scan).numberOfKeys,
+                std::ptr::null_mut(),
+                0,
+            );
+        });
+    }
+
+    fn clear(&mut self) {
+        if !self.slot.is_null() {
+            // SAFETY: the slot was made by this look-up.
+            unsafe { pg_sys::ExecClearTuple(self.slot) };
+        }
     }
 
     /// A column of the found row, counted from 1; `None` is NULL. A by-reference datum lives until the next look-up.
@@ -145,16 +273,35 @@ impl<'t> Lookup<'t> {
         unsafe { super::insert::copy_of(self.slot) }
     }
 
+    /// The found row, until the next look-up.
+    fn tuple(&self) -> pg_sys::HeapTuple {
+        // SAFETY: a row was found, so the slot holds a heap tuple.
+        unsafe { pg_sys::ExecFetchSlotHeapTuple(self.slot, false, std::ptr::null_mut()) }
+    }
+
     /// Whether this transaction inserted the found row.
     pub fn is_mine(&self) -> bool {
-        // SAFETY: a row was found; heap slots know their xmin.
+        // SAFETY: the header of a heap tuple begins with its xmin.
+        unsafe { pg_sys::TransactionIdIsCurrentTransactionId((*(*self.tuple()).t_data).t_choice.t_heap.t_xmin) }
+    }
+
+    /// The caller relies on the found row. With `idem.wait_for_flush` this waits until the commit that inserted it is on disk:
+    /// a commit with synchronous_commit = off is visible before.
+    pub fn rely(&self) {
+        if !WAIT_FOR_FLUSH.get() {
+            return;
+        }
+        const FROZEN: u16 = (pg_sys::HEAP_XMIN_COMMITTED | pg_sys::HEAP_XMIN_INVALID) as u16;
+        // SAFETY: the header of a heap tuple; its xmin is as new as the oldest that has a state, unless it is frozen.
         unsafe {
-            let mut isnull = false;
-            let Some(getsysattr) = (*(*self.slot).tts_ops).getsysattr else {
-                return false;
-            };
-            let xmin = getsysattr(self.slot, pg_sys::MinTransactionIdAttributeNumber, &mut isnull);
-            pg_sys::TransactionIdIsCurrentTransactionId(pg_sys::TransactionId::from(xmin.value() as u32))
+            let header = (*self.tuple()).t_data;
+            if (*header).t_infomask & FROZEN == FROZEN || pg_sys::RecoveryInProgress() || self.is_mine() {
+                return;
+            }
+            let commit = pg_sys::TransactionIdGetCommitLSN((*header).t_choice.t_heap.t_xmin);
+            if commit != 0 && pg_sys::XLogNeedsFlush(commit) {
+                pg_sys::XLogFlush(commit);
+            }
         }
     }
 
@@ -172,12 +319,22 @@ impl<'t> Lookup<'t> {
     }
 }
 
+fn begin_scan(table: &Table, snapshot: pg_sys::Snapshot, columns: i32) -> pg_sys::IndexScanDesc {
+    // SAFETY: table and index are open; the caller keeps the snapshot until it ends the scan.
+    unsafe {
+        #[cfg(not(feature = "pg18"))]
+        return pg_sys::index_beginscan(table.heap, table.index, snapshot, columns, 0);
+        #[cfg(feature = "pg18")]
+        return pg_sys::index_beginscan(table.heap, table.index, snapshot, std::ptr::null_mut(), columns, 0);
+    }
+}
+
 impl Drop for Lookup<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             return;
         }
-        // SAFETY: the scan and the slot were made in new and are used by nobody else.
+        // SAFETY: the scan and the slot were made by this look-up and are used by nobody else.
         unsafe {
             pg_sys::index_endscan(self.scan);
             if !self.slot.is_null() {

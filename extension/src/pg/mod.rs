@@ -5,6 +5,7 @@ mod fence;
 mod hold;
 mod insert;
 mod lookup;
+mod scratch;
 mod table;
 mod unbound;
 mod walk;
@@ -14,6 +15,7 @@ pub use fence::{Lockers, wait_a_moment};
 pub use hold::Hold;
 pub use insert::{Inserted, Inserter, insert_unique};
 pub use lookup::{Found, Lookup};
+pub use scratch::Scratch;
 pub use table::Table;
 pub use unbound::next_value;
 pub use walk::{Latest, Walk, condition, null_condition};
@@ -54,6 +56,20 @@ fn raise(code: PgSqlErrorCode, message: String, hint: &'static str) {
     ErrorReport::new(code, message, "idem")
         .set_hint(hint)
         .report(PgLogLevel::ERROR);
+}
+
+/// Does what only one backend at a time may do with a relation. `work` must not wait for another transaction.
+pub fn one_at_a_time<T>(relation: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
+    /// Apart from the locks of commands, which name the object as a whole.
+    const PART: u16 = 1;
+    let lock = pg_sys::ExclusiveLock as pg_sys::LOCKMODE;
+    // SAFETY: any object can be locked; after an error the end of the transaction unlocks it.
+    unsafe {
+        pg_sys::LockDatabaseObject(pg_sys::RelationRelationId, relation, PART, lock);
+        let result = work();
+        pg_sys::UnlockDatabaseObject(pg_sys::RelationRelationId, relation, PART, lock);
+        result
+    }
 }
 
 /// The OID of a relation of schema idem; `None` when there is no such relation.

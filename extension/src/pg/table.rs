@@ -1,7 +1,9 @@
 //! An open table with one of its unique indexes.
 
+use crate::pause::pause_point;
 use pgrx::pg_sys;
 use std::cell::Cell;
+use std::ffi::CStr;
 
 /// A table and an index of it, open. Dropping it closes both; the index lock always goes, the table lock goes unless the
 /// table was opened for writing. (An error leaves both to the resource owner, as in any C function.)
@@ -17,12 +19,12 @@ impl Table {
     /// Opens the table and its primary key to look something up. The locks go when it is dropped: before PostgreSQL 18
     /// a backend has 16 cheap lock slots, and the business transaction needs them.
     pub fn for_reading(table: pg_sys::Oid) -> Self {
-        Self::open(table, None, pg_sys::AccessShareLock as pg_sys::LOCKMODE)
+        Self::by_primary_key(table, pg_sys::AccessShareLock as pg_sys::LOCKMODE)
     }
 
     /// Opens the table and its primary key to insert. The table stays locked to the end of the transaction.
     pub fn for_writing(table: pg_sys::Oid) -> Self {
-        Self::open(table, None, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE)
+        Self::by_primary_key(table, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE)
     }
 
     /// The same, but the lock goes when the table is dropped, unless [`Table::keep_lock`] was called.
@@ -37,28 +39,44 @@ impl Table {
         self.keeps_lock.set(true);
     }
 
-    /// The same with an index of one's choice.
-    pub fn with_index(table: pg_sys::Oid, index: pg_sys::Oid, for_writing: bool) -> Self {
+    /// The same with the index of that name; `None` when there is none.
+    pub fn with_index(table: pg_sys::Oid, index: &CStr, for_writing: bool) -> Option<Self> {
         let lock = if for_writing {
             pg_sys::RowExclusiveLock
         } else {
             pg_sys::AccessShareLock
         };
-        Self::open(table, Some(index), lock as pg_sys::LOCKMODE)
-    }
-
-    fn open(table: pg_sys::Oid, index: Option<pg_sys::Oid>, lock: pg_sys::LOCKMODE) -> Self {
-        // SAFETY: table_open and index_open raise unless the OIDs name a table and an index. The primary key is asked
-        // for each time, because REINDEX CONCURRENTLY changes its OID; the relcache has it at hand.
+        let lock = lock as pg_sys::LOCKMODE;
+        pause_point("table: before lock");
+        // REINDEX CONCURRENTLY gives an index another OID, and drops the old one when no lock on the table
+        // is held any longer: the name is looked up under the lock.
+        // SAFETY: table_open and index_open raise unless the OIDs name a table and an index.
         unsafe {
             let heap = pg_sys::table_open(table, lock);
-            let index = pg_sys::index_open(index.unwrap_or_else(|| primary_key(heap)), lock);
-            Table {
-                heap,
-                index,
-                lock,
-                keeps_lock: Cell::new(lock != pg_sys::AccessShareLock as pg_sys::LOCKMODE),
-            }
+            let Some(index) = super::relation_oid(index) else {
+                pg_sys::table_close(heap, lock);
+                return None;
+            };
+            let index = pg_sys::index_open(index, lock);
+            Some(Self::opened(heap, index, lock))
+        }
+    }
+
+    fn by_primary_key(table: pg_sys::Oid, lock: pg_sys::LOCKMODE) -> Self {
+        // SAFETY: as in with_index.
+        unsafe {
+            let heap = pg_sys::table_open(table, lock);
+            let index = pg_sys::index_open(primary_key(heap), lock);
+            Self::opened(heap, index, lock)
+        }
+    }
+
+    fn opened(heap: pg_sys::Relation, index: pg_sys::Relation, lock: pg_sys::LOCKMODE) -> Self {
+        Table {
+            heap,
+            index,
+            lock,
+            keeps_lock: Cell::new(lock != pg_sys::AccessShareLock as pg_sys::LOCKMODE),
         }
     }
 

@@ -2,4 +2,7 @@
 //!
 //! They need the extension that `cargo xtask test races` builds with the feature `pause-points`.
 
+mod claims;
 mod pause_points;
+mod reindex;
+mod updated_rows;

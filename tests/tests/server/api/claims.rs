@@ -142,7 +142,7 @@ async fn another_fingerprint_is_a_mismatch() -> Result<()> {
     };
     assert_eq!(
         session
-            .text("SELECT outcome, handled_at = now() FROM idem_claim('m1', 'orders', fingerprint => '\\x01')")
+            .text("SELECT outcome, handled_at BETWEEN now() AND clock_timestamp() FROM idem_claim('m1', 'orders', fingerprint => '\\x01')")
             .await?,
         "claimed|t"
     );

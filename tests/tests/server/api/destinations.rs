@@ -124,3 +124,105 @@ async fn i1_a_destination_that_was_rolled_back_is_remembered_by_nobody() -> Resu
     );
     Ok(())
 }
+
+/// Rolled back transactions use up no number, in one session or in several, with savepoints or without.
+#[tokio::test]
+async fn rolled_back_destinations_use_up_no_numbers() -> Result<()> {
+    let db = Database::with_idem("numbers").await?;
+    let (session, other) = (db.connect().await?, db.connect().await?);
+    for n in 0..300 {
+        session
+            .run(&format!("BEGIN; SELECT idem_try_claim('m', 'one {n}'); ROLLBACK"))
+            .await?;
+        other
+            .run(&format!(
+                "BEGIN; SAVEPOINT s; SELECT idem_try_claim('m', 'two {n}'); ROLLBACK TO s; COMMIT"
+            ))
+            .await?;
+    }
+    session.run("BEGIN; SELECT idem_try_claim('m', 'kept'); COMMIT").await?;
+    assert_eq!(session.text("SELECT id, name FROM idem.destination").await?, "1|kept");
+    Ok(())
+}
+
+/// Sessions that create destinations at the same time, and roll some back, neither fail nor share a number.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn destinations_created_at_once_have_numbers_of_their_own() -> Result<()> {
+    const SESSIONS: usize = 6;
+    const NAMES: usize = 100;
+    let db = Database::with_idem("at_once").await?;
+    let mut tasks = Vec::new();
+    for session_number in 0..SESSIONS {
+        let session = db.connect().await?;
+        tasks.push(tokio::spawn(async move {
+            for n in 0..NAMES {
+                let end = if n % 3 == 0 { "ROLLBACK" } else { "COMMIT" };
+                session
+                    .run(&format!(
+                        "BEGIN; SELECT idem_try_claim('m', 'name {session_number} {n}'); {end}"
+                    ))
+                    .await?;
+            }
+            anyhow::Ok(())
+        }));
+    }
+    for task in tasks {
+        task.await??;
+    }
+    let session = db.connect().await?;
+    let kept = SESSIONS * (0..NAMES).filter(|n| n % 3 != 0).count();
+    assert_eq!(
+        session
+            .text("SELECT count(*), count(DISTINCT id), max(id) <= 600 FROM idem.destination")
+            .await?,
+        format!("{kept}|{kept}|t")
+    );
+    assert_eq!(session.text("SELECT count(*) FROM idem.inbox").await?, kept.to_string());
+    Ok(())
+}
+
+/// A destination is removed when nothing refers to it, and every session forgets it.
+#[tokio::test]
+async fn destination_is_removed_when_nothing_refers_to_it() -> Result<()> {
+    let db = Database::with_idem("removed").await?;
+    let (session, other) = (db.connect().await?, db.connect().await?);
+    for (name, use_it) in [
+        ("claimed", "SELECT idem_try_claim('m', 'claimed')"),
+        ("leased", "SELECT idem_acquire('m', 'leased')"),
+        ("received", "SELECT idem_receive('m', 'received', '1'::jsonb)"),
+        ("called", "SELECT idem_begin_call('m', 'called', 'ask')"),
+        ("retried", "SELECT idem_configure_retries('retried', 3)"),
+        (
+            "effects",
+            r#"SELECT idem_try_record('m', 'effects', '{"topic": "t", "payload": 1}'), idem_forget('x', 'effects')"#,
+        ),
+    ] {
+        session.run(&format!("BEGIN; {use_it}; COMMIT")).await?;
+        let refusal = session.refused(&format!("SELECT idem_remove_destination('{name}')")).await?;
+        assert_eq!(refusal.sqlstate, "55000", "{refusal:?}");
+        assert!(!refusal.hint.is_empty() && refusal.detail.contains("idem."), "{refusal:?}");
+    }
+
+    assert_eq!(session.text("SELECT idem_remove_destination('unknown')").await?, "f");
+    session.run("SELECT idem_configure('unused', '30 minutes')").await?;
+    assert_eq!(other.text("SELECT idem_is_claimed('m', 'unused')").await?, "f");
+    let names = "SELECT idem.destination_count()";
+    assert_eq!(session.text(names).await?, "7");
+    assert_eq!(session.text("SELECT idem_remove_destination('unused')").await?, "t");
+    assert_eq!(session.text(names).await?, "6");
+    // Both sessions knew it in the ring short: what is claimed now goes where a new destination goes.
+    other.run("BEGIN; SELECT idem_try_claim('m', 'unused'); COMMIT").await?;
+    assert_eq!(
+        session
+            .text("SELECT ring FROM idem.inbox WHERE destination = 'unused'")
+            .await?,
+        "standard"
+    );
+    let health = "SELECT status FROM idem_health() WHERE check_name = 'destinations'";
+    assert_eq!(session.text(health).await?, "ok");
+    session
+        .run("INSERT INTO idem.destination (id, name) SELECT n, n FROM generate_series(1000, 101000) n")
+        .await?;
+    assert_eq!(session.text(health).await?, "warning");
+    Ok(())
+}

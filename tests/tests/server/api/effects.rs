@@ -262,3 +262,37 @@ async fn i3_large_payloads_come_back_whole() -> Result<()> {
     );
     Ok(())
 }
+
+/// I3: a message that was forgotten and claimed again in one round trip, with one `now()`, has the effects of its second
+/// execution alone.
+#[tokio::test]
+async fn i3_execution_after_idem_forget_has_its_own_effects() -> Result<()> {
+    let db = Database::with_idem("again").await?;
+    let session = db.connect().await?;
+    let record = |topic: &str| {
+        format!(r#"SELECT cardinality(idem_record_effects('m', 'orders', '[{{"topic": "{topic}", "payload": 1}}]'))"#)
+    };
+    let facts = "SELECT ordinal, topic FROM idem_effects('m', 'orders')";
+    session
+        .run(&format!(
+            "BEGIN; SELECT idem_try_claim('m', 'orders'); {first}; COMMIT;
+             BEGIN; SELECT idem_forget('m', 'orders'), idem_try_claim('m', 'orders'); {second}; {third}; COMMIT",
+            first = record("first"),
+            second = record("second"),
+            third = record("third"),
+        ))
+        .await?;
+    assert_eq!(session.text(facts).await?, "0|second\n1|third");
+
+    // What a savepoint takes back is no part of the execution that follows.
+    session
+        .run(&format!(
+            "BEGIN; SELECT idem_forget('m', 'orders'); SAVEPOINT s; SELECT idem_try_claim('m', 'orders'); {}; ROLLBACK TO s;
+             SELECT idem_try_claim('m', 'orders'); {}; COMMIT",
+            record("taken back"),
+            record("kept"),
+        ))
+        .await?;
+    assert_eq!(session.text(facts).await?, "0|kept");
+    Ok(())
+}

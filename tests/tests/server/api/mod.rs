@@ -6,5 +6,7 @@ mod counters;
 mod destinations;
 mod effects;
 mod locales;
+mod memory_limit;
 mod message_identity;
+mod resources;
 mod sends;

@@ -56,6 +56,8 @@ pub const CALLS: &[(&str, &[Argument])] = &[
     ("idem_requeue", DEAD),
     ("idem_discard", DEAD),
     ("idem_drop_relay", &[("name", "text", "'other'")]),
+    ("idem_remove_destination", &[("name", "text", "'unused'")]),
+    ("idem_begin_call", &[("token", "bigint", "NULL")]),
     (
         "idem_grant",
         &[("kind", "text", "'consumer'"), ("role", "regrole", "'postgres'")],
@@ -134,6 +136,7 @@ pub const NULL_IS_AN_ANSWER: &[(&str, &str)] = &[
     ("idem_send", "message_id"),
     ("idem_send", "content_type"),
     ("idem_begin_call", "request"),
+    ("idem_begin_call", "token"),
     ("idem_finish_call", "response"),
     ("idem_receive", "headers"),
     ("idem_receive", "key"),
@@ -181,6 +184,7 @@ pub const READ_COMMITTED_ONLY: &[&str] = &[
     "idem_discard",
     "idem_discard_all",
     "idem_hand_over",
+    "idem_remove_destination",
 ];
 
 /// An argument that is refused.
@@ -371,6 +375,9 @@ pub const BAD: &[Bad] = &[
     bad("any", "final_errors", "text[]", r"ARRAY['fine', 'not fine\']", "22023"),
     // set-up
     bad("any", "retention", "interval", "'0'", "22023"),
+    bad("idem_remove_destination", "name", "text", "''", "22023"),
+    bad("idem_remove_destination", "name", "text", "repeat('x', 256)", "22023"),
+    bad("idem_remove_destination", "name", "text", "'orders'", "55000"),
     bad("idem_set_retention", "ring", "text", "'outbox'", "22023"),
     bad("idem_grant", "kind", "text", "'superuser'", "22023"),
     // the other ends

@@ -143,3 +143,27 @@ async fn a_savepoint_takes_its_calls_back() -> Result<()> {
     assert_eq!(calls(&session, "m").await?, "charge|unknown|1|NULL|NULL");
     Ok(())
 }
+
+/// A process that lost its lease begins no call, so the holder of the lease is told `new`.
+#[tokio::test]
+async fn call_under_a_lost_lease_is_not_begun() -> Result<()> {
+    let db = Database::with_idem("fenced").await?;
+    let session = db.connect().await?;
+    let token = |lease: &str| format!("SELECT token FROM idem_acquire('m', 'orders', '{lease}')");
+    let begin = |token: &str| format!("SELECT state, attempt FROM idem_begin_call('m', 'orders', 'charge', token => {token})");
+    let lost = session.text(&token("1 millisecond")).await?;
+    until("the lease has ended", async || {
+        Ok(session.text("SELECT due_at < clock_timestamp() FROM idem.work_0").await? == "t")
+    })
+    .await?;
+    assert_eq!(session.refused(&begin(&lost)).await?.sqlstate, "55000", "the lease has ended");
+    let held = session.text(&token("1 hour")).await?;
+    assert_eq!(
+        session.refused(&begin(&lost)).await?.sqlstate,
+        "55000",
+        "another has the lease"
+    );
+    assert_eq!(session.text(&begin(&held)).await?, "new|1");
+    assert_eq!(session.text(&begin(&held)).await?, "unknown|2");
+    Ok(())
+}

@@ -1,6 +1,7 @@
-//! Life: dump and restore, reinstallation, workers that are killed, standbys, a server without the library preloaded.
+//! Life: dump and restore, crashes, reinstallation, workers that are killed, standbys, a server without the library preloaded.
 
 mod dump;
+mod flush;
 mod reinstall;
 mod standby;
 mod unloaded;

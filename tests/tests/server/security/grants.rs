@@ -69,6 +69,7 @@ const KINDS: &[(&str, &[&str])] = &[
         &[
             "idem_forget",
             "idem_configure",
+            "idem_remove_destination",
             "idem_set_retention",
             "idem_grant",
             "idem_maintain",

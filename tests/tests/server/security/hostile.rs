@@ -350,6 +350,8 @@ async fn i9_the_calls_of_a_monitor_and_an_admin_look_nothing_up() -> Result<()> 
         "idem_health()",
         "idem_configure_retries('orders', 3, '1 second', 2, '1 minute', 0.5, ARRAY['no%'::pg_catalog.text])",
         "idem_forget('m1'::pg_catalog.text, 'orders')",
+        "idem_configure('unused', '1 day')",
+        "idem_remove_destination('unused')",
     ] {
         admin.run(&format!("SELECT public.{call}")).await?;
     }

@@ -1,0 +1,135 @@
+//! Reading JSON piece by piece, borrowing from its text: what a caller gives is copied only when its length is known to be
+//! within a limit.
+
+use crate::error::{Invalid, Rejected, check_len};
+use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::fmt;
+
+const MEMBERS: &str =
+    "Its members are topic, payload or payload_base64, content_type, key, type, headers, message_id and deliver_after.";
+/// Bytes of a name that are shown in an error.
+const SHOWN_BYTES: usize = 64;
+/// A byte can be written as `\u0000`.
+const ESCAPE_BYTES: usize = 6;
+
+/// Calls `each` with the JSON of every element of an array.
+pub fn elements<'a>(what: &str, json: &'a str, each: impl FnMut(&'a str) -> Result<(), Rejected>) -> Result<(), Rejected> {
+    read(what, json, |json, stopped| json.deserialize_seq(Elements(each, stopped)))
+}
+
+/// Calls `each` with the name and the JSON of every member of an object. A name is as it is written, without its quotes.
+pub fn members<'a>(
+    what: &str,
+    json: &'a str,
+    each: impl FnMut(&'a str, &'a str) -> Result<(), Rejected>,
+) -> Result<(), Rejected> {
+    // The parser's own error would repeat the value.
+    if !json.starts_with('{') {
+        return Err(malformed(what, "it is not an object").into());
+    }
+    read(what, json, |json, stopped| json.deserialize_map(Members(each, stopped)))
+}
+
+type Json<'a> = serde_json::Deserializer<serde_json::de::StrRead<'a>>;
+
+fn read<'a>(
+    what: &str,
+    json: &'a str,
+    visit: impl FnOnce(&mut Json<'a>, &mut Option<Rejected>) -> serde_json::Result<()>,
+) -> Result<(), Rejected> {
+    let mut stopped = None;
+    let mut json = serde_json::Deserializer::from_str(json);
+    let ended = visit(&mut json, &mut stopped).and_then(|()| json.end());
+    match (stopped, ended) {
+        (Some(rejected), _) => Err(rejected),
+        (None, Err(error)) => {
+            // "at line 1 column n" counts in a text that the caller never saw.
+            let message = error.to_string();
+            Err(malformed(what, message.split(" at line ").next().unwrap_or(&message)).into())
+        }
+        (None, Ok(())) => Ok(()),
+    }
+}
+
+struct Elements<'s, F>(F, &'s mut Option<Rejected>);
+
+impl<'a, F: FnMut(&'a str) -> Result<(), Rejected>> Visitor<'a> for Elements<'_, F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("an array")
+    }
+
+    fn visit_seq<A: SeqAccess<'a>>(mut self, mut array: A) -> Result<(), A::Error> {
+        while let Some(element) = array.next_element::<&RawValue>()? {
+            (self.0)(element.get()).map_err(|rejected| stop(self.1, rejected))?;
+        }
+        Ok(())
+    }
+}
+
+struct Members<'s, F>(F, &'s mut Option<Rejected>);
+
+impl<'a, F: FnMut(&'a str, &'a str) -> Result<(), Rejected>> Visitor<'a> for Members<'_, F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'a>>(mut self, mut object: A) -> Result<(), A::Error> {
+        while let Some((name, value)) = object.next_entry::<&RawValue, &RawValue>()? {
+            let name = name.get();
+            let name = name.get(1..name.len() - 1).unwrap_or_default();
+            (self.0)(name, value.get()).map_err(|rejected| stop(self.1, rejected))?;
+        }
+        Ok(())
+    }
+}
+
+/// Keeps why the reading ends: the parser's own error has room for a text only.
+fn stop<E: Error>(stopped: &mut Option<Rejected>, rejected: Rejected) -> E {
+    *stopped = Some(rejected);
+    E::custom("stopped")
+}
+
+/// A string of 1 to `max` bytes.
+pub fn text<'a>(what: &str, json: &'a str, max: usize) -> Result<Cow<'a, str>, Invalid> {
+    if let Some(text) = unescaped(json) {
+        check_len(what, text, max)?;
+        return Ok(Cow::Borrowed(text));
+    }
+    if !json.starts_with('"') {
+        return Err(malformed(what, "it is not a string"));
+    }
+    if json.len() > 2 + ESCAPE_BYTES * max {
+        return Err(Invalid::new(
+            format!("{what} is too long"),
+            format!("It must have 1 to {max} bytes."),
+        ));
+    }
+    let text: String = serde_json::from_str(json).map_err(|e| malformed(what, &e.to_string()))?;
+    check_len(what, &text, max)?;
+    Ok(Cow::Owned(text))
+}
+
+/// The string, when it has no escapes.
+pub fn unescaped(json: &str) -> Option<&str> {
+    let text = json.strip_prefix('"')?.strip_suffix('"')?;
+    (!text.contains('\\')).then_some(text)
+}
+
+/// The beginning of a name, for an error.
+pub fn shown(name: &str) -> &str {
+    let mut end = name.len().min(SHOWN_BYTES);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    &name[..end]
+}
+
+pub fn malformed(what: &str, why: &str) -> Invalid {
+    Invalid::new(format!("{what} is malformed: {why}"), MEMBERS)
+}
