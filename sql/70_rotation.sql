@@ -111,7 +111,8 @@ BEGIN
     SELECT * INTO r FROM idem.ring x WHERE x.name = ring_name;
 
     IF r.emptying THEN
-        IF NOT idem.fence(r.name || ' emptying ' || r.turns, wait) THEN
+        -- The moment is part of the name: a step that is published again has a fence of its own.
+        IF NOT idem.fence(format('%s emptying %s %s', r.name, r.turns, r.turned_at), wait) THEN
             RETURN 'waiting';
         END IF;
         fallen := array_to_string(idem.slice_tables(r.name, (r.current + 1) % 4), ', ');
@@ -124,7 +125,7 @@ BEGIN
         UPDATE idem.ring x SET emptying = false WHERE x.id = r.id;
         RETURN 'emptied';
     ELSIF r.opening THEN
-        IF NOT idem.fence(r.name || ' opening ' || r.turns, wait) THEN
+        IF NOT idem.fence(format('%s opening %s %s', r.name, r.turns, r.opened[(r.current + 1) % 4 + 1]), wait) THEN
             RETURN 'waiting';
         END IF;
         PERFORM idem.turn(r);
@@ -142,7 +143,7 @@ BEGIN
     END IF;
     RETURN 'idle';
 EXCEPTION
-    WHEN lock_not_available THEN
+    WHEN lock_not_available OR deadlock_detected THEN
         RETURN 'locked';
 END
 $$;
@@ -181,38 +182,3 @@ EXCEPTION
 END
 $$;
 COMMENT ON FUNCTION idem.turn_progress() IS 'Truncates the older table of progress, copies the newest of each partition into it, and goes on there.';
-
-CREATE FUNCTION idem.maintain_step(wait boolean) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    ring text;
-BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'maintenance works in READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
-            USING ERRCODE = 'invalid_transaction_state',
-                  HINT = 'SET default_transaction_isolation = ''read committed'' before CALL idem_maintain().';
-    END IF;
-    FOR ring IN SELECT r.name FROM idem.ring r ORDER BY r.id LOOP
-        IF idem.rotate(ring, wait) IN ('opened', 'turned', 'emptied') THEN
-            RETURN true;
-        END IF;
-    END LOOP;
-    RETURN idem.turn_progress() OR idem.turn_work() OR idem.turn_bodies();
-END
-$$;
-COMMENT ON FUNCTION idem.maintain_step(boolean) IS 'The next step that can be done, of any ring; true when one was done: commit, and call again.';
-
--- Not SECURITY DEFINER and without a SET clause: such a procedure cannot commit. It names everything in full instead.
-CREATE PROCEDURE idem_maintain()
-LANGUAGE plpgsql
-AS $$
-BEGIN
-    FOR step IN 1 .. 64 LOOP
-        EXIT WHEN NOT idem.maintain_step(true);
-        COMMIT;
-    END LOOP;
-    COMMIT;
-END
-$$;
-COMMENT ON PROCEDURE idem_maintain() IS 'One pass of what the worker does, each step in a transaction of its own: not inside a transaction block (2D000).';

@@ -26,6 +26,14 @@ BEGIN
         RETURN QUERY VALUES ('worker', 'ok', format('the last pass was %s ago', clock_timestamp() - worker.last_pass));
     END IF;
 
+    -- the steps of maintenance
+    check_name := 'maintenance';
+    SELECT string_agg(format('step "%s" has failed since %s: %s %s', e.step, date_trunc('second', e.since), e.sqlstate, e.message), '; ' ORDER BY e.since, e.step)
+      INTO detail FROM idem.maintenance_error e;
+    status := CASE WHEN detail IS NULL THEN 'ok' ELSE 'critical' END;
+    detail := coalesce(detail, 'every step of the last pass succeeded');
+    RETURN NEXT;
+
     -- rotation of the inbox
     FOR r IN SELECT * FROM idem.ring x WHERE x.name <> 'outbox' ORDER BY x.id LOOP
         late := clock_timestamp() - r.turned_at - r.retention / 2;

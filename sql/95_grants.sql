@@ -56,7 +56,7 @@ BEGIN
     IF kind = 'admin' THEN
         -- idem_maintain runs with its caller's rights, because only such a procedure can commit.
         EXECUTE format('GRANT USAGE ON SCHEMA idem TO %s', role);
-        EXECUTE format('GRANT EXECUTE ON FUNCTION idem.maintain_step(boolean) TO %s', role);
+        EXECUTE format('GRANT EXECUTE ON FUNCTION idem.maintenance_steps(), idem.maintain_step(text, boolean) TO %s', role);
     END IF;
     IF kind IN ('operator', 'monitor', 'admin') THEN
         EXECUTE format('GRANT USAGE ON SCHEMA idem TO %s', role);

@@ -76,7 +76,8 @@ pgrx::extension_sql_file!("../../sql/65_relays.sql", name = "relays", requires =
 pgrx::extension_sql_file!("../../sql/66_hand_over.sql", name = "hand_over", requires = ["relays"]);
 pgrx::extension_sql_file!("../../sql/70_rotation.sql", name = "rotation", requires = ["hand_over"]);
 pgrx::extension_sql_file!("../../sql/72_bodies.sql", name = "bodies", requires = ["rotation"]);
-pgrx::extension_sql_file!("../../sql/80_configure.sql", name = "configure", requires = ["bodies"]);
+pgrx::extension_sql_file!("../../sql/75_maintenance.sql", name = "maintenance", requires = ["bodies"]);
+pgrx::extension_sql_file!("../../sql/80_configure.sql", name = "configure", requires = ["maintenance"]);
 pgrx::extension_sql_file!(
     "../../sql/85_views.sql",
     name = "views",

@@ -4,7 +4,7 @@ mod cache;
 mod fence;
 
 pub use cache::{enter, generation, look};
-pub use fence::{fences_pending, transaction_ended};
+pub use fence::{fence_passed, fences_pending, transaction_ended};
 
 use pgrx::pg_sys;
 

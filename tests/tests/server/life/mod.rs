@@ -1,6 +1,9 @@
-//! Life: dump and restore, reinstallation, workers that are killed, standbys, a server without the library preloaded.
+//! Life: dump and restore, reinstallation, workers that are killed, standbys, a server without the
+//! library preloaded, maintenance with a step that fails, clocks that jump.
 
+mod clocks;
 mod dump;
+mod maintenance;
 mod reinstall;
 mod standby;
 mod unloaded;
