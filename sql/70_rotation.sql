@@ -73,31 +73,35 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     oldest    integer := (outbox.current + 2) % 4;
-    sealed_at timestamptz := outbox.started[(outbox.current + 3) % 4 + 1];
+    sealed_at interval := outbox.started[(outbox.current + 3) % 4 + 1];
 BEGIN
-    RETURN now() >= outbox.turned_at + outbox.retention / 2
+    RETURN idem.ran() >= outbox.turned_at + idem.period(outbox.retention)
        AND NOT EXISTS (SELECT 1 FROM idem.ring r WHERE r.name <> 'outbox' AND r.opened[(r.current + 2) % 4 + 1] < sealed_at)
        AND cardinality(idem.relays_holding(oldest)) = 0;
 END
 $$;
 COMMENT ON FUNCTION idem.outbox_may_turn(idem.ring) IS 'Whether the oldest slice of the outbox is behind every relay and older than every claim.';
 
--- By the clock and not by now(): this transaction began before the fence, and until the fence some claims went into
--- current alone. What is claimed after this moment stands in next.
+-- The clock is read here, after the fence: until the fence some claims went into current alone. What is claimed after this
+-- moment stands in next.
 CREATE FUNCTION idem.turn(ring idem.ring) RETURNS void
-LANGUAGE sql SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    here interval := idem.tick();
+BEGIN
     UPDATE idem.ring r
        SET current = (r.current + 1) % 4,
            opening = false,
            emptying = true,
-           started[(r.current + 1) % 4 + 1] = pg_catalog.clock_timestamp(),
-           -- the older of the two slices that are sealed from now on: current + 3
-           remembers_since = r.started[(r.current + 3) % 4 + 1],
-           turned_at = pg_catalog.clock_timestamp(),
+           started[(r.current + 1) % 4 + 1] = here,
+           -- The older of the two slices that are sealed from now on: current + 3. The first two turns forget nothing.
+           remembers_since = CASE WHEN r.turns >= 2 THEN r.started[(r.current + 3) % 4 + 1] END,
+           turned_at = here,
            turns = r.turns + 1
      WHERE r.id = (turn.ring).id;
-END;
+END
+$$;
 COMMENT ON FUNCTION idem.turn(idem.ring) IS 'sealed <- current <- next.';
 
 CREATE FUNCTION idem.rotate(ring_name text, wait boolean) RETURNS text
@@ -137,8 +141,8 @@ BEGIN
         END IF;
         PERFORM idem.turn(r);
         RETURN 'turned';
-    ELSIF now() >= r.turned_at + r.retention / 2 THEN
-        UPDATE idem.ring x SET opening = true, opened[(x.current + 1) % 4 + 1] = clock_timestamp() WHERE x.id = r.id;
+    ELSIF idem.ran() >= r.turned_at + idem.period(r.retention) THEN
+        UPDATE idem.ring x SET opening = true, opened[(x.current + 1) % 4 + 1] = idem.tick() WHERE x.id = r.id;
         RETURN 'opened';
     END IF;
     RETURN 'idle';

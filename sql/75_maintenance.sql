@@ -14,7 +14,7 @@ COMMENT ON COLUMN idem.maintenance_error.message IS 'The last error of the step.
 
 CREATE FUNCTION idem.maintenance_steps() RETURNS text[]
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-RETURN ARRAY['ring short', 'ring standard', 'ring long', 'ring outbox', 'pending messages', 'payloads', 'progress'];
+RETURN ARRAY['clock', 'ring short', 'ring standard', 'ring long', 'ring outbox', 'pending messages', 'payloads', 'progress'];
 COMMENT ON FUNCTION idem.maintenance_steps() IS 'The steps of a pass, in their order.';
 
 -- One IF each and not one expression: a function that is missing fails its own step only.
@@ -24,6 +24,9 @@ AS $$
 BEGIN
     IF starts_with(step, 'ring ') THEN
         RETURN idem.rotate(substr(step, 6), wait) IN ('opened', 'turned', 'emptied');
+    ELSIF step = 'clock' THEN
+        PERFORM idem.keep_clock();
+        RETURN false;
     ELSIF step = 'pending messages' THEN
         RETURN idem.turn_work();
     ELSIF step = 'payloads' THEN

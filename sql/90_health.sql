@@ -36,7 +36,7 @@ BEGIN
 
     -- rotation of the inbox
     FOR r IN SELECT * FROM idem.ring x WHERE x.name <> 'outbox' ORDER BY x.id LOOP
-        late := clock_timestamp() - r.turned_at - r.retention / 2;
+        late := idem.ran() - r.turned_at - idem.period(r.retention);
         check_name := 'rotation ' || r.name;
         IF late > greatest(r.retention, '5 minutes') THEN
             status := 'critical';
@@ -46,7 +46,7 @@ BEGIN
             status := 'ok';
         END IF;
         detail := CASE
-            WHEN status = 'ok' THEN format('turns every %s, last %s', r.retention / 2, r.turned_at)
+            WHEN status = 'ok' THEN format('turns every %s, last %s ago', idem.period(r.retention), idem.ran() - r.turned_at)
             WHEN r.opening OR r.emptying THEN
                 format('late by %s: it waits for transactions that hold a claim (in pg_locks: mode RowExclusiveLock on idem.ring; prepared transactions too) or read slice %s',
                        late, idem.slice_table(r.name, (r.current + 1) % 4))
@@ -58,7 +58,7 @@ BEGIN
     SELECT * INTO r FROM idem.ring x WHERE x.name = 'outbox';
     holders := idem.relays_holding(CASE WHEN r.emptying THEN (r.current + 1) % 4 ELSE (r.current + 2) % 4 END);
     check_name := 'outbox';
-    IF cardinality(holders) > 0 AND (r.emptying OR clock_timestamp() > r.turned_at + r.retention / 2) THEN
+    IF cardinality(holders) > 0 AND (r.emptying OR idem.ran() > r.turned_at + idem.period(r.retention)) THEN
         status := 'critical';
         detail := format('the outbox cannot forget: relay %s has not acknowledged its oldest slice. It grows until the relay runs again, or is dropped with idem_drop_relay.',
                          array_to_string(holders, ', '));

@@ -68,7 +68,7 @@ BEGIN
     END IF;
     IF kind IN ('monitor', 'admin') THEN
         EXECUTE format('GRANT SELECT ON idem.inbox, idem.outbox, idem.rings, idem.relays, idem.stats TO %s', role);
-        EXECUTE format('GRANT EXECUTE ON FUNCTION idem.waiting(), idem.relay_states(), idem.counters(), idem.slice_table(text, integer), idem.slice_tables(text, integer) TO %s', role);
+        EXECUTE format('GRANT EXECUTE ON FUNCTION idem.waiting(), idem.relay_states(), idem.counters(), idem.ran(), idem.slice_table(text, integer), idem.slice_tables(text, integer) TO %s', role);
     END IF;
 END
 $$;

@@ -34,7 +34,8 @@ mod worker;
 
 pgrx::extension_sql_file!("../../sql/00_schema.sql", name = "schema", bootstrap);
 pgrx::extension_sql_file!("../../sql/10_inbox.sql", name = "inbox", requires = ["schema"]);
-pgrx::extension_sql_file!("../../sql/20_outbox.sql", name = "outbox", requires = ["inbox"]);
+pgrx::extension_sql_file!("../../sql/12_clock.sql", name = "clock", requires = ["inbox"]);
+pgrx::extension_sql_file!("../../sql/20_outbox.sql", name = "outbox", requires = ["clock"]);
 pgrx::extension_sql_file!("../../sql/30_types.sql", name = "types", requires = ["outbox"]);
 pgrx::extension_sql_file!("../../sql/32_work.sql", name = "work", requires = ["types"]);
 pgrx::extension_sql_file!("../../sql/34_turn_work.sql", name = "turn_work", requires = ["work"]);
@@ -81,7 +82,7 @@ pgrx::extension_sql_file!("../../sql/80_configure.sql", name = "configure", requ
 pgrx::extension_sql_file!(
     "../../sql/85_views.sql",
     name = "views",
-    requires = ["configure", stats::counters]
+    requires = ["configure", stats::counters, ring::clock::ran]
 );
 pgrx::extension_sql_file!("../../sql/90_health.sql", name = "health", requires = ["views"]);
 pgrx::extension_sql_file!(
@@ -127,6 +128,8 @@ pgrx::extension_sql_file!(
         journal::api::idem_calls_uuid,
         wake::idem_relay_wait,
         wake::idem_next_wait,
+        ring::clock::ran,
+        ring::clock::monotonic,
         ring::fence::fence,
         ring::fence::invalidate,
         relay::next_xid,

@@ -1,10 +1,14 @@
 //! The rings: which slices there are, which one takes claims, which ones are probed.
 
 mod cache;
+mod clock;
 mod fence;
+mod rows;
 
 pub use cache::{enter, generation, look};
+pub use clock::Ran;
 pub use fence::{fence_passed, fences_pending, transaction_ended};
+pub use rows::interval;
 
 use pgrx::pg_sys;
 
@@ -19,8 +23,8 @@ pub struct Ring {
     current: usize,
     /// The rotation has begun: claims go into current and next.
     opening: bool,
-    /// Every claim made since then (microseconds since 2000) is found.
-    pub remembers_since: pg_sys::TimestampTz,
+    /// Every claim made since then is found; `Ran::MIN`: every claim.
+    pub remembers_since: Ran,
     slices: [pg_sys::Oid; SLICES],
     /// The journal's slices, which turn with those of the claims; the outbox has none.
     calls: [pg_sys::Oid; SLICES],
@@ -64,11 +68,21 @@ impl Ring {
 pub struct Rings {
     pub inbox: [Ring; RINGS],
     pub outbox: Ring,
+    /// What the wall clock shows when the clock of the rings is zero.
+    zero_at: pg_sys::TimestampTz,
     /// The two tables of work: which of them counts is not known here.
     pub work: [pg_sys::Oid; 2],
 }
 
 impl Rings {
+    /// What the wall clock, as it goes now, showed at a moment of the rings.
+    pub fn wall_clock(&self, at: Ran) -> pg_sys::TimestampTz {
+        if at == Ran::MIN {
+            return pg_sys::TimestampTz::MIN;
+        }
+        self.zero_at.saturating_add(at)
+    }
+
     /// The same rings, but their slices are those of the journal: who writes and reads these as claims do is told from
     /// others, and forgotten, as claims are.
     pub fn of_calls(&self) -> Rings {

@@ -214,8 +214,19 @@ impl Site {
         if self.phase == Phase::Steady {
             return Ok(());
         }
-        self.hold(0, &format!("holder-{round}")).await?;
-        until("the rings open", async || self.is("opening").await).await?;
+        let mut tries = 0;
+        until("a ring is held while it opens", async || {
+            // A claim that begins while a slice is emptied holds that step instead: then the next rotation is tried.
+            tries += 1;
+            self.hold(0, &format!("holder-{round}-{tries}")).await?;
+            until("a rotation is held", async || self.is("opening OR emptying").await).await?;
+            let opening = self.is("opening").await?;
+            if !opening {
+                self.holders[0].run("ROLLBACK").await?;
+            }
+            Ok(opening)
+        })
+        .await?;
         if self.phase == Phase::Emptying {
             // It begins behind the fence of the opening, so that it is in the next fence only.
             until("the maintainer waits at the fence", async || {
