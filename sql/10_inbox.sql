@@ -30,7 +30,7 @@ CREATE TABLE idem.ring (
     turns           bigint      NOT NULL DEFAULT 0,
     opened          interval[]  NOT NULL DEFAULT '{0,0,0,0}',
     started         interval[]  NOT NULL DEFAULT '{0,0,0,0}',
-    scheduled_at    interval    NOT NULL DEFAULT '0',
+    scheduled_at    interval,
     retention       interval    NOT NULL,
     name            text        NOT NULL,
     CONSTRAINT ring_pkey PRIMARY KEY (id),
@@ -43,7 +43,7 @@ COMMENT ON COLUMN idem.ring.opening IS 'The rotation has begun: claims go into c
 COMMENT ON COLUMN idem.ring.emptying IS 'The ring has turned: next still holds what fell off, until nobody can probe it and it is truncated.';
 COMMENT ON COLUMN idem.ring.remembers_since IS 'Every claim made since then is found; null: every claim. As all moments of this table a reading of idem.clock.ran.';
 COMMENT ON COLUMN idem.ring.turned_at IS 'When it turned last.';
-COMMENT ON COLUMN idem.ring.scheduled_at IS 'Since when its retention is what it is: a rotation cannot have been due before.';
+COMMENT ON COLUMN idem.ring.scheduled_at IS 'When its retention was changed last: under the new one no rotation was due before.';
 COMMENT ON COLUMN idem.ring.opened IS 'When claims began to go into each slice, by slice number + 1: the fence between this and started can be long.';
 COMMENT ON COLUMN idem.ring.started IS 'When each slice became current last, by slice number + 1.';
 

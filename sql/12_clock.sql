@@ -37,15 +37,17 @@ DECLARE
     here     timestamptz;
     off      interval;
     jump     interval;
+    before   interval;
 BEGIN
     -- The lock comes first: what another session has counted meanwhile is not counted twice.
     SELECT * INTO c FROM idem.clock x WHERE x.id = 1 FOR UPDATE;
+    before := c.ran;
     same_run := c.server_started = pg_postmaster_start_time();
     c.ran := idem.ran();
     c.monotonic := idem.monotonic();
     here := clock_timestamp();
     off := here - c.ran - c.zero_at;
-    jump := CASE WHEN same_run THEN off WHEN here < c.read_at THEN here - c.read_at ELSE '0' END;
+    jump := CASE WHEN same_run THEN (here - c.read_at) - (c.ran - before) WHEN here < c.read_at THEN here - c.read_at ELSE '0' END;
     IF off NOT BETWEEN '-0.5 seconds' AND '0.5 seconds' THEN
         c.zero_at := here - c.ran;
         PERFORM idem.invalidate('idem.ring'::regclass);

@@ -18,10 +18,10 @@ INSERT INTO idem.kind_of_role (kind, may_call) VALUES
     ('operator', 'idem_health'), ('operator', 'idem_is_claimed'),
     ('relay', 'idem_relay_next'), ('relay', 'idem_relay_ack'), ('relay', 'idem_relay_park'), ('relay', 'idem_relay_wait'),
     ('relay', 'idem_relay_extend'), ('relay', 'idem_relay_partitions'), ('relay', 'idem_hand_over'),
-    ('monitor', 'idem_health'), ('monitor', 'idem_is_claimed'),
+    ('monitor', 'idem_health'), ('monitor', 'idem_is_claimed'), ('monitor', 'idem_rotation_blockers'),
     ('admin', 'idem_forget'), ('admin', 'idem_configure'), ('admin', 'idem_set_retention'), ('admin', 'idem_grant'),
     ('admin', 'idem_maintain'), ('admin', 'idem_create_relay'), ('admin', 'idem_drop_relay'),
-    ('admin', 'idem_relay_unpark'), ('admin', 'idem_repair_relays'), ('admin', 'idem_health'),
+    ('admin', 'idem_relay_unpark'), ('admin', 'idem_repair_relays'), ('admin', 'idem_health'), ('admin', 'idem_rotation_blockers'),
     ('admin', 'idem_configure_retries'), ('admin', 'idem_requeue'), ('admin', 'idem_requeue_all'),
     ('admin', 'idem_discard'), ('admin', 'idem_discard_all');
 

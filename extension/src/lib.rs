@@ -84,7 +84,12 @@ pgrx::extension_sql_file!(
     name = "views",
     requires = ["configure", stats::counters, ring::clock::ran]
 );
-pgrx::extension_sql_file!("../../sql/90_health.sql", name = "health", requires = ["views"]);
+pgrx::extension_sql_file!(
+    "../../sql/88_checks.sql",
+    name = "checks",
+    requires = ["views", worker::worker_state]
+);
+pgrx::extension_sql_file!("../../sql/90_health.sql", name = "health", requires = ["checks"]);
 pgrx::extension_sql_file!(
     "../../sql/92_calls.sql",
     name = "calls",

@@ -19,7 +19,7 @@ pub struct Database {
     pub recordings: AtomicU64,
     /// Transactions that gave destinations something to do.
     pub receipts: AtomicU64,
-    /// Microseconds since 2000; 0: none yet.
+    /// On the monotonic clock, in microseconds; 0: none yet.
     pub last_pass: AtomicI64,
 }
 

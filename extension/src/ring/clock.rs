@@ -75,7 +75,8 @@ fn monotonic() -> Interval {
     Interval::from_micros(monotonic_us())
 }
 
-fn monotonic_us() -> i64 {
+/// The system's monotonic clock, in microseconds.
+pub fn monotonic_us() -> i64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: fills the struct; this clock exists on every system that the server runs on.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };

@@ -6,7 +6,7 @@ mod fence;
 mod rows;
 
 pub use cache::{enter, generation, look};
-pub use clock::Ran;
+pub use clock::{Ran, monotonic_us};
 pub use fence::{fence_passed, fences_pending, transaction_ended};
 pub use rows::interval;
 

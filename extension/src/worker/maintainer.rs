@@ -2,7 +2,7 @@
 
 use super::end_on_sigterm;
 use crate::pg::wait_a_moment;
-use crate::ring::{fence_passed, fences_pending};
+use crate::ring::{fence_passed, fences_pending, monotonic_us};
 use crate::settings;
 use crate::shared::this_database;
 use pgrx::bgworkers::{BackgroundWorker, SignalWakeFlags};
@@ -70,7 +70,7 @@ fn pass() -> Pass {
         }
     }
     if let Some(database) = this_database() {
-        database.last_pass.store(crate::pg::clock(), Ordering::Relaxed);
+        database.last_pass.store(monotonic_us(), Ordering::Relaxed);
     }
     pass
 }

@@ -164,6 +164,45 @@ async fn i6_new_message_is_not_expired_after_a_wrong_clock() -> Result<()> {
     Ok(())
 }
 
+/// Goal: health tells of a clock that jumped, of one that is behind the last pass, and of the ring that stands still.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_reports_a_clock_that_jumped() -> Result<()> {
+    let clock = Clock::new("health")?;
+    let server = clock.server("clock-health", ("idem.databases", "nobody"))?;
+    let session = with_idem(&server, "shop").await?;
+    let health = "SELECT status, detail FROM idem_health() WHERE check_name = 'clock'";
+    session.run("CALL idem_maintain()").await?;
+    ensure!(session.text(health).await?.starts_with("ok|"));
+    jump(&clock, &session, 0, -5 * DAY).await?;
+    let told = session.text(health).await?;
+    ensure!(
+        told.starts_with("warning|") && told.contains("behind the last pass"),
+        "{told}"
+    );
+    session.run("CALL idem_maintain()").await?;
+    let told = session.text(health).await?;
+    ensure!(told.starts_with("warning|") && told.contains("jumped by -5 days"), "{told}");
+    make_due(&session, "standard").await?;
+    make_due(&session, "standard").await?;
+    make_due(&session, "standard").await?;
+    let rotation = "SELECT status FROM idem_health() WHERE check_name = 'rotation standard'";
+    assert_eq!(session.text(rotation).await?, "critical", "a ring that does not rotate");
+    Ok(())
+}
+
+/// Goal: a first pass that never comes is an alarm, though a new database is none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_is_critical_when_no_pass_comes() -> Result<()> {
+    let clock = Clock::new("no-pass")?;
+    let server = clock.server("clock-no-pass", ("idem.databases", "nobody"))?;
+    let session = with_idem(&server, "shop").await?;
+    let health = "SELECT status FROM idem_health() WHERE check_name = 'worker'";
+    assert_eq!(session.text(health).await?, "ok");
+    jump(&clock, &session, 0, 600).await?;
+    assert_eq!(session.text(health).await?, "critical");
+    Ok(())
+}
+
 /// The step of the rotation during which the clock jumps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {

@@ -206,7 +206,8 @@ async fn i11_failing_step_loses_no_fence() -> Result<()> {
     let opening = "SELECT opening FROM idem.ring WHERE name = 'standard'";
     until("the ring opens", async || Ok(session.text(opening).await? == "t")).await?;
     until("the maintainer waits at the fence while another step fails", async || {
-        let maintainers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idem maintainer'";
+        let maintainers = "SELECT count(*) FROM pg_stat_activity
+                            WHERE backend_type = 'idem maintainer' AND datname = 'shop' AND wait_event = 'Extension'";
         Ok(logged(&cluster, &BROKEN[3])? >= 1 && session.text(maintainers).await? == "1")
     })
     .await?;

@@ -3,6 +3,7 @@
 
 mod clocks;
 mod dump;
+mod health;
 mod maintenance;
 mod reinstall;
 mod standby;
