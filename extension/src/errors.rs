@@ -13,6 +13,12 @@ pub enum Error {
     Invalid(Invalid),
     /// 55000: the tables of the extension are not there.
     NotInstalled,
+    /// 55000: the library does not know this version of the extension's SQL.
+    AnotherVersion {
+        installed: String,
+        installed_is_older: bool,
+        library: &'static str,
+    },
     /// 55000: effects need the claim of their message, in this transaction.
     NotClaimed { destination: String },
     /// 55000: a claim of this very transaction cannot be forgotten.
@@ -59,6 +65,19 @@ impl From<Error> for ErrorReport {
                 "extension idem is not installed in this database".into(),
             )
             .set_hint("CREATE EXTENSION idem;"),
+            Error::AnotherVersion {
+                installed,
+                installed_is_older,
+                library,
+            } => report(
+                PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!("library version {library} of idem does not serve extension version {installed}"),
+            )
+            .set_hint(if installed_is_older {
+                "ALTER EXTENSION idem UPDATE;".to_owned()
+            } else {
+                format!("Install the library of version {installed} and restart the server.")
+            }),
             Error::NotClaimed { destination } => report(
                 PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                 format!("this transaction has not claimed the message for destination \"{destination}\""),

@@ -21,6 +21,8 @@ pub struct Database {
     pub receipts: AtomicU64,
     /// On the monotonic clock, in microseconds; 0: none yet.
     pub last_pass: AtomicI64,
+    /// The log has it that the library does not serve the version of the extension there.
+    pub version_refused: AtomicBool,
 }
 
 /// A backend that waits for news of a database.
@@ -49,6 +51,7 @@ impl Default for Shared {
                 recordings: AtomicU64::new(0),
                 receipts: AtomicU64::new(0),
                 last_pass: AtomicI64::new(0),
+                version_refused: AtomicBool::new(false),
             }),
             waiters: std::array::from_fn(|_| Waiter {
                 database: AtomicU32::new(0),
@@ -125,5 +128,6 @@ pub fn forget(database: pg_sys::Oid) {
     place.recordings.store(0, Ordering::SeqCst);
     place.receipts.store(0, Ordering::SeqCst);
     place.last_pass.store(0, Ordering::SeqCst);
+    place.version_refused.store(false, Ordering::SeqCst);
     place.oid.store(0, Ordering::SeqCst);
 }

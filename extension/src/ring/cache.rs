@@ -6,6 +6,7 @@
 
 use super::clock::{Clock, Ran};
 use super::rows::{for_each_row, interval};
+use super::version::check_version;
 use super::{RINGS, Ring, Rings, SLICES};
 use crate::errors::{Error, Result};
 use crate::pg;
@@ -114,6 +115,7 @@ fn locked(mode: pg_sys::LOCKMODE) -> Result<Rings> {
 
 /// Reads `idem.ring` as it is now: by an older snapshot claims would go into a slice that is no longer current.
 fn load(table: pg_sys::Oid) -> Result<Rings> {
+    check_version()?;
     let mut rings = [None; RINGS + 1];
     for_each_row(table, |column| {
         let Some(id) = column(1).map(|d| d.value()).filter(|&id| id <= RINGS) else {

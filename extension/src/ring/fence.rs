@@ -1,6 +1,7 @@
 //! The rotation's view of the claims: publish a step, then wait until nobody acts on what was before.
 
 use super::cache::ring_table;
+use super::version::check_version;
 use crate::errors::given;
 use crate::pg::{Lockers, wait_a_moment};
 use crate::settings;
@@ -45,6 +46,7 @@ fn fence(step: Option<&str>, wait: Option<bool>) -> Result<bool, ErrorReport> {
     let step = given(step, "step")?;
     let wait = given(wait, "wait")?;
     not_in_the_transaction_that_published()?;
+    check_version()?;
     let table = ring_table()?;
     let deadline = wait.then(|| Instant::now() + Duration::from_millis(settings::FENCE_WAIT_MS.get().max(0) as u64));
     while !has_passed(table, step) {

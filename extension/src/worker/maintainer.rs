@@ -2,11 +2,12 @@
 
 use super::end_on_sigterm;
 use crate::pg::wait_a_moment;
-use crate::ring::{fence_passed, fences_pending, monotonic_us};
+use crate::ring::{check_version, fence_passed, fences_pending, monotonic_us};
 use crate::settings;
 use crate::shared::this_database;
 use pgrx::bgworkers::{BackgroundWorker, SignalWakeFlags};
 use pgrx::pg_sys;
+use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -48,6 +49,7 @@ pub extern "C-unwind" fn idem_maintainer_main(database: pg_sys::Datum) {
 }
 
 enum Pass {
+    /// Or in a version that this library does not serve.
     NotInstalled,
     /// Some step changed something.
     Done,
@@ -57,6 +59,9 @@ enum Pass {
 /// Every step once, each in a transaction of its own. A step that fails is reported by `idem.maintain_step`, which goes on:
 /// this process keeps the fences that it waits for.
 fn pass() -> Pass {
+    if !transaction(|| Ok(Some(version_is_served()))).unwrap_or_default() {
+        return Pass::NotInstalled;
+    }
     let Some(steps) = transaction(|| Spi::get_one::<Vec<String>>("SELECT idem.maintenance_steps()")) else {
         return Pass::NotInstalled;
     };
@@ -73,6 +78,19 @@ fn pass() -> Pass {
         database.last_pass.store(monotonic_us(), Ordering::Relaxed);
     }
     pass
+}
+
+/// Whether the library serves the version that is installed. When it does not, the log has it once.
+fn version_is_served() -> bool {
+    let refusal = check_version().err();
+    let known = this_database().is_some_and(|database| database.version_refused.swap(refusal.is_some(), Ordering::Relaxed));
+    let Some(refusal) = refusal else {
+        return true;
+    };
+    if !known {
+        ErrorReport::from(refusal).report(PgLogLevel::WARNING);
+    }
+    false
 }
 
 /// Waits until a fence has passed, or until the next pass is due.

@@ -8,6 +8,7 @@ mod maintenance;
 mod reinstall;
 mod standby;
 mod unloaded;
+mod versions;
 mod worker;
 
 use anyhow::Result;
