@@ -66,6 +66,15 @@ END
 $$;
 COMMENT ON FUNCTION idem.relays_holding(integer) IS 'The relays for which a slice of the outbox still holds effects.';
 
+CREATE FUNCTION idem.is_due(ring idem.ring) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN idem.ran() >= ring.turned_at + idem.period(ring.retention);
+END
+$$;
+COMMENT ON FUNCTION idem.is_due(idem.ring) IS 'Whether a ring has not turned for its period.';
+
 -- Effects outlive the claims that they belong to: a duplicate finds its facts as long as it is a duplicate. Not by
 -- remembers_since: the oldest slice of a ring holds claims too that were made while it was opening.
 CREATE FUNCTION idem.outbox_may_turn(outbox idem.ring) RETURNS boolean
@@ -75,7 +84,7 @@ DECLARE
     oldest    integer := (outbox.current + 2) % 4;
     sealed_at interval := outbox.started[(outbox.current + 3) % 4 + 1];
 BEGIN
-    RETURN idem.ran() >= outbox.turned_at + idem.period(outbox.retention)
+    RETURN idem.is_due(outbox)
        AND NOT EXISTS (SELECT 1 FROM idem.ring r WHERE r.name <> 'outbox' AND r.opened[(r.current + 2) % 4 + 1] < sealed_at)
        AND cardinality(idem.relays_holding(oldest)) = 0;
 END
@@ -111,6 +120,11 @@ DECLARE
     r      idem.ring;
     fallen text;
 BEGIN
+    -- Without a lock first: a pass that finds nothing to do disturbs nothing.
+    SELECT * INTO r FROM idem.ring x WHERE x.name = ring_name;
+    IF NOT (r.opening OR r.emptying OR idem.is_due(r)) THEN
+        RETURN 'idle';
+    END IF;
     LOCK TABLE idem.ring IN SHARE UPDATE EXCLUSIVE MODE;
     SELECT * INTO r FROM idem.ring x WHERE x.name = ring_name;
 
@@ -141,7 +155,7 @@ BEGIN
         END IF;
         PERFORM idem.turn(r);
         RETURN 'turned';
-    ELSIF idem.ran() >= r.turned_at + idem.period(r.retention) THEN
+    ELSIF idem.is_due(r) THEN
         UPDATE idem.ring x SET opening = true, opened[(x.current + 1) % 4 + 1] = idem.tick() WHERE x.id = r.id;
         RETURN 'opened';
     END IF;

@@ -128,7 +128,7 @@ AS $$
       FROM idem.ring r
      CROSS JOIN LATERAL (SELECT CASE WHEN r.emptying THEN (r.current + 1) % 4 ELSE (r.current + 2) % 4 END) AS s (slice)
      CROSS JOIN LATERAL unnest(idem.relays_holding(s.slice)) AS h (relay)
-     WHERE r.name = 'outbox' AND (r.emptying OR idem.ran() >= r.turned_at + idem.period(r.retention));
+     WHERE r.name = 'outbox' AND (r.emptying OR idem.is_due(r));
 $$;
 COMMENT ON FUNCTION idem.rotation_blockers() IS 'What idem_rotation_blockers returns.';
 

@@ -18,7 +18,7 @@ BEGIN
     SELECT * INTO r FROM idem.ring x WHERE x.name = 'outbox';
     holders := idem.relays_holding(CASE WHEN r.emptying THEN (r.current + 1) % 4 ELSE (r.current + 2) % 4 END);
     check_name := 'outbox';
-    IF cardinality(holders) > 0 AND (r.emptying OR idem.ran() > r.turned_at + idem.period(r.retention)) THEN
+    IF cardinality(holders) > 0 AND (r.emptying OR idem.is_due(r)) THEN
         status := 'critical';
         detail := format('the outbox cannot forget: relay %s has not acknowledged its oldest slice. It grows until the relay runs again, or is dropped with idem_drop_relay.',
                          array_to_string(holders, ', '));

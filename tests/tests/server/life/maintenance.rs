@@ -220,3 +220,18 @@ async fn i11_failing_step_loses_no_fence() -> Result<()> {
     .await?;
     late.run("COMMIT").await
 }
+
+/// Goal: a pass that has nothing to do takes no lock that conflicts with another session's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i11_idle_pass_waits_for_no_lock() -> Result<()> {
+    let cluster = server("idle")?;
+    let session = with_idem(&cluster, "shop").await?;
+    session.run("CALL idem_maintain()").await?;
+    let holder = connect(&cluster, "shop").await?;
+    holder.run("BEGIN; LOCK TABLE idem.ring IN SHARE MODE").await?;
+    for ring in ["short", "standard", "long", "outbox"] {
+        let step = session.text(&format!("SELECT idem.rotate('{ring}', true)")).await?;
+        assert_eq!(step, "idle", "{ring}: it looked whether it was due before it took the lock");
+    }
+    Ok(())
+}
