@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
-use idem_tests::harness::{Session, until};
+use idem_tests::harness::until;
 
 use super::{claim, cluster, connect, make_due, turns, with_idem};
 
