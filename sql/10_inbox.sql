@@ -14,9 +14,9 @@ COMMENT ON FUNCTION idem.next_destination_id() IS 'One more than the largest num
 CREATE TABLE idem.destination (
     id            int4        NOT NULL DEFAULT idem.next_destination_id(),
     ring          int2        NOT NULL DEFAULT 1,
-    left_short    timestamptz,
-    left_standard timestamptz,
-    left_long     timestamptz,
+    left_short    interval,
+    left_standard interval,
+    left_long     interval,
     name          text COLLATE pg_catalog."C" NOT NULL,
     retention     interval,
     CONSTRAINT destination_name_key UNIQUE (name),
@@ -24,7 +24,7 @@ CREATE TABLE idem.destination (
 );
 COMMENT ON TABLE  idem.destination IS 'The consuming endpoints by name. A first claim creates one; idem_configure changes it.';
 COMMENT ON COLUMN idem.destination.ring IS 'The ring (idem.ring.id) that takes its claims.';
-COMMENT ON COLUMN idem.destination.left_short IS 'When it moved from the ring short to another: claims look there too until that ring has forgotten that moment.';
+COMMENT ON COLUMN idem.destination.left_short IS 'When (a reading of idem.clock.ran) it moved from the ring short to another: claims look there too until that ring has forgotten that moment.';
 COMMENT ON COLUMN idem.destination.left_standard IS 'The same for the ring standard.';
 COMMENT ON COLUMN idem.destination.left_long IS 'The same for the ring long.';
 COMMENT ON COLUMN idem.destination.retention IS 'What idem_configure asked for; null: whatever its ring keeps.';
@@ -34,11 +34,12 @@ CREATE TABLE idem.ring (
     current         int2        NOT NULL DEFAULT 0,
     opening         boolean     NOT NULL DEFAULT false,
     emptying        boolean     NOT NULL DEFAULT false,
-    remembers_since timestamptz NOT NULL DEFAULT '-infinity',
-    turned_at       timestamptz NOT NULL DEFAULT pg_catalog.now(),
+    remembers_since interval,
+    turned_at       interval    NOT NULL DEFAULT '0',
     turns           bigint      NOT NULL DEFAULT 0,
-    opened          timestamptz[] NOT NULL DEFAULT '{-infinity,-infinity,-infinity,-infinity}',
-    started         timestamptz[] NOT NULL DEFAULT '{-infinity,-infinity,-infinity,-infinity}',
+    opened          interval[]  NOT NULL DEFAULT '{0,0,0,0}',
+    started         interval[]  NOT NULL DEFAULT '{0,0,0,0}',
+    scheduled_at    interval,
     retention       interval    NOT NULL,
     name            text        NOT NULL,
     CONSTRAINT ring_pkey PRIMARY KEY (id),
@@ -49,7 +50,9 @@ CREATE TABLE idem.ring (
 COMMENT ON TABLE  idem.ring IS 'The state of each ring. Its slices in the order of their age: current + 2, current + 3 (sealed), current, current + 1 (next), modulo 4. Every claim locks this table ROW EXCLUSIVE until its transaction ends: that lock is what a rotation fences on.';
 COMMENT ON COLUMN idem.ring.opening IS 'The rotation has begun: claims go into current and next.';
 COMMENT ON COLUMN idem.ring.emptying IS 'The ring has turned: next still holds what fell off, until nobody can probe it and it is truncated.';
-COMMENT ON COLUMN idem.ring.remembers_since IS 'Every claim made since then is found.';
+COMMENT ON COLUMN idem.ring.remembers_since IS 'Every claim made since then is found; null: every claim. As all moments of this table a reading of idem.clock.ran.';
+COMMENT ON COLUMN idem.ring.turned_at IS 'When it turned last.';
+COMMENT ON COLUMN idem.ring.scheduled_at IS 'When its retention was changed last: under the new one no rotation was due before.';
 COMMENT ON COLUMN idem.ring.opened IS 'When claims began to go into each slice, by slice number + 1: the fence between this and started can be long.';
 COMMENT ON COLUMN idem.ring.started IS 'When each slice became current last, by slice number + 1.';
 

@@ -107,7 +107,10 @@ $$;
 
 -- Which of the two takes the next row. Readers look in both, so a restore need not know it.
 CREATE TABLE idem.progress_turn (
-    current int2 NOT NULL
+    id      int2 NOT NULL DEFAULT 1,
+    current int2 NOT NULL,
+    CONSTRAINT progress_turn_pkey PRIMARY KEY (id),
+    CONSTRAINT progress_turn_is_one_row CHECK (id = 1)
 );
 COMMENT ON TABLE idem.progress_turn IS 'Which table of progress is appended to: see idem.turn_progress.';
 INSERT INTO idem.progress_turn (current) VALUES (0);

@@ -66,6 +66,15 @@ END
 $$;
 COMMENT ON FUNCTION idem.relays_holding(integer) IS 'The relays for which a slice of the outbox still holds effects.';
 
+CREATE FUNCTION idem.is_due(ring idem.ring) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN idem.ran() >= ring.turned_at + idem.period(ring.retention);
+END
+$$;
+COMMENT ON FUNCTION idem.is_due(idem.ring) IS 'Whether a ring has not turned for its period.';
+
 -- Effects outlive the claims that they belong to: a duplicate finds its facts as long as it is a duplicate. Not by
 -- remembers_since: the oldest slice of a ring holds claims too that were made while it was opening.
 CREATE FUNCTION idem.outbox_may_turn(outbox idem.ring) RETURNS boolean
@@ -73,31 +82,35 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     oldest    integer := (outbox.current + 2) % 4;
-    sealed_at timestamptz := outbox.started[(outbox.current + 3) % 4 + 1];
+    sealed_at interval := outbox.started[(outbox.current + 3) % 4 + 1];
 BEGIN
-    RETURN now() >= outbox.turned_at + outbox.retention / 2
+    RETURN idem.is_due(outbox)
        AND NOT EXISTS (SELECT 1 FROM idem.ring r WHERE r.name <> 'outbox' AND r.opened[(r.current + 2) % 4 + 1] < sealed_at)
        AND cardinality(idem.relays_holding(oldest)) = 0;
 END
 $$;
 COMMENT ON FUNCTION idem.outbox_may_turn(idem.ring) IS 'Whether the oldest slice of the outbox is behind every relay and older than every claim.';
 
--- By the clock and not by now(): this transaction began before the fence, and until the fence some claims went into
--- current alone. What is claimed after this moment stands in next.
+-- The clock is read here, after the fence: until the fence some claims went into current alone. What is claimed after this
+-- moment stands in next.
 CREATE FUNCTION idem.turn(ring idem.ring) RETURNS void
-LANGUAGE sql SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    here interval := idem.tick();
+BEGIN
     UPDATE idem.ring r
        SET current = (r.current + 1) % 4,
            opening = false,
            emptying = true,
-           started[(r.current + 1) % 4 + 1] = pg_catalog.clock_timestamp(),
-           -- the older of the two slices that are sealed from now on: current + 3
-           remembers_since = r.started[(r.current + 3) % 4 + 1],
-           turned_at = pg_catalog.clock_timestamp(),
+           started[(r.current + 1) % 4 + 1] = here,
+           -- The older of the two slices that are sealed from now on: current + 3. The first two turns forget nothing.
+           remembers_since = CASE WHEN r.turns >= 2 THEN r.started[(r.current + 3) % 4 + 1] END,
+           turned_at = here,
            turns = r.turns + 1
      WHERE r.id = (turn.ring).id;
-END;
+END
+$$;
 COMMENT ON FUNCTION idem.turn(idem.ring) IS 'sealed <- current <- next.';
 
 CREATE FUNCTION idem.rotate(ring_name text, wait boolean) RETURNS text
@@ -107,11 +120,17 @@ DECLARE
     r      idem.ring;
     fallen text;
 BEGIN
+    -- Without a lock first: a pass that finds nothing to do disturbs nothing.
+    SELECT * INTO r FROM idem.ring x WHERE x.name = ring_name;
+    IF NOT (r.opening OR r.emptying OR idem.is_due(r)) THEN
+        RETURN 'idle';
+    END IF;
     LOCK TABLE idem.ring IN SHARE UPDATE EXCLUSIVE MODE;
     SELECT * INTO r FROM idem.ring x WHERE x.name = ring_name;
 
     IF r.emptying THEN
-        IF NOT idem.fence(r.name || ' emptying ' || r.turns, wait) THEN
+        -- The moment is part of the name: a step that is published again has a fence of its own.
+        IF NOT idem.fence(format('%s emptying %s %s', r.name, r.turns, r.turned_at), wait) THEN
             RETURN 'waiting';
         END IF;
         fallen := array_to_string(idem.slice_tables(r.name, (r.current + 1) % 4), ', ');
@@ -124,7 +143,7 @@ BEGIN
         UPDATE idem.ring x SET emptying = false WHERE x.id = r.id;
         RETURN 'emptied';
     ELSIF r.opening THEN
-        IF NOT idem.fence(r.name || ' opening ' || r.turns, wait) THEN
+        IF NOT idem.fence(format('%s opening %s %s', r.name, r.turns, r.opened[(r.current + 1) % 4 + 1]), wait) THEN
             RETURN 'waiting';
         END IF;
         PERFORM idem.turn(r);
@@ -136,13 +155,13 @@ BEGIN
         END IF;
         PERFORM idem.turn(r);
         RETURN 'turned';
-    ELSIF now() >= r.turned_at + r.retention / 2 THEN
-        UPDATE idem.ring x SET opening = true, opened[(x.current + 1) % 4 + 1] = clock_timestamp() WHERE x.id = r.id;
+    ELSIF idem.is_due(r) THEN
+        UPDATE idem.ring x SET opening = true, opened[(x.current + 1) % 4 + 1] = idem.tick() WHERE x.id = r.id;
         RETURN 'opened';
     END IF;
     RETURN 'idle';
 EXCEPTION
-    WHEN lock_not_available THEN
+    WHEN lock_not_available OR deadlock_detected THEN
         RETURN 'locked';
 END
 $$;
@@ -191,38 +210,3 @@ EXCEPTION
 END
 $$;
 COMMENT ON FUNCTION idem.turn_progress() IS 'Truncates the older table of progress, copies the newest of each partition into it, and goes on there.';
-
-CREATE FUNCTION idem.maintain_step(wait boolean) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    ring text;
-BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'maintenance works in READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
-            USING ERRCODE = 'invalid_transaction_state',
-                  HINT = 'SET default_transaction_isolation = ''read committed'' before CALL idem_maintain().';
-    END IF;
-    FOR ring IN SELECT r.name FROM idem.ring r ORDER BY r.id LOOP
-        IF idem.rotate(ring, wait) IN ('opened', 'turned', 'emptied') THEN
-            RETURN true;
-        END IF;
-    END LOOP;
-    RETURN idem.turn_progress() OR idem.rotate_pending() OR idem.rotate_payloads();
-END
-$$;
-COMMENT ON FUNCTION idem.maintain_step(boolean) IS 'The next step that can be done, of any ring; true when one was done: commit, and call again.';
-
--- Not SECURITY DEFINER and without a SET clause: such a procedure cannot commit. It names everything in full instead.
-CREATE PROCEDURE idem_maintain()
-LANGUAGE plpgsql
-AS $$
-BEGIN
-    FOR step IN 1 .. 64 LOOP
-        EXIT WHEN NOT idem.maintain_step(true);
-        COMMIT;
-    END LOOP;
-    COMMIT;
-END
-$$;
-COMMENT ON PROCEDURE idem_maintain() IS 'One pass of what the worker does, each step in a transaction of its own: not inside a transaction block (2D000).';

@@ -33,9 +33,9 @@ BEGIN
     ON CONFLICT (name) DO UPDATE
        SET ring = excluded.ring,
            retention = excluded.retention,
-           left_short    = CASE WHEN excluded.ring = 0 THEN NULL WHEN d.ring = 0 THEN clock_timestamp() ELSE d.left_short    END,
-           left_standard = CASE WHEN excluded.ring = 1 THEN NULL WHEN d.ring = 1 THEN clock_timestamp() ELSE d.left_standard END,
-           left_long     = CASE WHEN excluded.ring = 2 THEN NULL WHEN d.ring = 2 THEN clock_timestamp() ELSE d.left_long     END;
+           left_short    = CASE WHEN excluded.ring = 0 THEN NULL WHEN d.ring = 0 THEN idem.ran() ELSE d.left_short    END,
+           left_standard = CASE WHEN excluded.ring = 1 THEN NULL WHEN d.ring = 1 THEN idem.ran() ELSE d.left_standard END,
+           left_long     = CASE WHEN excluded.ring = 2 THEN NULL WHEN d.ring = 2 THEN idem.ran() ELSE d.left_long     END;
 END
 $$;
 COMMENT ON FUNCTION idem_configure(text, interval) IS 'Claims of this destination are found for at least this long: it sits in the first ring that keeps so much. Claims made before a move are found as before. No claim is made between this call and the end of its transaction: commit at once. Waits at most 2 seconds for running claims (55P03). Errors: 22004, 22023, 25006.';
@@ -71,7 +71,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 100 milliseconds and 10 years.';
     END IF;
     LOCK TABLE idem.ring IN SHARE UPDATE EXCLUSIVE MODE;
-    UPDATE idem.ring r SET retention = idem_set_retention.retention WHERE r.name = idem_set_retention.ring;
+    UPDATE idem.ring r SET retention = idem_set_retention.retention, scheduled_at = idem.ran() WHERE r.name = idem_set_retention.ring;
     IF (SELECT max(r.retention) FILTER (WHERE r.name = 'short') > min(r.retention) FILTER (WHERE r.name = 'standard')
             OR max(r.retention) FILTER (WHERE r.name = 'standard') > min(r.retention) FILTER (WHERE r.name = 'long') FROM idem.ring r) THEN
         RAISE EXCEPTION 'the rings would be out of order'
@@ -85,7 +85,8 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Move it first with idem_configure.';
     END IF;
     -- A claim lives for up to one and a half retentions, and its effects must outlive it.
-    UPDATE idem.ring r SET retention = (SELECT max(i.retention) * 1.5 FROM idem.ring i WHERE i.name <> 'outbox') WHERE r.name = 'outbox';
+    UPDATE idem.ring r SET retention = (SELECT max(i.retention) * 1.5 FROM idem.ring i WHERE i.name <> 'outbox'), scheduled_at = idem.ran()
+     WHERE r.name = 'outbox';
 END
 $$;
 COMMENT ON FUNCTION idem_set_retention(text, interval) IS 'How long a ring finds its claims at least. Shorter takes effect at the next rotation, for the claims that are there too. Errors: 22004, 22023, 25006.';

@@ -147,13 +147,14 @@ CREATE VIEW idem.rings AS
            END AS state,
            pg_catalog.pg_stat_get_live_tuples(idem.slice_table(r.name, s.slice)) AS rows_estimate,
            (SELECT sum(pg_catalog.pg_total_relation_size(t.slice)) FROM pg_catalog.unnest(idem.slice_tables(r.name, s.slice)) AS t (slice))::bigint AS bytes,
-           CASE WHEN (s.slice - r.current + 4) % 4 <> 1 AND r.started[s.slice + 1] > '-infinity'
-                THEN pg_catalog.now() - r.started[s.slice + 1] END AS age,
+           CASE WHEN (s.slice - r.current + 4) % 4 <> 1 AND r.started[s.slice + 1] > '0'
+                THEN idem.ran() - r.started[s.slice + 1] END AS age,
            r.retention,
            r.turns,
-           r.turned_at,
-           r.remembers_since
+           c.zero_at + r.turned_at AS turned_at,
+           coalesce(c.zero_at + r.remembers_since, '-infinity') AS remembers_since
       FROM idem.ring r
+     CROSS JOIN idem.clock c
      CROSS JOIN pg_catalog.generate_series(0, 3) AS s (slice)
      ORDER BY r.id, s.slice;
 COMMENT ON VIEW idem.rings IS 'Each slice: rows (as the statistics have them), bytes (with the calls that go with its claims), age, state.';

@@ -5,68 +5,34 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     r       idem.ring;
-    worker  record;
-    relay   record;
     late    interval;
     holders text[];
     behind  text;
 BEGIN
-    -- worker
-    SELECT * INTO worker FROM idem.worker_state();
-    IF NOT worker.preloaded THEN
-        RETURN QUERY VALUES ('worker', 'warning', 'idem is not preloaded: no worker, no counters, no wake-up. Add idem to shared_preload_libraries (shared_preload_libraries = ''idem'') and restart, or CALL idem_maintain() every minute.');
-    ELSIF pg_is_in_recovery() THEN
-        RETURN QUERY VALUES ('worker', 'ok', 'standby: nothing to do until it is promoted');
-    ELSIF worker.last_pass IS NULL THEN
-        RETURN QUERY VALUES ('worker', CASE WHEN clock_timestamp() - pg_postmaster_start_time() > '2 minutes' THEN 'critical' ELSE 'warning' END,
-                             'no pass in this database yet: see idem.databases, max_worker_processes and the server log');
-    ELSIF clock_timestamp() - worker.last_pass > greatest('1 minute', 5 * worker.naptime_ms * interval '1 millisecond') THEN
-        RETURN QUERY VALUES ('worker', 'critical', format('the last pass was %s ago: see the server log', date_trunc('second', clock_timestamp() - worker.last_pass)));
-    ELSE
-        RETURN QUERY VALUES ('worker', 'ok', format('the last pass was %s ago', clock_timestamp() - worker.last_pass));
-    END IF;
-
-    -- rotation of the inbox
-    FOR r IN SELECT * FROM idem.ring x WHERE x.name <> 'outbox' ORDER BY x.id LOOP
-        late := clock_timestamp() - r.turned_at - r.retention / 2;
-        check_name := 'rotation ' || r.name;
-        IF late > greatest(r.retention, '5 minutes') THEN
-            status := 'critical';
-        ELSIF late > greatest(r.retention / 4, '1 minute') THEN
-            status := 'warning';
-        ELSE
-            status := 'ok';
-        END IF;
-        detail := CASE
-            WHEN status = 'ok' THEN format('turns every %s, last %s', r.retention / 2, r.turned_at)
-            WHEN r.opening OR r.emptying THEN
-                format('late by %s: it waits for transactions that hold a claim (in pg_locks: mode RowExclusiveLock on idem.ring; prepared transactions too) or read slice %s',
-                       late, idem.slice_table(r.name, (r.current + 1) % 4))
-            ELSE format('late by %s: no worker and nobody who calls idem_maintain()', late) END;
-        RETURN NEXT;
-    END LOOP;
+    RETURN QUERY SELECT c.* FROM idem.check_worker() c;
+    RETURN QUERY SELECT c.* FROM idem.check_clock() c;
+    RETURN QUERY SELECT c.* FROM idem.check_maintenance() c;
+    RETURN QUERY SELECT c.* FROM idem.check_rotation() c;
 
     -- the outbox
     SELECT * INTO r FROM idem.ring x WHERE x.name = 'outbox';
     holders := idem.relays_holding(CASE WHEN r.emptying THEN (r.current + 1) % 4 ELSE (r.current + 2) % 4 END);
     check_name := 'outbox';
-    IF cardinality(holders) > 0 AND (r.emptying OR clock_timestamp() > r.turned_at + r.retention / 2) THEN
+    IF cardinality(holders) > 0 AND (r.emptying OR idem.is_due(r)) THEN
         status := 'critical';
         detail := format('the outbox cannot forget: relay %s has not acknowledged its oldest slice. It grows until the relay runs again, or is dropped with idem_drop_relay.',
                          array_to_string(holders, ', '));
+    ELSIF r.emptying AND idem.ran() - r.turned_at > '5 minutes' THEN
+        status := 'warning';
+        detail := format('its oldest slice has waited for %s to be emptied: see idem_rotation_blockers()', date_trunc('second', idem.ran() - r.turned_at));
     ELSE
         status := 'ok';
         detail := format('%s kept', pg_size_pretty((SELECT sum(pg_total_relation_size(idem.slice_table('outbox', s))) FROM generate_series(0, 3) s)));
     END IF;
     RETURN NEXT;
 
-    -- relays
-    FOR relay IN SELECT v.relay, v.partition, v.lag_messages, v.lag_seconds, v.parked FROM idem.relays v ORDER BY v.relay, v.partition LOOP
-        check_name := format('relay %s/%s', relay.relay, relay.partition);
-        status := CASE WHEN relay.lag_seconds > 3600 THEN 'critical' WHEN relay.lag_seconds > 60 OR relay.parked > 0 THEN 'warning' ELSE 'ok' END;
-        detail := format('%s effects wait, the oldest for %s s; %s parked', relay.lag_messages, round(relay.lag_seconds::numeric, 1), relay.parked);
-        RETURN NEXT;
-    END LOOP;
+    RETURN QUERY SELECT c.* FROM idem.check_relays() c;
+    RETURN QUERY SELECT c.* FROM idem.check_due_times() c;
 
     -- the durable inbox
     check_name := 'durable inbox';
@@ -114,3 +80,11 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem_health() IS 'One row a check: ok, warning or critical, and what to do. Works on a standby.';
+
+CREATE FUNCTION idem_rotation_blockers() RETURNS TABLE (
+    ring text, pid integer, usename name, application_name text, state text, xact_start timestamptz, gid text, blocks text)
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT b.* FROM idem.rotation_blockers() b;
+$$;
+COMMENT ON FUNCTION idem_rotation_blockers() IS 'What the rotations wait for: sessions, prepared transactions (gid, and when they were prepared) and relays. blocks: the step of the rotation that waits.';

@@ -53,6 +53,8 @@ COMMENT ON FUNCTION idem_next(text, integer, interval) IS 'Leases received messa
 COMMENT ON FUNCTION idem.tell_receivers() IS 'Has those who wait for messages told when this transaction commits.';
 COMMENT ON FUNCTION idem.fence(text, boolean) IS 'True when every transaction that held a claim when this step was first asked for has ended.';
 COMMENT ON FUNCTION idem.invalidate(oid) IS 'Makes every backend read this table again at its next claim.';
+COMMENT ON FUNCTION idem.ran() IS 'The reading of the clock of the rings now: see idem.clock.';
+COMMENT ON FUNCTION idem.monotonic() IS 'The monotonic clock of the system.';
 COMMENT ON FUNCTION idem.next_xid() IS 'The next transaction id: all that are running have smaller ones.';
 COMMENT ON FUNCTION idem.counters() IS 'What the view idem.stats shows.';
 COMMENT ON FUNCTION idem.worker_state() IS 'What idem_health() asks of the worker.';

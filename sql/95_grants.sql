@@ -20,12 +20,12 @@ INSERT INTO idem.kind_of_role (kind, may_call) VALUES
     ('operator', 'idem_relay_discard'), ('operator', 'idem_relay_discard_all'),
     ('relay', 'idem_relay_next'), ('relay', 'idem_relay_ack'), ('relay', 'idem_relay_park'), ('relay', 'idem_relay_wait'),
     ('relay', 'idem_relay_extend'), ('relay', 'idem_relay_partitions'), ('relay', 'idem_hand_over'),
-    ('monitor', 'idem_health'), ('monitor', 'idem_is_claimed'),
+    ('monitor', 'idem_health'), ('monitor', 'idem_is_claimed'), ('monitor', 'idem_rotation_blockers'),
     ('admin', 'idem_forget'), ('admin', 'idem_configure'), ('admin', 'idem_set_retention'), ('admin', 'idem_grant'),
     ('admin', 'idem_maintain'), ('admin', 'idem_create_relay'), ('admin', 'idem_drop_relay'),
     ('admin', 'idem_relay_unpark'), ('admin', 'idem_relay_unpark_all'),
     ('admin', 'idem_relay_discard'), ('admin', 'idem_relay_discard_all'),
-    ('admin', 'idem_repair_relays'), ('admin', 'idem_health'),
+    ('admin', 'idem_repair_relays'), ('admin', 'idem_health'), ('admin', 'idem_rotation_blockers'),
     ('admin', 'idem_configure_retries'), ('admin', 'idem_remove_destination'), ('admin', 'idem_requeue'), ('admin', 'idem_requeue_all'),
     ('admin', 'idem_discard'), ('admin', 'idem_discard_all');
 
@@ -60,7 +60,7 @@ BEGIN
     IF kind = 'admin' THEN
         -- idem_maintain runs with its caller's rights, because only such a procedure can commit.
         EXECUTE format('GRANT USAGE ON SCHEMA idem TO %s', role);
-        EXECUTE format('GRANT EXECUTE ON FUNCTION idem.maintain_step(boolean) TO %s', role);
+        EXECUTE format('GRANT EXECUTE ON FUNCTION idem.maintenance_steps(), idem.maintain_step(text, boolean) TO %s', role);
     END IF;
     IF kind IN ('relay', 'operator', 'monitor', 'admin') THEN
         EXECUTE format('GRANT USAGE ON SCHEMA idem TO %s', role);
@@ -76,7 +76,7 @@ BEGIN
     END IF;
     IF kind IN ('monitor', 'admin') THEN
         EXECUTE format('GRANT SELECT ON idem.inbox, idem.outbox, idem.rings, idem.relays, idem.stats TO %s', role);
-        EXECUTE format('GRANT EXECUTE ON FUNCTION idem.waiting(), idem.relay_states(), idem.counters(), idem.slice_table(text, integer), idem.slice_tables(text, integer) TO %s', role);
+        EXECUTE format('GRANT EXECUTE ON FUNCTION idem.waiting(), idem.relay_states(), idem.counters(), idem.ran(), idem.slice_table(text, integer), idem.slice_tables(text, integer) TO %s', role);
     END IF;
 END
 $$;

@@ -179,3 +179,40 @@ pub async fn health(client: &impl GenericClient) -> Result<Vec<Check>, Error> {
     checks.sort_by_key(|check| Reverse(check.status));
     Ok(checks)
 }
+
+/// What a rotation waits for: a session, a prepared transaction or a relay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RotationBlocker {
+    /// The ring that cannot rotate.
+    pub ring: String,
+    /// The backend of the session.
+    pub pid: Option<i32>,
+    /// The `application_name` of the session.
+    pub application_name: Option<String>,
+    /// The name of the prepared transaction.
+    pub gid: Option<String>,
+    /// The step of the rotation that waits.
+    pub blocks: String,
+}
+
+impl TryFrom<&Row> for RotationBlocker {
+    type Error = Error;
+
+    fn try_from(row: &Row) -> Result<Self, Error> {
+        Ok(Self {
+            ring: row.try_get(0)?,
+            pid: row.try_get(1)?,
+            application_name: row.try_get(2)?,
+            gid: row.try_get(3)?,
+            blocks: row.try_get(4)?,
+        })
+    }
+}
+
+/// What the rotations wait for at the moment. Empty when nothing holds them up.
+pub async fn rotation_blockers(client: &impl GenericClient) -> Result<Vec<RotationBlocker>, Error> {
+    let sql = "SELECT ring, pid, application_name, gid, blocks FROM idem_rotation_blockers()";
+    let rows = client.query_typed(sql, &[]).await?;
+    rows.iter().map(RotationBlocker::try_from).collect()
+}

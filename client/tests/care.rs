@@ -196,6 +196,7 @@ calls! {
     "idem_replay_effects" => idem_client::replay_effects,
     "idem_requeue" => idem_client::deadletters::requeue,
     "idem_requeue_all" => idem_client::deadletters::requeue_all,
+    "idem_rotation_blockers" => idem_client::rotation_blockers,
     "idem_send" => idem_client::send,
     "idem_set_retention" => idem_client::set_retention,
     "idem_try_claim" => idem_client::try_claim,

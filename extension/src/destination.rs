@@ -2,7 +2,7 @@
 
 use crate::errors::{Error, Result};
 use crate::pg::{self, Found, Lookup, Table, insert_unique, wait_for};
-use crate::ring::{RINGS, Ring, Rings, generation};
+use crate::ring::{RINGS, Ran, Ring, Rings, generation, interval};
 use crate::settings::{MESSAGE_IDENTITY, MessageIdentity};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -22,7 +22,7 @@ pub struct Destination {
     pub id: i32,
     ring: usize,
     /// By ring: when the destination left it, if ever.
-    left: [Option<pg_sys::TimestampTz>; RINGS],
+    left: [Option<Ran>; RINGS],
 }
 
 impl Destination {
@@ -43,13 +43,13 @@ impl Destination {
 
     /// Whether a message sent at `sent_at` may have been claimed so long ago that the claim is forgotten.
     pub fn may_have_forgotten(&self, rings: &Rings, sent_at: pg_sys::TimestampTz) -> bool {
-        let forgotten_by = |ring: &Ring| sent_at < ring.remembers_since;
+        let forgotten_by = |ring: &Ring| sent_at < rings.wall_clock(ring.remembers_since);
         forgotten_by(&self.ring(rings))
             || rings
                 .inbox
                 .iter()
                 .zip(self.left)
-                .any(|(ring, left)| left.is_some_and(|left| sent_at < left) && forgotten_by(ring))
+                .any(|(ring, left)| left.is_some_and(|left| sent_at < rings.wall_clock(left)) && forgotten_by(ring))
     }
 }
 
@@ -138,11 +138,11 @@ fn name_key(name: &str) -> [pg_sys::ScanKeyData; 1] {
 
 /// Reads the found row; keeps it unless this transaction wrote it, which may still roll back.
 fn remember(name: &str, found: &Lookup) -> Destination {
-    let timestamp = |number| found.column(number).map(|d| d.value() as i64);
+    let left = |number| found.column(number).map(interval);
     let destination = Destination {
         id: found.column(1).map_or(0, |d| d.value() as i32),
         ring: found.column(2).map_or(STANDARD as usize, |d| d.value() & 3).min(RINGS - 1),
-        left: [timestamp(3), timestamp(4), timestamp(5)],
+        left: [left(3), left(4), left(5)],
     };
     if !found.is_mine() {
         let now = generation();

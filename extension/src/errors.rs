@@ -18,6 +18,12 @@ pub enum Error {
     NotInstalled,
     /// 54000: every number of a destination is in use.
     NoDestinationLeft,
+    /// 55000: the library does not know this version of the extension's SQL.
+    AnotherVersion {
+        installed: String,
+        installed_is_older: bool,
+        library: &'static str,
+    },
     /// 55000: effects need the claim of their message, in this transaction.
     NotClaimed { destination: String },
     /// 55000: a claim of this very transaction cannot be forgotten.
@@ -36,10 +42,6 @@ pub enum Error {
     CallEnded { step: String, how: &'static str },
     /// 23000: under this step something else was asked for. The answer to that is no answer to this.
     AnotherRequest { step: String },
-    /// 25P01: the claim is alone in its transaction.
-    LoneClaim { function: &'static str },
-    /// 25P01: the function needs a transaction block.
-    NoBlock { function: &'static str },
     /// 25000: the function needs READ COMMITTED.
     NeedsReadCommitted { function: String },
     /// XX001: a row that the calls wrote themselves does not look so.
@@ -95,6 +97,19 @@ impl From<Error> for ErrorReport {
                 "no number is left for a new destination".into(),
             )
             .set_hint("Remove destinations that are not used with idem_remove_destination."),
+            Error::AnotherVersion {
+                installed,
+                installed_is_older,
+                library,
+            } => report(
+                PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!("library version {library} of idem does not serve extension version {installed}"),
+            )
+            .set_hint(if installed_is_older {
+                "ALTER EXTENSION idem UPDATE;".to_owned()
+            } else {
+                format!("Install the library of version {installed} and restart the server.")
+            }),
             Error::NotClaimed { destination } => report(
                 PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                 format!("this transaction has not claimed the message for destination \"{destination}\""),
@@ -142,19 +157,6 @@ impl From<Error> for ErrorReport {
                 format!("the call \"{step}\" of this message was begun with another request"),
             )
             .set_hint("Every attempt must ask for the same: give what differs a step of its own."),
-            Error::LoneClaim { function } => report(
-                PgSqlErrorCode::ERRCODE_NO_ACTIVE_SQL_TRANSACTION,
-                format!("{function} is alone in its transaction"),
-            )
-            .set_hint(
-                "The claim would commit before the work is done. Put both into one transaction: BEGIN, claim, work, COMMIT. \
-                 Or set idem.lone_claims to allow.",
-            ),
-            Error::NoBlock { function } => report(
-                PgSqlErrorCode::ERRCODE_NO_ACTIVE_SQL_TRANSACTION,
-                format!("{function} can only be used in a transaction block"),
-            )
-            .set_hint("Send BEGIN first. When BEGIN failed, the claim must not commit by itself."),
             Error::NeedsReadCommitted { function } => report(
                 PgSqlErrorCode::ERRCODE_INVALID_TRANSACTION_STATE,
                 format!("{function} needs READ COMMITTED, but this transaction has another isolation level"),

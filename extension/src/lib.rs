@@ -15,7 +15,6 @@ mod destination;
 mod effects;
 mod errors;
 mod journal;
-mod lone;
 mod names;
 mod outbox;
 mod pause;
@@ -34,7 +33,8 @@ mod worker;
 
 pgrx::extension_sql_file!("../../sql/00_schema.sql", name = "schema", bootstrap);
 pgrx::extension_sql_file!("../../sql/10_inbox.sql", name = "inbox", requires = ["schema"]);
-pgrx::extension_sql_file!("../../sql/20_outbox.sql", name = "outbox", requires = ["inbox"]);
+pgrx::extension_sql_file!("../../sql/12_clock.sql", name = "clock", requires = ["inbox"]);
+pgrx::extension_sql_file!("../../sql/20_outbox.sql", name = "outbox", requires = ["clock"]);
 pgrx::extension_sql_file!("../../sql/30_types.sql", name = "types", requires = ["outbox"]);
 pgrx::extension_sql_file!(
     "../../sql/32_pending.sql",
@@ -89,7 +89,8 @@ pgrx::extension_sql_file!("../../sql/65_relays.sql", name = "relays", requires =
 pgrx::extension_sql_file!("../../sql/66_hand_over.sql", name = "hand_over", requires = ["relays"]);
 pgrx::extension_sql_file!("../../sql/70_rotation.sql", name = "rotation", requires = ["hand_over"]);
 pgrx::extension_sql_file!("../../sql/72_payloads.sql", name = "payloads", requires = ["rotation"]);
-pgrx::extension_sql_file!("../../sql/80_configure.sql", name = "configure", requires = ["payloads"]);
+pgrx::extension_sql_file!("../../sql/75_maintenance.sql", name = "maintenance", requires = ["payloads"]);
+pgrx::extension_sql_file!("../../sql/80_configure.sql", name = "configure", requires = ["maintenance"]);
 pgrx::extension_sql_file!(
     "../../sql/82_destinations.sql",
     name = "destinations",
@@ -98,9 +99,14 @@ pgrx::extension_sql_file!(
 pgrx::extension_sql_file!(
     "../../sql/85_views.sql",
     name = "views",
-    requires = ["destinations", stats::counters]
+    requires = ["destinations", stats::counters, ring::clock::ran]
 );
-pgrx::extension_sql_file!("../../sql/90_health.sql", name = "health", requires = ["views"]);
+pgrx::extension_sql_file!(
+    "../../sql/88_checks.sql",
+    name = "checks",
+    requires = ["views", worker::worker_state]
+);
+pgrx::extension_sql_file!("../../sql/90_health.sql", name = "health", requires = ["checks"]);
 pgrx::extension_sql_file!(
     "../../sql/92_calls.sql",
     name = "calls",
@@ -145,6 +151,8 @@ pgrx::extension_sql_file!(
         wake::idem_relay_wait,
         pending::wait::idem_next_wait,
         pending::next::idem_next,
+        ring::clock::ran,
+        ring::clock::monotonic,
         ring::fence::fence,
         ring::fence::invalidate,
         relay::next_xid,

@@ -13,18 +13,6 @@ pub enum MessageIdentity {
     Id,
 }
 
-/// What happens to a claim that is the only thing its transaction does: see `lone`.
-#[derive(Clone, Copy, PartialEq, Eq, PostgresGucEnum)]
-pub enum LoneClaims {
-    #[name = c"refuse"]
-    Refuse,
-    #[name = c"warn"]
-    Warn,
-    #[name = c"allow"]
-    Allow,
-}
-
-pub static LONE_CLAIMS: GucSetting<LoneClaims> = GucSetting::<LoneClaims>::new(LoneClaims::Refuse);
 pub static MESSAGE_IDENTITY: GucSetting<MessageIdentity> = GucSetting::<MessageIdentity>::new(MessageIdentity::IdAndDestination);
 pub static TRACEPARENT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 pub static WAIT_FOR_FLUSH: GucSetting<bool> = GucSetting::<bool>::new(false);
@@ -50,14 +38,6 @@ pub fn define() {
         &MESSAGE_IDENTITY,
         // For all sessions alike: two consumers that disagree would both process a message.
         GucContext::Sighup,
-        GucFlags::default(),
-    );
-    GucRegistry::define_enum_guc(
-        c"idem.lone_claims",
-        c"What to do with a claim that is alone in its transaction: refuse, warn or allow.",
-        c"Such a claim loses the message when the work after it fails.",
-        &LONE_CLAIMS,
-        GucContext::Userset,
         GucFlags::default(),
     );
     GucRegistry::define_string_guc(

@@ -19,10 +19,12 @@ pub struct Database {
     pub recordings: AtomicU64,
     /// Transactions that gave destinations something to do.
     pub receipts: AtomicU64,
-    /// Microseconds since 2000; 0: none yet.
+    /// On the monotonic clock, in microseconds; 0: none yet.
     pub last_pass: AtomicI64,
     /// Whether messages are pending: see `pending::presence`. 0 after the start of the server: there may be some.
     pub pending: AtomicU32,
+    /// The log has it that the library does not serve the version of the extension there.
+    pub version_refused: AtomicBool,
 }
 
 /// A backend that waits for news of a database.
@@ -52,6 +54,7 @@ impl Default for Shared {
                 receipts: AtomicU64::new(0),
                 last_pass: AtomicI64::new(0),
                 pending: AtomicU32::new(0),
+                version_refused: AtomicBool::new(false),
             }),
             waiters: std::array::from_fn(|_| Waiter {
                 database: AtomicU32::new(0),
@@ -129,5 +132,6 @@ pub fn forget(database: pg_sys::Oid) {
     place.receipts.store(0, Ordering::SeqCst);
     place.last_pass.store(0, Ordering::SeqCst);
     place.pending.store(0, Ordering::SeqCst);
+    place.version_refused.store(false, Ordering::SeqCst);
     place.oid.store(0, Ordering::SeqCst);
 }

@@ -26,6 +26,11 @@ impl Lockers {
         }
     }
 
+    /// Whether none is left, as of the last look.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Forgets those that have ended; true when all have. Prepared transactions count until they are resolved.
     pub fn have_ended(&mut self) -> bool {
         // SAFETY: takes any virtual transaction id; without waiting.

@@ -4,6 +4,9 @@
 //! was committed before, so the state is at least as new as the lock; and a rotation waits for everybody who held the
 //! lock when it published its step. Between them no claim acts on a state that is two steps old.
 
+use super::clock::{Clock, Ran};
+use super::rows::{for_each_row, interval};
+use super::version::check_version;
 use super::{RINGS, Ring, Rings, SLICES};
 use crate::errors::{Error, Result};
 use crate::pg;
@@ -132,34 +135,18 @@ fn locked(mode: pg_sys::LOCKMODE) -> Result<Rings> {
     }
 }
 
-/// Reads `idem.ring` as it is now. Not through SPI: in REPEATABLE READ and SERIALIZABLE that reads by the transaction's
-/// own, older snapshot, and claims would go into a slice that is no longer current.
+/// Reads the state as it is now: by an older snapshot claims would go into a slice that is no longer current.
 fn load(tables: &Tables) -> Result<Rings> {
-    let table = tables.ring;
+    check_version()?;
     let mut rings = [None; RINGS + 1];
-    // SAFETY: the table is locked; columns are read by their number and type in sql/10_inbox.sql.
-    unsafe {
-        let rel = pg_sys::table_open(table, pg_sys::NoLock as pg_sys::LOCKMODE);
-        let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
-        let scan = pg_sys::systable_beginscan(rel, pg_sys::InvalidOid, false, snapshot, 0, std::ptr::null_mut());
-        loop {
-            let tuple = pg_sys::systable_getnext(scan);
-            if tuple.is_null() {
-                break;
-            }
-            let column = |number: i32| {
-                let mut isnull = false;
-                pg_sys::heap_getattr(tuple, number, (*rel).rd_att, &mut isnull)
-            };
-            let id = column(1).value();
-            if id <= RINGS {
-                rings[id] = Some((column(2).value() & 3, column(3).value() & 1 == 1, column(5).value() as i64));
-            }
-        }
-        pg_sys::systable_endscan(scan);
-        pg_sys::UnregisterSnapshot(snapshot);
-        pg_sys::table_close(rel, pg_sys::NoLock as pg_sys::LOCKMODE);
-    }
+    for_each_row(tables.ring, |column| {
+        let Some(id) = column(1).map(|d| d.value()).filter(|&id| id <= RINGS) else {
+            return;
+        };
+        let current = column(2).map_or(0, |d| d.value() & 3);
+        let opening = column(3).is_some_and(|d| d.value() & 1 == 1);
+        rings[id] = Some((current, opening, column(5).map_or(Ran::MIN, interval)));
+    });
     const NAMES: [&str; RINGS + 1] = ["short", "standard", "long", "outbox"];
     let ring = |id: usize| -> Result<Ring> {
         let (current, opening, remembers_since) = rings[id].ok_or(Error::Corrupt("a ring is missing in idem.ring"))?;
@@ -186,6 +173,7 @@ fn load(tables: &Tables) -> Result<Rings> {
         pending_current: current_of(tables.pending_rotation)? & 1,
         payloads: tables_of("payload")?,
         payload_current: current_of(tables.payload_rotation)? & 3,
+        zero_at: Clock::read()?.zero_at,
     })
 }
 

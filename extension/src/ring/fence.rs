@@ -1,6 +1,7 @@
 //! The rotation's view of the claims: publish a step, then wait until nobody acts on what was before.
 
 use super::cache::ring_table;
+use super::version::check_version;
 use crate::errors::given;
 use crate::pg::{Lockers, wait_a_moment};
 use crate::settings;
@@ -12,17 +13,20 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 thread_local! {
-    /// Who is waited for, by step. Kept between calls: a list that began anew each time would, with enough long
-    /// transactions, never become empty.
-    static FENCES: RefCell<HashMap<Step, Fence>> = RefCell::default();
+    /// The fence of each ring's last step. Kept between calls, also when it has passed: a list that began anew each time
+    /// would, with enough long transactions, never become empty.
+    static FENCES: RefCell<HashMap<Ring, Fence>> = RefCell::default();
     /// This transaction has changed what claims go by.
     static PUBLISHED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A published step. The table is part of it: when the extension is created anew, its turns are counted anew.
-type Step = (pg_sys::Oid, String);
+/// A ring by name. The table is part of it: when the extension is created anew, its turns are counted anew.
+type Ring = (pg_sys::Oid, String);
 
 struct Fence {
+    /// What was published.
+    step: String,
+    /// Empty: the fence has passed.
     lockers: Lockers,
     /// Since the last look at what is pending.
     asked_for: bool,
@@ -31,7 +35,7 @@ struct Fence {
 /// True when every transaction that held a claim when this step was first asked for has ended. 25001 in the transaction
 /// that published a step.
 ///
-/// `step` names what was published, differently each time. With `wait` it waits up to `idem.fence_wait` for that.
+/// `step` names what was published, differently each time; its first word is the ring. With `wait` it waits up to `idem.fence_wait` for that.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
@@ -42,24 +46,11 @@ fn fence(step: Option<&str>, wait: Option<bool>) -> Result<bool, ErrorReport> {
     let step = given(step, "step")?;
     let wait = given(wait, "wait")?;
     not_in_the_transaction_that_published()?;
+    check_version()?;
     let table = ring_table()?;
-    let step = (table, step.to_owned());
-    let mut lockers = match FENCES.with_borrow_mut(|fences| fences.remove(&step)) {
-        Some(fence) => fence.lockers,
-        None => Lockers::of(table),
-    };
     let deadline = wait.then(|| Instant::now() + Duration::from_millis(settings::FENCE_WAIT_MS.get().max(0) as u64));
-    while !lockers.have_ended() {
+    while !has_passed(table, step) {
         if deadline.is_none_or(|deadline| Instant::now() >= deadline) {
-            let fence = Fence {
-                lockers,
-                asked_for: true,
-            };
-            FENCES.with_borrow_mut(|fences| {
-                // Steps that another maintainer took in the meantime are not asked for again.
-                fences.retain(|(_, other), _| ring_of(other) != ring_of(&step.1));
-                fences.insert(step, fence)
-            });
             return Ok(false);
         }
         wait_a_moment(5);
@@ -67,8 +58,24 @@ fn fence(step: Option<&str>, wait: Option<bool>) -> Result<bool, ErrorReport> {
     Ok(true)
 }
 
-fn ring_of(step: &str) -> Option<&str> {
-    step.split(' ').next()
+/// Looks at the fence of a step, which is taken at the first look. It stays where it is while the caller waits: a wait that
+/// is cancelled loses nothing.
+fn has_passed(table: pg_sys::Oid, step: &str) -> bool {
+    let ring = step.split(' ').next().unwrap_or_default().to_owned();
+    FENCES.with_borrow_mut(|fences| {
+        fences.retain(|(other, _), _| *other == table);
+        let new = || Fence {
+            step: step.to_owned(),
+            lockers: Lockers::of(table),
+            asked_for: true,
+        };
+        let fence = fences.entry((table, ring)).or_insert_with(new);
+        if fence.step != step {
+            *fence = new();
+        }
+        fence.asked_for = true;
+        fence.lockers.have_ended()
+    })
 }
 
 /// What this transaction publishes is sent when it commits: whoever claims until then does not know of it, and stands in no
@@ -95,7 +102,16 @@ pub fn transaction_ended() {
 pub fn fences_pending() -> bool {
     FENCES.with_borrow_mut(|fences| {
         fences.retain(|_, fence| std::mem::take(&mut fence.asked_for));
-        !fences.is_empty()
+        fences.values().any(|fence| !fence.lockers.is_empty())
+    })
+}
+
+/// Whether a fence that was waited for has passed by now. In a transaction.
+pub fn fence_passed() -> bool {
+    FENCES.with_borrow_mut(|fences| {
+        fences
+            .values_mut()
+            .any(|fence| !fence.lockers.is_empty() && fence.lockers.have_ended())
     })
 }
 

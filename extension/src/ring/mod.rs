@@ -1,10 +1,16 @@
 //! The rings: which slices there are, which one takes claims, which ones are probed.
 
 mod cache;
+mod clock;
 mod fence;
+mod rows;
+mod version;
 
 pub use cache::{enter, generation, look, refreshed};
-pub use fence::{fences_pending, transaction_ended};
+pub use clock::{Ran, monotonic_us};
+pub use fence::{fence_passed, fences_pending, transaction_ended};
+pub use rows::interval;
+pub use version::check_version;
 
 use pgrx::pg_sys;
 
@@ -19,8 +25,8 @@ pub struct Ring {
     current: usize,
     /// The rotation has begun: claims go into current and next.
     opening: bool,
-    /// Every claim made since then (microseconds since 2000) is found.
-    pub remembers_since: pg_sys::TimestampTz,
+    /// Every claim made since then is found; `Ran::MIN`: every claim.
+    pub remembers_since: Ran,
     slices: [pg_sys::Oid; SLICES],
     /// The journal's slices, which turn with those of the claims; the outbox has none.
     calls: [pg_sys::Oid; SLICES],
@@ -64,6 +70,8 @@ impl Ring {
 pub struct Rings {
     pub inbox: [Ring; RINGS],
     pub outbox: Ring,
+    /// What the wall clock shows when the clock of the rings is zero.
+    zero_at: pg_sys::TimestampTz,
     /// The two tables of pending messages, and which of them counts.
     pending: [pg_sys::Oid; 2],
     pending_current: usize,
@@ -91,6 +99,14 @@ impl Rings {
     /// A slice of payloads by its number.
     pub fn payloads(&self, number: i16) -> Option<pg_sys::Oid> {
         self.payloads.get(usize::try_from(number).ok()?).copied()
+    }
+
+    /// What the wall clock, as it goes now, showed at a moment of the rings.
+    pub fn wall_clock(&self, at: Ran) -> pg_sys::TimestampTz {
+        if at == Ran::MIN {
+            return pg_sys::TimestampTz::MIN;
+        }
+        self.zero_at.saturating_add(at)
     }
 
     /// The same rings, but their slices are those of the journal: who writes and reads these as claims do is told from

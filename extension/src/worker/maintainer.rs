@@ -2,12 +2,15 @@
 
 use super::end_on_sigterm;
 use crate::pg::wait_a_moment;
-use crate::ring::fences_pending;
+use crate::ring::{check_version, fence_passed, fences_pending, monotonic_us};
+use crate::settings;
 use crate::shared::this_database;
 use pgrx::bgworkers::{BackgroundWorker, SignalWakeFlags};
 use pgrx::pg_sys;
+use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// How often a rotation that waits at its fence looks again.
 const FENCE_MS: i64 = 50;
@@ -36,49 +39,91 @@ pub extern "C-unwind" fn idem_maintainer_main(database: pg_sys::Datum) {
         }
     }
     loop {
-        match step() {
-            Step::NotInstalled => return,
-            Step::Done => continue,
-            Step::Nothing if fences_pending() => wait_a_moment(FENCE_MS),
-            Step::Nothing => return,
+        match pass() {
+            Pass::NotInstalled => return,
+            Pass::Done => continue,
+            Pass::Nothing if fences_pending() => wait_at_the_fence(),
+            Pass::Nothing => return,
         }
     }
 }
 
-enum Step {
+enum Pass {
+    /// Or in a version that this library does not serve.
     NotInstalled,
+    /// Some step changed something.
     Done,
     Nothing,
 }
 
-/// One step in one transaction. An error ends the process and is in the server log; the launcher starts the next pass
-/// after `idem.naptime`.
-fn step() -> Step {
-    report_activity(pg_sys::BackendState::STATE_RUNNING, c"SELECT idem.maintain_step(false)");
-    let step = BackgroundWorker::transaction(|| {
-        // Asked each time: DROP EXTENSION may have come in between, and a schema of that name is no proof.
+/// Every step once, each in a transaction of its own. A step that fails is reported by `idem.maintain_step`, which goes on:
+/// this process keeps the fences that it waits for.
+fn pass() -> Pass {
+    if !transaction(|| Ok(Some(version_is_served()))).unwrap_or_default() {
+        return Pass::NotInstalled;
+    }
+    let Some(steps) = transaction(|| Spi::get_one::<Vec<String>>("SELECT idem.maintenance_steps()")) else {
+        return Pass::NotInstalled;
+    };
+    let mut pass = Pass::Nothing;
+    for step in steps {
+        let run = || Spi::get_one_with_args::<bool>("SELECT idem.maintain_step($1, false)", &[step.as_str().into()]);
+        match transaction(run) {
+            None => return Pass::NotInstalled,
+            Some(true) => pass = Pass::Done,
+            Some(false) => (),
+        }
+    }
+    if let Some(database) = this_database() {
+        database.last_pass.store(monotonic_us(), Ordering::Relaxed);
+    }
+    pass
+}
+
+/// Whether the library serves the version that is installed. When it does not, the log has it once.
+fn version_is_served() -> bool {
+    let refusal = check_version().err();
+    let known = this_database().is_some_and(|database| database.version_refused.swap(refusal.is_some(), Ordering::Relaxed));
+    let Some(refusal) = refusal else {
+        return true;
+    };
+    if !known {
+        ErrorReport::from(refusal).report(PgLogLevel::WARNING);
+    }
+    false
+}
+
+/// Waits until a fence has passed, or until the next pass is due.
+fn wait_at_the_fence() {
+    let next_pass = Instant::now() + Duration::from_millis(settings::NAPTIME_MS.get() as u64);
+    loop {
+        wait_a_moment(FENCE_MS);
+        if BackgroundWorker::transaction(fence_passed) || Instant::now() >= next_pass {
+            return;
+        }
+    }
+}
+
+/// One transaction; `None` when the extension is not there. It is looked for each time: DROP EXTENSION may have come in
+/// between, and a schema of that name is no proof.
+fn transaction<T: Default>(
+    work: impl FnOnce() -> spi::Result<Option<T>> + std::panic::UnwindSafe + std::panic::RefUnwindSafe,
+) -> Option<T> {
+    report_activity(pg_sys::BackendState::STATE_RUNNING, c"idem maintenance");
+    let result = BackgroundWorker::transaction(|| {
         // SAFETY: a look-up by a NUL-terminated name.
         if unsafe { pg_sys::get_extension_oid(c"idem".as_ptr(), true) } == pg_sys::InvalidOid {
-            return Step::NotInstalled;
+            return None;
         }
-        match Spi::get_one::<bool>("SELECT idem.maintain_step(false)") {
-            Ok(Some(true)) => Step::Done,
-            Ok(_) => Step::Nothing,
-            Err(e) => pgrx::error!("idem.maintain_step: {e}"),
+        match work() {
+            Ok(result) => Some(result.unwrap_or_default()),
+            Err(e) => pgrx::error!("idem maintenance: {e}"),
         }
     });
     // SAFETY: outside a transaction. Without it the statistics, and so autovacuum, would not learn of what was done.
     unsafe { pg_sys::pgstat_report_stat(true) };
     report_activity(pg_sys::BackendState::STATE_IDLE, c"");
-    if !matches!(step, Step::NotInstalled)
-        && let Some(database) = this_database()
-    {
-        // SAFETY: reads the clock.
-        database
-            .last_pass
-            .store(unsafe { pg_sys::GetCurrentTimestamp() }, Ordering::Relaxed);
-    }
-    step
+    result
 }
 
 fn report_activity(state: pg_sys::BackendState::Type, what: &std::ffi::CStr) {

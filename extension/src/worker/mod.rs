@@ -10,8 +10,10 @@ mod maintainer;
 
 pub use launcher::register;
 
+use crate::ring::monotonic_us;
 use crate::settings;
 use crate::shared::{preloaded, this_database};
+use pgrx::datum::Interval;
 use pgrx::iter::TableIterator;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -38,7 +40,7 @@ fn end_on_sigterm() {
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
-CREATE FUNCTION idem.worker_state() RETURNS TABLE (preloaded boolean, last_pass timestamptz, naptime_ms integer) LANGUAGE c AS 'MODULE_PATHNAME', 'worker_state_wrapper';
+CREATE FUNCTION idem.worker_state() RETURNS TABLE (preloaded boolean, since_pass interval, naptime_ms integer) LANGUAGE c AS 'MODULE_PATHNAME', 'worker_state_wrapper';
 "#
 )]
 #[allow(clippy::type_complexity)]
@@ -46,13 +48,11 @@ fn worker_state() -> TableIterator<
     'static,
     (
         name!(preloaded, bool),
-        name!(last_pass, Option<TimestampWithTimeZone>),
+        name!(since_pass, Option<Interval>),
         name!(naptime_ms, i32),
     ),
 > {
     let last_pass = this_database().map_or(0, |database| database.last_pass.load(Ordering::Relaxed));
-    let last_pass = (last_pass != 0)
-        .then(|| TimestampWithTimeZone::try_from(last_pass).ok())
-        .flatten();
-    TableIterator::once((preloaded(), last_pass, settings::NAPTIME_MS.get()))
+    let since_pass = (last_pass != 0).then(|| Interval::from_micros(monotonic_us() - last_pass));
+    TableIterator::once((preloaded(), since_pass, settings::NAPTIME_MS.get()))
 }

@@ -49,6 +49,7 @@ pub struct Builder {
     name: String,
     source: Source,
     settings: BTreeMap<String, String>,
+    environment: Vec<(String, String)>,
     preload: bool,
     data_dir: Option<PathBuf>,
 }
@@ -63,6 +64,7 @@ impl Builder {
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
                 .collect(),
+            environment: Vec::new(),
             preload: true,
             data_dir: None,
         }
@@ -77,6 +79,7 @@ impl Builder {
                 connection: primary.connection_string("postgres"),
             },
             settings: primary.settings().clone(),
+            environment: Vec::new(),
             preload: true,
             data_dir: None,
         }
@@ -94,6 +97,13 @@ impl Builder {
     #[must_use]
     pub fn setting(mut self, name: &str, value: &str) -> Self {
         self.settings.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    /// A variable of the server's environment, at every start.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -134,6 +144,7 @@ impl Builder {
             self.fill(&data_dir, user)?;
         }
         let mut cluster = Cluster::new(self.install, self.name, home, user, data_dir, self.settings);
+        cluster.set_environment(self.environment);
         cluster.start()?;
         Ok(cluster)
     }

@@ -36,6 +36,7 @@ pub struct Cluster {
     user: ServerUser,
     data_dir: PathBuf,
     settings: BTreeMap<String, String>,
+    environment: Vec<(String, String)>,
     home: Home,
 }
 
@@ -61,8 +62,14 @@ impl Cluster {
             user,
             data_dir,
             settings,
+            environment: Vec::new(),
             home,
         }
+    }
+
+    /// What the server's environment has besides, from its next start.
+    pub(crate) fn set_environment(&mut self, environment: Vec<(String, String)>) {
+        self.environment = environment;
     }
 
     /// Begins a physical standby of this server: a base backup that then follows it over the socket.
@@ -135,6 +142,7 @@ impl Cluster {
         let log = self.home.open_log()?;
         let mut postgres = self.user.command(&self.install.program("postgres")?);
         postgres.arg("-D").arg(&self.data_dir).current_dir(&self.data_dir);
+        postgres.envs(self.environment.iter().map(|(name, value)| (name, value)));
         self.postmaster = Some(Process::spawn(postgres, log, Shutdown::IN_TURN)?);
         let answered = self.wait_until_ready(PATIENCE);
         if answered.is_err() {

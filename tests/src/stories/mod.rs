@@ -23,7 +23,7 @@ mod speech;
 pub mod work;
 mod worker;
 
-pub use clock::clock_wrong_by;
+pub use clock::{clock_that_jumps, clock_wrong_by};
 pub use drill::{Drill, Outcome};
 pub use fate::{Fate, Moment, Point};
 pub use line::{Line, Server};

@@ -181,7 +181,7 @@ async fn what_the_ring_cannot_remember_is_expired_and_not_claimed() -> Result<()
         session.run("CALL idem_maintain()").await?;
         Ok(session
             .text(&format!(
-                "SELECT remembers_since > '{sent_at}' FROM idem.ring WHERE name = 'short'"
+                "SELECT remembers_since > '{sent_at}' FROM idem.rings WHERE ring = 'short' LIMIT 1"
             ))
             .await?
             == "t")

@@ -162,6 +162,7 @@ pub const READERS: &[&str] = &[
     "idem_effects",
     "idem_calls",
     "idem_health",
+    "idem_rotation_blockers",
     "idem_relay_partitions",
     "idem_relay_wait",
 ];

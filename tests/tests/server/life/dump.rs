@@ -11,7 +11,7 @@ async fn contents(session: &Session) -> Result<String> {
     let tables = session
         .text(
             "SELECT relname FROM pg_class WHERE relnamespace = 'idem'::regnamespace AND relkind = 'r' \
-             AND relname NOT IN ('progress_turn', 'relay_partition') ORDER BY 1",
+             AND relname NOT IN ('clock', 'progress_turn', 'relay_partition') ORDER BY 1",
         )
         .await?;
     let mut contents = String::new();

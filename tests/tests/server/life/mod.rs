@@ -1,10 +1,15 @@
-//! Life: dump and restore, crashes, reinstallation, workers that are killed, standbys, a server without the library preloaded.
+//! Life: dump and restore, crashes, reinstallation, workers that are killed, standbys, a server without the library
+//! preloaded, maintenance with a step that fails, clocks that jump.
 
+mod clocks;
 mod dump;
 mod flush;
+mod health;
+mod maintenance;
 mod reinstall;
 mod standby;
 mod unloaded;
+mod versions;
 mod worker;
 
 use anyhow::Result;

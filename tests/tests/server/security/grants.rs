@@ -63,7 +63,7 @@ const KINDS: &[(&str, &[&str])] = &[
             "idem_hand_over",
         ],
     ),
-    ("monitor", &["idem_health", "idem_is_claimed"]),
+    ("monitor", &["idem_health", "idem_is_claimed", "idem_rotation_blockers"]),
     (
         "admin",
         &[
@@ -80,6 +80,7 @@ const KINDS: &[(&str, &[&str])] = &[
             "idem_relay_discard",
             "idem_relay_discard_all",
             "idem_repair_relays",
+            "idem_rotation_blockers",
             "idem_health",
             "idem_configure_retries",
             "idem_requeue",
@@ -171,7 +172,7 @@ async fn i9_each_kind_may_make_its_calls_and_no_other() -> Result<()> {
         let tried = db.connect_as(&role).await?;
         for function in &functions {
             // What stands behind a view or the procedure can be called by whoever has those; it shows and does no more.
-            let behind_views = ["waiting", "relay_states", "counters", "slice_table", "slice_tables"];
+            let behind_views = ["waiting", "relay_states", "counters", "ran", "slice_table", "slice_tables"];
             let internal = function
                 .signature
                 .strip_prefix("idem.")
@@ -179,7 +180,7 @@ async fn i9_each_kind_may_make_its_calls_and_no_other() -> Result<()> {
             let may = match internal {
                 Some(name) => {
                     (["monitor", "admin"].contains(&kind) && behind_views.contains(&name))
-                        || (kind == "admin" && name == "maintain_step")
+                        || (kind == "admin" && ["maintain_step", "maintenance_steps"].contains(&name))
                         || name == FOR_CONSTRAINTS
                 }
                 None => api_name(&function.signature).is_some_and(|name| calls.contains(&name)),

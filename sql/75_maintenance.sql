@@ -1,0 +1,114 @@
+-- Maintenance: a pass is a list of steps. Each step is a transaction of its own, and one that fails stops no other: its error
+-- is kept until the step succeeds, and is logged when it is new.
+
+CREATE TABLE idem.maintenance_error (
+    since    timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    step     text        NOT NULL,
+    sqlstate text        NOT NULL,
+    message  text        NOT NULL,
+    CONSTRAINT maintenance_error_pkey PRIMARY KEY (step)
+);
+COMMENT ON TABLE  idem.maintenance_error IS 'The steps of maintenance that fail at the moment: see idem_health.';
+COMMENT ON COLUMN idem.maintenance_error.since IS 'Since when the step has failed at every pass.';
+COMMENT ON COLUMN idem.maintenance_error.message IS 'The last error of the step.';
+
+CREATE FUNCTION idem.maintenance_steps() RETURNS text[]
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+RETURN ARRAY['clock', 'ring short', 'ring standard', 'ring long', 'ring outbox', 'pending messages', 'payloads', 'progress'];
+COMMENT ON FUNCTION idem.maintenance_steps() IS 'The steps of a pass, in their order.';
+
+-- One IF each and not one expression: a function that is missing fails its own step only.
+CREATE FUNCTION idem.run_step(step text, wait boolean) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF starts_with(step, 'ring ') THEN
+        RETURN idem.rotate(substr(step, 6), wait) IN ('opened', 'turned', 'emptied');
+    ELSIF step = 'clock' THEN
+        PERFORM idem.keep_clock();
+        RETURN false;
+    ELSIF step = 'pending messages' THEN
+        RETURN idem.rotate_pending();
+    ELSIF step = 'payloads' THEN
+        RETURN idem.rotate_payloads();
+    ELSIF step = 'progress' THEN
+        RETURN idem.turn_progress();
+    END IF;
+    RAISE EXCEPTION 'there is no maintenance step "%"', step
+        USING ERRCODE = 'invalid_parameter_value', HINT = 'See idem.maintenance_steps().';
+END
+$$;
+COMMENT ON FUNCTION idem.run_step(text, boolean) IS 'Runs a step of maintenance; true when it changed something, so that it may have more to do.';
+
+CREATE FUNCTION idem.note_error(step text, code text, problem text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF EXISTS (SELECT 1 FROM idem.maintenance_error e WHERE e.step = note_error.step AND e.sqlstate = code AND e.message = problem) THEN
+        PERFORM idem.warn_client(step, problem);
+        RETURN;
+    END IF;
+    INSERT INTO idem.maintenance_error (step, sqlstate, message) VALUES (note_error.step, code, problem)
+        ON CONFLICT (step) DO UPDATE SET sqlstate = excluded.sqlstate, message = excluded.message;
+    RAISE WARNING 'maintenance step "%" fails: %', step, problem
+        USING ERRCODE = code, HINT = 'The other steps go on, and this one is tried again at every pass. It is logged again when its error changes: see idem_health().';
+END
+$$;
+COMMENT ON FUNCTION idem.note_error(text, text, text) IS 'Keeps the error of a step of maintenance. The log has it when it is new; a caller of idem_maintain gets it each time.';
+
+CREATE FUNCTION idem.warn_client(step text, problem text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET log_min_messages = 'error'
+AS $$
+BEGIN
+    RAISE WARNING 'maintenance step "%" fails: %', step, problem;
+END
+$$;
+COMMENT ON FUNCTION idem.warn_client(text, text) IS 'A warning for the client alone: the log has this error already.';
+
+CREATE FUNCTION idem.maintain_step(step text, wait boolean) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    done    boolean;
+    code    text;
+    problem text;
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'maintenance works in READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'invalid_transaction_state',
+                  HINT = 'SET default_transaction_isolation = ''read committed'' before CALL idem_maintain().';
+    END IF;
+    BEGIN
+        done := idem.run_step(step, wait);
+    EXCEPTION WHEN OTHERS THEN
+        GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, problem = MESSAGE_TEXT;
+    END;
+    IF code IS NULL THEN
+        DELETE FROM idem.maintenance_error e WHERE e.step = maintain_step.step;
+        RETURN done;
+    END IF;
+    PERFORM idem.note_error(step, code, problem);
+    RETURN false;
+END
+$$;
+COMMENT ON FUNCTION idem.maintain_step(text, boolean) IS 'One step of maintenance; true when it may have more to do: commit, and call again. An error of the step is a warning.';
+
+-- Not SECURITY DEFINER and without a SET clause: such a procedure cannot commit. It names everything in full instead.
+CREATE PROCEDURE idem_maintain()
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    step pg_catalog.text;
+    done boolean;
+BEGIN
+    FOREACH step IN ARRAY idem.maintenance_steps() LOOP
+        FOR n IN 1 .. 64 LOOP
+            done := idem.maintain_step(step, true);
+            COMMIT;
+            EXIT WHEN NOT done;
+        END LOOP;
+    END LOOP;
+END
+$$;
+COMMENT ON PROCEDURE idem_maintain() IS 'One pass of what the worker does, each step in a transaction of its own: not inside a transaction block (2D000). A step that fails is a warning, and the others go on.';

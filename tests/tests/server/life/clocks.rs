@@ -1,0 +1,394 @@
+//! Clocks (I6): a jump of the wall clock forgets nothing early, stops no rotation and allows no second claim.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use idem_cluster::Cluster;
+use idem_tests::harness::{Session, until};
+use idem_tests::stories::clock_that_jumps;
+
+use super::{claim, cluster, connect, make_due, turns, with_idem};
+
+const HOUR: i64 = 3600;
+const DAY: i64 = 24 * HOUR;
+const YEAR: i64 = 365 * DAY;
+
+/// The wall clock of a server, in the hands of the test.
+struct Clock {
+    file: PathBuf,
+}
+
+impl Clock {
+    fn new(name: &str) -> Result<Self> {
+        let file = std::env::temp_dir().join(format!("idem-clock-{name}-{}", std::process::id()));
+        let clock = Self { file };
+        clock.is_wrong_by(0)?;
+        Ok(clock)
+    }
+
+    /// Makes the clock jump. The file is replaced in one step: the server may read it at any time.
+    fn is_wrong_by(&self, seconds: i64) -> Result<()> {
+        let next = self.file.with_extension("next");
+        fs::write(&next, format!("{seconds:+}\n"))?;
+        fs::set_permissions(&next, Permissions::from_mode(0o644))?;
+        fs::rename(&next, &self.file)?;
+        Ok(())
+    }
+
+    fn server(&self, name: &str, setting: (&str, &str)) -> Result<Cluster> {
+        let mut builder = cluster(name)?.setting(setting.0, setting.1);
+        for (variable, value) in clock_that_jumps(&self.file)? {
+            builder = builder.env(&variable, &value);
+        }
+        builder.start()
+    }
+}
+
+impl Drop for Clock {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.file);
+    }
+}
+
+/// What the server takes for the time, in seconds.
+async fn wall_clock(session: &Session) -> Result<i64> {
+    Ok(session
+        .text("SELECT extract(epoch FROM clock_timestamp())::bigint")
+        .await?
+        .parse()?)
+}
+
+/// The proof that the clock of the server jumps: without it every test here would test nothing.
+async fn jump(clock: &Clock, session: &Session, from: i64, to: i64) -> Result<()> {
+    let before = wall_clock(session).await?;
+    clock.is_wrong_by(to)?;
+    let jumped = wall_clock(session).await? - before;
+    ensure!((jumped - (to - from)).abs() <= 60, "the clock jumped by {jumped} s");
+    Ok(())
+}
+
+async fn set_retentions(session: &Session, millis: [u32; 3]) -> Result<()> {
+    for (ring, retention) in ["short", "standard", "long"].into_iter().zip(millis) {
+        session
+            .run(&format!("SELECT idem_set_retention('{ring}', '{retention} milliseconds')"))
+            .await?;
+    }
+    Ok(())
+}
+
+/// Goal: a clock that jumps ahead, again and again, makes no rotation due.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i6_clock_ahead_forgets_no_claim_early() -> Result<()> {
+    let clock = Clock::new("ahead")?;
+    let server = clock.server("clock-ahead", ("idem.databases", "nobody"))?;
+    let session = with_idem(&server, "shop").await?;
+    assert_eq!(claim(&session, "m1").await?, "t");
+    make_due(&session, "standard").await?;
+    session.run("CALL idem_maintain()").await?;
+    let mut wrong_by = 0;
+    for by in [HOUR, 5 * DAY, YEAR, 5 * DAY, YEAR] {
+        jump(&clock, &session, wrong_by, wrong_by + by).await?;
+        wrong_by += by;
+        session.run("CALL idem_maintain()").await?;
+        assert_eq!(
+            claim(&session, "m1").await?,
+            "f",
+            "forgotten after {wrong_by} s of wrong clock"
+        );
+    }
+    assert_eq!(turns(&session, "standard").await?, 1, "no rotation was due");
+    Ok(())
+}
+
+/// Goal: after a jump ahead and back the ring goes on rotating.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i6_ring_rotates_after_the_clock_went_back() -> Result<()> {
+    let clock = Clock::new("back")?;
+    let server = clock.server("clock-back", ("idem.databases", "nobody"))?;
+    let session = with_idem(&server, "shop").await?;
+    set_retentions(&session, [200, 200, 200]).await?;
+    jump(&clock, &session, 0, YEAR).await?;
+    make_due(&session, "standard").await?;
+    session.run("CALL idem_maintain()").await?;
+    jump(&clock, &session, YEAR, 0).await?;
+    let before = turns(&session, "standard").await?;
+    until(
+        "the ring rotates, though its clock is a year behind the last rotation",
+        async || {
+            session.run("CALL idem_maintain()").await?;
+            Ok(turns(&session, "standard").await? >= before + 3)
+        },
+    )
+    .await
+}
+
+/// Goal: moments of a clock that was wrong do not hide the claims of a ring that a destination has left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i1_move_after_a_wrong_clock_allows_no_second_claim() -> Result<()> {
+    let clock = Clock::new("move")?;
+    let server = clock.server("clock-move", ("idem.databases", "nobody"))?;
+    let session = with_idem(&server, "shop").await?;
+    jump(&clock, &session, 0, YEAR).await?;
+    for _ in 0..3 {
+        make_due(&session, "standard").await?;
+        session.run("CALL idem_maintain()").await?;
+    }
+    jump(&clock, &session, YEAR, 0).await?;
+    assert_eq!(claim(&session, "m1").await?, "t");
+    session.run("SELECT idem_configure('orders', '30 days')").await?;
+    assert_eq!(claim(&session, "m1").await?, "f", "claimed again after a move");
+    Ok(())
+}
+
+/// Goal: a jump that the clock makes between two passes changes what `sent_at` is compared with, so a message that was just
+/// sent is not taken for an old one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i6_new_message_is_not_expired_after_a_wrong_clock() -> Result<()> {
+    let clock = Clock::new("expired")?;
+    let server = clock.server("clock-expired", ("idem.databases", "nobody"))?;
+    let session = with_idem(&server, "shop").await?;
+    jump(&clock, &session, 0, YEAR).await?;
+    for _ in 0..4 {
+        make_due(&session, "standard").await?;
+        session.run("CALL idem_maintain()").await?;
+    }
+    jump(&clock, &session, YEAR, 0).await?;
+    session.run("CALL idem_maintain()").await?;
+    let outcome = "SELECT outcome FROM idem_claim('m1', 'orders', sent_at => clock_timestamp())";
+    assert_eq!(session.text(outcome).await?, "claimed");
+    let outcome = "SELECT outcome FROM idem_claim('m2', 'orders', sent_at => clock_timestamp() - interval '1 hour')";
+    assert_eq!(session.text(outcome).await?, "expired", "older than what the ring remembers");
+    Ok(())
+}
+
+/// Goal: health tells of a clock that jumped, of one that is behind the last pass, and of the ring that stands still.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_reports_a_clock_that_jumped() -> Result<()> {
+    let clock = Clock::new("health")?;
+    let server = clock.server("clock-health", ("idem.databases", "nobody"))?;
+    let session = with_idem(&server, "shop").await?;
+    let health = "SELECT status, detail FROM idem_health() WHERE check_name = 'clock'";
+    session.run("CALL idem_maintain()").await?;
+    ensure!(session.text(health).await?.starts_with("ok|"));
+    jump(&clock, &session, 0, -5 * DAY).await?;
+    let told = session.text(health).await?;
+    ensure!(
+        told.starts_with("warning|") && told.contains("behind the last pass"),
+        "{told}"
+    );
+    session.run("CALL idem_maintain()").await?;
+    let told = session.text(health).await?;
+    ensure!(told.starts_with("warning|") && told.contains("jumped by -5 days"), "{told}");
+    make_due(&session, "standard").await?;
+    make_due(&session, "standard").await?;
+    make_due(&session, "standard").await?;
+    let rotation = "SELECT status FROM idem_health() WHERE check_name = 'rotation standard'";
+    assert_eq!(session.text(rotation).await?, "critical", "a ring that does not rotate");
+    Ok(())
+}
+
+/// Goal: a first pass that never comes is an alarm, though a new database is none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_is_critical_when_no_pass_comes() -> Result<()> {
+    let clock = Clock::new("no-pass")?;
+    let server = clock.server("clock-no-pass", ("idem.databases", "nobody"))?;
+    let session = with_idem(&server, "shop").await?;
+    let health = "SELECT status FROM idem_health() WHERE check_name = 'worker'";
+    assert_eq!(session.text(health).await?, "ok");
+    jump(&clock, &session, 0, 600).await?;
+    assert_eq!(session.text(health).await?, "critical");
+    Ok(())
+}
+
+/// The step of the rotation during which the clock jumps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Steady,
+    Opening,
+    Emptying,
+}
+
+const RETENTION: Duration = Duration::from_millis(1000);
+
+/// One database whose ring is in one phase when the clock jumps.
+struct Site {
+    phase: Phase,
+    session: Session,
+    holders: [Session; 2],
+    looks: usize,
+}
+
+impl Site {
+    async fn new(server: &Cluster, phase: Phase) -> Result<Self> {
+        let name = format!("{phase:?}").to_lowercase();
+        let session = with_idem(server, &name).await?;
+        let holders = [connect(server, &name).await?, connect(server, &name).await?];
+        assert_eq!(claim(&session, "first").await?, "t");
+        set_retentions(&session, [1000, 1001, 1002]).await?;
+        Ok(Self {
+            phase,
+            session,
+            holders,
+            looks: 0,
+        })
+    }
+
+    /// Whether some ring of claims is in this state.
+    async fn is(&self, state: &str) -> Result<bool> {
+        let sql = format!("SELECT bool_or({state}) FROM idem.ring WHERE name <> 'outbox'");
+        Ok(self.session.text(&sql).await? == "t")
+    }
+
+    async fn hold(&self, holder: usize, id: &str) -> Result<()> {
+        self.holders[holder].run("BEGIN").await?;
+        assert_eq!(claim(&self.holders[holder], id).await?, "t");
+        Ok(())
+    }
+
+    /// Freezes the rotation in the phase, by claims whose transactions stay open.
+    async fn freeze(&self, round: usize) -> Result<()> {
+        if self.phase == Phase::Steady {
+            return Ok(());
+        }
+        let mut tries = 0;
+        until("a ring is held while it opens", async || {
+            // A claim that begins while a slice is emptied holds that step instead: then the next rotation is tried.
+            tries += 1;
+            self.hold(0, &format!("holder-{round}-{tries}")).await?;
+            until("a rotation is held", async || self.is("opening OR emptying").await).await?;
+            let opening = self.is("opening").await?;
+            if !opening {
+                self.holders[0].run("ROLLBACK").await?;
+            }
+            Ok(opening)
+        })
+        .await?;
+        if self.phase == Phase::Emptying {
+            // It begins behind the fence of the opening, so that it is in the next fence only.
+            until("the maintainer waits at the fence", async || {
+                let waits = "SELECT count(*) FROM pg_stat_activity
+                              WHERE backend_type = 'idem maintainer' AND datname = current_database() AND wait_event = 'Extension'";
+                Ok(self.is("opening").await? && self.session.text(waits).await? == "1")
+            })
+            .await?;
+            self.hold(1, &format!("second-holder-{round}")).await?;
+            self.holders[0].run("COMMIT").await?;
+            until("a ring has turned", async || self.is("emptying").await).await?;
+        }
+        Ok(())
+    }
+
+    async fn release(&self) -> Result<()> {
+        for holder in &self.holders {
+            // A warning, and nothing else, when it holds nothing.
+            holder.run("COMMIT").await?;
+        }
+        Ok(())
+    }
+
+    /// The claim is found for as long as the retention, and no move allows a second one.
+    async fn keeps(&mut self, id: &str, claimed: Instant, round: usize) -> Result<()> {
+        let mut look = 0;
+        loop {
+            if look == 1 {
+                let retention = [1000, 1001, 1002][round % 3];
+                let sql = format!("SELECT idem_configure('orders', '{retention} milliseconds')");
+                self.session.run(&sql).await?;
+            }
+            let again = claim(&self.session, id).await?;
+            if claimed.elapsed() >= RETENTION {
+                return Ok(());
+            }
+            assert_eq!(
+                again,
+                "f",
+                "{id} of {:?}: claimed again after {:?}",
+                self.phase,
+                claimed.elapsed()
+            );
+            look += 1;
+            self.looks += 1;
+        }
+    }
+
+    async fn rotates(&self) -> Result<()> {
+        let mut before = Vec::new();
+        for ring in ["short", "standard", "long"] {
+            before.push(turns(&self.session, ring).await?);
+        }
+        until("every ring rotates", async || {
+            for (ring, before) in ["short", "standard", "long"].into_iter().zip(&before) {
+                if turns(&self.session, ring).await? < before + 2 {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+        .await
+        .with_context(|| format!("{:?}", self.phase))
+    }
+}
+
+/// Goal: jumps of an hour, five days and a year, ahead and back, at each step of a rotation and many times in a row, neither
+/// shorten the memory nor stop the rings.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i1_i6_jumps_at_each_step_cost_no_claim_and_no_rotation() -> Result<()> {
+    let clock = Clock::new("jumps")?;
+    let server = clock.server("clock-jumps", ("idem.naptime", "100ms"))?;
+    let mut sites = Vec::new();
+    for phase in [Phase::Steady, Phase::Opening, Phase::Emptying] {
+        sites.push(Site::new(&server, phase).await?);
+    }
+    let mut wrong_by = 0;
+    let offsets = [HOUR, 0, -HOUR, 0, 5 * DAY, 0, -5 * DAY, 0, YEAR, 0, -YEAR, 0];
+    for (round, &offset) in offsets.iter().enumerate() {
+        let id = format!("m-{round}");
+        for site in &sites {
+            site.freeze(round).await?;
+        }
+        let claimed = Instant::now();
+        for site in &sites {
+            assert_eq!(claim(&site.session, &id).await?, "t");
+        }
+        jump(&clock, &sites[0].session, wrong_by, offset).await?;
+        wrong_by = offset;
+        for site in &mut sites {
+            site.release().await?;
+        }
+        let kept = sites.iter_mut().map(|site| site.keeps(&id, claimed, round));
+        futures_util::future::try_join_all(kept).await?;
+        for site in &sites {
+            site.rotates().await?;
+        }
+    }
+
+    // Many jumps within one retention.
+    let claimed = Instant::now();
+    for site in &sites {
+        assert_eq!(claim(&site.session, "restless").await?, "t");
+    }
+    let mut jumps = 0;
+    while claimed.elapsed() < RETENTION {
+        clock.is_wrong_by([YEAR, -YEAR, 5 * DAY, 0][jumps % 4])?;
+        jumps += 1;
+        for site in &sites {
+            let again = claim(&site.session, "restless").await?;
+            ensure!(
+                claimed.elapsed() >= RETENTION || again == "f",
+                "{:?}: after {jumps} jumps",
+                site.phase
+            );
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    clock.is_wrong_by(0)?;
+    for site in &sites {
+        site.rotates().await?;
+        ensure!(site.looks > 20, "the test was too slow to see anything: {} looks", site.looks);
+    }
+    ensure!(jumps > 5, "{jumps} jumps");
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! What idem_health() says, and what it advises.
+
+use anyhow::{Result, ensure};
+use idem_cluster::Cluster;
+use idem_tests::harness::Session;
+
+use super::{claim, cluster, connect, make_due, with_idem};
+
+/// No worker: the test decides when a pass runs.
+fn server(name: &str) -> Result<Cluster> {
+    cluster(name)?.setting("idem.databases", "nobody").start()
+}
+
+async fn check(session: &Session, name: &str) -> Result<String> {
+    session
+        .text(&format!(
+            "SELECT status, detail FROM idem_health() WHERE check_name = '{name}'"
+        ))
+        .await
+}
+
+/// Goal: nothing alarms before the first pass is due.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_is_ok_right_after_create_extension() -> Result<()> {
+    let cluster = server("health-new")?;
+    let session = with_idem(&cluster, "shop").await?;
+    let alarms = session.text("SELECT * FROM idem_health() WHERE status <> 'ok'").await?;
+    assert_eq!(alarms, "", "no alarm in a new database");
+    let worker = check(&session, "worker").await?;
+    ensure!(worker.contains("no pass yet"), "the detail says what is missing: {worker}");
+    Ok(())
+}
+
+/// Goal: a new retention is judged from the moment at which it was set.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_judges_a_new_retention_from_its_start() -> Result<()> {
+    let cluster = server("health-retention")?;
+    let session = with_idem(&cluster, "shop").await?;
+    session
+        .run("UPDATE idem.ring SET turned_at = turned_at - interval '3 days' WHERE name = 'standard'")
+        .await?;
+    session.run("SELECT idem_set_retention('standard', '1 hour')").await?;
+    let rotation = check(&session, "rotation standard").await?;
+    ensure!(rotation.starts_with("ok|"), "it is due now and not late: {rotation}");
+    session
+        .run("UPDATE idem.ring SET scheduled_at = scheduled_at - interval '2 hours' WHERE name = 'standard'")
+        .await?;
+    let rotation = check(&session, "rotation standard").await?;
+    ensure!(rotation.starts_with("critical|late by 02:0"), "{rotation}");
+    Ok(())
+}
+
+/// Goal: a relay without a process is told from a relay that is behind, with what to do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_advises_when_nothing_runs_a_relay() -> Result<()> {
+    let cluster = server("health-relay")?;
+    let session = with_idem(&cluster, "shop").await?;
+    session.run("SELECT idem_send('t', '1'::jsonb)").await?;
+    ensure!(check(&session, "relay default/0").await?.starts_with("ok|"));
+    session
+        .run("UPDATE idem.outbox_0 SET recorded_at = recorded_at - interval '10 minutes'")
+        .await?;
+    let relay = check(&session, "relay default/0").await?;
+    ensure!(
+        relay.starts_with("warning|") && relay.contains("nothing runs it") && relay.contains("idem_drop_relay('default')"),
+        "{relay}"
+    );
+    let token = session.text("SELECT token FROM idem_relay_next('default')").await?;
+    let relay = check(&session, "relay default/0").await?;
+    ensure!(relay.starts_with("warning|") && !relay.contains("nothing runs it"), "{relay}");
+    session.run(&format!("SELECT idem_relay_ack('default', 0, {token})")).await?;
+    ensure!(check(&session, "relay default/0").await?.starts_with("ok|"));
+    Ok(())
+}
+
+/// Goal: the role kind monitor sees what holds up a rotation: sessions, prepared transactions, readers of the slice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i9_monitor_sees_what_holds_up_a_rotation() -> Result<()> {
+    let cluster = server("health-blockers")?;
+    let session = with_idem(&cluster, "shop").await?;
+    session
+        .run("CREATE ROLE oncall LOGIN; SELECT idem_grant('oncall', 'monitor')")
+        .await?;
+    let monitor = Session::connect(&cluster, "shop", "oncall").await?;
+    let blockers =
+        "SELECT ring, coalesce(pid::text, gid), application_name, state, blocks FROM idem_rotation_blockers() ORDER BY 2";
+    assert_eq!(monitor.text(blockers).await?, "", "nothing is held up");
+
+    let (holder, preparer, late) = (
+        connect(&cluster, "shop").await?,
+        connect(&cluster, "shop").await?,
+        connect(&cluster, "shop").await?,
+    );
+    assert_eq!(claim(&session, "m0").await?, "t");
+    holder.run("SET application_name = 'billing'; BEGIN").await?;
+    assert_eq!(claim(&holder, "m1").await?, "t");
+    preparer.run("BEGIN").await?;
+    assert_eq!(claim(&preparer, "m2").await?, "t");
+    preparer.run("PREPARE TRANSACTION 'zz-held'").await?;
+    make_due(&session, "standard").await?;
+    assert_eq!(session.text("SELECT idem.rotate('standard', false)").await?, "opened");
+    assert_eq!(session.text("SELECT idem.rotate('standard', false)").await?, "waiting");
+    let pid = holder.pid().await?;
+    assert_eq!(
+        monitor.text(blockers).await?,
+        format!(
+            "standard|{pid}|billing|idle in transaction|the fence before the ring turns\n\
+             standard|zz-held|NULL|NULL|the fence before the ring turns"
+        )
+    );
+    make_due(&session, "standard").await?;
+    make_due(&session, "standard").await?;
+    let health = check(&monitor, "rotation standard").await?;
+    ensure!(
+        health.starts_with("critical|late") && health.contains(&format!("pid {pid}")) && health.contains("zz-held"),
+        "{health}"
+    );
+
+    holder.run("COMMIT").await?;
+    late.run("BEGIN; LOCK TABLE idem.inbox_standard_2 IN ACCESS SHARE MODE")
+        .await?;
+    session.run("COMMIT PREPARED 'zz-held'").await?;
+    assert_eq!(session.text("SELECT idem.rotate('standard', false)").await?, "turned");
+    assert_eq!(session.text("SELECT idem.rotate('standard', false)").await?, "locked");
+    let reader = late.pid().await?;
+    assert_eq!(
+        monitor.text(blockers).await?,
+        format!("standard|{reader}|test|idle in transaction|TRUNCATE of idem.inbox_standard_2")
+    );
+    late.run("COMMIT").await?;
+    assert_eq!(session.text("SELECT idem.rotate('standard', false)").await?, "emptied");
+    assert_eq!(monitor.text(blockers).await?, "");
+    Ok(())
+}
+
+/// Goal: a due time that a wrong clock has set is found before its message is missed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_reports_due_times_that_lie_far_ahead() -> Result<()> {
+    let cluster = server("health-due")?;
+    let session = with_idem(&cluster, "shop").await?;
+    session.run("SELECT idem_receive('m1', 'orders', '1'::jsonb)").await?;
+    session
+        .run("SELECT idem_receive('m2', 'orders', '2'::jsonb, deliver_after => now() + interval '30 days')")
+        .await?;
+    ensure!(check(&session, "due times").await?.starts_with("ok|"), "within what is usual");
+    session
+        .run("SELECT idem_receive('m3', 'orders', '3'::jsonb, deliver_after => now() + interval '3 years')")
+        .await?;
+    let due = check(&session, "due times").await?;
+    ensure!(due.starts_with("warning|") && due.contains("orders"), "{due}");
+    Ok(())
+}
