@@ -70,6 +70,15 @@ pub async fn set_retention(client: &impl GenericClient, ring: Ring, retention: D
     Ok(())
 }
 
+/// Removes a destination that nothing refers to any longer; false when there is none of that name.
+///
+/// While a claim, an effect, a message or a dead letter refers to it the server returns 55000.
+pub async fn remove_destination(client: &impl GenericClient, destination: &Destination) -> Result<bool, Error> {
+    let sql = "SELECT idem_remove_destination($1)";
+    let row = client.query_typed_one(sql, &[destination.parameter()]).await?;
+    Ok(row.try_get(0)?)
+}
+
 /// What a role of the database is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RoleKind {

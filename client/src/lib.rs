@@ -57,7 +57,8 @@ mod telemetry;
 
 pub use begin::{ClaimedTransaction, begin_and_claim};
 pub use care::{
-    Check, Ring, RoleKind, RotationBlocker, Status, configure, forget, grant, health, maintain, rotation_blockers, set_retention,
+    Check, Ring, RoleKind, RotationBlocker, Status, configure, forget, grant, health, maintain, remove_destination,
+    rotation_blockers, set_retention,
 };
 pub use claim::{ClaimOptions, Claimed, claim, is_claimed, try_claim, try_claim_batch, try_record};
 pub use commit::commit;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use idem_client::{
     Claim, Destination, ErrorKind, MessageId, RecordedEffect, Ring, RoleKind, Status, begin_and_claim, configure, effects,
-    forget, grant, health, is_claimed, maintain, set_retention,
+    forget, grant, health, is_claimed, maintain, remove_destination, set_retention,
 };
 use support::Server;
 use tokio_postgres::{Client, NoTls, error::SqlState};
@@ -79,6 +79,9 @@ async fn a_destination_sits_in_the_first_ring_that_keeps_what_it_asks_for() {
     for row in client.query(sql, &[]).await.unwrap() {
         assert!(row.get::<_, bool>(0));
     }
+    // Nothing refers to it, and a second time there is none.
+    assert!(remove_destination(&client, &to).await.unwrap());
+    assert!(!remove_destination(&client, &to).await.unwrap());
     configure(&client, &to, 31 * DAY).await.unwrap();
     let error = set_retention(&client, Ring::Long, 30 * DAY).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
@@ -192,6 +195,7 @@ calls! {
     "idem_relay_unpark_all" => idem_client::relay_unpark_all,
     "idem_relay_wait" => idem_client::relay_wait,
     "idem_release" => idem_client::lease::Held, // its method
+    "idem_remove_destination" => idem_client::remove_destination,
     "idem_repair_relays" => idem_client::repair_relays,
     "idem_replay_effects" => idem_client::replay_effects,
     "idem_requeue" => idem_client::deadletters::requeue,
