@@ -1,18 +1,9 @@
 -- The inbox: who was handled. Claims live in rings of slices; a slice is emptied by TRUNCATE and never by DELETE.
 
--- The numbers of destinations come from no sequence: a transaction that is rolled back would use one up. The caller is alone
--- among those that create destinations: idem_configure keeps claims out, and claims create theirs by the same rule.
-CREATE FUNCTION idem.next_destination_id() RETURNS integer
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN (SELECT coalesce(max(d.id), 0) + 1 FROM idem.destination d);
-END
-$$;
-COMMENT ON FUNCTION idem.next_destination_id() IS 'One more than the largest number of a destination.';
-
+-- The numbers of destinations come from no sequence, because a transaction that is rolled back would use one up: see
+-- extension/src/destination.rs.
 CREATE TABLE idem.destination (
-    id            int4        NOT NULL DEFAULT idem.next_destination_id(),
+    id            int4        NOT NULL,
     ring          int2        NOT NULL DEFAULT 1,
     left_short    interval,
     left_standard interval,

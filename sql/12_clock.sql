@@ -63,7 +63,7 @@ BEGIN
     RETURN c.ran;
 END
 $$;
-COMMENT ON FUNCTION idem.tick() IS 'Writes the clock of the rings down and returns its reading. Whoever reads it later reads no less.';
+COMMENT ON FUNCTION idem.tick() IS 'Writes the clock of the rings down and returns its reading. Later readings are never smaller.';
 
 CREATE FUNCTION idem.keep_clock() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -72,7 +72,7 @@ DECLARE
     c idem.clock;
 BEGIN
     SELECT * INTO c FROM idem.clock x WHERE x.id = 1;
-    -- A restart costs what was not written down; each reading that is leaves a dead row.
+    -- Time since the last written reading is lost at a restart. Each written reading leaves a dead row version.
     IF c.server_started <> pg_postmaster_start_time() OR idem.ran() - c.ran >= '10 seconds'
        OR clock_timestamp() - idem.ran() - c.zero_at NOT BETWEEN '-0.5 seconds' AND '0.5 seconds' THEN
         PERFORM idem.tick();

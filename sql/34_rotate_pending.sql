@@ -17,20 +17,22 @@ RETURN pg_catalog.pg_relation_size(idem.pending_table((rotation).current))
        OPERATOR(pg_catalog.>) greatest(4 OPERATOR(pg_catalog.*) 1024 OPERATOR(pg_catalog.*) 1024, 3 OPERATOR(pg_catalog.*) (rotation).bytes);
 COMMENT ON FUNCTION idem.pending_is_large(idem.pending_rotation) IS 'Whether the current table is large enough for a rotation.';
 
--- About 2 MB. The copy takes about 10 microseconds a row with its three indexes.
+-- At most 2,000 rows and 2 MB. The copy takes about 10 microseconds a row with its three indexes.
 CREATE FUNCTION idem.pending_rows_are_few(slice integer) RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 DECLARE
-    at_most constant integer := 2000;
-    live    integer;
+    at_most    constant integer := 2000;
+    most_bytes constant integer := 2 * 1024 * 1024;
+    live       integer;
+    bytes      bigint;
 BEGIN
     IF slice = 0 THEN
-        SELECT count(*) INTO live FROM (SELECT 1 FROM idem.pending_0 LIMIT at_most + 1) p;
+        SELECT count(*), sum(200 + pg_column_size(p.errors)) INTO live, bytes FROM (SELECT x.errors FROM idem.pending_0 x LIMIT at_most + 1) p;
     ELSE
-        SELECT count(*) INTO live FROM (SELECT 1 FROM idem.pending_1 LIMIT at_most + 1) p;
+        SELECT count(*), sum(200 + pg_column_size(p.errors)) INTO live, bytes FROM (SELECT x.errors FROM idem.pending_1 x LIMIT at_most + 1) p;
     END IF;
-    RETURN live <= at_most;
+    RETURN live <= at_most AND coalesce(bytes, 0) <= most_bytes;
 END
 $$;
 COMMENT ON FUNCTION idem.pending_rows_are_few(integer) IS 'Whether the live rows of a table of pending messages can be copied in an instant.';

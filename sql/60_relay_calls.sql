@@ -147,7 +147,7 @@ BEGIN
     ELSIF p.pos <> token OR p.leased_until IS NULL THEN
         RAISE EXCEPTION 'token % does not hold partition % of relay "%"', token, partition, this.name
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = 'The lease ran out and another process took it, or the batch is acknowledged: take the next with idem_relay_next.';
+                  HINT = 'The lease expired and another process acquired it, or the batch is acknowledged: take the next with idem_relay_next.';
     END IF;
     -- A lease that a dump brought along must not make a cursor of another cluster look like one of this.
     PERFORM idem.check_xids(p);

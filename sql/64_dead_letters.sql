@@ -6,7 +6,7 @@ AS $$
 BEGIN
     IF pattern IS NULL THEN
         RAISE EXCEPTION '% must not be null', what USING ERRCODE = 'null_value_not_allowed';
-    -- Written so that standard_conforming_strings of the caller has no say.
+    -- Works with either value of the caller's standard_conforming_strings.
     ELSIF pattern ~ E'^([^\\\\]|\\\\.)*\\\\$' THEN
         RAISE EXCEPTION '% ends with the escape character', what
             USING ERRCODE = 'invalid_parameter_value', HINT = E'Write \\\\ for a backslash.';
@@ -129,13 +129,13 @@ COMMENT ON FUNCTION idem_bury(uuid, text, bigint, bytea, text, jsonb, text, text
 -- Every function locks in the same order, so no two of them deadlock over one message: the claim, the pending message, the dead
 -- letter. Functions for many messages skip what another transaction holds instead of waiting for it.
 
--- As in receiving: the pending message is written first, and the claim is looked for after that. A claimer that has not
--- committed waits for this transaction and deletes the pending message.
+-- As in receiving: the pending message is written first, and the claim is looked for after that.
 CREATE FUNCTION idem.requeue_letter(slice integer, p idem.pending_0, letter idem.dead_letter) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     payload_slice integer;
+    claim         text;
 BEGIN
     IF p.state <> 'd' THEN
         RETURN false;  -- the message was received again and is alive
@@ -157,8 +157,13 @@ BEGIN
     p.order_key := letter.order_key;
     p.errors := '[]';
     EXECUTE format('INSERT INTO %s SELECT ($1).*', idem.pending_table(slice)) USING p;
+    claim := idem.claim_state(coalesce(letter.id, letter.key::text), (SELECT d.name FROM idem.destination d WHERE d.id = letter.destination));
+    IF claim = 'in_progress' THEN
+        RAISE EXCEPTION 'another transaction is claiming message "%"', coalesce(letter.id, letter.key::text)
+            USING ERRCODE = 'lock_not_available', HINT = 'Try again when that transaction has ended.';
+    END IF;
     DELETE FROM idem.dead_letter l WHERE l.key = letter.key AND l.destination = letter.destination;
-    IF @extschema@.idem_is_claimed(coalesce(letter.id, letter.key::text), (SELECT d.name FROM idem.destination d WHERE d.id = letter.destination)) THEN
+    IF claim = 'claimed' THEN
         PERFORM idem.delete_pending(slice, p);
         RETURN false;
     END IF;
@@ -218,12 +223,33 @@ BEGIN
     RETURN letter.key IS NOT NULL AND idem.requeue_letter(slice, p, letter);
 END
 $$;
-COMMENT ON FUNCTION idem_requeue(text, text) IS 'Makes a dead letter ready again: due now, last of its key, with all its attempts. False: there is no dead letter, or the message was claimed meanwhile (its letter is deleted then). Errors: 22004, 22023, 23000, 25000 (not READ COMMITTED), 25006.';
+COMMENT ON FUNCTION idem_requeue(text, text) IS 'Makes a dead letter ready again: due now, last of its key, with all its attempts. False: there is no dead letter, or the message was claimed meanwhile (its letter is deleted then). Errors: 22004, 22023, 23000, 25000 (not READ COMMITTED), 25006, 55P03 (another transaction is claiming the message).';
 
 CREATE FUNCTION idem_requeue(id uuid, destination text) RETURNS boolean
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN @extschema@.idem_requeue(id::text, destination);
 COMMENT ON FUNCTION idem_requeue(uuid, text) IS 'Makes a dead letter ready again: due now, last of its key, with all its attempts. False: there is no dead letter, or the message was claimed meanwhile (its letter is deleted then). Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006.';
+
+-- While the claim waited, another session may have requeued the letter, and then the message is alive: the claim is undone.
+CREATE FUNCTION idem.discard_letter(id text, destination text, wait boolean) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF (@extschema@.idem_claim(discard_letter.id, discard_letter.destination, discard_letter.wait)).outcome = 'in_progress' THEN
+        RETURN false;
+    END IF;
+    DELETE FROM idem.dead_letter l
+     WHERE l.key = idem.key_of(discard_letter.id) AND l.destination = idem.find_destination(discard_letter.destination);
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'ID001';
+    END IF;
+    RETURN true;
+EXCEPTION
+    WHEN SQLSTATE 'ID001' THEN
+        RETURN false;
+END
+$$;
+COMMENT ON FUNCTION idem.discard_letter(text, text, boolean) IS 'Claims the message of a dead letter and deletes the letter. False, and no claim: there is no letter any longer, or another transaction holds the message and wait is false.';
 
 CREATE FUNCTION idem_discard(id text, destination text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -234,11 +260,7 @@ BEGIN
     IF (idem.find_letter(idem_discard.id, idem_discard.destination, false)).key IS NULL THEN
         RETURN false;
     END IF;
-    PERFORM @extschema@.idem_try_claim(idem_discard.id, idem_discard.destination);
-    -- While the claim waited, another session may have requeued or discarded the letter.
-    DELETE FROM idem.dead_letter l
-     WHERE l.key = idem.key_of(idem_discard.id) AND l.destination = idem.find_destination(idem_discard.destination);
-    RETURN FOUND;
+    RETURN idem.discard_letter(idem_discard.id, idem_discard.destination, true);
 END
 $$;
 COMMENT ON FUNCTION idem_discard(text, text) IS 'Deletes a dead letter and claims its message, so that it stays known; false when there is none. Errors: 22004, 22023, 23000, 25000 (not READ COMMITTED), 25006.';
@@ -270,25 +292,25 @@ END
 $$;
 COMMENT ON FUNCTION idem.some_letters(text, text, integer) IS 'Dead letters whose last error matches the pattern, in the order of arrival, not locked. Errors: 22004, 22023, 25000, 25006.';
 
--- True when this transaction holds the pending message and the letter afterwards, or the letter alone if nothing is pending.
-CREATE FUNCTION idem.lock_letter(slice integer, letter idem.dead_letter, OUT is_locked boolean, OUT p idem.pending_0)
+-- is_locked: this transaction holds the pending message and the letter, or the letter alone if nothing is pending.
+CREATE FUNCTION idem.lock_letter(slice integer, seen idem.dead_letter, OUT is_locked boolean, OUT p idem.pending_0, OUT letter idem.dead_letter)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     is_pending boolean;
 BEGIN
     EXECUTE format('SELECT true FROM %s x WHERE x.key = $1 AND x.destination = $2', idem.pending_table(slice))
-       INTO is_pending USING letter.key, letter.destination;
+       INTO is_pending USING seen.key, seen.destination;
     EXECUTE format('SELECT x.* FROM %s x WHERE x.key = $1 AND x.destination = $2 FOR UPDATE SKIP LOCKED', idem.pending_table(slice))
-       INTO p USING letter.key, letter.destination;
+       INTO p USING seen.key, seen.destination;
     is_locked := false;
     IF is_pending IS NULL OR p.key IS NOT NULL THEN
-        PERFORM FROM idem.dead_letter l WHERE l.key = letter.key AND l.destination = letter.destination FOR UPDATE SKIP LOCKED;
+        SELECT l.* INTO letter FROM idem.dead_letter l WHERE l.key = seen.key AND l.destination = seen.destination FOR UPDATE SKIP LOCKED;
         is_locked := FOUND;
     END IF;
 END
 $$;
-COMMENT ON FUNCTION idem.lock_letter(integer, idem.dead_letter) IS 'Locks the pending message and the dead letter of an identity without waiting.';
+COMMENT ON FUNCTION idem.lock_letter(integer, idem.dead_letter) IS 'Locks the pending message and the dead letter of an identity without waiting, and returns both as they are now.';
 
 CREATE FUNCTION idem_requeue_all(destination text, error_like text DEFAULT '%', max_messages integer DEFAULT 1000) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -301,10 +323,15 @@ DECLARE
 BEGIN
     FOR letter IN SELECT l.* FROM idem.some_letters(idem_requeue_all.destination, error_like, max_messages) l LOOP
         slice := coalesce(slice, idem.enter_pending());
-        SELECT * INTO held FROM idem.lock_letter(slice, letter);
-        IF held.is_locked AND idem.requeue_letter(slice, held.p, letter) THEN
-            requeued := requeued + 1;
-        END IF;
+        BEGIN
+            SELECT * INTO held FROM idem.lock_letter(slice, letter);
+            IF held.is_locked AND (held.letter).errors -> -1 ->> 'error' LIKE error_like AND idem.requeue_letter(slice, held.p, held.letter) THEN
+                requeued := requeued + 1;
+            END IF;
+        EXCEPTION
+            WHEN lock_not_available THEN
+                NULL;  -- another transaction is claiming it
+        END;
     END LOOP;
     RETURN requeued;
 END
@@ -319,9 +346,9 @@ DECLARE
     discarded integer := 0;
 BEGIN
     FOR letter IN SELECT l.* FROM idem.some_letters(idem_discard_all.destination, error_like, max_messages) l LOOP
-        CONTINUE WHEN (@extschema@.idem_claim(coalesce(letter.id, letter.key::text), idem_discard_all.destination, wait => false)).outcome = 'in_progress';
-        DELETE FROM idem.dead_letter l WHERE l.key = letter.key AND l.destination = letter.destination;
-        discarded := discarded + CASE WHEN FOUND THEN 1 ELSE 0 END;
+        IF idem.discard_letter(coalesce(letter.id, letter.key::text), idem_discard_all.destination, false) THEN
+            discarded := discarded + 1;
+        END IF;
     END LOOP;
     RETURN discarded;
 END

@@ -134,7 +134,7 @@ BEGIN
             RETURN 'waiting';
         END IF;
         fallen := array_to_string(idem.slice_tables(r.name, (r.current + 1) % 4), ', ');
-        -- A lock that is not had at once is asked for again later: who waits for it holds up everybody behind.
+        -- If the lock is not granted soon, give up and try again later: other sessions queue behind the request.
         EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', fallen);
         IF r.name = 'outbox' AND cardinality(idem.relays_holding((r.current + 1) % 4)) > 0 THEN
             RETURN 'blocked';
@@ -176,6 +176,8 @@ DECLARE
     newest  idem.progress[];
     bytes   bigint;
 BEGIN
+    -- Two maintainers that have read the tables must not both wait for them.
+    LOCK TABLE idem.progress_turn IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
     SELECT t.current INTO now_in FROM idem.progress_turn t;
     -- With TOAST: snapshots that list many transactions are stored there. A thousand pages: large enough to be rare, small
     -- enough to stay in memory.

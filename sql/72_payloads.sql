@@ -14,12 +14,19 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN pg_catalog.format('idem.payload_%s', slice)::pg_catalog.regclass;
 COMMENT ON FUNCTION idem.payload_table(integer) IS 'The table of a slice of payloads.';
 
+-- With TOAST, where large payloads are. Zero for an empty slice.
+CREATE FUNCTION idem.payload_bytes(slice integer) RETURNS bigint
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN (SELECT pg_catalog.pg_relation_size(c.oid) OPERATOR(pg_catalog.+) pg_catalog.pg_relation_size(c.reltoastrelid)
+          FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) idem.payload_table(slice));
+COMMENT ON FUNCTION idem.payload_bytes(integer) IS 'The size of a slice of payloads without its indexes.';
+
 CREATE FUNCTION idem.rotate_payloads(least_bytes bigint DEFAULT 33554432, rest interval DEFAULT '10 seconds') RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET jit = off
 AS $$
 DECLARE
     r     idem.payload_rotation;
-    sizes bigint[] := ARRAY(SELECT pg_relation_size(idem.payload_table(s)) FROM generate_series(0, 3) s ORDER BY s);
+    sizes bigint[] := ARRAY(SELECT idem.payload_bytes(s) FROM generate_series(0, 3) s ORDER BY s);
     total bigint := sizes[1] + sizes[2] + sizes[3] + sizes[4];
     next  integer;
 BEGIN
@@ -40,7 +47,9 @@ BEGIN
     IF sizes[r.current + 1] < greatest(least_bytes, total / 4) THEN
         RETURN false;
     ELSIF sizes[next + 1] = 0 THEN
-        UPDATE idem.payload_rotation x SET current = next, rotations = x.rotations + 1, moved_key = NULL, moved_destination = NULL WHERE x.id = 1;
+        UPDATE idem.payload_rotation x
+           SET current = next, rotations = x.rotations + 1, unused_since[next + 1] = 'infinity', moved_key = NULL, moved_destination = NULL
+         WHERE x.id = 1;
         RETURN true;
     END IF;
     RETURN idem.move_payloads(r, next);
@@ -62,6 +71,10 @@ BEGIN
     FOR slice IN 0 .. 3 LOOP
         IF slice <> r.current AND sizes[slice + 1] > 0 AND r.unused_since[slice + 1] + rest <= clock_timestamp() THEN
             EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', idem.payload_table(slice));
+            IF EXISTS (SELECT FROM idem.pending p WHERE p.payload_slice = slice) THEN
+                UPDATE idem.payload_rotation x SET unused_since[slice + 1] = 'infinity' WHERE x.id = 1;
+                RETURN false;
+            END IF;
             EXECUTE format('TRUNCATE %s', idem.payload_table(slice));
             UPDATE idem.payload_rotation x SET unused_since[slice + 1] = 'infinity' WHERE x.id = 1;
             RETURN true;
@@ -103,7 +116,8 @@ $$;
 COMMENT ON FUNCTION idem.look_for_unused_payloads(idem.payload_rotation, bigint[], interval) IS 'Notes which slices of payloads no pending message refers to; true when that is news.';
 
 -- The copy walks the pending messages by their primary key and remembers the place, so a large backlog is read once. A row that
--- another transaction holds is skipped, and copied when the walk comes by again. The rows stay locked for this short step only.
+-- another transaction holds is skipped, and copied when the walk comes by again. A step copies 500 payloads
+-- or about 1 MB, because its rows stay locked until it commits.
 CREATE FUNCTION idem.move_payloads(r idem.payload_rotation, from_slice integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
@@ -113,11 +127,14 @@ DECLARE
     last    idem.pending_0;
 BEGIN
     EXECUTE format($sql$
-        SELECT array_agg(p ORDER BY p.key, p.destination) FROM (
-            SELECT * FROM %s p
-             WHERE $1 IS NULL OR (p.key, p.destination) > ($1, $2)
-             ORDER BY p.key, p.destination LIMIT 500) p
-        $sql$, pending) INTO walked USING r.moved_key, r.moved_destination;
+        SELECT array_agg(x.p ORDER BY (x.p).key, (x.p).destination) FROM (
+            SELECT p, sum(coalesce(pg_column_size(b.payload), 0)) OVER (ORDER BY p.key, p.destination) - coalesce(pg_column_size(b.payload), 0) AS before
+              FROM (SELECT * FROM %s p
+                     WHERE $1 IS NULL OR (p.key, p.destination) > ($1, $2)
+                     ORDER BY p.key, p.destination LIMIT 500) p
+              LEFT JOIN %s b ON p.payload_slice = $3 AND b.seq = p.seq) x
+         WHERE x.before < 1024 * 1024
+        $sql$, pending, idem.payload_table(from_slice)) INTO walked USING r.moved_key, r.moved_destination, from_slice::int2;
     last := walked[cardinality(walked)];
     UPDATE idem.payload_rotation x SET moved_key = last.key, moved_destination = last.destination WHERE x.id = 1;
     IF last.key IS NULL THEN

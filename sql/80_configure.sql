@@ -5,8 +5,9 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    target idem.ring;
+    target  idem.ring;
     longest interval;
+    number  integer;
 BEGIN
     IF destination IS NULL OR retention IS NULL THEN
         RAISE EXCEPTION 'destination and retention must not be null' USING ERRCODE = 'null_value_not_allowed';
@@ -28,14 +29,18 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = format('The longest keeps %s: change it with idem_set_retention.', longest);
     END IF;
-    INSERT INTO idem.destination AS d (name, ring, retention)
-    VALUES (idem_configure.destination, target.id, idem_configure.retention)
-    ON CONFLICT (name) DO UPDATE
-       SET ring = excluded.ring,
-           retention = excluded.retention,
-           left_short    = CASE WHEN excluded.ring = 0 THEN NULL WHEN d.ring = 0 THEN idem.ran() ELSE d.left_short    END,
-           left_standard = CASE WHEN excluded.ring = 1 THEN NULL WHEN d.ring = 1 THEN idem.ran() ELSE d.left_standard END,
-           left_long     = CASE WHEN excluded.ring = 2 THEN NULL WHEN d.ring = 2 THEN idem.ran() ELSE d.left_long     END;
+    number := idem.intern_destination(idem_configure.destination);
+    UPDATE idem.destination AS d
+       SET ring = target.id,
+           retention = idem_configure.retention,
+           left_short    = CASE WHEN target.id = 0 THEN NULL WHEN d.ring = 0 THEN idem.ran() ELSE d.left_short    END,
+           left_standard = CASE WHEN target.id = 1 THEN NULL WHEN d.ring = 1 THEN idem.ran() ELSE d.left_standard END,
+           left_long     = CASE WHEN target.id = 2 THEN NULL WHEN d.ring = 2 THEN idem.ran() ELSE d.left_long     END
+     WHERE d.id = number;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'destination "%" was created after the snapshot of this transaction', destination
+            USING ERRCODE = 'serialization_failure', HINT = 'Repeat the transaction.';
+    END IF;
 END
 $$;
 COMMENT ON FUNCTION idem_configure(text, interval) IS 'Claims of this destination are found for at least this long: it sits in the first ring that keeps so much. Claims made before a move are found as before. No claim is made between this call and the end of its transaction: commit at once. Waits at most 2 seconds for running claims (55P03). Errors: 22004, 22023, 25006.';
@@ -44,7 +49,8 @@ CREATE FUNCTION idem.lock_out_claims() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'
 AS $$
 BEGIN
-    LOCK TABLE idem.ring IN SHARE MODE;
+    -- Conflicts with the lock of every claim, and with itself: two callers that create destinations follow each other.
+    LOCK TABLE idem.ring IN SHARE ROW EXCLUSIVE MODE;
 EXCEPTION
     WHEN lock_not_available THEN
         RAISE EXCEPTION 'transactions with claims are running, and have been for 2 seconds'

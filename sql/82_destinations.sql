@@ -12,7 +12,9 @@ BEGIN
         SELECT c.relname, CASE a.attname WHEN 'effect' THEN '(t.effect).source_destination' ELSE format('t.%I', a.attname) END AS reference
           FROM pg_class c
           JOIN pg_attribute a ON a.attrelid = c.oid AND NOT a.attisdropped
-         WHERE c.relnamespace = 'idem'::regnamespace AND c.relkind = 'r'
+         WHERE c.relnamespace = 'idem'::regnamespace AND c.relkind = 'r' AND c.relname <> 'retry_policy'
+           -- Of the pending messages only the current table counts.
+           AND c.oid <> idem.pending_table(1 - (SELECT r.current FROM idem.pending_rotation r WHERE r.id = 1))
            AND (a.attname IN ('destination', 'source_destination') AND a.atttypid = 'int4'::regtype
                 OR a.attname = 'effect' AND a.atttypid = 'idem.outbox_row'::regtype)
          ORDER BY pg_relation_size(c.oid)
@@ -60,12 +62,13 @@ BEGIN
             USING ERRCODE = 'object_not_in_prerequisite_state', DETAIL = format('A row of %s refers to it.', used),
                   HINT = 'Wait until its claims and effects are forgotten; process or discard its messages.';
     END IF;
+    DELETE FROM idem.retry_policy p WHERE p.destination = number;
     DELETE FROM idem.destination d WHERE d.id = number;
     PERFORM idem.invalidate('idem.destination'::regclass);
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION idem_remove_destination(text) IS 'Removes a destination that nothing refers to: no claim, call, effect, message, dead letter or configuration of retries. false: there is none. Claims wait while it looks through all slices. Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006, 55000 (it is used), 55P03 (claims run for more than 2 seconds).';
+COMMENT ON FUNCTION idem_remove_destination(text) IS 'Removes a destination that nothing refers to: no claim, call, effect, message or dead letter; its configuration of retries goes with it. false: there is none. Claims wait while it looks through all slices. Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006, 55000 (it is used), 55P03 (claims run for more than 2 seconds).';
 
 CREATE FUNCTION idem.destination_count() RETURNS bigint
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp

@@ -151,10 +151,9 @@ CREATE VIEW idem.rings AS
                 THEN idem.ran() - r.started[s.slice + 1] END AS age,
            r.retention,
            r.turns,
-           c.zero_at + r.turned_at AS turned_at,
-           coalesce(c.zero_at + r.remembers_since, '-infinity') AS remembers_since
+           (SELECT c.zero_at FROM idem.clock c WHERE c.id = 1) + r.turned_at AS turned_at,
+           coalesce((SELECT c.zero_at FROM idem.clock c WHERE c.id = 1) + r.remembers_since, '-infinity') AS remembers_since
       FROM idem.ring r
-     CROSS JOIN idem.clock c
      CROSS JOIN pg_catalog.generate_series(0, 3) AS s (slice)
      ORDER BY r.id, s.slice;
 COMMENT ON VIEW idem.rings IS 'Each slice: rows (as the statistics have them), bytes (with the calls that go with its claims), age, state.';

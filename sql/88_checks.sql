@@ -79,9 +79,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT 'due times',
            CASE WHEN count(*) = 0 THEN 'ok' ELSE 'warning' END,
-           coalesce(format('messages lie further ahead than a lease, a pause or a delay usually does, as after a wrong clock: of destination %s. See due_at in idem.pending',
-                           string_agg(format('%s (until %s)', d.name, far.due_at), ', ' ORDER BY d.name)),
-                    'no message lies implausibly far ahead')
+           CASE WHEN count(*) = 0 THEN 'no message lies implausibly far ahead'
+                ELSE format('messages lie further ahead than a lease, a pause or a delay usually does, as after a wrong clock: of destination %s. See due_at in idem.pending',
+                            string_agg(format('%s (until %s)', d.name, far.due_at), ', ' ORDER BY d.name)) END
       FROM idem.destination d
      CROSS JOIN LATERAL (
          SELECT max(w.due_at) AS due_at

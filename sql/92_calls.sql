@@ -44,6 +44,7 @@ COMMENT ON FUNCTION idem.intern_destination(text) IS 'The number of a destinatio
 COMMENT ON FUNCTION idem.note_pending(bigint) IS 'Notes in shared memory that a message may be pending; always true, for the CHECK constraint of the tables.';
 COMMENT ON FUNCTION idem.pending_presence() IS 'What is noted in shared memory about pending messages: some, quiet (none was found by the last pass) or none.';
 COMMENT ON FUNCTION idem.set_pending_presence(text) IS 'Notes quiet, or none after quiet. none needs ACCESS EXCLUSIVE on both tables.';
+COMMENT ON FUNCTION idem.claim_state(text, text) IS 'free, claimed, or in_progress when a running transaction claims the message.';
 COMMENT ON FUNCTION idem.enter_pending() IS 'The number of the table of pending messages that counts, locked for writing to the end of the transaction.';
 COMMENT ON FUNCTION idem.note_failure(jsonb, integer, text, boolean) IS 'The errors of a message with another one at the end. The newest 100 are kept, 2000 bytes of each.';
 COMMENT ON FUNCTION idem.note_expired_lease(jsonb, integer) IS 'The errors of a message with that of an attempt whose lease expired.';

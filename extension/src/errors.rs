@@ -124,7 +124,7 @@ impl From<Error> for ErrorReport {
                 PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                 format!("this token holds no lease on the message for destination \"{destination}\""),
             )
-            .set_hint("The lease ran out and somebody else is or was at the message, or it was given back. Drop the work: nothing was written."),
+            .set_hint("The lease expired and another process acquired it, or the message was completed or released. Stop working on it: nothing was written."),
             Error::Leased { destination, seconds } => report(
                 PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
                 format!("the message for destination \"{destination}\" is leased for another {seconds:.3} seconds"),

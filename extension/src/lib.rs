@@ -78,6 +78,7 @@ pgrx::extension_sql_file!(
         names::intern_destination,
         wake::tell_receivers,
         pending::tables::enter_pending,
+        pending::inbox::claim_state,
         pending::failures::note_failure_sql,
         pending::failures::note_expired_lease,
         pending::failures::is_last_failure_sql,

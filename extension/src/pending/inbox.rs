@@ -1,11 +1,14 @@
 //! What the inbox says of an identity, as of this moment.
 
 use super::identity::Identity;
-use crate::claim::{check_claim, slices_of};
-use crate::errors::Result;
+use crate::claim::{check_claim, slices_of, text_id};
+use crate::destination::find;
+use crate::errors::{Result, given};
 use crate::pg::{Found, Lookup, Table, wait_for};
-use crate::ring::Rings;
+use crate::ring::{self, Rings};
 use pgrx::pg_sys;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::prelude::*;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
@@ -58,4 +61,25 @@ impl Inbox {
         }
         Ok(Seen::Free)
     }
+}
+
+/// What the inbox says of a message, for functions in SQL.
+#[pg_extern(
+    requires = ["schema"],
+    sql = r#"
+CREATE FUNCTION idem.claim_state(id text, destination text) RETURNS text LANGUAGE c AS 'MODULE_PATHNAME', 'claim_state_wrapper';
+"#
+)]
+fn claim_state(id: Option<&str>, destination: Option<&str>) -> std::result::Result<&'static str, ErrorReport> {
+    let (id, name) = (text_id(id)?, given(destination, "destination")?);
+    let rings = ring::enter()?;
+    let Some(destination) = find(name)? else {
+        return Ok("free");
+    };
+    let identity = Identity { id, destination, name };
+    Ok(match Inbox::open(&identity, &rings).look(&identity)? {
+        Seen::Free => "free",
+        Seen::Claimed => "claimed",
+        Seen::InProgress { .. } => "in_progress",
+    })
 }

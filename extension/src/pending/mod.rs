@@ -16,7 +16,7 @@ mod complete;
 mod due;
 pub mod failures;
 mod identity;
-mod inbox;
+pub mod inbox;
 mod lease;
 pub mod next;
 pub mod policy;

@@ -11,7 +11,7 @@ use crate::destination::{Destination, find};
 use crate::errors::{Error, Result, given, invalid};
 use crate::pg::{self, Appender, Hold, Lookup, Table, Walk, answer_rows, condition};
 use crate::ring::{self, Rings};
-use idem_core::{Failure, last_failure, note_failure};
+use idem_core::{Failure, last_failure, memory, note_failure};
 use pgrx::datum::Interval;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
@@ -19,6 +19,9 @@ use pgrx::{FromDatum, Uuid, pg_sys};
 
 /// Messages that one call may ask for.
 const MAX_MESSAGES: i32 = 10_000;
+
+/// Memory that must be left before a payload is read: PostgreSQL could not report that it has none.
+const MARGIN_BYTES: usize = 1024 * 1024;
 
 type Columns = [Option<pg_sys::Datum>; 13];
 
@@ -150,6 +153,8 @@ impl Call<'_> {
     /// Of two messages of a key, each of which another session is about to take, neither session would see the other. So
     /// messages with keys are handed out by one session of a destination at a time, to the end of its transaction.
     fn take_turn(&mut self) -> Result<()> {
+        // Before the row: idem_configure locks idem.ring first, and gives up when it cannot.
+        ring::enter()?;
         let destinations = Table::for_writing(pg::relation_oid(c"destination").ok_or(Error::NotInstalled)?);
         let mut row = Lookup::new(&destinations, 1);
         let equal = pg_sys::BTEqualStrategyNumber;
@@ -204,6 +209,7 @@ fn with_payloads(taken: Vec<Taken>, rings: &Rings) -> Result<Vec<Columns>> {
         let mut payloads = Lookup::new(&table, 1);
         for (message, row) in taken.iter().zip(&mut rows) {
             if message.payload_slice == slice {
+                memory::ensure(MARGIN_BYTES).map_err(Error::from)?;
                 *row = columns_of(message, payload_of(&mut payloads, message.seq)?);
             }
         }

@@ -208,11 +208,20 @@ impl Run<'_, '_> {
         if self.taken > 0 || !self.keys.any_without_key() {
             return Ok(());
         }
+        self.suspects = false;
+        self.each_without_key(from, self.search.at_most)?;
+        if self.taken == 0 && self.suspects {
+            self.each_without_key(from, 1)?;
+        }
+        Ok(())
+    }
+
+    fn each_without_key(&mut self, from: pg_sys::TimestampTz, at_most: usize) -> Result<()> {
         self.due.seek(from, self.search.here);
         while let Some(message) = self.due.next() {
             if message.order_key.is_none() {
-                self.consider(&message, self.search.at_most)?;
-                if self.taken >= self.search.at_most {
+                self.consider(&message, at_most)?;
+                if self.taken >= at_most {
                     return Ok(());
                 }
             }

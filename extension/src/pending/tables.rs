@@ -60,6 +60,7 @@ CREATE FUNCTION idem.enter_pending() RETURNS integer LANGUAGE c AS 'MODULE_PATHN
 "#
 )]
 fn enter_pending() -> std::result::Result<i32, ErrorReport> {
-    current(&ring::look()?)?;
+    // It enters the rings: the fence of a rotation of payloads waits for every transaction that may write one.
+    current(&ring::enter()?)?;
     Ok(ring::refreshed()?.pending_number() as i32)
 }

@@ -3,11 +3,13 @@
 use super::policy::max_attempts;
 use super::search::{Search, Visit};
 use super::{due, lease, tables};
+use crate::claim::identity_keys;
 use crate::destination::find;
 use crate::errors::{Error, Result, given};
 use crate::pg::{self, Found, Latest, Lookup, wait_a_moment};
 use crate::ring;
 use crate::wake::{MESSAGES, Place, deadline, left_ms};
+use idem_core::MessageId;
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
@@ -106,9 +108,18 @@ fn look(name: &str) -> Result<Look> {
         }
         Ok(Visit::Held)
     })?;
+    let mut is_contended = found.is_contended;
+    for key in found.exhausted {
+        let mut keys = identity_keys(&MessageId::from_uuid(*key.as_bytes()).key, destination.id);
+        match rows.find(&mut keys) {
+            // idem_next buries it.
+            Found::Row => can_go = true,
+            _ => is_contended = true,
+        }
+    }
     Ok(Look {
-        can_go: can_go || !found.exhausted.is_empty(),
-        is_contended: found.is_contended,
+        can_go,
+        is_contended,
         due_in_ms: next_due(search.table, destination.id, search.here)?,
     })
 }

@@ -1,5 +1,6 @@
 //! Appending and replacing rows with the executor's own calls: every index and constraint, no plan, no privileges of the caller.
 
+use super::scratch::within;
 use super::{Lookup, Walk};
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
@@ -10,6 +11,8 @@ pub struct Appender {
     estate: *mut pg_sys::EState,
     target: *mut pg_sys::ResultRelInfo,
     slot: *mut pg_sys::TupleTableSlot,
+    /// The memory context that was the current one at the beginning.
+    context: pg_sys::MemoryContext,
 }
 
 impl Appender {
@@ -29,6 +32,7 @@ impl Appender {
                 estate,
                 target,
                 slot,
+                context: pg_sys::CurrentMemoryContext,
             }
         }
     }
@@ -39,7 +43,15 @@ impl Appender {
         unsafe {
             super::insert::fill(self.slot, values);
             (*self.slot).tts_tableOid = (*self.heap).rd_id;
-            pg_sys::ExecSimpleRelationInsert(self.target, self.estate, self.slot);
+            // A trigger that an administrator added keeps what it caches as long as this appender.
+            let context = if (*self.target).ri_TrigDesc.is_null() {
+                pg_sys::CurrentMemoryContext
+            } else {
+                self.context
+            };
+            within(context, || {
+                pg_sys::ExecSimpleRelationInsert(self.target, self.estate, self.slot)
+            });
         }
     }
 

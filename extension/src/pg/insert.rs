@@ -176,11 +176,9 @@ pub(super) unsafe fn fill(slot: *mut pg_sys::TupleTableSlot, values: &[Option<Da
 pub(super) unsafe fn copy_of(slot: *mut pg_sys::TupleTableSlot) -> Vec<Option<Datum>> {
     // SAFETY: by the contract of this function; the copy has the columns of its descriptor.
     unsafe {
-        let Some(copy) = (*(*slot).tts_ops).copy_heap_tuple else {
-            return Vec::new();
-        };
         let desc = (*slot).tts_tupleDescriptor;
-        let tuple = super::unbound::flatten(copy(slot), desc);
+        let found = pg_sys::ExecFetchSlotHeapTuple(slot, false, std::ptr::null_mut());
+        let tuple = super::unbound::flatten(found, desc);
         let columns = (*desc).natts as usize;
         let mut values = vec![Datum::from(0); columns];
         let mut nulls = vec![false; columns];

@@ -188,6 +188,8 @@ impl<'t> Lookup<'t> {
         // SAFETY: the snapshot is registered as long as the scan lasts. A fetched row is in a pinned buffer, as
         // tuple_satisfies_snapshot requires; the boundary turns its errors into unwinding.
         unsafe {
+            // What this very command deleted must not be visible to the snapshot: the dirty snapshot does not see it either.
+            pg_sys::CommandCounterIncrement();
             let latest = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
             let scan = begin_scan(self.table, latest, self.columns);
             pg_sys::index_rescan(scan, keys.as_mut_ptr(), keys.len() as i32, std::ptr::null_mut(), 0);

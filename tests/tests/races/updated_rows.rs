@@ -9,7 +9,7 @@ use super::claims::start;
 async fn ended_lease(session: &Session) -> Result<()> {
     session.run("SELECT idem_acquire('m', 'orders', '1 millisecond')").await?;
     until("the lease has ended", async || {
-        let ended = session.text("SELECT due_at < clock_timestamp() FROM idem.work_0").await?;
+        let ended = session.text("SELECT due_at < clock_timestamp() FROM idem.pending_0").await?;
         Ok(ended == "t")
     })
     .await

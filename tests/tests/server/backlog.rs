@@ -16,6 +16,14 @@ const CLIENTS: usize = 8;
 const RECEIVE: &str = "SELECT count(idem_receive('b' || n, 'backlog', to_jsonb((SELECT string_agg(md5(n || '-' || x), '') FROM generate_series(1, 55) x))))
                          FROM generate_series($1::int8, $2::int8) n";
 
+/// How far the payloads of the oldest slice have been copied.
+const MOVED: &str = "SELECT moved_key FROM idem.payload_rotation";
+
+/// Makes every table large enough for a rotation.
+const ALWAYS_LARGE: &str = "CREATE OR REPLACE FUNCTION idem.pending_is_large(rotation idem.pending_rotation) RETURNS boolean
+    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+    RETURN pg_relation_size(idem.pending_table((rotation).current)) > 65536";
+
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
 }
@@ -23,6 +31,9 @@ fn number(variable: &str, default: u64) -> u64 {
 /// What a run did, and the lock waits that name the maintainer.
 struct Seen {
     operations: u64,
+    /// How often the maintainer copied the live pending messages, and moved payloads.
+    rotations: u64,
+    moves: u64,
     passes: u64,
     payload_rotations: i64,
     waits: Vec<String>,
@@ -56,17 +67,28 @@ async fn run(name: &str, backlog: u64, seconds: u64, broken: Option<&str>) -> Re
         let (session, open, operations) = (db.connect().await?, Arc::clone(&open), Arc::clone(&operations));
         clients.spawn(work(session, number, open, operations));
     }
-    let mut passes = 0;
+    let (mut passes, mut rotations, mut moves) = (0, 0, 0);
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(seconds) {
         maintainer.run("CALL idem_maintain()").await?;
         passes += 1;
+        // More often than their sizes ask for.
+        let rotated = maintainer.text("SELECT idem.rotate_pending()").await?;
+        rotations += u64::from(rotated == "t");
+        let before = maintainer.text(MOVED).await?;
+        maintainer
+            .run("SELECT idem.rotate_payloads(65536, '100 milliseconds')")
+            .await?;
+        let after = maintainer.text(MOVED).await?;
+        moves += u64::from(after != before && after != "NULL");
     }
     open.store(false, Ordering::Relaxed);
     clients.join_all().await.into_iter().collect::<Result<()>>()?;
     let payload_rotations = maintainer.text("SELECT rotations FROM idem.payload_rotation").await?;
     Ok(Seen {
         operations: operations.load(Ordering::Relaxed),
+        rotations,
+        moves,
         passes,
         payload_rotations: payload_rotations.parse()?,
         waits: waits_for(&db.cluster().log()?, pid),
@@ -82,7 +104,7 @@ async fn work(session: Session, number: usize, open: Arc<AtomicBool>, operations
         session
             .run(&format!(
                 "BEGIN; SELECT idem_try_claim('{id}', 'orders'); COMMIT;
-                 SELECT idem_receive('r{id}', 'backlog', to_jsonb(repeat('x', 500)))"
+                 SELECT idem_receive('r{id}', 'backlog', to_jsonb(repeat('x', 500)), deliver_after => now() + (random() < 0.05)::int * interval '1 hour')"
             ))
             .await
             .context("claim and receive")?;
@@ -129,6 +151,19 @@ async fn i11_no_lock_wait_names_the_maintainer() -> Result<()> {
     assert!(seen.waits.is_empty(), "{:#?}", seen.waits);
     // Otherwise nothing was shown.
     ensure!(seen.operations > 500 && seen.passes > 10 && seen.payload_rotations >= 1);
+    Ok(())
+}
+
+/// With few messages the rotation copies them, again and again, and payloads that wait are moved from slice to slice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i11_rotation_beside_claims_holds_up_none() -> Result<()> {
+    let seen = run("backlog_small", 1_200, 10, Some(ALWAYS_LARGE)).await?;
+    println!(
+        "{} operations, {} passes, {} rotations, {} moves",
+        seen.operations, seen.passes, seen.rotations, seen.moves
+    );
+    assert!(seen.waits.is_empty(), "{:#?}", seen.waits);
+    ensure!(seen.operations > 500 && seen.rotations >= 2 && seen.moves >= 2 && seen.payload_rotations >= 4);
     Ok(())
 }
 

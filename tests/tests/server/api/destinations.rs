@@ -191,7 +191,6 @@ async fn destination_is_removed_when_nothing_refers_to_it() -> Result<()> {
         ("leased", "SELECT idem_acquire('m', 'leased')"),
         ("received", "SELECT idem_receive('m', 'received', '1'::jsonb)"),
         ("called", "SELECT idem_begin_call('m', 'called', 'ask')"),
-        ("retried", "SELECT idem_configure_retries('retried', 3)"),
         (
             "effects",
             r#"SELECT idem_try_record('m', 'effects', '{"topic": "t", "payload": 1}'), idem_forget('x', 'effects')"#,
@@ -204,12 +203,16 @@ async fn destination_is_removed_when_nothing_refers_to_it() -> Result<()> {
     }
 
     assert_eq!(session.text("SELECT idem_remove_destination('unknown')").await?, "f");
-    session.run("SELECT idem_configure('unused', '30 minutes')").await?;
+    // What is configured for it goes with it.
+    session
+        .run("SELECT idem_configure('unused', '30 minutes'); SELECT idem_configure_retries('unused', 3)")
+        .await?;
     assert_eq!(other.text("SELECT idem_is_claimed('m', 'unused')").await?, "f");
     let names = "SELECT idem.destination_count()";
-    assert_eq!(session.text(names).await?, "7");
-    assert_eq!(session.text("SELECT idem_remove_destination('unused')").await?, "t");
     assert_eq!(session.text(names).await?, "6");
+    assert_eq!(session.text("SELECT idem_remove_destination('unused')").await?, "t");
+    assert_eq!(session.text(names).await?, "5");
+    assert_eq!(session.text("SELECT count(*) FROM idem.retry_policy").await?, "0");
     // Both sessions knew it in the ring short: what is claimed now goes where a new destination goes.
     other.run("BEGIN; SELECT idem_try_claim('m', 'unused'); COMMIT").await?;
     assert_eq!(

@@ -143,14 +143,14 @@ async fn i11_vacuum_does_not_wait_for_a_call_that_waits() -> Result<()> {
     // More rows than a page has, and dead ones, so that VACUUM goes through every page of the index.
     holder
         .run(
-            "ALTER TABLE idem.work_0 SET (autovacuum_enabled = false);
+            "ALTER TABLE idem.pending_0 SET (autovacuum_enabled = false);
              CREATE TABLE lease AS
                  SELECT n, a.token FROM generate_series(1, 1000) n, idem_acquire('m-' || n, 'orders', '1 day') a;
              SELECT idem_complete('m-' || n, 'orders', token) FROM lease WHERE n <= 900",
         )
         .await?;
     holder
-        .run("BEGIN; SELECT FROM idem.work_0 WHERE id = 'm-1000' FOR UPDATE")
+        .run("BEGIN; SELECT FROM idem.pending_0 WHERE id = 'm-1000' FOR UPDATE")
         .await?;
     let pid = waiter.pid().await?;
     let complete = tokio::spawn(async move {
@@ -161,8 +161,8 @@ async fn i11_vacuum_does_not_wait_for_a_call_that_waits() -> Result<()> {
     db.until_blocked(pid).await?;
 
     vacuum.run("SET statement_timeout = '10s'").await?;
-    vacuum.run("VACUUM (INDEX_CLEANUP ON) idem.work_0").await?;
-    let left = "SELECT reltuples::int FROM pg_class WHERE oid = 'idem.work_0_pkey'::regclass";
+    vacuum.run("VACUUM (INDEX_CLEANUP ON) idem.pending_0").await?;
+    let left = "SELECT reltuples::int FROM pg_class WHERE oid = 'idem.pending_0_pkey'::regclass";
     until("VACUUM has gone through the index", async || {
         Ok(vacuum.text(left).await?.parse::<i32>()? < 500)
     })

@@ -1,9 +1,22 @@
 //! Bodies are truncated when nobody refers to them, and never before.
 
+use std::sync::Arc;
+
 use anyhow::{Result, ensure};
+use idem_cluster::{Cluster, Install};
 use idem_tests::harness::{Database, Session, until};
 
 use super::{claim, ids, next, receive};
+
+/// A cluster without a worker: each step is one that the test asks for.
+async fn database(name: &str) -> Result<Database> {
+    let cluster = Cluster::builder(&Install::from_env()?)
+        .name(name)
+        .setting("shared_buffers", "32MB")
+        .setting("idem.databases", "nobody")
+        .start()?;
+    Database::with_idem_in(Arc::new(cluster), name).await
+}
 
 /// One step, as if every slice were full.
 async fn turn(session: &Session, rest: &str) -> Result<bool> {
@@ -26,9 +39,9 @@ async fn sizes(session: &Session) -> Result<String> {
         .await
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_waits_keeps_its_body_however_often_the_slices_turn() -> Result<()> {
-    let db = Database::with_idem("bodies").await?;
+    let db = database("bodies").await?;
     let session = db.connect().await?;
     session
         .run("SELECT idem_receive('old', 'mail', '\"old\"'::jsonb, deliver_after => now() + interval '1 day')")
@@ -60,9 +73,9 @@ async fn a_message_that_waits_keeps_its_body_however_often_the_slices_turn() -> 
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unused_slice_is_emptied_at_a_later_pass_only() -> Result<()> {
-    let db = Database::with_idem("passes").await?;
+    let db = database("passes").await?;
     let session = db.connect().await?;
     receive(&session, "a", "").await?;
     assert!(turn(&session, "1 hour").await?, "turned");
@@ -77,9 +90,9 @@ async fn an_unused_slice_is_emptied_at_a_later_pass_only() -> Result<()> {
 
 /// I4, I11: a receiver that began before the rotation still writes into the old slice, so that slice is not emptied before the
 /// receiver has committed. The rotation itself does not wait for it.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i4_open_receiver_keeps_its_payload_slice_from_emptying() -> Result<()> {
-    let db = Database::with_idem("writer").await?;
+    let db = database("writer").await?;
     let (session, writer) = (db.connect().await?, db.connect().await?);
     receive(&session, "a", "").await?;
     writer.run("BEGIN").await?;
@@ -100,10 +113,32 @@ async fn i4_open_receiver_keeps_its_payload_slice_from_emptying() -> Result<()> 
     .await
 }
 
+/// The same for a requeue, which writes a payload too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i4_open_requeue_keeps_its_payload_slice_from_emptying() -> Result<()> {
+    let db = database("requeuer").await?;
+    let (session, writer) = (db.connect().await?, db.connect().await?);
+    super::without_rest(&session, 1).await?;
+    receive(&session, "a", "").await?;
+    let held = next(&session, 1).await?.remove(0);
+    super::fail(&session, &held, "broken").await?;
+    writer.run("BEGIN; SELECT idem_requeue('a', 'mail')").await?;
+    assert!(turn(&session, "0").await?, "the rotation does not wait");
+    let unused = "SELECT unused_since[1] FROM idem.payload_rotation";
+    for _ in 0..3 {
+        turn(&session, "0").await?;
+        assert_eq!(session.text(unused).await?, "infinity", "an open requeue may use the slice");
+    }
+    writer.run("COMMIT").await?;
+    turn_through(&session, "0").await?;
+    assert_eq!(ids(&next(&session, 1).await?), ["a"]);
+    Ok(())
+}
+
 /// A dump reads by its snapshot, and TRUNCATE hides rows from it: what it locks stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dump_that_has_begun_finds_every_body() -> Result<()> {
-    let db = Database::with_idem("dumped").await?;
+    let db = database("dumped").await?;
     let (session, dump) = (db.connect().await?, db.connect().await?);
     session.run("SELECT idem_receive('w' || n, 'mail', to_jsonb('w' || n), deliver_after => now() + interval '1 day') FROM generate_series(1, 50) n").await?;
     // As pg_dump does: the snapshot first, then the locks, then the tables one after the other.
@@ -129,6 +164,6 @@ async fn a_dump_that_has_begun_finds_every_body() -> Result<()> {
         Ok(session.text("SELECT count(*) FROM idem.payload_row").await?.parse::<i64>()? <= 60)
     })
     .await?;
-    assert_eq!(session.text(&found.replace("work_0", "work")).await?, "54");
+    assert_eq!(session.text(&found.replace("idem.pending_0", "idem.pending")).await?, "54");
     Ok(())
 }

@@ -237,3 +237,23 @@ async fn a_message_of_a_broker_is_exhausted_after_its_attempts_and_buried() -> R
     assert_eq!(ids(&next(&session, 1).await?), ["m"], "from now on it is in the inbox");
     Ok(())
 }
+
+/// A message that is requeued while its discard waits is alive, and the discard says that it did nothing.
+#[tokio::test]
+async fn i4_discard_beside_a_requeue_consumes_nothing() -> Result<()> {
+    let db = Database::with_idem("discard_requeue").await?;
+    let (session, discards) = (db.connect().await?, db.connect().await?);
+    without_rest(&session, 1).await?;
+    receive(&session, "m", "").await?;
+    let held = next(&session, 1).await?.remove(0);
+    fail(&session, &held, "broken").await?;
+
+    session.run("BEGIN; SELECT idem_requeue('m', 'mail')").await?;
+    let pid = discards.pid().await?;
+    let discard = tokio::spawn(async move { discards.text("SELECT idem_discard('m', 'mail')").await });
+    db.until_blocked(pid).await?;
+    session.run("COMMIT").await?;
+    assert_eq!(discard.await??, "f");
+    assert_eq!(ids(&next(&session, 1).await?), ["m"], "it is ready");
+    Ok(())
+}

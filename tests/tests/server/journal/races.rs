@@ -153,7 +153,7 @@ async fn call_under_a_lost_lease_is_not_begun() -> Result<()> {
     let begin = |token: &str| format!("SELECT state, attempt FROM idem_begin_call('m', 'orders', 'charge', token => {token})");
     let lost = session.text(&token("1 millisecond")).await?;
     until("the lease has ended", async || {
-        Ok(session.text("SELECT due_at < clock_timestamp() FROM idem.work_0").await? == "t")
+        Ok(session.text("SELECT due_at < clock_timestamp() FROM idem.pending_0").await? == "t")
     })
     .await?;
     assert_eq!(session.refused(&begin(&lost)).await?.sqlstate, "55000", "the lease has ended");

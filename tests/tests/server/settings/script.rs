@@ -90,6 +90,8 @@ pub const SCRIPT: &[(Needs, &str)] = &[
     (Anything, r#"SELECT idem_finish_call('m-1', 'orders', 'charge', '{"paid": 1.50}')"#),
     (Anything, "SELECT step, state, attempt, response, error FROM idem_calls('m-1', 'orders')"),
     // Care.
+    (ReadCommitted, "SELECT idem_configure('unused', '1 day'), idem_remove_destination('unused'), idem_remove_destination('unused')"),
+    (Anything, "SELECT count(*) FROM idem_rotation_blockers() WHERE ring = 'none'"),
     (NoBlock, "CALL idem_maintain()"),
     (Anything, "SELECT check_name, status FROM idem_health() WHERE check_name <> 'worker' ORDER BY 1"),
     (Anything, "SELECT ring, destination, id, encode(fingerprint, 'hex') FROM idem.inbox ORDER BY 1, 2, 3"),
