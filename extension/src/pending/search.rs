@@ -114,7 +114,7 @@ impl Run<'_, '_> {
             }
         }
         if self.taken == 0 && self.found.ended == Ended::Done && self.blocked > self.search.window() {
-            self.from_key_to_key()?;
+            self.by_keys()?;
             self.without_keys(from)?;
         }
         Ok(())
@@ -178,7 +178,7 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    fn from_key_to_key(&mut self) -> Result<()> {
+    fn by_keys(&mut self) -> Result<()> {
         let mut key = self.keys.key_after(None);
         while let Some(this) = key {
             pgrx::check_for_interrupts!();
