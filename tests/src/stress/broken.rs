@@ -53,11 +53,17 @@ $$";
 /// Whoever says that he is done is believed: the work goes, and the claim is made once, but the token is not looked at.
 const COMPLETE_UNFENCED: &str = "
 CREATE FUNCTION complete_unfenced(id text, destination text, token bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    claim idem_outcome;
 BEGIN
     LOCK TABLE idem.pending_0, idem.pending_1 IN ROW EXCLUSIVE MODE;
     DELETE FROM idem.pending_0 w WHERE w.id = complete_unfenced.id;
     DELETE FROM idem.pending_1 w WHERE w.id = complete_unfenced.id;
-    IF NOT idem_try_claim(id, destination) THEN
+    -- As idem_complete: a claimer may wait for the pending row, so this does not wait for the claimer.
+    claim := (idem_claim(id, destination, wait => false)).outcome;
+    IF claim = 'in_progress' THEN
+        RAISE EXCEPTION 'another transaction is claiming' USING ERRCODE = '55P03';
+    ELSIF claim <> 'claimed' THEN
         RAISE EXCEPTION 'done by another' USING ERRCODE = '55000';
     END IF;
     RETURN true;
