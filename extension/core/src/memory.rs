@@ -22,8 +22,8 @@ pub fn push<T>(list: &mut Vec<T>, element: T) -> Result<(), OutOfMemory> {
     Ok(())
 }
 
-/// Fails unless so many bytes can be had now. For code that cannot fail halfway: PostgreSQL's own, when it asks for many
-/// small pieces, has none left to report that there is none.
+/// Fails unless so many bytes can be allocated now. It protects PostgreSQL's own code that makes many small allocations:
+/// when memory ends among those, PostgreSQL has none left to report the error.
 pub fn ensure(bytes: usize) -> Result<(), OutOfMemory> {
     reserve::<u8>(bytes).map(drop)
 }

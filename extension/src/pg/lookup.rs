@@ -336,7 +336,7 @@ impl Drop for Lookup<'_> {
         if std::thread::panicking() {
             return;
         }
-        // SAFETY: the scan and the slot were made by this look-up and are used by nobody else.
+        // SAFETY: the scan and the slot were made by this look-up, and nothing else uses them.
         unsafe {
             pg_sys::index_endscan(self.scan);
             if !self.slot.is_null() {

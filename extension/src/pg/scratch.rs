@@ -47,7 +47,7 @@ impl Drop for Scratch {
         if std::thread::panicking() {
             return;
         }
-        // SAFETY: made in new, and used by nobody else.
+        // SAFETY: made in new, and nothing else uses it.
         unsafe { pg_sys::MemoryContextDelete(self.0) };
     }
 }
