@@ -7,13 +7,13 @@ CREATE TABLE idem.kind_of_role (
 );
 COMMENT ON TABLE idem.kind_of_role IS 'What idem_grant grants: the names of the calls of each kind, all overloads of each.';
 INSERT INTO idem.kind_of_role (kind, may_call) VALUES
-    ('consumer', 'idem_try_claim'), ('consumer', 'idem_try_claim_batch'), ('consumer', 'idem_claim'),
+    ('consumer', 'idem_try_claim'), ('consumer', 'idem_try_claim_batch'), ('consumer', 'idem_try_claim_uuid_batch'), ('consumer', 'idem_claim'),
     ('consumer', 'idem_is_claimed'), ('consumer', 'idem_record_effects'), ('consumer', 'idem_try_record'),
-    ('consumer', 'idem_effects'), ('consumer', 'idem_replay_effects'), ('consumer', 'idem_send'),
+    ('consumer', 'idem_effects'), ('consumer', 'idem_replay_effects'), ('consumer', 'idem_send'), ('consumer', 'idem_send_bytes'),
     ('consumer', 'idem_acquire'), ('consumer', 'idem_extend'), ('consumer', 'idem_complete'), ('consumer', 'idem_release'),
-    ('consumer', 'idem_bury'), ('consumer', 'idem_receive'), ('consumer', 'idem_next'), ('consumer', 'idem_next_wait'),
+    ('consumer', 'idem_bury'), ('consumer', 'idem_receive'), ('consumer', 'idem_receive_bytes'), ('consumer', 'idem_next'), ('consumer', 'idem_next_wait'),
     ('consumer', 'idem_begin_call'), ('consumer', 'idem_finish_call'), ('consumer', 'idem_fail_call'), ('consumer', 'idem_calls'),
-    ('receiver', 'idem_receive'), ('receiver', 'idem_is_claimed'),
+    ('receiver', 'idem_receive'), ('receiver', 'idem_receive_bytes'), ('receiver', 'idem_is_claimed'),
     ('operator', 'idem_requeue'), ('operator', 'idem_requeue_all'), ('operator', 'idem_discard'), ('operator', 'idem_discard_all'),
     ('operator', 'idem_health'), ('operator', 'idem_is_claimed'),
     ('operator', 'idem_relay_unpark'), ('operator', 'idem_relay_unpark_all'),

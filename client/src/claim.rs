@@ -132,10 +132,11 @@ pub async fn try_claim_batch<'t>(
     destination: &Destination,
 ) -> Result<Claims<'t>, Error> {
     let client = tx.client();
+    let array = IdArray::new(ids);
     let row = client
         .query_typed_one(
-            "SELECT idem_try_claim_batch($1, $2)",
-            &[IdArray::new(ids).parameter(), destination.parameter()],
+            &format!("SELECT {}($1, $2)", array.batch_function()),
+            &[array.parameter(), destination.parameter()],
         )
         .instrument(span::of_batch("try_claim_batch", destination, ids.len()))
         .await?;

@@ -131,6 +131,14 @@ impl IdArray {
         }
     }
 
+    /// The function that claims such a batch.
+    pub(crate) fn batch_function(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "idem_try_claim_batch",
+            Self::Uuid(_) => "idem_try_claim_uuid_batch",
+        }
+    }
+
     /// The value as SQL, for a simple query. [`Error::Invalid`] for a text that no SQL can carry.
     #[cfg(feature = "runtime")]
     pub(crate) fn literal(&self) -> Result<String, Error> {

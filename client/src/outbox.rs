@@ -17,7 +17,7 @@ pub async fn send(client: &impl GenericClient, effect: &Effect) -> Result<Uuid, 
     let send = Send::of(effect)?;
     let span = send.span();
     async {
-        let row = client.query_typed_one(Send::SQL, &send.parameters()).await?;
+        let row = client.query_typed_one(send.sql(), &send.parameters()).await?;
         let id: Uuid = row.try_get(0)?;
         span.record("messaging.message.id", id.to_string());
         Ok(id)
@@ -26,7 +26,7 @@ pub async fn send(client: &impl GenericClient, effect: &Effect) -> Result<Uuid, 
     .await
 }
 
-/// An effect as the parameters of [`Send::SQL`].
+/// An effect as the parameters of the call that sends it.
 pub(crate) struct Send<'e> {
     effect: &'e Effect,
     content_type: Option<&'e str>,
@@ -34,9 +34,6 @@ pub(crate) struct Send<'e> {
 }
 
 impl<'e> Send<'e> {
-    pub(crate) const SQL: &'static str = "SELECT idem_send($1, $2, key => $3, type => $4, headers => $5, \
-        message_id => $6, content_type => $7)";
-
     pub(crate) fn of(effect: &'e Effect) -> Result<Self, Error> {
         if effect.deliver_after.is_some() {
             return Err(Error::Invalid(
@@ -51,6 +48,19 @@ impl<'e> Send<'e> {
             },
             headers: (!effect.headers.is_empty()).then(|| Value::Object(effect.headers.clone())),
         })
+    }
+
+    pub(crate) fn sql(&self) -> &'static str {
+        match &self.effect.payload {
+            Payload::Json(_) => {
+                "SELECT idem_send($1, $2, key => $3, type => $4, headers => $5, \
+                 message_id => $6, content_type => $7)"
+            }
+            Payload::Bytes { .. } => {
+                "SELECT idem_send_bytes($1, $2, key => $3, type => $4, headers => $5, \
+                 message_id => $6, content_type => $7)"
+            }
+        }
     }
 
     pub(crate) fn span(&self) -> Span {

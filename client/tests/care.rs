@@ -182,7 +182,8 @@ calls! {
     "idem_maintain" => idem_client::maintain,
     "idem_next" => idem_client::durable::next,
     "idem_next_wait" => idem_client::durable::next_wait,
-    "idem_receive" => idem_client::durable::receive,
+    "idem_receive" => idem_client::durable::receive, // sends every payload as bytes
+    "idem_receive_bytes" => idem_client::durable::receive,
     "idem_record_effects" => idem_client::Claimed, // its method
     "idem_relay_ack" => idem_client::relay_ack,
     "idem_relay_discard" => idem_client::relay_discard,
@@ -202,9 +203,11 @@ calls! {
     "idem_requeue_all" => idem_client::deadletters::requeue_all,
     "idem_rotation_blockers" => idem_client::rotation_blockers,
     "idem_send" => idem_client::send,
+    "idem_send_bytes" => idem_client::send,
     "idem_set_retention" => idem_client::set_retention,
     "idem_try_claim" => idem_client::try_claim,
     "idem_try_claim_batch" => idem_client::try_claim_batch,
+    "idem_try_claim_uuid_batch" => idem_client::try_claim_batch,
     "idem_try_record" => idem_client::try_record,
 }
 

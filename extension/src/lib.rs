@@ -116,7 +116,7 @@ pgrx::extension_sql_file!(
         claim::api::idem_try_claim,
         claim::api::idem_try_claim_uuid,
         claim::api::idem_try_claim_batch,
-        claim::api::idem_try_claim_batch_uuid,
+        claim::api::idem_try_claim_uuid_batch,
         claim::api::idem_claim_text,
         claim::api::idem_claim_uuid,
         claim::api::idem_is_claimed,

@@ -20,7 +20,7 @@ pub async fn receive(
 ) -> Result<bool, Error> {
     let row = client
         .query_typed_one(
-            "SELECT idem_receive($1, $2, $3, headers => $4, key => $5, deliver_after => $6, type => $7, content_type => $8)",
+            "SELECT idem_receive_bytes($1, $2, $3, headers => $4, key => $5, deliver_after => $6, type => $7, content_type => $8)",
             &[
                 id.parameter(),
                 destination.parameter(),
@@ -57,7 +57,7 @@ pub async fn receive_batch(
     let content_types = of(|letter| letter.content_type.as_deref());
     let rows = client
         .query_typed(
-            "SELECT idem_receive(l.id, $1, l.payload, headers => l.headers, key => l.key, deliver_after => l.due, \
+            "SELECT idem_receive_bytes(l.id, $1, l.payload, headers => l.headers, key => l.key, deliver_after => l.due, \
              type => l.type, content_type => l.content_type) \
              FROM unnest($2, $3, $4, $5, $6, $7, $8) l (id, payload, headers, key, due, type, content_type)",
             &[

@@ -61,8 +61,9 @@ pub(crate) fn claim(work: &Work<'_>, id: &MessageId) -> Result<String, Error> {
 
 /// A claim of many messages; the answer is an array of booleans.
 pub(crate) fn claim_batch(ids: &[MessageId], destination: &Destination) -> Result<String, Error> {
-    let (ids, destination) = (IdArray::new(ids).literal()?, destination.literal()?);
-    Ok(format!("SELECT idem_try_claim_batch({ids}, {destination})"))
+    let ids = IdArray::new(ids);
+    let (function, ids, destination) = (ids.batch_function(), ids.literal()?, destination.literal()?);
+    Ok(format!("SELECT {function}({ids}, {destination})"))
 }
 
 /// Which of a batch are claimed, from the text of an array of booleans.

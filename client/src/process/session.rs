@@ -234,7 +234,7 @@ impl Session {
         let sends = effects.iter().map(Send::of).collect::<Result<Vec<_>, _>>()?;
         let mut requests = Vec::with_capacity(sends.len());
         for send in &sends {
-            requests.push(self.request(Send::SQL, send.parameters(), send.span()).await?);
+            requests.push(self.request(send.sql(), send.parameters(), send.span()).await?);
         }
         let rows = self.request_and_commit(&requests).await?;
         rows.iter().flatten().map(|row| Ok(row.try_get(0)?)).collect()

@@ -47,8 +47,8 @@ fn idem_try_claim_batch(ids: Option<Array<&str>>, destination: Option<&str>) -> 
     )
 }
 
-#[pg_extern(name = "idem_try_claim_batch", requires = ["schema"])]
-fn idem_try_claim_batch_uuid(ids: Option<Array<Uuid>>, destination: Option<&str>) -> Report<Vec<bool>> {
+#[pg_extern(requires = ["schema"])]
+fn idem_try_claim_uuid_batch(ids: Option<Array<Uuid>>, destination: Option<&str>) -> Report<Vec<bool>> {
     let ids = given(ids, "ids")?;
     check_batch(ids.len())?;
     let ids = ids.iter();

@@ -160,7 +160,7 @@ fn idem_send(
 #[pg_extern(
     requires = ["types"],
     sql = r#"
-CREATE FUNCTION idem_send(topic text, payload bytea, key text DEFAULT NULL, type text DEFAULT NULL, headers jsonb DEFAULT NULL, message_id uuid DEFAULT NULL, content_type text DEFAULT NULL) RETURNS uuid
+CREATE FUNCTION idem_send_bytes(topic text, payload bytea, key text DEFAULT NULL, type text DEFAULT NULL, headers jsonb DEFAULT NULL, message_id uuid DEFAULT NULL, content_type text DEFAULT NULL) RETURNS uuid
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_send_bytes_wrapper';
 "#
 )]

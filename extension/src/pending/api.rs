@@ -188,7 +188,7 @@ fn idem_receive_uuid(
 #[pg_extern(
     requires = ["pending"],
     sql = r#"
-CREATE FUNCTION idem_receive(id text, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL, deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL) RETURNS boolean
+CREATE FUNCTION idem_receive_bytes(id text, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL, deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_bytes_text_wrapper';
 "#
 )]
@@ -219,7 +219,7 @@ fn idem_receive_bytes_text(
 #[pg_extern(
     requires = ["pending"],
     sql = r#"
-CREATE FUNCTION idem_receive(id uuid, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL, deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL) RETURNS boolean
+CREATE FUNCTION idem_receive_bytes(id uuid, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL, deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_bytes_uuid_wrapper';
 "#
 )]

@@ -20,7 +20,7 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     let mut ours = open(&cluster, Side::Idem)?;
     idem::create(&mut ours)?;
     idem::top_up(&mut ours, idem::Fill::exactly(retained))?;
-    ours.prepare("batch", "SELECT idem_try_claim_batch($1::uuid[], $2)")?;
+    ours.prepare("batch", "SELECT idem_try_claim_uuid_batch($1::uuid[], $2)")?;
     ours.prepare("single", "SELECT idem_try_claim($1::uuid, $2)")?;
 
     let mut theirs = open(&cluster, Side::HandWritten)?;

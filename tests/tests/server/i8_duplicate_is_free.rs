@@ -13,7 +13,7 @@ const DUPLICATES: [(&str, &str); 15] = [
     ("idem_try_claim('0192f3a4-0000-7abc-8def-0123456789ab'::uuid, 'orders')", "f"),
     ("idem_try_claim_batch(ARRAY['m2', 'm1', 'm1'], 'orders')", "{f,f,f}"),
     (
-        "idem_try_claim_batch(ARRAY['0192f3a4-0000-7abc-8def-0123456789ab']::uuid[], 'orders')",
+        "idem_try_claim_uuid_batch(ARRAY['0192f3a4-0000-7abc-8def-0123456789ab']::uuid[], 'orders')",
         "{f}",
     ),
     ("(idem_claim('m1', 'orders')).outcome", "duplicate"),

@@ -29,7 +29,7 @@ const WORK: [(&str, &str); 4] = [
         "claimed business",
         "INSERT INTO fact (job, account, amount) SELECT $3, $4, $5 WHERE idem_try_claim($1::uuid, $2)",
     ),
-    ("claims", "SELECT true = ALL (idem_try_claim_batch($1::uuid[], $2))"),
+    ("claims", "SELECT true = ALL (idem_try_claim_uuid_batch($1::uuid[], $2))"),
     ("business", "INSERT INTO fact (job, account, amount) VALUES ($1, $2, $3)"),
 ];
 
@@ -56,7 +56,7 @@ impl Way {
     pub fn settings(self) -> String {
         let transaction = match self {
             Self::Singly => "each job: the business with `WHERE idem_try_claim(..)`, one statement",
-            Self::InBatches => "BEGIN, idem_try_claim_batch, the business of each, COMMIT",
+            Self::InBatches => "BEGIN, idem_try_claim_uuid_batch, the business of each, COMMIT",
         };
         format!("idem_receive {SENT_TOGETHER} in one statement; idem_next {LEASED_TOGETHER}; {transaction}")
     }

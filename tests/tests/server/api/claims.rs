@@ -97,7 +97,7 @@ async fn i1_a_batch_answers_by_position_and_the_second_of_two_equal_ids_is_a_dup
                        'ffffffff-0000-0000-0000-000000000000']";
     assert_eq!(
         session
-            .text(&format!("SELECT idem_try_claim_batch({uuids}::uuid[], 'orders')"))
+            .text(&format!("SELECT idem_try_claim_uuid_batch({uuids}::uuid[], 'orders')"))
             .await?,
         "{t,t,f}"
     );
@@ -112,7 +112,9 @@ async fn i1_a_batch_answers_by_position_and_the_second_of_two_equal_ids_is_a_dup
         "{}"
     );
     assert_eq!(
-        session.text("SELECT idem_try_claim_batch('{}'::uuid[], 'orders')").await?,
+        session
+            .text("SELECT idem_try_claim_uuid_batch('{}'::uuid[], 'orders')")
+            .await?,
         "{}"
     );
 
@@ -291,7 +293,10 @@ async fn a_key_that_belongs_to_another_id_is_an_error_and_never_a_duplicate() ->
     for (call, taken_by) in [
         (format!("idem_try_claim('{twin}'::uuid, 'orders')"), "\"m1\""),
         (format!("idem_try_claim('{twin}'::text, 'orders')"), "\"m1\""),
-        (format!("idem_try_claim_batch(ARRAY['{twin}']::uuid[], 'orders')"), "\"m1\""),
+        (
+            format!("idem_try_claim_uuid_batch(ARRAY['{twin}']::uuid[], 'orders')"),
+            "\"m1\"",
+        ),
         (format!("idem_claim('{twin}'::uuid, 'orders')"), "\"m1\""),
         (format!("idem_is_claimed('{twin}'::uuid, 'orders')"), "\"m1\""),
         (format!("idem_effects('{twin}'::uuid, 'orders')"), "\"m1\""),

@@ -36,7 +36,7 @@ const LARGE: &str = r#"
 /// Each in a transaction that is rolled back.
 const CALLS: &[&str] = &[
     "SELECT cardinality(idem_try_claim_batch(ids, 'orders')) FROM large",
-    "SELECT cardinality(idem_try_claim_batch(uuids, 'orders')) FROM large",
+    "SELECT cardinality(idem_try_claim_uuid_batch(uuids, 'orders')) FROM large",
     "SELECT idem_try_claim(id, 'orders') FROM large",
     "SELECT idem_try_claim('m', id) FROM large",
     "SELECT idem_claim('m', 'orders', fingerprint => bytes) FROM large",
@@ -48,10 +48,10 @@ const CALLS: &[&str] = &[
     "SELECT idem_try_record('m', 'orders', escaped -> 2) FROM large",
     "SELECT idem_complete('leased', 'orders', token, one) FROM large, lease",
     "SELECT idem_send('t', json) FROM large",
-    "SELECT idem_send('t', bytes) FROM large",
+    "SELECT idem_send_bytes('t', bytes) FROM large",
     "SELECT idem_send('t', '1'::jsonb, headers => object) FROM large",
     "SELECT idem_receive('m', 'orders', json) FROM large",
-    "SELECT idem_receive('m', 'orders', bytes) FROM large",
+    "SELECT idem_receive_bytes('m', 'orders', bytes) FROM large",
     "SELECT idem_receive('m', 'orders', '1'::jsonb, headers => object) FROM large",
     "SELECT idem_begin_call('m', 'orders', 'ask', json) FROM large",
     "SELECT idem_finish_call('kept', 'orders', 'ask', json) FROM large",

@@ -11,11 +11,11 @@ async fn a_send_is_in_the_outbox_when_its_transaction_commits() -> Result<()> {
     let json = session.text(r#"SELECT idem_send('orders', '{"n": 1.0}'::jsonb)"#).await?;
     let bytes = session
         .text(
-            r#"SELECT idem_send('orders', '\x00ff'::bytea, key => 'k', type => 'T', headers => '{"h": [1]}',
+            r#"SELECT idem_send_bytes('orders', '\x00ff'::bytea, key => 'k', type => 'T', headers => '{"h": [1]}',
                                 message_id => '0192f3a4-0000-7abc-8def-0123456789ab', content_type => 'image/png')"#,
         )
         .await?;
-    let plain = session.text("SELECT idem_send('orders', 'abc'::bytea)").await?;
+    let plain = session.text("SELECT idem_send_bytes('orders', 'abc'::bytea)").await?;
     assert_eq!(bytes, "0192f3a4-0000-7abc-8def-0123456789ab");
     assert_eq!(other.text("SELECT count(*) FROM idem.outbox").await?, "0");
     session.run("COMMIT").await?;

@@ -135,6 +135,11 @@ pub const NULL_IS_AN_ANSWER: &[(&str, &str)] = &[
     ("idem_send", "headers"),
     ("idem_send", "message_id"),
     ("idem_send", "content_type"),
+    ("idem_send_bytes", "key"),
+    ("idem_send_bytes", "type"),
+    ("idem_send_bytes", "headers"),
+    ("idem_send_bytes", "message_id"),
+    ("idem_send_bytes", "content_type"),
     ("idem_begin_call", "request"),
     ("idem_begin_call", "token"),
     ("idem_finish_call", "response"),
@@ -143,6 +148,11 @@ pub const NULL_IS_AN_ANSWER: &[(&str, &str)] = &[
     ("idem_receive", "deliver_after"),
     ("idem_receive", "type"),
     ("idem_receive", "content_type"),
+    ("idem_receive_bytes", "headers"),
+    ("idem_receive_bytes", "key"),
+    ("idem_receive_bytes", "deliver_after"),
+    ("idem_receive_bytes", "type"),
+    ("idem_receive_bytes", "content_type"),
     ("idem_release", "error"),
     ("idem_bury", "headers"),
     ("idem_bury", "key"),
@@ -220,7 +230,7 @@ const fn effects(value: &'static str) -> Bad {
 }
 
 /// The calls that take a message with all that it carries.
-const CARRIERS: &str = "idem_send idem_receive idem_bury";
+const CARRIERS: &str = "idem_send idem_send_bytes idem_receive idem_receive_bytes idem_bury";
 
 /// Besides NULL, which is tried everywhere.
 pub const BAD: &[Bad] = &[
@@ -289,8 +299,8 @@ pub const BAD: &[Bad] = &[
     effects(r#"'{"topic": "t", "payload": 1, "deliver_after": 1893456000}'"#),
     effects("(SELECT jsonb_agg(jsonb_build_object('topic', 't', 'payload', n)) FROM generate_series(1, 10001) n)"),
     // sends
-    bad("idem_send", "topic", "text", "''", "22023"),
-    bad("idem_send", "topic", "text", "repeat('x', 256)", "22023"),
+    bad("idem_send idem_send_bytes", "topic", "text", "''", "22023"),
+    bad("idem_send idem_send_bytes", "topic", "text", "repeat('x', 256)", "22023"),
     bad(CARRIERS, "key", "text", "''", "22023"),
     bad(CARRIERS, "key", "text", "repeat('x', 1025)", "22023"),
     bad(CARRIERS, "type", "text", "''", "22023"),
@@ -298,7 +308,7 @@ pub const BAD: &[Bad] = &[
     bad(CARRIERS, "headers", "jsonb", "'[]'", "22023"),
     bad(CARRIERS, "headers", "jsonb", "'null'", "22023"),
     bad(
-        "idem_send idem_receive",
+        "idem_send idem_send_bytes idem_receive idem_receive_bytes",
         "headers",
         "jsonb",
         r#"'{"traceparent": 1}'"#,

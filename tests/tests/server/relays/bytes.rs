@@ -8,7 +8,9 @@ async fn send_sizes(session: &Session, sizes: &[usize]) -> Result<()> {
     for (n, size) in sizes.iter().enumerate() {
         let letter = (b'a' + u8::try_from(n)?) as char;
         session
-            .run(&format!("SELECT idem_send('things', repeat('{letter}', {size})::bytea)"))
+            .run(&format!(
+                "SELECT idem_send_bytes('things', repeat('{letter}', {size})::bytea)"
+            ))
             .await?;
     }
     Ok(())

@@ -14,6 +14,7 @@ const KINDS: &[(&str, &[&str])] = &[
         &[
             "idem_try_claim",
             "idem_try_claim_batch",
+            "idem_try_claim_uuid_batch",
             "idem_claim",
             "idem_is_claimed",
             "idem_record_effects",
@@ -21,6 +22,7 @@ const KINDS: &[(&str, &[&str])] = &[
             "idem_effects",
             "idem_replay_effects",
             "idem_send",
+            "idem_send_bytes",
             "idem_begin_call",
             "idem_finish_call",
             "idem_fail_call",
@@ -31,11 +33,12 @@ const KINDS: &[(&str, &[&str])] = &[
             "idem_release",
             "idem_bury",
             "idem_receive",
+            "idem_receive_bytes",
             "idem_next",
             "idem_next_wait",
         ],
     ),
-    ("receiver", &["idem_receive", "idem_is_claimed"]),
+    ("receiver", &["idem_receive", "idem_receive_bytes", "idem_is_claimed"]),
     (
         "operator",
         &[
@@ -255,7 +258,7 @@ async fn i9_a_receiver_a_consumer_and_an_operator_can_do_their_work_outside_the_
     assert_eq!(
         receiver
             .text(
-                r#"SELECT idem_receive('m1', 'orders', '{"n": 1}'::jsonb, key => 'k'), idem_receive('m2', 'orders', '\x00'::bytea, headers => '{"h": 1}'),
+                r#"SELECT idem_receive('m1', 'orders', '{"n": 1}'::jsonb, key => 'k'), idem_receive_bytes('m2', 'orders', '\x00', headers => '{"h": 1}'),
                           idem_receive('m1', 'orders', '{"n": 1}'::jsonb);
                    SELECT idem_is_claimed('m1', 'orders')"#
             )

@@ -120,7 +120,7 @@ async fn i9_the_calls_of_a_consumer_look_nothing_up() -> Result<()> {
             "public.idem_try_claim_batch(ARRAY['m2'::pg_catalog.text, 'm1'], 'orders')".to_owned(),
             "{t,f}",
         ),
-        (format!("public.idem_try_claim_batch(ARRAY[{uuid}], 'orders')"), "{f}"),
+        (format!("public.idem_try_claim_uuid_batch(ARRAY[{uuid}], 'orders')"), "{f}"),
         (format!("(public.idem_claim({uuid}, 'orders')).outcome"), "duplicate"),
         (
             r"(public.idem_claim('m3'::pg_catalog.text, 'orders', true, '\\x01', '2030-01-01')).outcome".to_owned(),
@@ -142,7 +142,7 @@ async fn i9_the_calls_of_a_consumer_look_nothing_up() -> Result<()> {
             "public.idem_send('t', pg_catalog.jsonb '1', headers => '{}') IS NULL".to_owned(),
             "f",
         ),
-        ("public.idem_send('t', pg_catalog.bytea '1') IS NULL".to_owned(), "f"),
+        ("public.idem_send_bytes('t', pg_catalog.bytea '1') IS NULL".to_owned(), "f"),
         ("public.idem_is_claimed('m1'::pg_catalog.text, 'orders')".to_owned(), "t"),
         (
             "(public.idem_effects('m1'::pg_catalog.text, 'orders')).headers".to_owned(),
@@ -194,8 +194,8 @@ async fn i9_work_outside_the_transaction_looks_nothing_up() -> Result<()> {
         receiver
             .text(&format!(
                 r#"SELECT public.idem_receive('m1'::pg_catalog.text, 'orders', pg_catalog.jsonb '1', '{{"h": 1}}', 'k', NULL, 'T', 'text/plain');
-                   SELECT public.idem_receive({uuid}, 'orders', pg_catalog.bytea '1', key => 'k');
-                   SELECT public.idem_receive('m3'::pg_catalog.text, 'orders', pg_catalog.bytea '1', deliver_after => '2030-01-01')"#
+                   SELECT public.idem_receive_bytes({uuid}, 'orders', pg_catalog.bytea '1', key => 'k');
+                   SELECT public.idem_receive_bytes('m3'::pg_catalog.text, 'orders', pg_catalog.bytea '1', deliver_after => '2030-01-01')"#
             ))
             .await?,
         "t\nt\nt"

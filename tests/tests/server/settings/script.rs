@@ -28,7 +28,8 @@ pub const SCRIPT: &[(Needs, &str)] = &[
     (Anything, "SELECT outcome, handled_at IS NULL FROM idem_claim('m-2', 'orders', true, decode('01', 'hex'), now());
                 SELECT outcome, handled_at = now() FROM idem_claim('m-2', 'orders', true, decode('02', 'hex'));
                 SELECT outcome FROM idem_claim('old', 'orders', true, NULL, '2020-02-03T04:05:06.5Z')"),
-    (Anything, "SELECT idem_try_claim_batch(ARRAY['m-1', 'm-3'], 'orders'); SELECT 1"),
+    (Anything, "SELECT idem_try_claim_batch('{m-1,m-3}', 'orders'),
+                       idem_try_claim_uuid_batch('{00000000-0000-0000-0000-0000000000aa}', 'orders'); SELECT 1"),
     (Anything, "SELECT idem_forget('m-3', 'orders'), idem_is_claimed('m-3', 'orders'), idem_is_claimed('m-1', 'orders')"),
     // Effects.
     (Anything, r#"SELECT idem_try_claim('m-4', 'orders');
@@ -40,7 +41,7 @@ pub const SCRIPT: &[(Needs, &str)] = &[
     (Anything, "SELECT ordinal, topic, encode(payload, 'hex'), content_type, message_id FROM idem_effects('m-5', 'orders')"),
     (Anything, "SELECT idem_replay_effects('m-5', 'orders')"),
     (Anything, r#"SELECT idem_send('mail', '{"n": 1e3}'::jsonb, message_id => '00000000-0000-0000-0000-000000000001');
-                  SELECT idem_send('mail', decode('005c27ff', 'hex'), 'k', 'T', '{"h": 1}', '00000000-0000-0000-0000-000000000002', 'text/plain')"#),
+                  SELECT idem_send_bytes('mail', decode('005c27ff', 'hex'), 'k', 'T', '{"h": 1}', '00000000-0000-0000-0000-000000000002', 'text/plain')"#),
     // Relays.
     (Anything, "SELECT idem_create_relay('second', 2, true)"),
     (Anything, "SELECT idem_relay_partitions('second')"),
@@ -63,7 +64,7 @@ pub const SCRIPT: &[(Needs, &str)] = &[
     // Received messages and their failures.
     (ReadCommitted, "SELECT seq > 0, id, key, type, encode(payload, 'hex'), content_type, headers, attempt FROM idem_next('mail', 10) ORDER BY id"),
     (Anything, r#"SELECT idem_receive('r-1'::text, 'orders', '{"n": 1.5}'::jsonb, '{"h": 1}', NULL, '2020-02-03T04:05:06.5Z', 'T');
-                  SELECT idem_receive('00000000-0000-0000-0000-0000000000bb'::uuid, 'orders', decode('5c00', 'hex'))"#),
+                  SELECT idem_receive_bytes('00000000-0000-0000-0000-0000000000bb'::uuid, 'orders', decode('5c00', 'hex'))"#),
     (ReadCommitted, "SELECT idem_next_wait('orders', 0)"),
     (ReadCommitted, "CREATE TEMP TABLE held AS SELECT * FROM idem_next('orders', 2, '1 minute 0.5 seconds')"),
     (Anything, "SELECT id, type, encode(payload, 'hex'), headers, attempt, last_error FROM held ORDER BY id"),
