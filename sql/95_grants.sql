@@ -7,7 +7,7 @@ CREATE TABLE idem.kind_of_role (
 );
 COMMENT ON TABLE idem.kind_of_role IS 'What idem_grant grants: the names of the calls of each kind, all overloads of each.';
 INSERT INTO idem.kind_of_role (kind, may_call) VALUES
-    ('consumer', 'idem_try_claim'), ('consumer', 'idem_try_claim_batch'), ('consumer', 'idem_try_claim_uuid_batch'), ('consumer', 'idem_claim'),
+    ('consumer', 'idem_try_claim'), ('consumer', 'idem_try_claim_batch'), ('consumer', 'idem_try_claim_uuid_batch'), ('consumer', 'idem_claim'), ('consumer', 'idem_claim_in_block'),
     ('consumer', 'idem_is_claimed'), ('consumer', 'idem_record_effects'), ('consumer', 'idem_try_record'),
     ('consumer', 'idem_effects'), ('consumer', 'idem_replay_effects'), ('consumer', 'idem_send'), ('consumer', 'idem_send_bytes'),
     ('consumer', 'idem_acquire'), ('consumer', 'idem_extend'), ('consumer', 'idem_complete'), ('consumer', 'idem_release'),

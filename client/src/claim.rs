@@ -199,7 +199,7 @@ pub async fn claim<'t>(
         let client = tx.client();
         let row = client
             .query_typed_one(
-                "SELECT outcome::text, handled_at FROM idem_claim($1, $2, $3, $4, $5)",
+                "SELECT outcome::text, handled_at FROM idem_claim_in_block($1, $2, $3, $4, $5)",
                 &[
                     id.parameter(),
                     destination.parameter(),

@@ -162,7 +162,8 @@ calls! {
     "idem_begin_call" => idem_client::journal::begin_call,
     "idem_bury" => idem_client::lease::Held, // its method
     "idem_calls" => idem_client::journal::calls,
-    "idem_claim" => idem_client::claim,
+    "idem_claim" => idem_client::claim, // always in a block
+    "idem_claim_in_block" => idem_client::claim,
     "idem_complete" => idem_client::lease::Held, // its method
     "idem_configure" => idem_client::configure,
     "idem_configure_retries" => idem_client::durable::configure_retries,

@@ -24,6 +24,10 @@ pub enum Error {
         installed_is_older: bool,
         library: &'static str,
     },
+    /// 25P01: the claim is the only thing that its transaction does.
+    LoneClaim { function: &'static str },
+    /// 25P01: the function needs a transaction block.
+    NoTransactionBlock { function: &'static str },
     /// 55000: effects need the claim of their message, in this transaction.
     NotClaimed { destination: String },
     /// 55000: a claim of this very transaction cannot be forgotten.
@@ -110,6 +114,17 @@ impl From<Error> for ErrorReport {
             } else {
                 format!("Install the library of version {installed} and restart the server.")
             }),
+            Error::LoneClaim { function } => report(
+                PgSqlErrorCode::ERRCODE_NO_ACTIVE_SQL_TRANSACTION,
+                format!("{function} is alone in its transaction"),
+            )
+            .set_detail("The claim would commit before the work is done. When the work fails, the message is lost.")
+            .set_hint("Send BEGIN, the claim, the work and COMMIT, or do the work in the same statement."),
+            Error::NoTransactionBlock { function } => report(
+                PgSqlErrorCode::ERRCODE_NO_ACTIVE_SQL_TRANSACTION,
+                format!("{function} can only be used in transaction blocks"),
+            )
+            .set_hint("Send BEGIN first. When it failed, send it again before the claim."),
             Error::NotClaimed { destination } => report(
                 PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                 format!("this transaction has not claimed the message for destination \"{destination}\""),

@@ -13,7 +13,19 @@ pub enum MessageIdentity {
     Id,
 }
 
+/// What a lone claim leads to: see `claim::lone`.
+#[derive(Clone, Copy, PartialEq, Eq, PostgresGucEnum)]
+pub enum LoneClaims {
+    #[name = c"refuse"]
+    Refuse,
+    #[name = c"warn"]
+    Warn,
+    #[name = c"allow"]
+    Allow,
+}
+
 pub static MESSAGE_IDENTITY: GucSetting<MessageIdentity> = GucSetting::<MessageIdentity>::new(MessageIdentity::IdAndDestination);
+pub static LONE_CLAIMS: GucSetting<LoneClaims> = GucSetting::<LoneClaims>::new(LoneClaims::Refuse);
 pub static TRACEPARENT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 pub static WAIT_FOR_FLUSH: GucSetting<bool> = GucSetting::<bool>::new(false);
 pub static FENCE_WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(60_000);
@@ -38,6 +50,14 @@ pub fn define() {
         &MESSAGE_IDENTITY,
         // For all sessions alike: two consumers that disagree would both process a message.
         GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_enum_guc(
+        c"idem.lone_claims",
+        c"What a claim outside a transaction block that nothing else shares leads to: refuse, warn or allow.",
+        c"Such a claim commits before the work is done, and the message is lost when the work fails.",
+        &LONE_CLAIMS,
+        GucContext::Userset,
         GucFlags::default(),
     );
     GucRegistry::define_string_guc(

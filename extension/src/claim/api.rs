@@ -1,7 +1,7 @@
 //! The calls of SQL that claim. Each comes for a text id and for a uuid.
 
 use super::inspect::{claim_of, forget};
-use super::{Outcome, Terms, claim, claim_each};
+use super::{Outcome, Terms, claim, claim_each, lone};
 use crate::errors::{Error, Result, given, invalid};
 use crate::pg::ensure_writable;
 use crate::sql_types::CompositeDatum;
@@ -21,13 +21,27 @@ pub fn uuid_id(id: Option<Uuid>) -> Result<MessageId<'static>> {
     Ok(MessageId::from_uuid(*given(id, "id")?.as_bytes()))
 }
 
-#[pg_extern(requires = ["schema"])]
-fn idem_try_claim(id: Option<&str>, destination: Option<&str>) -> Report<bool> {
+#[pg_extern(
+    requires = ["schema"],
+    sql = r#"
+CREATE FUNCTION idem_try_claim(id text, destination text) RETURNS boolean
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_try_claim_text_wrapper';
+"#
+)]
+fn idem_try_claim_text(id: Option<&str>, destination: Option<&str>, fcinfo: pg_sys::FunctionCallInfo) -> Report<bool> {
+    lone::check(fcinfo, "idem_try_claim")?;
     try_claim(text_id(id)?, destination)
 }
 
-#[pg_extern(name = "idem_try_claim", requires = ["schema"])]
-fn idem_try_claim_uuid(id: Option<Uuid>, destination: Option<&str>) -> Report<bool> {
+#[pg_extern(
+    requires = ["schema"],
+    sql = r#"
+CREATE FUNCTION idem_try_claim(id uuid, destination text) RETURNS boolean
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_try_claim_uuid_wrapper';
+"#
+)]
+fn idem_try_claim_uuid(id: Option<Uuid>, destination: Option<&str>, fcinfo: pg_sys::FunctionCallInfo) -> Report<bool> {
+    lone::check(fcinfo, "idem_try_claim")?;
     try_claim(uuid_id(id)?, destination)
 }
 
@@ -37,25 +51,44 @@ fn try_claim(id: MessageId, destination: Option<&str>) -> Report<bool> {
     Ok(matches!(claim(id, destination, Terms::PLAIN)?, Outcome::Claimed { .. }))
 }
 
-#[pg_extern(requires = ["schema"])]
-fn idem_try_claim_batch(ids: Option<Array<&str>>, destination: Option<&str>) -> Report<Vec<bool>> {
+#[pg_extern(
+    requires = ["schema"],
+    sql = r#"
+CREATE FUNCTION idem_try_claim_batch(ids text[], destination text) RETURNS boolean[]
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_try_claim_batch_wrapper';
+"#
+)]
+fn idem_try_claim_batch(
+    ids: Option<Array<&str>>,
+    destination: Option<&str>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Report<Vec<bool>> {
+    lone::check(fcinfo, "idem_try_claim_batch")?;
     let ids = given(ids, "ids")?;
     check_batch(ids.len())?;
-    try_claim_batch(
-        ids.iter().map(|id| Ok(MessageId::from_text(given(id, "an id in ids")?)?)),
-        destination,
-    )
+    let ids = ids.iter().map(|id| Ok(MessageId::from_text(given(id, "an id in ids")?)?));
+    try_claim_batch(ids, destination)
 }
 
-#[pg_extern(requires = ["schema"])]
-fn idem_try_claim_uuid_batch(ids: Option<Array<Uuid>>, destination: Option<&str>) -> Report<Vec<bool>> {
+#[pg_extern(
+    requires = ["schema"],
+    sql = r#"
+CREATE FUNCTION idem_try_claim_uuid_batch(ids uuid[], destination text) RETURNS boolean[]
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_try_claim_uuid_batch_wrapper';
+"#
+)]
+fn idem_try_claim_uuid_batch(
+    ids: Option<Array<Uuid>>,
+    destination: Option<&str>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Report<Vec<bool>> {
+    lone::check(fcinfo, "idem_try_claim_uuid_batch")?;
     let ids = given(ids, "ids")?;
     check_batch(ids.len())?;
-    let ids = ids.iter();
-    try_claim_batch(
-        ids.map(|id| Ok(MessageId::from_uuid(*given(id, "an id in ids")?.as_bytes()))),
-        destination,
-    )
+    let ids = ids
+        .iter()
+        .map(|id| Ok(MessageId::from_uuid(*given(id, "an id in ids")?.as_bytes())));
+    try_claim_batch(ids, destination)
 }
 
 fn check_batch(ids: usize) -> Result<()> {
@@ -111,6 +144,7 @@ fn idem_claim_text(
     sent_at: Option<TimestampWithTimeZone>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Report<CompositeDatum> {
+    lone::check(fcinfo, "idem_claim")?;
     full_claim(text_id(id)?, destination, wait, fingerprint, sent_at, fcinfo)
 }
 
@@ -129,6 +163,45 @@ fn idem_claim_uuid(
     sent_at: Option<TimestampWithTimeZone>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Report<CompositeDatum> {
+    lone::check(fcinfo, "idem_claim")?;
+    full_claim(uuid_id(id)?, destination, wait, fingerprint, sent_at, fcinfo)
+}
+
+#[pg_extern(
+    requires = ["types"],
+    sql = r#"
+CREATE FUNCTION idem_claim_in_block(id text, destination text, wait boolean DEFAULT true, fingerprint bytea DEFAULT NULL, sent_at timestamptz DEFAULT NULL, OUT outcome idem_outcome, OUT handled_at timestamptz)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_claim_in_block_text_wrapper';
+"#
+)]
+fn idem_claim_in_block_text(
+    id: Option<&str>,
+    destination: Option<&str>,
+    wait: Option<bool>,
+    fingerprint: Option<&[u8]>,
+    sent_at: Option<TimestampWithTimeZone>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Report<CompositeDatum> {
+    lone::require_block("idem_claim_in_block")?;
+    full_claim(text_id(id)?, destination, wait, fingerprint, sent_at, fcinfo)
+}
+
+#[pg_extern(
+    requires = ["types"],
+    sql = r#"
+CREATE FUNCTION idem_claim_in_block(id uuid, destination text, wait boolean DEFAULT true, fingerprint bytea DEFAULT NULL, sent_at timestamptz DEFAULT NULL, OUT outcome idem_outcome, OUT handled_at timestamptz)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_claim_in_block_uuid_wrapper';
+"#
+)]
+fn idem_claim_in_block_uuid(
+    id: Option<Uuid>,
+    destination: Option<&str>,
+    wait: Option<bool>,
+    fingerprint: Option<&[u8]>,
+    sent_at: Option<TimestampWithTimeZone>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Report<CompositeDatum> {
+    lone::require_block("idem_claim_in_block")?;
     full_claim(uuid_id(id)?, destination, wait, fingerprint, sent_at, fcinfo)
 }
 
@@ -142,17 +215,7 @@ fn full_claim(
 ) -> Report<CompositeDatum> {
     let destination = given(destination, "destination")?;
     let wait = given(wait, "wait")?;
-    if let Some(fingerprint) = fingerprint
-        && !(1..=limits::FINGERPRINT_BYTES).contains(&fingerprint.len())
-    {
-        invalid(
-            format!("the fingerprint has {} bytes", fingerprint.len()),
-            format!(
-                "It must have 1 to {} bytes: give a hash of the message.",
-                limits::FINGERPRINT_BYTES
-            ),
-        )?;
-    }
+    check_fingerprint(fingerprint)?;
     ensure_writable(c"idem_claim()");
     let terms = Terms {
         wait,
@@ -167,11 +230,24 @@ fn full_claim(
         Outcome::Mismatch { handled_at } => (c"mismatch", Some(handled_at)),
         Outcome::Expired => (c"expired", None),
     };
-    Ok(CompositeDatum::labelled(
-        fcinfo,
-        label,
-        &[handled_at.and_then(IntoDatum::into_datum)],
-    )?)
+    let handled_at = handled_at.and_then(IntoDatum::into_datum);
+    Ok(CompositeDatum::labelled(fcinfo, label, &[handled_at])?)
+}
+
+fn check_fingerprint(fingerprint: Option<&[u8]>) -> Result<()> {
+    let Some(fingerprint) = fingerprint else {
+        return Ok(());
+    };
+    if (1..=limits::FINGERPRINT_BYTES).contains(&fingerprint.len()) {
+        return Ok(());
+    }
+    invalid(
+        format!("the fingerprint has {} bytes", fingerprint.len()),
+        format!(
+            "It must have 1 to {} bytes: give a hash of the message.",
+            limits::FINGERPRINT_BYTES
+        ),
+    )
 }
 
 #[pg_extern(requires = ["schema"])]

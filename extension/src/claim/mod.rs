@@ -5,6 +5,7 @@
 
 mod api;
 mod inspect;
+mod lone;
 mod slices;
 
 pub use api::{text_id, uuid_id};

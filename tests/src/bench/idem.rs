@@ -70,7 +70,9 @@ impl Fill {
 
 /// Lets the first claim make the destination.
 pub fn create(session: &mut Session) -> Result<()> {
-    session.run(&format!("SELECT idem_try_claim(gen_random_uuid(), '{DESTINATION}')"))?;
+    session.run(&format!(
+        "BEGIN; SELECT idem_try_claim(gen_random_uuid(), '{DESTINATION}'); COMMIT"
+    ))?;
     Ok(())
 }
 

@@ -22,7 +22,7 @@ mod relay;
 mod report;
 mod side;
 mod throughput;
-mod wire;
+pub mod wire;
 
 pub use options::{Options, Part};
 

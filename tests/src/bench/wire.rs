@@ -132,6 +132,20 @@ impl Session {
         self.answer(each).with_context(|| name.to_owned())
     }
 
+    /// Sends statements as one pipeline: they run one after the other, up to a single Sync.
+    pub fn pipeline(&mut self, statements: &[&str]) -> Result<Answer> {
+        for sql in statements {
+            frontend::parse("", sql, [], &mut self.outgoing)?;
+            let no_parameters = |(): (), _: &mut BytesMut| Ok(IsNull::No);
+            if frontend::bind("", "", [], [], no_parameters, [0], &mut self.outgoing).is_err() {
+                bail!("a bind message that the protocol cannot carry");
+            }
+            frontend::execute("", 0, &mut self.outgoing)?;
+        }
+        frontend::sync(&mut self.outgoing);
+        self.answer(|_| Ok(())).with_context(|| statements.join("; "))
+    }
+
     /// Sends what is prepared and reads to the end of the answer.
     fn answer(&mut self, mut each: impl FnMut(&DataRowBody) -> Result<()>) -> Result<Answer> {
         self.stream.write_all(&self.outgoing)?;

@@ -81,6 +81,14 @@ impl Database {
         self.connect_as("postgres").await
     }
 
+    /// A session of the superuser on default settings.
+    ///
+    /// # Errors
+    /// When the server lets nobody in.
+    pub async fn connect_on_defaults(&self) -> Result<Session> {
+        Session::connect_with(&self.cluster, &self.name, "postgres", "").await
+    }
+
     /// A session of a role that can log in.
     ///
     /// # Errors

@@ -30,15 +30,28 @@ pub struct Refusal {
     pub hint: String,
 }
 
+/// What the sessions of tests change:
+/// - `statement_timeout`: a statement that nothing wakes fails and does not keep the tests waiting.
+/// - `idem.lone_claims`: the tests look at one call at a time. That a lone claim fails by default is
+///   a test of its own, and the examples of the documentation run with the default.
+const SETTINGS: &str = "-c statement_timeout=120s -c idem.lone_claims=allow";
+
 impl Session {
-    /// Connects to a database of the cluster.
+    /// Connects to a database of the cluster, with the settings that tests change.
     ///
     /// # Errors
     /// When the server does not let the role in.
     pub async fn connect(cluster: &Cluster, database: &str, role: &str) -> Result<Self> {
-        // A statement that nobody wakes fails instead of keeping the tests waiting.
+        Self::connect_with(cluster, database, role, SETTINGS).await
+    }
+
+    /// Connects with these settings, written as options of the server's command line, and no others.
+    ///
+    /// # Errors
+    /// When the server does not let the role in.
+    pub async fn connect_with(cluster: &Cluster, database: &str, role: &str, settings: &str) -> Result<Self> {
         let config = format!(
-            "host={} user={role} dbname={database} application_name=test options='-c statement_timeout=120s'",
+            "host={} user={role} dbname={database} application_name=test options='{settings}'",
             cluster.socket_dir().display()
         );
         let (client, mut connection) = tokio_postgres::connect(&config, NoTls)

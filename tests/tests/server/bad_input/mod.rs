@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result, ensure};
 use idem_tests::harness::{Database, Refusal, Session};
 
-use table::{BAD, BEFORE, CALLS, NULL_IS_AN_ANSWER, READ_COMMITTED_ONLY, READERS, SCENERY};
+use table::{BAD, BEFORE, CALLS, IN_BLOCK_ONLY, NULL_IS_AN_ANSWER, READ_COMMITTED_ONLY, READERS, SCENERY};
 
 /// A call of the API as the catalog has it.
 struct Call {
@@ -38,7 +38,13 @@ impl Call {
             arguments.push(format!("({value})::{of_type}"));
         }
         let verb = if self.is_procedure { "CALL" } else { "SELECT" };
-        Ok(format!("{verb} {}({})", self.name, arguments.join(", ")))
+        // Two statements in one text are a transaction block.
+        let block = if IN_BLOCK_ONLY.contains(&&*self.name) {
+            "; SELECT"
+        } else {
+            ""
+        };
+        Ok(format!("{verb} {}({}){block}", self.name, arguments.join(", ")))
     }
 
     /// An argument that is in order.

@@ -130,6 +130,8 @@ pub const CALLS: &[(&str, &[Argument])] = &[
 pub const NULL_IS_AN_ANSWER: &[(&str, &str)] = &[
     ("idem_claim", "fingerprint"),
     ("idem_claim", "sent_at"),
+    ("idem_claim_in_block", "fingerprint"),
+    ("idem_claim_in_block", "sent_at"),
     ("idem_send", "key"),
     ("idem_send", "type"),
     ("idem_send", "headers"),
@@ -176,6 +178,9 @@ pub const READERS: &[&str] = &[
     "idem_relay_partitions",
     "idem_relay_wait",
 ];
+
+/// The calls that need a transaction block.
+pub const IN_BLOCK_ONLY: &[&str] = &["idem_claim_in_block"];
 
 /// The calls that must see what is there now.
 pub const READ_COMMITTED_ONLY: &[&str] = &[

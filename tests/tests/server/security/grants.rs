@@ -16,6 +16,7 @@ const KINDS: &[(&str, &[&str])] = &[
             "idem_try_claim_batch",
             "idem_try_claim_uuid_batch",
             "idem_claim",
+            "idem_claim_in_block",
             "idem_is_claimed",
             "idem_record_effects",
             "idem_try_record",

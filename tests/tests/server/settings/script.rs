@@ -27,6 +27,7 @@ pub const SCRIPT: &[(Needs, &str)] = &[
                        idem_try_claim('00000000-0000-0000-0000-0000000000aa'::uuid, 'orders'); SELECT 1"),
     (Anything, "SELECT outcome, handled_at IS NULL FROM idem_claim('m-2', 'orders', true, decode('01', 'hex'), now());
                 SELECT outcome, handled_at = now() FROM idem_claim('m-2', 'orders', true, decode('02', 'hex'));
+                SELECT outcome FROM idem_claim_in_block('m-2', 'orders', true, decode('02', 'hex'));
                 SELECT outcome FROM idem_claim('old', 'orders', true, NULL, '2020-02-03T04:05:06.5Z')"),
     (Anything, "SELECT idem_try_claim_batch('{m-1,m-3}', 'orders'),
                        idem_try_claim_uuid_batch('{00000000-0000-0000-0000-0000000000aa}', 'orders'); SELECT 1"),
