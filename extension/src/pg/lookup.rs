@@ -184,30 +184,42 @@ impl<'t> Lookup<'t> {
 
     /// The only row under the keys by a snapshot of now, and what the dirty snapshot says of it; `None` when it was changed
     /// again in between.
+    ///
+    /// The scan fetches every version and tests each: a scan by a snapshot of now would take predicate locks in SERIALIZABLE.
     fn find_latest(&mut self, keys: &mut [pg_sys::ScanKeyData]) -> Option<Found> {
-        // SAFETY: the snapshot is registered as long as the scan lasts. A fetched row is in a pinned buffer, as
-        // tuple_satisfies_snapshot requires; the boundary turns its errors into unwinding.
+        // SAFETY: the snapshot is registered as long as the scan lasts; SnapshotAnyData is a constant of PostgreSQL.
         unsafe {
             // What this very command deleted must not be visible to the snapshot: the dirty snapshot does not see it either.
             pg_sys::CommandCounterIncrement();
             let latest = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
-            let scan = begin_scan(self.table, latest, self.columns);
+            let scan = begin_scan(self.table, &raw mut pg_sys::SnapshotAnyData, self.columns);
             pg_sys::index_rescan(scan, keys.as_mut_ptr(), keys.len() as i32, std::ptr::null_mut(), 0);
-            let found = if self.fetch_next(scan, pg_sys::ScanDirection::ForwardScanDirection) {
-                let satisfies = (*self.table.heap)
-                    .rd_tableam
-                    .as_ref()
-                    .and_then(|am| am.tuple_satisfies_snapshot);
-                let dirty: pg_sys::Snapshot = &mut *self.snapshot;
-                let is_there =
-                    satisfies.is_some_and(|satisfies| pg_guard_ffi_boundary(|| satisfies(self.table.heap, self.slot, dirty)));
-                is_there.then(|| self.fetched())
-            } else {
-                Some(Found::Nothing)
-            };
+            let mut found = Some(Found::Nothing);
+            while self.fetch_next(scan, pg_sys::ScanDirection::ForwardScanDirection) {
+                if self.satisfies(latest) {
+                    let dirty: pg_sys::Snapshot = &mut *self.snapshot;
+                    found = self.satisfies(dirty).then(|| self.fetched());
+                    break;
+                }
+            }
             pg_sys::index_endscan(scan);
             pg_sys::UnregisterSnapshot(latest);
             found
+        }
+    }
+
+    /// Whether the snapshot sees the fetched version.
+    ///
+    /// # Safety
+    /// A version was fetched and its page is pinned; the snapshot is valid.
+    unsafe fn satisfies(&self, snapshot: pg_sys::Snapshot) -> bool {
+        // SAFETY: as the caller's; the boundary turns errors of the table's routine into unwinding.
+        unsafe {
+            let routine = (*self.table.heap)
+                .rd_tableam
+                .as_ref()
+                .and_then(|am| am.tuple_satisfies_snapshot);
+            routine.is_some_and(|satisfies| pg_guard_ffi_boundary(|| satisfies(self.table.heap, self.slot, snapshot)))
         }
     }
 
