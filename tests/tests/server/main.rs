@@ -22,3 +22,4 @@ mod security;
 mod settings;
 mod shooting_range;
 mod storage;
+mod untyped;
