@@ -21,5 +21,6 @@ mod rotation_stress;
 mod security;
 mod settings;
 mod shooting_range;
+mod spec;
 mod storage;
 mod untyped;

@@ -11,6 +11,8 @@ pub struct Overload {
     pub arguments: Vec<Argument>,
     /// How many of the last arguments may be left out.
     pub optional: usize,
+    /// What the function promises, with the SQLSTATEs that it raises.
+    pub comment: String,
 }
 
 pub struct Argument {
@@ -32,7 +34,8 @@ pub async fn functions(session: &Session) -> Result<BTreeMap<String, Vec<Overloa
             "SELECT f.proname::text, f.prokind = 'p', f.pronargdefaults::int4,
                     COALESCE((SELECT array_agg(f.proargnames[n] ORDER BY n) FROM generate_series(1, f.pronargs) n), '{}'),
                     COALESCE((SELECT array_agg(format_type(a, NULL) ORDER BY n)
-                                FROM unnest(f.proargtypes) WITH ORDINALITY t (a, n)), '{}')
+                                FROM unnest(f.proargtypes) WITH ORDINALITY t (a, n)), '{}'),
+                    COALESCE(obj_description(f.oid, 'pg_proc'), '')
                FROM pg_proc f
                JOIN pg_extension x ON x.extname = 'idem' AND x.extnamespace = f.pronamespace
               WHERE f.proname LIKE 'idem\\_%'
@@ -49,6 +52,7 @@ pub async fn functions(session: &Session) -> Result<BTreeMap<String, Vec<Overloa
             is_procedure: row.get(1),
             arguments: arguments.map(|(name, of_type)| Argument { name, of_type }).collect(),
             optional: usize::try_from(row.get::<_, i32>(2))?,
+            comment: row.get(5),
         });
     }
     Ok(functions)

@@ -8,7 +8,7 @@
 //! text, and no type for the others. A parameter declared `text` for a `jsonb` or `interval` argument fails with 42883 in
 //! any PostgreSQL, because text has no implicit cast to these types: such a driver writes `$1::jsonb`.
 
-mod catalog;
+pub mod catalog;
 mod checker;
 
 use anyhow::Result;

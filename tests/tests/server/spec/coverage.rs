@@ -1,0 +1,53 @@
+//! What the cases leave out, and what they use that the reference does not name.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::Result;
+use idem_tests::harness::Session;
+
+use super::format::{Case, Step};
+use crate::untyped::catalog::functions;
+
+/// The functions of the API that no case calls.
+pub async fn uncovered(session: &Session, cases: &[Case]) -> Result<Vec<String>> {
+    let called: BTreeSet<&str> = steps(cases).flat_map(|step| names_in(step.sql())).collect();
+    let functions = functions(session).await?.into_keys();
+    Ok(functions.filter(|name| !called.contains(name.as_str())).collect())
+}
+
+/// The SQLSTATEs of the cases that neither the reference nor the comment of the function that is called names.
+pub async fn undocumented(session: &Session, cases: &[Case]) -> Result<BTreeSet<String>> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference.md");
+    let reference = std::fs::read_to_string(path)?;
+    let functions = functions(session).await?;
+    let mut undocumented = BTreeSet::new();
+    for (sql, sqlstate) in steps(cases).filter_map(expected_error) {
+        if !reference.contains(sqlstate) {
+            undocumented.insert(format!("the reference does not name {sqlstate}"));
+        }
+        let called: BTreeSet<_> = names_in(sql).filter(|name| functions.contains_key(*name)).collect();
+        let mut overloads = called.iter().flat_map(|name| &functions[*name]);
+        // 22P02 is raised by the types of PostgreSQL, before the call.
+        if sqlstate != "22P02" && !called.is_empty() && !overloads.any(|o| o.comment.contains(sqlstate)) {
+            undocumented.insert(format!("the comment of {called:?} does not name {sqlstate}"));
+        }
+    }
+    Ok(undocumented)
+}
+
+fn expected_error(step: &Step) -> Option<(&str, &str)> {
+    match step {
+        Step::Call(call) => call.error.as_ref().map(|error| (call.sql.as_str(), error.sqlstate.as_str())),
+        Step::Statement(_) => None,
+    }
+}
+
+fn steps(cases: &[Case]) -> impl Iterator<Item = &Step> {
+    cases.iter().flat_map(|case| &case.steps)
+}
+
+/// The words of a statement.
+fn names_in(sql: &str) -> impl Iterator<Item = &str> {
+    sql.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
+}

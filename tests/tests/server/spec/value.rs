@@ -1,0 +1,156 @@
+//! Arguments and results of a case: how an argument is written, and what matches an expected value.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail, ensure};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::Value;
+use uuid::Uuid;
+
+/// The values that the rows of a case have saved, as text.
+pub type Saved = BTreeMap<String, String>;
+
+/// A result in its text form. In text transfer an array is a text too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cell {
+    Null,
+    Text(String),
+    Array(Vec<Cell>),
+}
+
+/// An argument in the text form of PostgreSQL; `None` is NULL.
+pub fn text_of(argument: &Value, saved: &Saved) -> Result<Option<String>> {
+    Ok(Some(match argument {
+        Value::Null => return Ok(None),
+        Value::Bool(value) => value.to_string(),
+        Value::Number(value) => value.to_string(),
+        Value::String(text) => text.clone(),
+        Value::Array(elements) => array_literal(elements)?,
+        Value::Object(object) => match members(object).as_slice() {
+            [("json", json)] => json.to_string(),
+            [("bytes", Value::String(base64))] => bytea(base64)?,
+            [("repeat", Value::String(text)), ("times", times)] => {
+                text.repeat(usize::try_from(times.as_u64().context("times is not a number")?)?)
+            }
+            [("saved", Value::String(name))] => find(saved, name)?.to_owned(),
+            _ => bail!("this is no argument: {argument}"),
+        },
+    }))
+}
+
+/// An argument as a user writes it into the statement: a number or a boolean bare, all else quoted.
+pub fn literal_of(argument: &Value, saved: &Saved) -> Result<String> {
+    Ok(match (argument, text_of(argument, saved)?) {
+        (_, None) => "NULL".to_owned(),
+        (Value::Bool(_) | Value::Number(_), Some(text)) => text,
+        (_, Some(text)) => format!("'{}'", text.replace('\'', "''")),
+    })
+}
+
+/// Fails, with both sides, unless the cell is what is expected. Saves it when the case says so.
+pub fn check(expected: &Value, cell: &Cell, saved: &mut Saved) -> Result<()> {
+    if matches(expected, cell, saved)? {
+        return Ok(());
+    }
+    bail!("expected {expected}, got {cell:?}")
+}
+
+fn matches(expected: &Value, cell: &Cell, saved: &mut Saved) -> Result<bool> {
+    match (expected, cell) {
+        (Value::Null, _) => Ok(*cell == Cell::Null),
+        (Value::Array(expected), Cell::Array(cells)) => all_match(expected, cells, saved),
+        (Value::Array(expected), Cell::Text(text)) => match elements_of(text)? {
+            Some(cells) => all_match(expected, &cells, saved),
+            None => Ok(false),
+        },
+        (_, Cell::Text(text)) => matches_text(expected, text, saved),
+        _ => Ok(false),
+    }
+}
+
+fn all_match(expected: &[Value], cells: &[Cell], saved: &mut Saved) -> Result<bool> {
+    for (expected, cell) in expected.iter().zip(cells) {
+        if !matches(expected, cell, saved)? {
+            return Ok(false);
+        }
+    }
+    Ok(expected.len() == cells.len())
+}
+
+fn matches_text(expected: &Value, text: &str, saved: &mut Saved) -> Result<bool> {
+    Ok(match expected {
+        Value::Bool(value) => text == if *value { "t" } else { "f" },
+        Value::Number(number) => text == number.to_string(),
+        Value::String(string) => text == string,
+        Value::Object(object) => match members(object).as_slice() {
+            [("json", json)] => serde_json::from_str::<Value>(text).is_ok_and(|value| value == **json),
+            [("bytes", Value::String(base64))] => text == bytea(base64)?,
+            [("saved", Value::String(name))] => text == find(saved, name)?,
+            [("any", Value::String(pattern))] => is_like(pattern, text)?,
+            [("any", Value::String(pattern)), ("save", Value::String(name))] => {
+                saved.insert(name.clone(), text.to_owned());
+                is_like(pattern, text)?
+            }
+            _ => bail!("this is no expected value: {expected}"),
+        },
+        _ => false,
+    })
+}
+
+fn is_like(pattern: &str, text: &str) -> Result<bool> {
+    Ok(match pattern {
+        "integer" => text.parse::<i64>().is_ok(),
+        "uuid" => Uuid::try_parse(text).is_ok(),
+        "text" => true,
+        _ => bail!("there is no pattern \"{pattern}\""),
+    })
+}
+
+fn find<'a>(saved: &'a Saved, name: &str) -> Result<&'a str> {
+    saved
+        .get(name)
+        .map(String::as_str)
+        .with_context(|| format!("no row has saved \"{name}\""))
+}
+
+/// The members of an object, in the order of their names.
+fn members(object: &serde_json::Map<String, Value>) -> Vec<(&str, &Value)> {
+    let mut members: Vec<_> = object.iter().map(|(name, value)| (name.as_str(), value)).collect();
+    members.sort_by_key(|(name, _)| *name);
+    members
+}
+
+fn array_literal(elements: &[Value]) -> Result<String> {
+    let mut parts = Vec::new();
+    for element in elements {
+        parts.push(match element {
+            Value::Null => "NULL".to_owned(),
+            Value::String(text) => format!("\"{}\"", text.replace('\\', r"\\").replace('"', r#"\""#)),
+            other => bail!("{other} in an array of texts"),
+        });
+    }
+    Ok(format!("{{{}}}", parts.join(",")))
+}
+
+/// Bytes in base64 as PostgreSQL writes a bytea.
+fn bytea(base64: &str) -> Result<String> {
+    let bytes = BASE64_STANDARD.decode(base64);
+    Ok(hex(&bytes.with_context(|| format!("this is not base64: {base64}"))?))
+}
+
+/// The text form of a bytea.
+pub fn hex(bytes: &[u8]) -> String {
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("\\x{digits}")
+}
+
+/// The elements of an array in its text form, which must need no quotes.
+fn elements_of(text: &str) -> Result<Option<Vec<Cell>>> {
+    let Some(inner) = text.strip_prefix('{').and_then(|text| text.strip_suffix('}')) else {
+        return Ok(None);
+    };
+    ensure!(!inner.contains(['"', '\\', '{']), "cast this array to text: {text}");
+    let elements = inner.split(',').filter(|element| !element.is_empty());
+    Ok(Some(elements.map(|element| Cell::Text(element.to_owned())).collect()))
+}
