@@ -1,4 +1,5 @@
-//! Cases that do not hold, and files that do not fit: the runner and the schema report each of them.
+//! Cases that do not hold, and files that do not fit: the runner and the schema report each of
+//! them.
 
 use anyhow::{Context, Result, anyhow};
 use idem_tests::harness::Database;

@@ -16,7 +16,8 @@ pub async fn uncovered(session: &Session, cases: &[Case]) -> Result<Vec<String>>
     Ok(functions.filter(|name| !called.contains(name.as_str())).collect())
 }
 
-/// The SQLSTATEs of the cases that neither the reference nor the comment of the function that is called names.
+/// The SQLSTATEs of the cases that neither the reference nor the comment of the function that is
+/// called names.
 pub async fn undocumented(session: &Session, cases: &[Case]) -> Result<BTreeSet<String>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference.md");
     let reference = std::fs::read_to_string(path)?;

@@ -26,7 +26,8 @@ async fn i10_cases_hold_with_literals() -> Result<()> {
     Ok(())
 }
 
-/// Every case holds with parameters of unknown type, as drivers send them, whatever the order of the cases.
+/// Every case holds with parameters of unknown type, as drivers send them, whatever the order of
+/// the cases.
 #[tokio::test]
 async fn i10_cases_hold_with_untyped_parameters() -> Result<()> {
     let db = Database::with_idem("spec_untyped").await?;

@@ -17,7 +17,8 @@ struct Run<'a> {
     saved: Saved,
 }
 
-/// Executes the cases and returns a line for each that fails: its name, the step, and what is different.
+/// Executes the cases and returns a line for each that fails: its name, the step, and what is
+/// different.
 pub async fn failures(db: &Database, transfer: Transfer, cases: &[Case]) -> Vec<String> {
     let mut failures = Vec::new();
     for case in cases {

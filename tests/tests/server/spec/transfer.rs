@@ -1,4 +1,5 @@
-//! Two ways to send a call: literals in the simple protocol, parameters without a type in the extended one.
+//! Two ways to send a call: literals in the simple protocol, parameters without a type in the
+//! extended one.
 
 use anyhow::{Context, Result, bail};
 use bytes::BytesMut;
@@ -37,7 +38,8 @@ impl Transfer {
     }
 }
 
-/// Prepares the call first: the client asks the server for types that it does not know, which it could not do after an error.
+/// Prepares the call first: the client asks the server for types that it does not know, which it
+/// could not do after an error.
 async fn untyped(session: &Session, call: &Call, saved: &Saved) -> Result<Outcome> {
     let texts = call.arguments.iter().map(|argument| text_of(argument, saved).map(Untyped));
     let texts: Vec<_> = texts.collect::<Result<_>>()?;

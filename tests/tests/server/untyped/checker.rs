@@ -1,4 +1,5 @@
-//! Makes each call of each function without types and collects those that the server does not resolve.
+//! Makes each call of each function without types and collects those that the server does not
+//! resolve.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +23,8 @@ struct Given<'a> {
     is_named: bool,
 }
 
-/// The calls that fail, one a line: SQLSTATE, how the parameters were sent, the call, the server's message.
+/// The calls that fail, one a line: SQLSTATE, how the parameters were sent, the call, the server's
+/// message.
 pub async fn misfits(session: &Session) -> Result<Vec<String>> {
     let functions = functions(session).await?;
     ensure!(functions.len() > 40, "the API is there: {:?}", functions.keys());
@@ -59,7 +61,8 @@ fn misfit(how: &str, call: &str, error: Option<tokio_postgres::Error>) -> Result
     Ok(Some(format!("{sqlstate} {how}: {call}: {}", refusal.message())))
 }
 
-/// All arguments, each suffix of the optional ones left out, and each optional one alone by its name.
+/// All arguments, each suffix of the optional ones left out, and each optional one alone by its
+/// name.
 fn forms<'a>(function: &'a str, overloads: &'a [Overload]) -> Vec<Form<'a>> {
     let counts: BTreeSet<_> = overloads.iter().flat_map(|o| o.required()..=o.arguments.len()).collect();
     let mut forms: Vec<_> = counts

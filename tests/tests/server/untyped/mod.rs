@@ -1,12 +1,14 @@
 //! I10: a driver that sends parameters without a type can call every function.
 //!
-//! Most drivers send text and leave the types to the server. **The rule:** with literals or parameters of unknown type, a
-//! call that gives all arguments, leaves out any suffix of the optional arguments, or names a single optional argument,
-//! finds exactly one function. It fails neither with 42725 (ambiguous) nor with 42883 (not found).
+//! Most drivers send text and leave the types to the server. **The rule:** with literals or
+//! parameters of unknown type, a call that gives all arguments, leaves out any suffix of the
+//! optional arguments, or names a single optional argument, finds exactly one function. It fails
+//! neither with 42725 (ambiguous) nor with 42883 (not found).
 //!
-//! A driver that declares a type keeps to the same rule when it declares `text` for `id` and for each argument of type
-//! text, and no type for the others. A parameter declared `text` for a `jsonb` or `interval` argument fails with 42883 in
-//! any PostgreSQL, because text has no implicit cast to these types: such a driver writes `$1::jsonb`.
+//! A driver that declares a type keeps to the same rule when it declares `text` for `id` and for
+//! each argument of type text, and no type for the others. A parameter declared `text` for a
+//! `jsonb` or `interval` argument fails with 42883 in any PostgreSQL, because text has no implicit
+//! cast to these types: such a driver writes `$1::jsonb`.
 
 pub mod catalog;
 mod checker;
