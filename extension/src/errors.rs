@@ -4,6 +4,7 @@ use idem_core::memory::OutOfMemory;
 use idem_core::{Invalid, Rejected};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
+use std::ffi::CStr;
 
 /// Errors of the API calls.
 #[derive(Debug)]
@@ -25,9 +26,9 @@ pub enum Error {
         library: &'static str,
     },
     /// 25P01: the claim is the only thing that its transaction does.
-    LoneClaim { function: &'static str },
+    LoneClaim { function: &'static CStr },
     /// 25P01: the function needs a transaction block.
-    NoTransactionBlock { function: &'static str },
+    NoTransactionBlock { function: &'static CStr },
     /// 55000: effects need the claim of their message, in this transaction.
     NotClaimed { destination: String },
     /// 55000: a claim of this very transaction cannot be forgotten.
@@ -116,15 +117,15 @@ impl From<Error> for ErrorReport {
             }),
             Error::LoneClaim { function } => report(
                 PgSqlErrorCode::ERRCODE_NO_ACTIVE_SQL_TRANSACTION,
-                format!("{function} is alone in its transaction"),
+                format!("{} is alone in its transaction", function.to_string_lossy()),
             )
             .set_detail("The claim would commit before the work is done. When the work fails, the message is lost.")
             .set_hint("Send BEGIN, the claim, the work and COMMIT, or do the work in the same statement."),
             Error::NoTransactionBlock { function } => report(
                 PgSqlErrorCode::ERRCODE_NO_ACTIVE_SQL_TRANSACTION,
-                format!("{function} can only be used in transaction blocks"),
+                format!("{} can only be used in transaction blocks", function.to_string_lossy()),
             )
-            .set_hint("Send BEGIN first. When it failed, send it again before the claim."),
+            .set_hint("Send BEGIN first. If BEGIN failed, send BEGIN again before the claim."),
             Error::NotClaimed { destination } => report(
                 PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                 format!("this transaction has not claimed the message for destination \"{destination}\""),

@@ -13,7 +13,7 @@ pub enum MessageIdentity {
     Id,
 }
 
-/// What a lone claim leads to: see `claim::lone`.
+/// How a lone claim is handled: see `claim::lone`.
 #[derive(Clone, Copy, PartialEq, Eq, PostgresGucEnum)]
 pub enum LoneClaims {
     #[name = c"refuse"]
@@ -54,7 +54,7 @@ pub fn define() {
     );
     GucRegistry::define_enum_guc(
         c"idem.lone_claims",
-        c"What a claim outside a transaction block that nothing else shares leads to: refuse, warn or allow.",
+        c"How a claim that is the only work of its transaction is handled: refuse, warn or allow.",
         c"Such a claim commits before the work is done, and the message is lost when the work fails.",
         &LONE_CLAIMS,
         GucContext::Userset,

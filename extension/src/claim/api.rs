@@ -1,7 +1,8 @@
 //! The calls of SQL that claim. Each comes for a text id and for a uuid.
 
 use super::inspect::{claim_of, forget};
-use super::{Outcome, Terms, claim, claim_each, lone};
+use super::lone::{self, Needs};
+use super::{Outcome, Terms, claim, claim_each};
 use crate::errors::{Error, Result, given, invalid};
 use crate::pg::ensure_writable;
 use crate::sql_types::CompositeDatum;
@@ -29,8 +30,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_try_claim_text_w
 "#
 )]
 fn idem_try_claim_text(id: Option<&str>, destination: Option<&str>, fcinfo: pg_sys::FunctionCallInfo) -> Report<bool> {
-    lone::check(fcinfo, "idem_try_claim")?;
-    try_claim(text_id(id)?, destination)
+    try_claim(text_id(id)?, destination, fcinfo)
 }
 
 #[pg_extern(
@@ -41,13 +41,13 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_try_claim_uuid_w
 "#
 )]
 fn idem_try_claim_uuid(id: Option<Uuid>, destination: Option<&str>, fcinfo: pg_sys::FunctionCallInfo) -> Report<bool> {
-    lone::check(fcinfo, "idem_try_claim")?;
-    try_claim(uuid_id(id)?, destination)
+    try_claim(uuid_id(id)?, destination, fcinfo)
 }
 
-fn try_claim(id: MessageId, destination: Option<&str>) -> Report<bool> {
+fn try_claim(id: MessageId, destination: Option<&str>, fcinfo: pg_sys::FunctionCallInfo) -> Report<bool> {
     let destination = given(destination, "destination")?;
-    ensure_writable(c"idem_try_claim()");
+    check_destination(destination).map_err(Error::from)?;
+    lone::check(&Needs::NotAlone(fcinfo), c"idem_try_claim()")?;
     Ok(matches!(claim(id, destination, Terms::PLAIN)?, Outcome::Claimed { .. }))
 }
 
@@ -63,11 +63,11 @@ fn idem_try_claim_batch(
     destination: Option<&str>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Report<Vec<bool>> {
-    lone::check(fcinfo, "idem_try_claim_batch")?;
     let ids = given(ids, "ids")?;
     check_batch(ids.len())?;
     let ids = ids.iter().map(|id| Ok(MessageId::from_text(given(id, "an id in ids")?)?));
-    try_claim_batch(ids, destination)
+    let check = || lone::check(&Needs::NotAlone(fcinfo), c"idem_try_claim_batch()");
+    try_claim_batch(ids, destination, check)
 }
 
 #[pg_extern(
@@ -82,13 +82,13 @@ fn idem_try_claim_uuid_batch(
     destination: Option<&str>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Report<Vec<bool>> {
-    lone::check(fcinfo, "idem_try_claim_uuid_batch")?;
     let ids = given(ids, "ids")?;
     check_batch(ids.len())?;
     let ids = ids
         .iter()
         .map(|id| Ok(MessageId::from_uuid(*given(id, "an id in ids")?.as_bytes())));
-    try_claim_batch(ids, destination)
+    let check = || lone::check(&Needs::NotAlone(fcinfo), c"idem_try_claim_uuid_batch()");
+    try_claim_batch(ids, destination, check)
 }
 
 fn check_batch(ids: usize) -> Result<()> {
@@ -102,7 +102,11 @@ fn check_batch(ids: usize) -> Result<()> {
 }
 
 /// Claims in the order of the keys and answers in the order of the ids, of which there are no more than the limit.
-fn try_claim_batch<'a>(given_ids: impl Iterator<Item = Result<MessageId<'a>>>, destination: Option<&str>) -> Report<Vec<bool>> {
+fn try_claim_batch<'a>(
+    given_ids: impl Iterator<Item = Result<MessageId<'a>>>,
+    destination: Option<&str>,
+    check_transaction: impl FnOnce() -> Result<()>,
+) -> Report<Vec<bool>> {
     let mut ids = Vec::new();
     for id in given_ids {
         check_for_interrupts!();
@@ -110,7 +114,7 @@ fn try_claim_batch<'a>(given_ids: impl Iterator<Item = Result<MessageId<'a>>>, d
     }
     let destination = given(destination, "destination")?;
     check_destination(destination).map_err(Error::from)?;
-    ensure_writable(c"idem_try_claim_batch()");
+    check_transaction()?;
     if ids.is_empty() {
         return Ok(Vec::new());
     }
@@ -144,8 +148,8 @@ fn idem_claim_text(
     sent_at: Option<TimestampWithTimeZone>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Report<CompositeDatum> {
-    lone::check(fcinfo, "idem_claim")?;
-    full_claim(text_id(id)?, destination, wait, fingerprint, sent_at, fcinfo)
+    let check = || lone::check(&Needs::NotAlone(fcinfo), c"idem_claim()");
+    full_claim(text_id(id)?, destination, wait, fingerprint, sent_at, check, fcinfo)
 }
 
 #[pg_extern(
@@ -163,8 +167,8 @@ fn idem_claim_uuid(
     sent_at: Option<TimestampWithTimeZone>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Report<CompositeDatum> {
-    lone::check(fcinfo, "idem_claim")?;
-    full_claim(uuid_id(id)?, destination, wait, fingerprint, sent_at, fcinfo)
+    let check = || lone::check(&Needs::NotAlone(fcinfo), c"idem_claim()");
+    full_claim(uuid_id(id)?, destination, wait, fingerprint, sent_at, check, fcinfo)
 }
 
 #[pg_extern(
@@ -182,8 +186,8 @@ fn idem_claim_in_block_text(
     sent_at: Option<TimestampWithTimeZone>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Report<CompositeDatum> {
-    lone::require_block("idem_claim_in_block")?;
-    full_claim(text_id(id)?, destination, wait, fingerprint, sent_at, fcinfo)
+    let check = || lone::check(&Needs::Block, c"idem_claim_in_block()");
+    full_claim(text_id(id)?, destination, wait, fingerprint, sent_at, check, fcinfo)
 }
 
 #[pg_extern(
@@ -201,8 +205,8 @@ fn idem_claim_in_block_uuid(
     sent_at: Option<TimestampWithTimeZone>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Report<CompositeDatum> {
-    lone::require_block("idem_claim_in_block")?;
-    full_claim(uuid_id(id)?, destination, wait, fingerprint, sent_at, fcinfo)
+    let check = || lone::check(&Needs::Block, c"idem_claim_in_block()");
+    full_claim(uuid_id(id)?, destination, wait, fingerprint, sent_at, check, fcinfo)
 }
 
 fn full_claim(
@@ -211,12 +215,14 @@ fn full_claim(
     wait: Option<bool>,
     fingerprint: Option<&[u8]>,
     sent_at: Option<TimestampWithTimeZone>,
+    check_transaction: impl FnOnce() -> Result<()>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Report<CompositeDatum> {
     let destination = given(destination, "destination")?;
     let wait = given(wait, "wait")?;
+    check_destination(destination).map_err(Error::from)?;
     check_fingerprint(fingerprint)?;
-    ensure_writable(c"idem_claim()");
+    check_transaction()?;
     let terms = Terms {
         wait,
         fingerprint,

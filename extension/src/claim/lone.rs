@@ -2,39 +2,72 @@
 //!
 //! Such a claim commits by itself. When the work after it fails, the message is lost, because its
 //! redelivery is a duplicate. So a claim fails in a statement outside a transaction block that
-//! calls it and can write nothing else.
+//! claims and does no other work.
 
 use crate::errors::{Error, Result};
+use crate::pg::ensure_writable;
 use crate::settings::{LONE_CLAIMS, LoneClaims};
 use pgrx::pg_sys;
+use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
-use std::ffi::{c_char, c_int, c_void};
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_int, c_void};
 
-/// 25P01, or a warning, when this call is a lone claim.
-pub fn check(fcinfo: pg_sys::FunctionCallInfo, function: &'static str) -> Result<()> {
+/// Functions of the extension that are no work: the claims themselves, and what only reads.
+const NO_WORK: [&CStr; 6] = [
+    c"idem_try_claim",
+    c"idem_try_claim_batch",
+    c"idem_try_claim_uuid_batch",
+    c"idem_claim",
+    c"idem_is_claimed",
+    c"idem_effects",
+];
+
+/// What a function that claims asks of its transaction.
+pub enum Needs {
+    /// Something else in the transaction, as far as the statement shows.
+    NotAlone(pg_sys::FunctionCallInfo),
+    /// A transaction block, whatever the setting.
+    Block,
+}
+
+/// 25006 where nothing can be written, 25P01 where the claim would commit by itself.
+pub fn check(needs: &Needs, function: &'static CStr) -> Result<()> {
+    ensure_writable(function);
+    match needs {
+        Needs::NotAlone(fcinfo) => check_not_alone(*fcinfo, function),
+        // SAFETY: reads the state of the transaction.
+        Needs::Block if unsafe { pg_sys::IsTransactionBlock() } => Ok(()),
+        Needs::Block => Err(Error::NoTransactionBlock { function }),
+    }
+}
+
+fn check_not_alone(fcinfo: pg_sys::FunctionCallInfo, function: &'static CStr) -> Result<()> {
     let action = LONE_CLAIMS.get();
-    if action == LoneClaims::Allow || !is_lone(called(fcinfo)) {
+    if action == LoneClaims::Allow || !is_alone(oid_of(fcinfo)) {
         return Ok(());
     }
-    let error = Error::LoneClaim { function };
     if action == LoneClaims::Refuse {
-        return Err(error);
+        return Err(Error::LoneClaim { function });
     }
-    ErrorReport::from(error).report(PgLogLevel::WARNING);
+    if is_first_of_statement() {
+        ErrorReport::from(Error::LoneClaim { function }).report(PgLogLevel::WARNING);
+    }
     Ok(())
 }
 
-/// 25P01 outside a transaction block, whatever the setting.
-pub fn require_block(function: &'static str) -> Result<()> {
-    // SAFETY: reads the state of the transaction.
-    if unsafe { pg_sys::IsTransactionBlock() } {
-        return Ok(());
+/// A statement that claims many messages warns once.
+fn is_first_of_statement() -> bool {
+    thread_local! {
+        static WARNED: Cell<pg_sys::TimestampTz> = const { Cell::new(0) };
     }
-    Err(Error::NoTransactionBlock { function })
+    // SAFETY: reads a variable of the backend.
+    let statement = unsafe { pg_sys::GetCurrentStatementStartTimestamp() };
+    WARNED.replace(statement) != statement
 }
 
-fn called(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Oid {
+fn oid_of(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Oid {
     // SAFETY: fcinfo is that of the function that runs; a direct call has no flinfo.
     unsafe {
         let info = (*fcinfo).flinfo.as_ref();
@@ -42,8 +75,8 @@ fn called(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Oid {
     }
 }
 
-/// Whether the client's statement does nothing but claim, in a transaction of its own.
-fn is_lone(called: pg_sys::Oid) -> bool {
+/// Whether the client's statement only claims, in a transaction of its own.
+fn is_alone(claim_function: pg_sys::Oid) -> bool {
     // SAFETY: reads the state of the transaction and the portal that runs.
     unsafe {
         if pg_sys::IsTransactionBlock()
@@ -55,59 +88,89 @@ fn is_lone(called: pg_sys::Oid) -> bool {
         let Some(portal) = pg_sys::ActivePortal.as_ref() else {
             return false;
         };
-        let is_cursor = !portal.name.is_null() && *portal.name != 0;
-        if is_cursor || portal.strategy != pg_sys::PortalStrategy::PORTAL_ONE_SELECT || length(portal.stmts) != 1 {
+        if !is_of_client(portal) || portal.strategy != pg_sys::PortalStrategy::PORTAL_ONE_SELECT || length(portal.stmts) != 1 {
             return false;
         }
         let statement = first(portal.stmts).cast::<pg_sys::PlannedStmt>();
         if statement.is_null() || (*statement).type_ != pg_sys::NodeTag::T_PlannedStmt {
             return false;
         }
-        only_claims((*statement).planTree, called)
+        // A subquery can do the work.
+        length((*statement).subplans) == 0 && only_claims((*statement).planTree, claim_function)
     }
+}
+
+/// Whether the portal runs a statement of the client and is no cursor. Some drivers name the
+/// portals of all their statements; the options of a cursor differ from those of the protocol.
+fn is_of_client(portal: &pg_sys::PortalData) -> bool {
+    if portal.name.is_null() {
+        return true;
+    }
+    // SAFETY: the name of a portal ends with NUL.
+    let name = unsafe { CStr::from_ptr(portal.name) }.to_bytes();
+    name.is_empty() || portal.cursorOptions == pg_sys::CURSOR_OPT_NO_SCROLL as c_int && !name.starts_with(b"<unnamed portal")
 }
 
 /// What the expressions of a plan call.
 struct Calls {
-    called: pg_sys::Oid,
-    calls_it: bool,
-    calls_others: bool,
+    claim_function: pg_sys::Oid,
+    has_claim: bool,
+    has_other_work: bool,
 }
 
 /// Whether a plan reads no table, calls this function, and calls no other that could write.
 ///
 /// # Safety
 /// The plan is that of a planned statement.
-unsafe fn only_claims(plan: *mut pg_sys::Plan, called: pg_sys::Oid) -> bool {
+unsafe fn only_claims(plan: *mut pg_sys::Plan, claim_function: pg_sys::Oid) -> bool {
     let mut calls = Calls {
-        called,
-        calls_it: false,
-        calls_others: false,
+        claim_function,
+        has_claim: false,
+        has_other_work: false,
     };
     // SAFETY: as the caller's; each plan node begins with a Plan and is cast by its tag.
     unsafe {
-        let mut plan = plan;
-        // SELECT unnest(idem_try_claim_batch(...))
-        if !plan.is_null() && (*plan).type_ == pg_sys::NodeTag::T_ProjectSet {
-            note(&mut calls, (*plan).targetlist.cast());
-            plan = (*plan).lefttree;
-        }
-        if plan.is_null() || !(*plan).lefttree.is_null() || !(*plan).righttree.is_null() {
+        let leaf = below_limit_and_set(plan, &mut calls);
+        if leaf.is_null() || !(*leaf).lefttree.is_null() || !(*leaf).righttree.is_null() {
             return false;
         }
-        match (*plan).type_ {
+        match (*leaf).type_ {
             pg_sys::NodeTag::T_Result => {
-                note(&mut calls, (*plan.cast::<pg_sys::Result>()).resconstantqual);
+                note(&mut calls, (*leaf.cast::<pg_sys::Result>()).resconstantqual);
             }
             pg_sys::NodeTag::T_FunctionScan => {
-                note(&mut calls, (*plan.cast::<pg_sys::FunctionScan>()).functions.cast());
+                let functions = (*leaf.cast::<pg_sys::FunctionScan>()).functions;
+                note(&mut calls, functions.cast());
             }
             _ => return false,
         }
-        note(&mut calls, (*plan).targetlist.cast());
-        note(&mut calls, (*plan).qual.cast());
+        note(&mut calls, (*leaf).targetlist.cast());
+        note(&mut calls, (*leaf).qual.cast());
     }
-    calls.calls_it && !calls.calls_others
+    calls.has_claim && !calls.has_other_work
+}
+
+/// The node below LIMIT and set-returning functions, whose expressions are noted: query builders add
+/// LIMIT 1, and a batch is unnested.
+///
+/// # Safety
+/// The plan is that of a planned statement.
+unsafe fn below_limit_and_set(mut plan: *mut pg_sys::Plan, calls: &mut Calls) -> *mut pg_sys::Plan {
+    // SAFETY: as the caller's; each plan node begins with a Plan and is cast by its tag.
+    unsafe {
+        while !plan.is_null() {
+            match (*plan).type_ {
+                pg_sys::NodeTag::T_ProjectSet => note(calls, (*plan).targetlist.cast()),
+                pg_sys::NodeTag::T_Limit => {
+                    note(calls, (*plan.cast::<pg_sys::Limit>()).limitOffset);
+                    note(calls, (*plan.cast::<pg_sys::Limit>()).limitCount);
+                }
+                _ => break,
+            }
+            plan = (*plan).lefttree;
+        }
+    }
+    plan
 }
 
 /// Notes what an expression, or a list of them, calls.
@@ -115,8 +178,9 @@ unsafe fn only_claims(plan: *mut pg_sys::Plan, called: pg_sys::Oid) -> bool {
 /// # Safety
 /// The node is an expression of a plan, or null.
 unsafe fn note(calls: &mut Calls, node: *mut pg_sys::Node) {
-    // SAFETY: as the caller's; the walker does not keep the context.
-    unsafe { walk(node, std::ptr::from_mut(calls).cast()) };
+    let context = std::ptr::from_mut(calls).cast();
+    // SAFETY: as the caller's; the walker does not keep the context. Errors below become unwinding.
+    unsafe { pg_guard_ffi_boundary(|| walk(node, context)) };
 }
 
 #[pg_guard]
@@ -124,32 +188,37 @@ unsafe extern "C-unwind" fn walk(node: *mut pg_sys::Node, context: *mut c_void) 
     if node.is_null() {
         return false;
     }
-    // SAFETY: PostgreSQL calls this with nodes of the expression and the context that was given to the walker.
+    // SAFETY: PostgreSQL calls this with nodes of the expression and the context of `note`.
     unsafe {
-        if (*node).type_ == pg_sys::NodeTag::T_RangeTblFunction {
-            return walk((*node.cast::<pg_sys::RangeTblFunction>()).funcexpr, context);
-        }
-        pg_sys::check_functions_in_node(node, Some(note_function), context);
-        pg_sys::expression_tree_walker(node, Some(walk), context)
+        pg_sys::check_functions_in_node(node, Some(note_function), context)
+            || pg_sys::expression_tree_walker(node, Some(walk), context)
     }
 }
 
+/// True ends the walk.
 #[pg_guard]
 unsafe extern "C-unwind" fn note_function(function: pg_sys::Oid, context: *mut c_void) -> bool {
     const VOLATILE: c_char = b'v' as c_char;
-    // SAFETY: the context is a Calls.
+    // SAFETY: the context is a Calls; look-ups in the catalog by OID.
     unsafe {
         let calls = &mut *context.cast::<Calls>();
-        calls.calls_it |= function == calls.called;
-        calls.calls_others |= pg_sys::func_volatile(function) == VOLATILE && !is_ours(function);
+        if function == calls.claim_function {
+            calls.has_claim = true;
+        } else if pg_sys::func_volatile(function) == VOLATILE && !is_no_work(function) {
+            calls.has_other_work = true;
+        }
+        calls.has_other_work
     }
-    false
 }
 
-/// Whether the function belongs to the extension.
-fn is_ours(function: pg_sys::Oid) -> bool {
-    // SAFETY: look-ups in the catalog by OID and by name.
+/// Whether the function is one of the extension's that are no work.
+fn is_no_work(function: pg_sys::Oid) -> bool {
+    // SAFETY: look-ups in the catalog by OID and by name; the name is a copy that ends with NUL.
     unsafe {
+        let name = pg_sys::get_func_name(function);
+        if name.is_null() || !NO_WORK.contains(&CStr::from_ptr(name)) {
+            return false;
+        }
         let extension = pg_sys::getExtensionOfObject(pg_sys::ProcedureRelationId, function);
         extension != pg_sys::InvalidOid && extension == pg_sys::get_extension_oid(c"idem".as_ptr(), true)
     }

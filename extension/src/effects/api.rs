@@ -13,6 +13,7 @@ use idem_core::{EffectSpec, JSON, MessageId, OCTETS, check_len, limits, parse_ef
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use pgrx::{Uuid, pg_sys};
+use std::ffi::CStr;
 
 type Report<T> = std::result::Result<T, ErrorReport>;
 
@@ -147,6 +148,7 @@ fn idem_send(
 ) -> Report<Uuid> {
     let payload = given(payload, "payload")?;
     Ok(send(
+        c"idem_send()",
         topic,
         payload.as_str().as_bytes(),
         key,
@@ -175,6 +177,7 @@ fn idem_send_bytes(
 ) -> Report<Uuid> {
     let payload = given(payload, "payload")?;
     Ok(send(
+        c"idem_send_bytes()",
         topic,
         payload,
         key,
@@ -185,7 +188,9 @@ fn idem_send_bytes(
     )?)
 }
 
+#[allow(clippy::too_many_arguments)]
 fn send(
+    function: &CStr,
     topic: Option<&str>,
     payload: &[u8],
     key: Option<&str>,
@@ -205,7 +210,7 @@ fn send(
     }
     let headers = headers.as_ref().map(JsonText::as_str);
     let traceparent = traceparent("the message", headers)?;
-    ensure_writable(c"idem_send()");
+    ensure_writable(function);
     let message_id = message_id.map_or_else(uuid::Uuid::now_v7, |id| uuid::Uuid::from_bytes(*id.as_bytes()));
     let rings = ring::enter()?;
     outbox::append(

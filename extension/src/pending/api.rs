@@ -14,6 +14,7 @@ use pgrx::datum::Interval;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use pgrx::{Uuid, pg_sys};
+use std::ffi::CStr;
 
 type Report<T> = std::result::Result<T, ErrorReport>;
 
@@ -144,6 +145,7 @@ fn idem_receive_text(
     let id = text_id(id)?;
     let payload = given(payload, "payload")?;
     let carried = Carried {
+        function: c"idem_receive()",
         payload: payload.as_str().as_bytes(),
         content_type: content_type.unwrap_or(JSON),
         kind,
@@ -175,6 +177,7 @@ fn idem_receive_uuid(
     let id = uuid_id(id)?;
     let payload = given(payload, "payload")?;
     let carried = Carried {
+        function: c"idem_receive()",
         payload: payload.as_str().as_bytes(),
         content_type: content_type.unwrap_or(JSON),
         kind,
@@ -206,6 +209,7 @@ fn idem_receive_bytes_text(
     let id = text_id(id)?;
     let payload = given(payload, "payload")?;
     let carried = Carried {
+        function: c"idem_receive_bytes()",
         payload,
         content_type: content_type.unwrap_or(OCTETS),
         kind,
@@ -237,6 +241,7 @@ fn idem_receive_bytes_uuid(
     let id = uuid_id(id)?;
     let payload = given(payload, "payload")?;
     let carried = Carried {
+        function: c"idem_receive_bytes()",
         payload,
         content_type: content_type.unwrap_or(OCTETS),
         kind,
@@ -247,8 +252,9 @@ fn idem_receive_bytes_uuid(
     receive_message(id, destination, &carried)
 }
 
-/// The arguments of `idem_receive` beside the identity.
+/// The arguments of `idem_receive` and `idem_receive_bytes` beside the identity.
 struct Carried<'a> {
+    function: &'static CStr,
     payload: &'a [u8],
     content_type: &'a str,
     kind: Option<&'a str>,
@@ -275,7 +281,7 @@ fn receive_message(id: MessageId, destination: Option<&str>, carried: &Carried) 
             "Give a moment, or null to deliver the message at once.",
         )?;
     }
-    ensure_writable(c"idem_receive()");
+    ensure_writable(carried.function);
     let message = Message {
         payload: carried.payload,
         content_type: carried.content_type,

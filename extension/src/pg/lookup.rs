@@ -8,12 +8,12 @@
 //! After `find` and its variants a look-up has no page pinned, so the caller may wait for another transaction.
 
 use super::Table;
+use super::now::is_visible;
 use super::scratch::within;
 use crate::pause::pause_point;
 use crate::settings::WAIT_FOR_FLUSH;
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
-use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 
 /// What stands under a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,30 +196,15 @@ impl<'t> Lookup<'t> {
             pg_sys::index_rescan(scan, keys.as_mut_ptr(), keys.len() as i32, std::ptr::null_mut(), 0);
             let mut found = Some(Found::Nothing);
             while self.fetch_next(scan, pg_sys::ScanDirection::ForwardScanDirection) {
-                if self.satisfies(latest) {
+                if is_visible(self.table.heap, self.slot, latest) {
                     let dirty: pg_sys::Snapshot = &mut *self.snapshot;
-                    found = self.satisfies(dirty).then(|| self.fetched());
+                    found = is_visible(self.table.heap, self.slot, dirty).then(|| self.fetched());
                     break;
                 }
             }
             pg_sys::index_endscan(scan);
             pg_sys::UnregisterSnapshot(latest);
             found
-        }
-    }
-
-    /// Whether the snapshot sees the fetched version.
-    ///
-    /// # Safety
-    /// A version was fetched and its page is pinned; the snapshot is valid.
-    unsafe fn satisfies(&self, snapshot: pg_sys::Snapshot) -> bool {
-        // SAFETY: as the caller's; the boundary turns errors of the table's routine into unwinding.
-        unsafe {
-            let routine = (*self.table.heap)
-                .rd_tableam
-                .as_ref()
-                .and_then(|am| am.tuple_satisfies_snapshot);
-            routine.is_some_and(|satisfies| pg_guard_ffi_boundary(|| satisfies(self.table.heap, self.slot, snapshot)))
         }
     }
 

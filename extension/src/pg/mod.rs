@@ -5,6 +5,7 @@ mod fence;
 mod hold;
 mod insert;
 mod lookup;
+mod now;
 mod scratch;
 mod table;
 mod unbound;
@@ -15,6 +16,7 @@ pub use fence::{Lockers, wait_a_moment};
 pub use hold::Hold;
 pub use insert::{Inserted, Inserter, insert_unique};
 pub use lookup::{Found, Lookup};
+pub use now::{for_each_row, latest};
 pub use scratch::Scratch;
 pub use table::Table;
 pub use unbound::next_value;
@@ -95,28 +97,6 @@ pub fn transaction_start() -> pg_sys::TimestampTz {
 pub fn clock() -> pg_sys::TimestampTz {
     // SAFETY: reads the clock.
     unsafe { pg_sys::GetCurrentTimestamp() }
-}
-
-/// The first row of a table as its newest version is now, a column of it: not by the transaction's own, older snapshot.
-pub fn latest(table: pg_sys::Oid, column: i32) -> Option<pg_sys::Datum> {
-    // SAFETY: table_open raises unless it is a table; the column is one of its, of a type that is passed by value.
-    unsafe {
-        let rel = pg_sys::table_open(table, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
-        let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
-        let scan = pg_sys::systable_beginscan(rel, pg_sys::InvalidOid, false, snapshot, 0, std::ptr::null_mut());
-        let tuple = pg_sys::systable_getnext(scan);
-        let mut isnull = true;
-        let value = if tuple.is_null() {
-            None
-        } else {
-            let value = pg_sys::heap_getattr(tuple, column, (*rel).rd_att, &mut isnull);
-            (!isnull).then_some(value)
-        };
-        pg_sys::systable_endscan(scan);
-        pg_sys::UnregisterSnapshot(snapshot);
-        pg_sys::table_close(rel, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
-        value
-    }
 }
 
 /// Answers a set-returning call with these rows, of the function's own result type.

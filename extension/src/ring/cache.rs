@@ -5,11 +5,12 @@
 //! lock when it published its step. Between them no claim acts on a state that is two steps old.
 
 use super::clock::{Clock, Ran};
-use super::rows::{for_each_row, interval};
+use super::interval::interval;
 use super::version::check_version;
 use super::{RINGS, Ring, Rings, SLICES};
 use crate::errors::{Error, Result};
 use crate::pg;
+use crate::pg::for_each_row;
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 use pgrx::prelude::*;

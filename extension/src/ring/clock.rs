@@ -4,9 +4,10 @@
 //! readings by one run of the server, and nothing across a restart: a wall clock that jumps does not move it, and downtime
 //! only lengthens what a ring remembers. `idem.tick` (sql/12_clock.sql) writes it down.
 
-use super::rows::{for_each_row, interval};
+use super::interval::interval;
 use crate::errors::Error;
 use crate::pg;
+use crate::pg::for_each_row;
 use pgrx::datum::Interval;
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;

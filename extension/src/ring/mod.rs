@@ -3,13 +3,13 @@
 mod cache;
 mod clock;
 mod fence;
-mod rows;
+mod interval;
 mod version;
 
 pub use cache::{enter, generation, look, refreshed};
 pub use clock::{Ran, monotonic_us};
 pub use fence::{fence_passed, fences_pending, transaction_ended};
-pub use rows::interval;
+pub use interval::interval;
 pub use version::check_version;
 
 use pgrx::pg_sys;

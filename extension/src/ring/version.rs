@@ -4,8 +4,8 @@
 //! It is made whenever the state of the rings is read. A script of ALTER EXTENSION UPDATE ends with
 //! `SELECT idem.invalidate('idem.ring'::regclass)`, so that sessions which know the rings make it again.
 
-use super::rows::for_each_row;
 use crate::errors::{Error, Result};
+use crate::pg::for_each_row;
 use pgrx::FromDatum;
 use pgrx::pg_sys;
 

@@ -132,18 +132,30 @@ impl Session {
         self.answer(each).with_context(|| name.to_owned())
     }
 
+    /// Runs a statement in a portal of this name.
+    pub fn execute_in_portal(&mut self, portal: &str, sql: &str) -> Result<Answer> {
+        self.send_statement(portal, sql)?;
+        frontend::sync(&mut self.outgoing);
+        self.answer(|_| Ok(())).with_context(|| sql.to_owned())
+    }
+
     /// Sends statements as one pipeline: they run one after the other, up to a single Sync.
     pub fn pipeline(&mut self, statements: &[&str]) -> Result<Answer> {
         for sql in statements {
-            frontend::parse("", sql, [], &mut self.outgoing)?;
-            let no_parameters = |(): (), _: &mut BytesMut| Ok(IsNull::No);
-            if frontend::bind("", "", [], [], no_parameters, [0], &mut self.outgoing).is_err() {
-                bail!("a bind message that the protocol cannot carry");
-            }
-            frontend::execute("", 0, &mut self.outgoing)?;
+            self.send_statement("", sql)?;
         }
         frontend::sync(&mut self.outgoing);
         self.answer(|_| Ok(())).with_context(|| statements.join("; "))
+    }
+
+    fn send_statement(&mut self, portal: &str, sql: &str) -> Result<()> {
+        frontend::parse("", sql, [], &mut self.outgoing)?;
+        let no_parameters = |(): (), _: &mut BytesMut| Ok(IsNull::No);
+        if frontend::bind(portal, "", [], [], no_parameters, [0], &mut self.outgoing).is_err() {
+            bail!("a bind message that the protocol cannot carry");
+        }
+        frontend::execute(portal, 0, &mut self.outgoing)?;
+        Ok(())
     }
 
     /// Sends what is prepared and reads to the end of the answer.

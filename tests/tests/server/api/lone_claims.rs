@@ -23,6 +23,8 @@ const LONE: &[&str] = &[
     "SELECT unnest(idem_try_claim_batch('{m,m2}', 'd'))",
     "SELECT * FROM unnest(idem_try_claim_batch('{m,m2}', 'd')) WITH ORDINALITY",
     "SELECT idem_try_claim_uuid_batch('{0192f3a4-0000-7abc-8def-0123456789ab}', 'd')",
+    "SELECT idem_try_claim('m', 'd') LIMIT 1",
+    "SELECT unnest(idem_try_claim_batch('{m,m2}', 'd')) LIMIT 1 OFFSET 0",
 ];
 
 /// What users have beside their claims.
@@ -30,6 +32,15 @@ const USERS_OWN: &str = "
     CREATE TABLE work (id text);
     CREATE TABLE incoming (id text);
     INSERT INTO incoming VALUES ('m');
+    CREATE FUNCTION claim_by_cursor() RETURNS void LANGUAGE plpgsql AS $$
+    DECLARE
+        c CURSOR FOR SELECT idem_try_claim('m', 'd');
+        claimed boolean;
+    BEGIN
+        OPEN c;
+        FETCH c INTO claimed;
+        INSERT INTO work VALUES ('m');
+    END $$;
     CREATE FUNCTION do_work(id text) RETURNS void LANGUAGE sql AS 'INSERT INTO work VALUES (id)';
     CREATE FUNCTION handle(id text) RETURNS boolean LANGUAGE plpgsql AS $$
     BEGIN
@@ -40,18 +51,31 @@ const USERS_OWN: &str = "
         RETURN false;
     END $$;";
 
-/// Statements whose transaction can do the work too; each claims the message m.
-const SHARED: &[&str] = &[
+/// Statements whose transaction can do the work too; each claims the message m and writes it to work.
+const WORKING: &[&str] = &[
     "BEGIN; SELECT idem_try_claim('m', 'd'); INSERT INTO work VALUES ('m'); COMMIT",
     "SELECT idem_try_claim('m', 'd'); INSERT INTO work VALUES ('m')",
     "INSERT INTO work SELECT 'm' WHERE idem_try_claim('m', 'd')",
     "WITH c AS (SELECT idem_try_claim('m', 'd') AS claimed) INSERT INTO work SELECT 'm' FROM c WHERE claimed",
-    "UPDATE incoming SET id = id WHERE idem_try_claim(id, 'd')",
     "SELECT idem_try_claim('m', 'd'), do_work('m')",
     "SELECT handle('m')",
-    "SELECT idem_try_claim(id, 'd') FROM incoming",
-    "CREATE TABLE claimed AS SELECT idem_try_claim('m', 'd')",
+    "SELECT CASE WHEN idem_try_claim('m', 'd') THEN (SELECT do_work('m') IS NULL) END",
+    "SELECT idem_try_claim('m', 'd'), (SELECT do_work('m') IS NULL)",
+    "SELECT idem_try_claim(n, 'd'), (SELECT do_work(n)) FROM unnest('{m}'::text[]) n",
+    "SELECT claim_by_cursor()",
     "DO $$ BEGIN PERFORM idem_try_claim('m', 'd'); INSERT INTO work VALUES ('m'); END $$",
+];
+
+/// Statements that are accepted without such work, because they could do it or record it; each claims
+/// the message m.
+const ACCEPTED: &[&str] = &[
+    "SELECT idem_try_claim(id, 'd') FROM incoming",
+    "SELECT idem_try_claim('m', 'd') WHERE EXISTS (SELECT FROM incoming)",
+    "UPDATE incoming SET id = id WHERE idem_try_claim(id, 'd')",
+    "CREATE TABLE claimed AS SELECT idem_try_claim('m', 'd')",
+    "SELECT CASE WHEN idem_try_claim('m', 'd') THEN idem_send('t', '1') END",
+    "SELECT idem_try_claim('m', 'd') AND idem_receive('m', 'next', '1')",
+    r#"SELECT CASE WHEN idem_try_claim('m', 'd') THEN idem_record_effects('m', 'd', '{"topic": "t", "payload": 1}') END"#,
     "DO $$ BEGIN PERFORM idem_try_claim('m', 'd'); EXCEPTION WHEN division_by_zero THEN NULL; END $$",
     "DECLARE c CURSOR WITH HOLD FOR SELECT idem_try_claim('m', 'd')",
     r#"SELECT idem_try_record('m', 'd', '{"topic": "t", "payload": 1}')"#,
@@ -91,15 +115,65 @@ async fn i10_lone_claim_fails() -> Result<()> {
     Ok(())
 }
 
-/// Whatever can do the work in the same transaction is accepted.
+/// A statement or a text that does the work in the same transaction succeeds, prepared or not.
 #[tokio::test]
 async fn i10_claim_that_shares_its_transaction_succeeds() -> Result<()> {
     let (_db, session) = on_defaults("shared").await?;
-    for sql in SHARED {
+    for sql in WORKING {
         session.run(sql).await?;
-        assert_eq!(claims(&session).await?, "1", "{sql}");
-        assert_eq!(session.text("SELECT idem_forget('m', 'd')").await?, "t", "{sql}");
+        is_done(&session, sql, "1").await?;
+        // Two statements in one text cannot be prepared.
+        if !sql.contains("; ") {
+            let prepared = session.prepare(sql).await?;
+            session.query(&prepared, &[]).await.with_context(|| (*sql).to_owned())?;
+            is_done(&session, sql, "1").await?;
+        }
     }
+    for sql in ACCEPTED {
+        session.run(sql).await?;
+        is_done(&session, sql, "0").await?;
+    }
+    Ok(())
+}
+
+/// The message is claimed and so much work is written; takes both back.
+async fn is_done(session: &Session, sql: &str, works: &str) -> Result<()> {
+    assert_eq!(claims(session).await?, "1", "{sql}");
+    assert_eq!(session.text("SELECT count(*) FROM work").await?, works, "{sql}");
+    session.run("DELETE FROM work").await?;
+    assert_eq!(session.text("SELECT idem_forget('m', 'd')").await?, "t", "{sql}");
+    Ok(())
+}
+
+/// Some drivers name the portal of every statement.
+#[tokio::test]
+async fn i10_lone_claim_in_a_named_portal_fails() -> Result<()> {
+    let (db, session) = on_defaults("portal").await?;
+    let mut client = wire::Session::connect(db.cluster(), db.name())?;
+    let Err(error) = client.execute_in_portal("B_1", "SELECT idem_try_claim('m', 'd')") else {
+        anyhow::bail!("a lone claim in a named portal was not refused");
+    };
+    ensure!(format!("{error:#}").contains("25P01"), "{error:#}");
+    assert_eq!(claims(&session).await?, "0");
+    Ok(())
+}
+
+/// An error that BEGIN does not mend has its own SQLSTATE also in autocommit mode.
+#[tokio::test]
+async fn i10_invalid_argument_of_a_lone_claim_is_reported_first() -> Result<()> {
+    let (_db, session) = on_defaults("lone_invalid").await?;
+    for (sql, sqlstate) in [
+        ("SELECT idem_try_claim(NULL, 'd')", "22004"),
+        ("SELECT idem_try_claim('', 'd')", "22023"),
+        ("SELECT idem_try_claim('m', '')", "22023"),
+        ("SELECT idem_try_claim_batch('{m,NULL}', 'd')", "22004"),
+        ("SELECT idem_claim('m', 'd', fingerprint => '')", "22023"),
+        ("SELECT idem_claim_in_block('m', '')", "22023"),
+    ] {
+        assert_eq!(session.refused(sql).await?.sqlstate, sqlstate, "{sql}");
+    }
+    session.run("SET default_transaction_read_only = on").await?;
+    assert_eq!(session.refused("SELECT idem_try_claim('m', 'd')").await?.sqlstate, "25006");
     Ok(())
 }
 
@@ -136,6 +210,10 @@ async fn i10_lone_claim_warns_or_is_allowed_by_setting() -> Result<()> {
     };
     assert_eq!(warning.severity, "WARNING");
     check("warn", warning)?;
+    session
+        .run("SELECT idem_try_claim('many ' || n, 'd') FROM generate_series(1, 3) n")
+        .await?;
+    assert_eq!(session.notices().len(), 1, "one warning for a statement");
 
     session.run("SET idem.lone_claims = allow").await?;
     assert_eq!(session.text("SELECT idem_try_claim('m2', 'd')").await?, "t");
