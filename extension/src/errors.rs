@@ -130,7 +130,7 @@ impl From<Error> for ErrorReport {
                 PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                 format!("this transaction has not claimed the message for destination \"{destination}\""),
             )
-            .set_hint("Call idem_try_claim first, in the same transaction, and record effects only when it answers true."),
+            .set_hint("Call idem_try_claim first, in the same transaction, and record effects only when it returns true."),
             Error::ForgetsItself => report(
                 PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                 "this transaction has made the claim that it is to forget".into(),
@@ -145,7 +145,7 @@ impl From<Error> for ErrorReport {
                 PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
                 format!("the message for destination \"{destination}\" is leased for another {seconds:.3} seconds"),
             )
-            .set_hint("Try again when the lease has ended. idem_claim(..., wait => false) answers in_progress instead."),
+            .set_hint("Try again when the lease has ended. idem_claim(..., wait => false) returns in_progress instead."),
             Error::ClaimInProgress { destination } => report(
                 PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
                 format!("another transaction is claiming the message for destination \"{destination}\""),

@@ -45,7 +45,7 @@ pub fn ensure_writable(call: &std::ffi::CStr) {
             raise(
                 PgSqlErrorCode::ERRCODE_READ_ONLY_SQL_TRANSACTION,
                 format!("cannot execute {} during recovery", call.to_string_lossy()),
-                "A standby answers idem_is_claimed, idem_effects and idem_calls; claims go to the primary.",
+                "Send claims to the primary. A standby serves idem_is_claimed, idem_effects and idem_calls.",
             );
         }
         pg_sys::PreventCommandIfReadOnly(call.as_ptr());
