@@ -10,8 +10,9 @@ use idem_cluster::{Install, workspace_root};
 use xshell::Shell;
 
 use crate::build::Variant;
+use crate::suite::Suite;
 
-/// The workspace and the major version of PostgreSQL that a command is about.
+/// The workspace, and the major version of PostgreSQL that the Debian suite has.
 pub struct Context {
     /// Runs programs from the root of the workspace.
     pub sh: Shell,
@@ -20,12 +21,13 @@ pub struct Context {
 }
 
 impl Context {
-    pub fn new(pg: u16) -> Result<Self> {
+    pub fn new(suite: Suite) -> Result<Self> {
         let sh = Shell::new()?;
         let root = workspace_root();
         sh.change_dir(&root);
         // Also for what cargo does not start: `cargo-pgrx` is called directly.
         sh.set_var("PGRX_HOME", root.join("target/pgrx"));
+        let pg = suite.postgresql(&sh)?;
         Ok(Self { sh, root, pg })
     }
 

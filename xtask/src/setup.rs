@@ -12,6 +12,7 @@ use xshell::cmd;
 
 use crate::build::Variant;
 use crate::context::{Context, cargo_home};
+use crate::suite::is_debian_like;
 use crate::{chroot, step};
 
 /// Has to be the version that the extension's Cargo.toml pins.
@@ -83,7 +84,7 @@ type Package = (String, &'static str);
 
 fn install_packages(context: &Context) -> Result<()> {
     let all = PACKAGES.map(|(name, reason)| (name.replace("NN", &context.pg.to_string()), reason));
-    if !is_debian() {
+    if !is_debian_like() {
         bail!(
             "this machine is not a Debian, so nothing was installed. A Debian 12 (or a container of it) is set up by this \
              command; it installs:\n{}\n  cargo-pgrx {CARGO_PGRX}: builds the extension",
@@ -160,15 +161,6 @@ impl Apt {
         let program = words.next().context("a command has a program")?;
         step::run(label, context.sh.cmd(program).args(words).into(), &self.advice)
     }
-}
-
-fn is_debian() -> bool {
-    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let is_like = |line: &str| {
-        let (name, value) = line.split_once('=').unwrap_or_default();
-        matches!(name, "ID" | "ID_LIKE") && value.trim_matches('"').split(' ').any(|id| id == "debian")
-    };
-    release.lines().any(is_like)
 }
 
 fn is_installed(context: &Context, package: &str) -> bool {
