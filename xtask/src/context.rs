@@ -12,11 +12,12 @@ use xshell::Shell;
 use crate::build::Variant;
 use crate::suite::Suite;
 
-/// The workspace, and the major version of PostgreSQL that the Debian suite has.
+/// The workspace, the Debian suite and the suite's major version of PostgreSQL.
 pub struct Context {
     /// Runs programs from the root of the workspace.
     pub sh: Shell,
     pub root: PathBuf,
+    pub suite: Suite,
     pub pg: u16,
 }
 
@@ -28,7 +29,7 @@ impl Context {
         // Also for what cargo does not start: `cargo-pgrx` is called directly.
         sh.set_var("PGRX_HOME", root.join("target/pgrx"));
         let pg = suite.postgresql(&sh)?;
-        Ok(Self { sh, root, pg })
+        Ok(Self { sh, root, suite, pg })
     }
 
     pub fn target(&self) -> PathBuf {

@@ -54,7 +54,8 @@ enum Command {
     },
     /// The tests that CI runs
     Test {
-        /// Only tests whose name contains this; `everything` runs all tests in all settings
+        /// Only tests whose name contains this; `everything` adds long stress, ignored tests, PgBouncer and the
+        /// other suites (needs root)
         filter: Option<String>,
     },
     /// Run tests again and again, without retries, and keep a ledger by commit in target/soak

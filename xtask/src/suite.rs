@@ -25,6 +25,8 @@ pub enum Suite {
 }
 
 impl Suite {
+    pub const ALL: [Self; 3] = [Self::Bookworm, Self::Trixie, Self::Sid];
+
     /// The suite of this machine, or `None` when the machine runs something else.
     pub fn of_this_machine() -> Option<Self> {
         let debian_version = fs::read_to_string("/etc/debian_version").unwrap_or_default();
