@@ -80,10 +80,22 @@ const PACKAGES: [(&str, &str); 18] = [
     ("libfaketime", "gives processes of the tests a clock that is wrong"),
 ];
 
+/// Debian's server compiles plans since 18 only with this package; a test reads what it compiles.
+const JIT: (&str, &str) = ("postgresql-NN-jit", "compiles plans, as servers that install it do");
+const JIT_IS_APART_SINCE: u16 = 18;
+
 type Package = (String, &'static str);
 
+/// What a machine with this version of PostgreSQL needs.
+fn packages(pg: u16) -> Vec<Package> {
+    let jit = (pg >= JIT_IS_APART_SINCE).then_some(JIT);
+    let all = PACKAGES.into_iter().chain(jit);
+    all.map(|(name, reason)| (name.replace("NN", &pg.to_string()), reason))
+        .collect()
+}
+
 fn install_packages(context: &Context) -> Result<()> {
-    let all = PACKAGES.map(|(name, reason)| (name.replace("NN", &context.pg.to_string()), reason));
+    let all = packages(context.pg);
     if !is_debian_like() {
         bail!(
             "this machine is not a Debian, so nothing was installed. A Debian 12 (or a container of it) is set up by this \
@@ -290,6 +302,12 @@ mod tests {
                 "{signal}"
             );
         }
+    }
+
+    #[test]
+    fn jit_is_a_package_of_its_own_since_18() {
+        let has_jit = |pg| packages(pg).iter().any(|(name, _)| *name == format!("postgresql-{pg}-jit"));
+        assert_eq!([15, 17, 18].map(has_jit), [false, false, true]);
     }
 
     #[test]
