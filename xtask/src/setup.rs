@@ -81,7 +81,7 @@ const PACKAGES: [(&str, &str); 18] = [
 ];
 
 /// Debian's server compiles plans since 18 only with this package; a test reads what it compiles.
-const JIT: (&str, &str) = ("postgresql-NN-jit", "compiles plans, as servers that install it do");
+const JIT: (&str, &str) = ("postgresql-NN-jit", "compiles plans");
 const JIT_IS_APART_SINCE: u16 = 18;
 
 type Package = (String, &'static str);
