@@ -126,16 +126,18 @@ LANGUAGE sql IMMUTABLE
 RETURN pg_catalog.octet_length(payload) OPERATOR(pg_catalog.+) COALESCE(pg_catalog.octet_length(headers::text), 0);
 COMMENT ON FUNCTION idem.effect_bytes(bytea, jsonb) IS 'What an effect counts towards max_bytes of a batch: payload and headers. The other columns have small limits.';
 
--- Effects that a relay has put aside, with all they need: the outbox may forget them.
+-- Effects that a relay has put aside, with all they need: the outbox may forget them. A key holds no
+-- generated column: under a publication for all tables PostgreSQL 18 refuses to update or delete such rows.
 CREATE TABLE idem.delayed (
     relay     int4        NOT NULL,
     partition int4        NOT NULL,
     due_at    timestamptz NOT NULL,
     token     bigint,
     effect    idem.outbox_row NOT NULL,
-    seq       bigint      NOT NULL GENERATED ALWAYS AS ((effect).seq) STORED,
+    seq       bigint      NOT NULL,
     bytes     integer     NOT NULL GENERATED ALWAYS AS (idem.effect_bytes((effect).payload, (effect).headers)) STORED,
-    CONSTRAINT delayed_pkey PRIMARY KEY (relay, partition, due_at, seq)
+    CONSTRAINT delayed_pkey PRIMARY KEY (relay, partition, due_at, seq),
+    CONSTRAINT delayed_seq_is_of_effect CHECK (seq = (effect).seq)
 );
 COMMENT ON TABLE  idem.delayed IS 'Effects that wait for their deliver_after, or that come once more, per relay.';
 COMMENT ON COLUMN idem.delayed.token IS 'The batch that carries it at the moment.';
@@ -146,8 +148,9 @@ CREATE TABLE idem.parked_effect (
     parked_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     error     text        NOT NULL,
     effect    idem.outbox_row NOT NULL,
-    seq       bigint      NOT NULL GENERATED ALWAYS AS ((effect).seq) STORED,
-    CONSTRAINT parked_effect_pkey PRIMARY KEY (relay, seq)
+    seq       bigint      NOT NULL,
+    CONSTRAINT parked_effect_pkey PRIMARY KEY (relay, seq),
+    CONSTRAINT parked_effect_seq_is_of_effect CHECK (seq = (effect).seq)
 );
 CREATE INDEX parked_effect_message_id ON idem.parked_effect (relay, ((effect).message_id));
 COMMENT ON TABLE idem.parked_effect IS 'Effects that a relay has set aside with the reason: see idem_relay_park, and idem.parked without what they carry.';

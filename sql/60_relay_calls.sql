@@ -169,8 +169,8 @@ BEGIN
         p.from_delayed := false;
     ELSE
         IF p.deferring THEN
-            INSERT INTO idem.delayed (relay, partition, due_at, effect)
-            SELECT this.id, settle.partition, e.deliver_after, e
+            INSERT INTO idem.delayed (relay, partition, due_at, effect, seq)
+            SELECT this.id, settle.partition, e.deliver_after, e, e.seq
               FROM idem.effects_between(p.seq_after, p.floor_from, p.ceiling_to, p.snapshot_from, pg_snapshot_xmax(p.snapshot_from), p.snapshot_to,
                                    this.partitions, p.partition, 10000) e
              WHERE e.seq <= p.seq_through

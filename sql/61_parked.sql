@@ -6,15 +6,15 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET p
 AS $$
 BEGIN
     IF p.from_delayed THEN
-        INSERT INTO idem.parked_effect (relay, partition, error, effect)
-        SELECT p.relay, p.partition, park.error, d.effect
+        INSERT INTO idem.parked_effect (relay, partition, error, effect, seq)
+        SELECT p.relay, p.partition, park.error, d.effect, d.seq
           FROM idem.delayed d
          WHERE d.relay = p.relay AND d.partition = p.partition AND d.token = p.pos
            AND (d.effect).message_id = coalesce(park.message_id, (d.effect).message_id) AND d.seq = coalesce(park.seq, d.seq)
         ON CONFLICT DO NOTHING;
     ELSE
-        INSERT INTO idem.parked_effect (relay, partition, error, effect)
-        SELECT p.relay, p.partition, park.error, e
+        INSERT INTO idem.parked_effect (relay, partition, error, effect, seq)
+        SELECT p.relay, p.partition, park.error, e, e.seq
           FROM idem.effects_between(p.seq_after, p.floor_from, p.ceiling_to, p.snapshot_from, pg_snapshot_xmax(p.snapshot_from), p.snapshot_to,
                                    this.partitions, p.partition, 10000) e
          WHERE e.seq <= p.seq_through
@@ -63,8 +63,8 @@ BEGIN
          WHERE k.relay = this.id AND (k.effect).message_id = idem_relay_unpark.message_id
         RETURNING k.*
     )
-    INSERT INTO idem.delayed (relay, partition, due_at, effect)
-    SELECT b.relay, b.partition, clock_timestamp(), b.effect FROM back b;
+    INSERT INTO idem.delayed (relay, partition, due_at, effect, seq)
+    SELECT b.relay, b.partition, clock_timestamp(), b.effect, b.seq FROM back b;
     RETURN FOUND;
 END
 $$;
@@ -97,8 +97,8 @@ DECLARE
     here     timestamptz := clock_timestamp();
     unparked integer;
 BEGIN
-    INSERT INTO idem.delayed (relay, partition, due_at, effect)
-    SELECT k.relay, k.partition, here, k.effect FROM idem.take_parked(idem_relay_unpark_all.relay, error_like, max_effects) k;
+    INSERT INTO idem.delayed (relay, partition, due_at, effect, seq)
+    SELECT k.relay, k.partition, here, k.effect, k.seq FROM idem.take_parked(idem_relay_unpark_all.relay, error_like, max_effects) k;
     GET DIAGNOSTICS unparked = ROW_COUNT;
     RETURN unparked;
 END

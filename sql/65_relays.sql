@@ -72,8 +72,8 @@ BEGIN
         p := idem.progress_of(part.relay, part.partition);
         -- Producers have worked since the restore, and their young ids look delivered: their numbers, which go on where
         -- they stood, tell them apart. What was acknowledged last may come again.
-        INSERT INTO idem.delayed (relay, partition, due_at, effect)
-        SELECT (part.relay).id, part.partition, greatest(o.deliver_after, now()), o
+        INSERT INTO idem.delayed (relay, partition, due_at, effect, seq)
+        SELECT (part.relay).id, part.partition, greatest(o.deliver_after, now()), o, o.seq
           FROM idem.outbox_row o
          WHERE o.partition_hash % (part.relay).partitions = part.partition
            AND NOT (pg_visible_in_snapshot(o.tx, p.snapshot_from) AND o.seq <= p.floor_from)

@@ -70,12 +70,14 @@ async fn over_rabbitmq_every_attempt_has_one_fact_whoever_is_killed() -> Result<
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "runs with: cargo xtask test everything"]
 async fn over_nats_every_attempt_has_one_fact_whoever_is_killed() -> Result<()> {
     everything_takes_effect_once_over(Kind::Nats).await
 }
 
 /// The same without idem in one place: the checker must see what comes of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "runs with: cargo xtask test everything"]
 async fn targets_without_idem_are_caught() -> Result<()> {
     let mut config = LiveConfig::new(Kind::Nats);
     config.field.messages = 1_500;

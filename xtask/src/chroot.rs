@@ -1,18 +1,21 @@
-//! PostgreSQL versions that this Debian does not have: the same command runs again in a chroot of a Debian that has them.
+//! Debian suites that are not this machine's: the same command runs again in a chroot of that suite.
 //!
-//! A chroot is a fresh machine on which nothing but a Rust toolchain is lent; the set-up does the rest in there. The workspace
-//! is at the same path inside, with a `target` of its own: what one C library has linked, another may not run.
+//! A chroot is a new machine that borrows the Rust toolchain; the set-up installs the rest in it.
+//! The workspace is at the same path inside, with a `target` of its own: a program that was linked
+//! with one C library may not run with another.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
+use idem_cluster::workspace_root;
 use nix::unistd::geteuid;
-use xshell::cmd;
+use xshell::{Shell, cmd};
 
-use crate::context::{Context, cargo_home};
+use crate::context::cargo_home;
 use crate::step;
+use crate::suite::{Suite, codename, is_debian_like};
 
 /// Set inside, where the way ends.
 const INSIDE: &str = "IDEM_XTASK_IN_CHROOT";
@@ -39,42 +42,36 @@ mount --bind "$target" "$root$workspace/target"
 exec chroot "$root" "$@"
 "#;
 
-/// The Debian that has this version.
-fn suite(pg: u16) -> Result<&'static str> {
-    match pg {
-        15 => Ok("bookworm"),
-        17 => Ok("trixie"),
-        18 => Ok("sid"),
-        _ => bail!("no Debian has PostgreSQL {pg}: choose 15, 17 or 18"),
-    }
-}
-
 pub fn is_inside() -> bool {
     std::env::var_os(INSIDE).is_some()
 }
 
-/// Whether the version is neither here nor can be installed here.
-pub fn is_needed(context: &Context) -> Result<bool> {
-    let suite = suite(context.pg)?;
-    let codename = release_codename().unwrap_or_default();
-    // What is no Debian is told by the set-up what to do.
-    Ok(!codename.is_empty() && codename != suite && !is_inside() && !context.pg_config().exists())
+/// Whether the suite is another one than this machine's.
+pub fn is_needed(suite: Suite) -> bool {
+    // On a machine without apt the set-up says which machine it needs.
+    !is_inside() && is_debian_like() && Suite::of_this_machine() != Some(suite)
+}
+
+/// Fails unless this user may enter a chroot.
+pub fn ensure_root(suite: Suite) -> Result<()> {
+    ensure!(
+        geteuid().is_root(),
+        "Debian {suite} is not the suite of this machine, and its chroot needs root: run this command as root"
+    );
+    Ok(())
 }
 
 /// Runs this same command inside.
-pub fn run(context: &Context) -> Result<()> {
-    let suite = suite(context.pg)?;
-    ensure!(
-        geteuid().is_root(),
-        "PostgreSQL {} is in Debian {suite}, and a chroot of that needs root: run this command as root",
-        context.pg
-    );
-    let root = bootstrap(context, suite)?;
-    lend_network(context, &root)?;
+pub fn run(suite: Suite) -> Result<()> {
+    ensure_root(suite)?;
+    let sh = &Shell::new()?;
+    let workspace = workspace_root();
+    let parent = workspace.join("target/chroot");
+    let root = bootstrap(sh, &parent, suite)?;
+    lend_network(sh, &root)?;
 
-    let target = context.target().join("chroot").join(format!("{suite}.target"));
+    let target = parent.join(format!("{suite}.target"));
     fs::create_dir_all(&target)?;
-    let sh = &context.sh;
     let toolchain = PathBuf::from(cmd!(sh, "rustc --print sysroot").quiet().read()?);
     ensure!(
         toolchain.join("bin/cargo").is_file() && toolchain != Path::new("/usr"),
@@ -87,17 +84,12 @@ pub fn run(context: &Context) -> Result<()> {
         toolchain.display(),
         cargo_home.display()
     );
-    let workspace = &context.root;
 
-    eprintln!(
-        "PostgreSQL {} is in Debian {suite}: going on in {}",
-        context.pg,
-        root.display()
-    );
+    eprintln!("Debian {suite}: continuing in {}", root.display());
     let enter = cmd!(sh, "unshare --mount --propagation private sh -c {ENTER} enter")
-        .args([&root, &target, workspace, &toolchain, &cargo_home])
+        .args([&root, &target, &workspace, &toolchain, &cargo_home])
         .args([":", "env", "--chdir"])
-        .arg(workspace)
+        .arg(&workspace)
         // What cargo has set for us speaks of this side.
         .args(["--unset=CARGO", "--unset=RUSTC", "--unset=RUSTUP_HOME", "--unset=PGRX_HOME"])
         .args([
@@ -113,13 +105,12 @@ pub fn run(context: &Context) -> Result<()> {
 }
 
 /// Makes the chroot, if it is not there: a Debian with next to nothing in it.
-fn bootstrap(context: &Context, suite: &str) -> Result<PathBuf> {
-    let parent = context.target().join("chroot");
-    let root = parent.join(suite);
+fn bootstrap(sh: &Shell, parent: &Path, suite: Suite) -> Result<PathBuf> {
+    let suite = suite.to_string();
+    let root = parent.join(&suite);
     if root.exists() {
         return Ok(root);
     }
-    let sh = &context.sh;
     if cmd!(sh, "debootstrap --version")
         .quiet()
         .ignore_stdout()
@@ -136,11 +127,11 @@ fn bootstrap(context: &Context, suite: &str) -> Result<PathBuf> {
             advice,
         )?;
     }
-    let mirror = mirror(context)?;
+    let mirror = mirror(sh)?;
     // It gets its name when it is whole.
     let draft = parent.join(format!("{suite}.new"));
     sh.remove_path(&draft)?;
-    sh.create_dir(&parent)?;
+    sh.create_dir(parent)?;
     step::run(
         &format!("debootstrap {suite}"),
         cmd!(sh, "debootstrap --variant=minbase {INCLUDE} {suite} {draft} {mirror}").into(),
@@ -151,8 +142,7 @@ fn bootstrap(context: &Context, suite: &str) -> Result<PathBuf> {
 }
 
 /// What this machine needs to reach its mirror (names, authorities, proxies), the chroot needs as well.
-fn lend_network(context: &Context, root: &Path) -> Result<()> {
-    let sh = &context.sh;
+fn lend_network(sh: &Shell, root: &Path) -> Result<()> {
     for file in ["etc/resolv.conf", "etc/hosts", "etc/ssl/certs/ca-certificates.crt"] {
         let ours = Path::new("/").join(file);
         if ours.exists() {
@@ -171,9 +161,8 @@ fn lend_network(context: &Context, root: &Path) -> Result<()> {
 }
 
 /// Where this machine gets its own Debian from.
-fn mirror(context: &Context) -> Result<String> {
-    let sh = &context.sh;
-    let release = format!("Release: {}", release_codename().unwrap_or_default());
+fn mirror(sh: &Shell) -> Result<String> {
+    let release = format!("Release: {}", codename().unwrap_or_default());
     let format = "$(REPO_URI)";
     let found = cmd!(
         sh,
@@ -185,12 +174,4 @@ fn mirror(context: &Context) -> Result<String> {
     mirror
         .map(str::to_owned)
         .context("apt's sources name no mirror of this Debian: see /etc/apt/sources.list")
-}
-
-fn release_codename() -> Option<String> {
-    let release = fs::read_to_string("/etc/os-release").ok()?;
-    release
-        .lines()
-        .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
-        .map(str::to_owned)
 }

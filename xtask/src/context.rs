@@ -10,23 +10,26 @@ use idem_cluster::{Install, workspace_root};
 use xshell::Shell;
 
 use crate::build::Variant;
+use crate::suite::Suite;
 
-/// The workspace and the major version of PostgreSQL that a command is about.
+/// The workspace, the Debian suite and the suite's major version of PostgreSQL.
 pub struct Context {
     /// Runs programs from the root of the workspace.
     pub sh: Shell,
     pub root: PathBuf,
+    pub suite: Suite,
     pub pg: u16,
 }
 
 impl Context {
-    pub fn new(pg: u16) -> Result<Self> {
+    pub fn new(suite: Suite) -> Result<Self> {
         let sh = Shell::new()?;
         let root = workspace_root();
         sh.change_dir(&root);
         // Also for what cargo does not start: `cargo-pgrx` is called directly.
         sh.set_var("PGRX_HOME", root.join("target/pgrx"));
-        Ok(Self { sh, root, pg })
+        let pg = suite.postgresql(&sh)?;
+        Ok(Self { sh, root, suite, pg })
     }
 
     pub fn target(&self) -> PathBuf {

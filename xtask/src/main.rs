@@ -15,6 +15,7 @@ mod setup;
 mod snapshot;
 mod soak;
 mod step;
+mod suite;
 mod test;
 
 use std::process::ExitCode;
@@ -23,13 +24,15 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::context::Context;
+use crate::suite::Suite;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Everything there is to do with idem", version)]
 struct Arguments {
-    /// The major version of PostgreSQL; what this Debian does not have runs in a chroot of one that does (needs root)
-    #[arg(long, global = true, default_value_t = 15)]
-    pg: u16,
+    /// The Debian suite, which decides the versions of PostgreSQL and of all other packages. A suite that
+    /// is not this machine's runs in a chroot, which needs root [default: this machine's, or bookworm]
+    #[arg(long, global = true)]
+    suite: Option<Suite>,
     #[command(subcommand)]
     command: Command,
 }
@@ -51,7 +54,8 @@ enum Command {
     },
     /// The tests that CI runs
     Test {
-        /// Only tests whose name contains this; `everything` runs all tests in all settings
+        /// Only tests whose name contains this; `everything` adds long stress, ignored tests, PgBouncer and the
+        /// other suites (needs root)
         filter: Option<String>,
     },
     /// Run tests again and again, without retries, and keep a ledger by commit in target/soak
@@ -92,10 +96,11 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Result<()> {
-    let context = Context::new(arguments.pg)?;
-    if chroot::is_needed(&context)? {
-        return chroot::run(&context);
+    let suite = arguments.suite.or_else(Suite::of_this_machine).unwrap_or(Suite::Bookworm);
+    if chroot::is_needed(suite) {
+        return chroot::run(suite);
     }
+    let context = Context::new(suite)?;
     match arguments.command {
         Command::Setup => setup::setup(&context),
         Command::Build => build::build(&context).map(drop),
@@ -114,11 +119,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_follows_demo_is_for_the_demo_but_the_version_is_ours() {
+    fn arguments_after_demo_are_its_own_except_the_suite() {
         for line in [
-            "xtask --pg 17 demo --players 3",
-            "xtask demo --pg 17 --players 3",
-            "xtask demo --pg 17 -- --players 3",
+            "xtask --suite trixie demo --players 3",
+            "xtask demo --suite trixie --players 3",
+            "xtask demo --suite trixie -- --players 3",
         ] {
             let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
             let Command::Demo {
@@ -128,8 +133,19 @@ mod tests {
             else {
                 panic!("{line} is a demo")
             };
-            assert_eq!((arguments.pg, passed_on.join(" ").as_str()), (17, "--players 3"), "{line}");
+            assert_eq!(arguments.suite, Some(Suite::Trixie), "{line}");
+            assert_eq!(passed_on.join(" "), "--players 3", "{line}");
         }
+    }
+
+    #[test]
+    fn unknown_suite_is_an_error_that_names_the_suites() {
+        let error = Arguments::try_parse_from(["xtask", "--suite", "buster", "test"])
+            .err()
+            .unwrap();
+        let message = error.to_string();
+        assert!(message.contains("invalid value 'buster' for '--suite <SUITE>'"), "{message}");
+        assert!(message.contains("possible values: bookworm, trixie, sid"), "{message}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use xshell::cmd;
 
 use crate::build::Variant;
 use crate::context::{Context, cargo_home};
+use crate::suite::is_debian_like;
 use crate::{chroot, step};
 
 /// Has to be the version that the extension's Cargo.toml pins.
@@ -79,11 +80,23 @@ const PACKAGES: [(&str, &str); 18] = [
     ("libfaketime", "gives processes of the tests a clock that is wrong"),
 ];
 
+/// Debian's server compiles plans since 18 only with this package; a test reads what it compiles.
+const JIT: (&str, &str) = ("postgresql-NN-jit", "compiles plans");
+const JIT_IS_APART_SINCE: u16 = 18;
+
 type Package = (String, &'static str);
 
+/// What a machine with this version of PostgreSQL needs.
+fn packages(pg: u16) -> Vec<Package> {
+    let jit = (pg >= JIT_IS_APART_SINCE).then_some(JIT);
+    let all = PACKAGES.into_iter().chain(jit);
+    all.map(|(name, reason)| (name.replace("NN", &pg.to_string()), reason))
+        .collect()
+}
+
 fn install_packages(context: &Context) -> Result<()> {
-    let all = PACKAGES.map(|(name, reason)| (name.replace("NN", &context.pg.to_string()), reason));
-    if !is_debian() {
+    let all = packages(context.pg);
+    if !is_debian_like() {
         bail!(
             "this machine is not a Debian, so nothing was installed. A Debian 12 (or a container of it) is set up by this \
              command; it installs:\n{}\n  cargo-pgrx {CARGO_PGRX}: builds the extension",
@@ -160,15 +173,6 @@ impl Apt {
         let program = words.next().context("a command has a program")?;
         step::run(label, context.sh.cmd(program).args(words).into(), &self.advice)
     }
-}
-
-fn is_debian() -> bool {
-    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let is_like = |line: &str| {
-        let (name, value) = line.split_once('=').unwrap_or_default();
-        matches!(name, "ID" | "ID_LIKE") && value.trim_matches('"').split(' ').any(|id| id == "debian")
-    };
-    release.lines().any(is_like)
 }
 
 fn is_installed(context: &Context, package: &str) -> bool {
@@ -298,6 +302,12 @@ mod tests {
                 "{signal}"
             );
         }
+    }
+
+    #[test]
+    fn jit_is_a_package_of_its_own_since_18() {
+        let has_jit = |pg| packages(pg).iter().any(|(name, _)| *name == format!("postgresql-{pg}-jit"));
+        assert_eq!([15, 17, 18].map(has_jit), [false, false, true]);
     }
 
     #[test]

@@ -110,7 +110,7 @@ fn run(context: &Context, programs: &[Program], directory: &Path, commit: &str, 
             Variant::Shipped
         };
         let status = Command::new(&program.path)
-            .arg(name)
+            .args([name, "--include-ignored"])
             .current_dir(&program.directory)
             .env("IDEM_PG_INSTALL", context.install_root(variant))
             .env("IDEM_PG_VERSION", context.pg.to_string())

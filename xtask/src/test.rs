@@ -1,14 +1,18 @@
-//! The tests, from the quick to the thorough.
+//! The tests: CI's set, and everything.
 //!
-//! `cargo xtask test` is what CI runs. `cargo xtask test everything` adds what repeats the same tests in another setting.
+//! `cargo xtask test` is what CI runs. `cargo xtask test everything` runs the stress tests for longer,
+//! the tests that are ignored in CI's set, the client through PgBouncer, and the other Debian suites.
 
 use std::fs;
+use std::process::Command;
+use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
 
 use crate::build::{self, Variant};
 use crate::context::Context;
-use crate::step;
+use crate::suite::Suite;
+use crate::{chroot, step};
 
 /// What needs no features.
 const PLAIN: [&str; 14] = [
@@ -34,6 +38,10 @@ const CLIENT: [&str; 3] = ["--package", "idem-client", "--all-features"];
 /// With it the tests of the client reach their server through PgBouncer in transaction mode.
 const THROUGH_PGBOUNCER: &str = "IDEM_TEST_PGBOUNCER";
 
+/// The stress tests read their duration from here; without it they run for 15 seconds.
+const STRESS_SECONDS: &str = "IDEM_TEST_STRESS_SECONDS";
+const LONG_STRESS_SECONDS: &str = "120";
+
 /// Deterministic tests of races: they need the build with pause points.
 const RACES: &str = "races";
 
@@ -43,40 +51,134 @@ const LAST: &str = "server";
 /// The filter that stands for all tests in all settings.
 const EVERYTHING: &str = "everything";
 
+/// How much is run.
+#[derive(Clone, Copy, Debug)]
+enum Extent<'f> {
+    /// CI's set, or the tests of it whose name contains the filter.
+    Ci {
+        filter: Option<&'f str>,
+    },
+    Everything,
+}
+
+/// One run of cargo.
+struct Step {
+    name: String,
+    command: Command,
+}
+
 pub fn test(context: &Context, filter: Option<&str>) -> Result<()> {
-    let everything = filter == Some(EVERYTHING);
-    let filter = filter.filter(|_| !everything);
+    let extent = match filter {
+        Some(EVERYTHING) => Extent::Everything,
+        filter => Extent::Ci { filter },
+    };
+    let others = match extent {
+        Extent::Everything => other_suites(context.suite)?,
+        Extent::Ci { .. } => Vec::new(),
+    };
     build::build(context)?;
     build::build_variant(context, Variant::PausePoints)?;
-
-    let mut plain = context.cargo(["test"]);
-    plain.args(PLAIN).args(filter);
-    step::show(plain)?;
-
-    let mut client = context.cargo(["test"]);
-    client.args(CLIENT).args(filter);
-    step::show(client)?;
-    if everything {
-        let mut proxied = context.cargo(["test"]);
-        proxied.args(CLIENT).args(["--tests"]).env(THROUGH_PGBOUNCER, "1");
-        step::show(proxied)?;
+    if let Extent::Ci { .. } = extent {
+        eprintln!(
+            "Only `cargo xtask test {EVERYTHING}` runs: stress tests of {LONG_STRESS_SECONDS} s each, the tests shown as \
+             \"ignored\", the client's tests through PgBouncer, the other Debian suites"
+        );
     }
+    let mut steps = steps(context, extent)?;
+    for suite in others {
+        steps.push(in_suite(context, suite)?);
+    }
+    run(steps)
+}
 
-    let mut others = context.cargo(["test", "--package", "idem-tests", "--lib", "--bins"]);
+/// The suites that everything runs in chroots. A chroot does not nest, so there are none inside.
+fn other_suites(suite: Suite) -> Result<Vec<Suite>> {
+    if chroot::is_inside() {
+        eprintln!("in the chroot of Debian {suite}: the other suites run outside of it only");
+        return Ok(Vec::new());
+    }
+    let others: Vec<_> = Suite::ALL.into_iter().filter(|other| *other != suite).collect();
+    // Before the first test: everything takes hours.
+    others.iter().copied().try_for_each(chroot::ensure_root)?;
+    Ok(others)
+}
+
+/// The runs of cargo, the biggest test binary last.
+fn steps(context: &Context, extent: Extent) -> Result<Vec<Step>> {
+    let mut steps = vec![
+        cargo_test(context, extent, "units", &PLAIN),
+        cargo_test(context, extent, "client", &CLIENT),
+    ];
+    if let Extent::Everything = extent {
+        let mut proxied = cargo_test(context, extent, "client through PgBouncer", &CLIENT);
+        proxied.command.arg("--tests").env(THROUGH_PGBOUNCER, "1");
+        steps.push(proxied);
+    }
+    let mut others = vec!["--lib".to_owned(), "--bins".to_owned()];
     for name in other_binaries(context)? {
-        others.args(["--test", &name]);
+        others.extend(["--test".to_owned(), name]);
     }
-    others.args(filter);
-    step::show(others)?;
-    let mut races = context.cargo(["test", "--package", "idem-tests", "--test", RACES]);
+    steps.push(live(context, extent, "live servers", &others));
+    let mut races = live(context, extent, RACES, &["--test", RACES]);
     races
-        .args(filter)
+        .command
         .env("IDEM_PG_INSTALL", context.install_root(Variant::PausePoints));
-    step::show(races)?;
+    steps.push(races);
+    steps.push(live(context, extent, LAST, &["--test", LAST]));
+    Ok(steps)
+}
 
-    let mut last = context.cargo(["test", "--package", "idem-tests", "--test", LAST]);
-    last.args(filter);
-    step::show(last)
+/// The tests of these packages.
+fn cargo_test(context: &Context, extent: Extent, name: &str, packages: &[&str]) -> Step {
+    let mut command = context.cargo(["test", "--no-fail-fast"]);
+    command.args(packages);
+    if let Extent::Ci { filter } = extent {
+        command.args(filter);
+    }
+    Step {
+        name: name.to_owned(),
+        command,
+    }
+}
+
+/// Tests of the package idem-tests. The stress tests and the ignored tests are in it.
+fn live<A: AsRef<str>>(context: &Context, extent: Extent, name: &str, binaries: &[A]) -> Step {
+    let mut arguments = vec!["--package", "idem-tests"];
+    arguments.extend(binaries.iter().map(AsRef::as_ref));
+    let mut step = cargo_test(context, extent, name, &arguments);
+    if let Extent::Everything = extent {
+        step.command
+            .env(STRESS_SECONDS, LONG_STRESS_SECONDS)
+            .args(["--", "--include-ignored"]);
+    }
+    step
+}
+
+/// CI's set in the chroot of another suite.
+fn in_suite(context: &Context, suite: Suite) -> Result<Step> {
+    let xtask = std::env::current_exe().context("cannot find this program")?;
+    let mut command: Command = context.sh.cmd(xtask).into();
+    command.args(["--suite", &suite.to_string(), "test"]);
+    Ok(Step {
+        name: format!("Debian {suite}"),
+        command,
+    })
+}
+
+/// Runs all steps, also after a failure, and says how long each took.
+fn run(steps: Vec<Step>) -> Result<()> {
+    let mut failures = Vec::new();
+    for Step { name, command } in steps {
+        eprintln!("{name}");
+        let began = Instant::now();
+        let outcome = step::show(command);
+        eprintln!("{name}: {} s", began.elapsed().as_secs());
+        if let Err(error) = outcome {
+            failures.push(format!("{name}: {error:#}"));
+        }
+    }
+    ensure!(failures.is_empty(), "these tests failed:\n{}", failures.join("\n"));
+    Ok(())
 }
 
 /// The test binaries of idem-tests that need nothing special: files, and folders with a `main.rs`, as cargo finds them.
@@ -94,4 +196,61 @@ fn other_binaries(context: &Context) -> Result<Vec<String>> {
     }
     names.sort();
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The arguments and the variables of a step, in one line.
+    fn line(step: &Step) -> String {
+        let variables = step.command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+        let variables = variables.map(|(name, value)| format!("{}={}", name.display(), value.display()));
+        let arguments = step.command.get_args().map(|argument| argument.display().to_string());
+        variables.chain(arguments).collect::<Vec<_>>().join(" ")
+    }
+
+    fn lines(extent: Extent) -> Vec<String> {
+        let context = Context::new(Suite::Bookworm).unwrap();
+        steps(&context, extent).unwrap().iter().map(line).collect()
+    }
+
+    #[test]
+    fn everything_is_the_set_of_ci_and_more() {
+        let ci = lines(Extent::Ci { filter: None });
+        let everything = lines(Extent::Everything);
+        let long = |line: &&String| line.contains("IDEM_TEST_STRESS_SECONDS=120") && line.ends_with("-- --include-ignored");
+        let proxied = |line: &&String| line.contains("IDEM_TEST_PGBOUNCER=1");
+        assert_eq!(ci.len() + 1, everything.len(), "{everything:#?}");
+        assert_eq!(
+            ci.iter().filter(long).count() + ci.iter().filter(proxied).count(),
+            0,
+            "{ci:#?}"
+        );
+        // All binaries of idem-tests: live servers, races, server.
+        assert_eq!(everything.iter().filter(long).count(), 3, "{everything:#?}");
+        assert_eq!(everything.iter().filter(proxied).count(), 1, "{everything:#?}");
+    }
+
+    #[test]
+    fn filter_reaches_every_step_and_the_server_is_last() {
+        let filtered = lines(Extent::Ci { filter: Some("i1_") });
+        assert!(filtered.iter().all(|line| line.ends_with(" i1_")), "{filtered:#?}");
+        assert!(filtered.last().unwrap().ends_with("--test server i1_"), "{filtered:#?}");
+    }
+
+    #[test]
+    fn failed_step_does_not_stop_the_next_and_is_named() {
+        let directory = xshell::Shell::new().unwrap().create_temp_dir().unwrap();
+        let made = directory.path().join("made");
+        let step = |name: &str, program: &str| Step {
+            name: name.to_owned(),
+            command: Command::new(program),
+        };
+        let mut second = step("second", "touch");
+        second.command.arg(&made);
+        let error = run(vec![step("first", "false"), second]).unwrap_err().to_string();
+        assert!(made.exists(), "{error}");
+        assert!(error.starts_with("these tests failed:\nfirst: `false `"), "{error}");
+    }
 }

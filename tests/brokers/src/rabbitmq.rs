@@ -108,8 +108,9 @@ impl Program for RabbitMqServer {
         Ok(command)
     }
 
-    /// The server answers the header of AMQP 0-9-1 with a frame of the type *method*.
-    fn is_ready(&self, _home: &Home) -> bool {
+    /// The server replies to the header of AMQP 0-9-1 with a frame of the type *method*, and it has
+    /// booted: a stop in between hangs.
+    fn is_ready(&self, home: &Home) -> bool {
         let answer = || {
             let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port.number()))?;
             stream.set_read_timeout(Some(Duration::from_secs(5)))?;
@@ -117,8 +118,14 @@ impl Program for RabbitMqServer {
             let mut frame_type = [0];
             stream.read_exact(&mut frame_type).map(|()| frame_type)
         };
-        answer().is_ok_and(|frame_type: [u8; 1]| frame_type == [1])
+        answer().is_ok_and(|frame_type: [u8; 1]| frame_type == [1]) && home.log().is_ok_and(|log| has_booted(&log))
     }
+}
+
+/// Whether the last start in this log is complete.
+fn has_booted(log: &str) -> bool {
+    let last = log.rsplit("Starting RabbitMQ").next();
+    last.is_some_and(|start| start.contains("Server startup complete"))
 }
 
 impl Epmd {

@@ -13,12 +13,12 @@ use super::line::{connect, expect_kill};
 use super::run::Arena;
 
 /// Between two blows, most of which are terminations.
-const BETWEEN_BLOWS: Duration = Duration::from_millis(600);
+const BETWEEN_BLOWS: Duration = Duration::from_millis(300);
 const CRASH_EVERY: u64 = 15;
 const RECOVERY: Duration = Duration::from_secs(60);
 
 /// Between two moves of the destination.
-const BETWEEN_MOVES: Duration = Duration::from_millis(1_500);
+const BETWEEN_MOVES: Duration = Duration::from_millis(1_000);
 
 /// Any session of the clients, the worker's processes among them.
 const VICTIM: &str = "SELECT pid FROM pg_stat_activity \

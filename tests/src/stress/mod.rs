@@ -7,10 +7,12 @@ pub mod broken;
 mod chaos;
 pub mod checker;
 mod client;
+mod duration;
 pub mod lease;
 mod line;
 pub mod outside;
 mod run;
 mod window;
 
-pub use run::{Config, Goal, Outcome, Rotation, run};
+pub use duration::duration;
+pub use run::{Config, Coverage, Goal, Outcome, Rotation, run};

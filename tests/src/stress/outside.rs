@@ -95,10 +95,6 @@ pub struct Verdict {
     pub completed: usize,
     pub calls: usize,
     pub received: usize,
-    /// Turns of the tables of work.
-    pub work_turns: u64,
-    /// Turns and truncations of the slices of bodies.
-    pub body_steps: u64,
     pub dead_letters: i64,
 }
 
@@ -120,13 +116,11 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} leases, {} completed, {} calls, {} received, work turned {} times, bodies {}; {} with two holders, {} tokens out of order, {} zombies, {} asked twice, {} unfinished, {} lost, {} dead",
+            "{} leases, {} completed, {} calls, {} received; {} with two holders, {} tokens out of order, {} zombies, {} asked twice, {} unfinished, {} lost, {} dead",
             self.leases,
             self.completed,
             self.calls,
             self.received,
-            self.work_turns,
-            self.body_steps,
             self.two_holders.len(),
             self.token_order.len(),
             self.zombies.len(),

@@ -1,6 +1,5 @@
 //! A run: clients, chaos, rotation and auditor on one cluster, until the ring has turned often enough.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,9 +17,7 @@ use super::window::Window;
 use super::{broken, chaos, client, outside};
 
 /// How often the business table is looked through while a run goes on.
-const BETWEEN_CHECKS: Duration = Duration::from_secs(2);
-/// Claims that the auditor remembers.
-const AUDITED: usize = 4_000;
+const BETWEEN_CHECKS: Duration = Duration::from_secs(1);
 
 /// A broken variant goes wrong at the turns: the more of them, the sooner it is caught.
 const BROKEN_RETENTION: Duration = Duration::from_millis(300);
@@ -39,10 +36,40 @@ pub enum Rotation {
 /// When a run is over.
 #[derive(Clone, Copy, Debug)]
 pub enum Goal {
-    /// The ring has turned so often and the time is up.
-    Turns { at_least: i64, run_for: Duration },
+    /// The time is up, and the run has met what makes it meaningful. A busy machine takes longer.
+    Covered { run_for: Duration, least: Coverage },
     /// A message was handled twice.
     Double,
+}
+
+/// What a run has met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// Rotations of the ring.
+    pub rotations: i64,
+    /// Sessions that were ended with `pg_terminate_backend`.
+    pub terminated: u64,
+    /// Crashes that the server recovered from.
+    pub crashed: u64,
+    /// Moves of the destination from one ring to another.
+    pub moved: u64,
+    /// Rotations of the pending messages.
+    pub pending_rotations: u64,
+    /// Steps of the rotation of the payloads.
+    pub payload_steps: u64,
+}
+
+impl Coverage {
+    /// Whether every number has reached that of `least`.
+    #[must_use]
+    pub fn reaches(&self, least: &Self) -> bool {
+        self.rotations >= least.rotations
+            && self.terminated >= least.terminated
+            && self.crashed >= least.crashed
+            && self.moved >= least.moved
+            && self.pending_rotations >= least.pending_rotations
+            && self.payload_steps >= least.payload_steps
+    }
 }
 
 /// What a run is like.
@@ -85,18 +112,12 @@ pub struct Outcome {
     pub verdict: Verdict,
     /// What it says of the work outside the transaction.
     pub outside: outside::Verdict,
-    /// How often the ring turned.
-    pub turns: i64,
+    /// What the run has met.
+    pub coverage: Coverage,
     /// Rows of the business table.
     pub handled: usize,
     /// Claims that were answered `false`.
     pub duplicates: usize,
-    /// Sessions that were ended with `pg_terminate_backend`.
-    pub terminated: u64,
-    /// Crashes that the server recovered from.
-    pub crashed: u64,
-    /// Moves of the destination from one ring to another.
-    pub moved: u64,
     /// Sessions that clients lost.
     pub sessions_lost: u64,
     /// How long it took.
@@ -120,7 +141,7 @@ pub(super) struct Arena {
     pub counts: Counts,
     pub turns: outside::Turns,
     open: AtomicBool,
-    committed: Mutex<VecDeque<Handled>>,
+    committed: Mutex<Vec<Handled>>,
 }
 
 impl Arena {
@@ -128,12 +149,25 @@ impl Arena {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Claims whose commit was reported.
+    /// Claims whose commit was reported. Those that are older than the retention may be forgotten.
     pub fn publish(&self, claims: impl Iterator<Item = Handled>) {
         let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
         committed.extend(claims);
-        let surplus = committed.len().saturating_sub(AUDITED);
-        committed.drain(..surplus);
+        let retention = i64::try_from(self.config.retention.as_micros()).unwrap_or(i64::MAX);
+        let newest = committed.iter().map(|claim| claim.before).max().unwrap_or(0);
+        committed.retain(|claim| claim.before + retention > newest);
+    }
+
+    fn coverage(&self, rotations: i64) -> Coverage {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Coverage {
+            rotations,
+            terminated: count(&self.counts.terminated),
+            crashed: count(&self.counts.crashed),
+            moved: count(&self.counts.moved),
+            pending_rotations: count(&self.turns.work),
+            payload_steps: count(&self.turns.bodies),
+        }
     }
 }
 
@@ -192,8 +226,6 @@ pub async fn run(cluster: Arc<Cluster>, config: Config) -> Result<Outcome> {
     if arena.config.outside > 0 {
         outside::drain(&observer).await?;
         of_the_outside = outside::check(&told, &handled(&observer).await?, retention);
-        of_the_outside.work_turns = arena.turns.work.load(Ordering::Relaxed);
-        of_the_outside.body_steps = arena.turns.bodies.load(Ordering::Relaxed);
         of_the_outside.dead_letters = observer
             .query_one("SELECT count(*) FROM idem.dead_letter", &[])
             .await?
@@ -203,12 +235,9 @@ pub async fn run(cluster: Arc<Cluster>, config: Config) -> Result<Outcome> {
     Ok(Outcome {
         verdict: check(&handled, &answers, &looks, retention),
         outside: of_the_outside,
-        turns: turns(&observer).await?,
+        coverage: arena.coverage(turns(&observer).await?),
         handled: handled.len(),
         duplicates: answers.iter().filter(|answer| !answer.claimed).count(),
-        terminated: arena.counts.terminated.load(Ordering::Relaxed),
-        crashed: arena.counts.crashed.load(Ordering::Relaxed),
-        moved: arena.counts.moved.load(Ordering::Relaxed),
         sessions_lost: arena.counts.sessions_lost.load(Ordering::Relaxed),
         took: began.elapsed(),
     })
@@ -252,7 +281,7 @@ async fn rotate(arena: Arc<Arena>) -> Result<()> {
     }
     while arena.is_open() {
         let client = connect(&arena.url).await?;
-        let mut rhythm = tokio::time::interval(Duration::from_millis(50));
+        let mut rhythm = tokio::time::interval(Duration::from_millis(20));
         while arena.is_open() {
             rhythm.tick().await;
             if let Err(error) = client.batch_execute("CALL idem_maintain()").await {
@@ -325,18 +354,20 @@ async fn reach_goal(arena: &Arena, began: Instant) -> Result<()> {
             if let Some(rotations) = u32::try_from(turns).ok().filter(|turns| *turns > 0) {
                 arena.window.follow(began.elapsed() / rotations);
             }
-            Ok(match arena.config.goal {
-                Goal::Turns { at_least, run_for } => (turns >= at_least && began.elapsed() >= run_for, turns),
-                Goal::Double => (!repeated(&handled(&client).await?, retention).0.is_empty(), turns),
-            })
+            let reached = match arena.config.goal {
+                Goal::Covered { run_for, ref least } => began.elapsed() >= run_for && arena.coverage(turns).reaches(least),
+                Goal::Double => !repeated(&handled(&client).await?, retention).0.is_empty(),
+            };
+            Ok((reached, turns))
         };
         match seen.await {
             Ok((true, _)) => return Ok(()),
             Ok((false, turns)) if began.elapsed() > arena.config.deadline => {
                 bail!(
-                    "{:?}: not within {:?}; the ring has turned {turns} times",
+                    "{:?}: not within {:?}; the run has met {:?}",
                     arena.config.goal,
-                    arena.config.deadline
+                    arena.config.deadline,
+                    arena.coverage(turns)
                 )
             }
             Ok((false, _)) => {}
@@ -376,10 +407,10 @@ impl Config {
             clients: 12,
             outside: 0,
             complete_function: "idem_complete".to_owned(),
-            retention: Duration::from_millis(800),
+            retention: Duration::from_millis(400),
             claim_function: "idem_try_claim".to_owned(),
-            work_before_claims: 40,
-            work_between_claims: 20,
+            work_before_claims: 16,
+            work_between_claims: 8,
             conflicts_allowed: false,
             rotation: Rotation::WorkerAndCalls,
             kills: true,
@@ -396,8 +427,8 @@ impl Config {
         Self {
             clients: 5,
             outside: 7,
-            work_before_claims: 10,
-            work_between_claims: 4,
+            work_before_claims: 6,
+            work_between_claims: 2,
             ..Self::healthy(goal)
         }
     }
@@ -409,9 +440,12 @@ impl Config {
             complete_function: broken::UNFENCED_COMPLETE.to_owned(),
             kills: false,
             moves: false,
-            ..Self::outside(Goal::Turns {
-                at_least: 1,
+            ..Self::outside(Goal::Covered {
                 run_for: Duration::from_secs(8),
+                least: Coverage {
+                    rotations: 1,
+                    ..Coverage::default()
+                },
             })
         }
     }

@@ -1,14 +1,15 @@
 //! I11: maintenance holds up no claim, lease or producer, however many messages are pending.
 //!
-//! `IDEM_TEST_BACKLOG` (messages) and `IDEM_TEST_BACKLOG_SECONDS` make it larger than what an ordinary run has.
+//! `IDEM_TEST_BACKLOG` (messages) makes the backlog larger than that of an ordinary run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use idem_cluster::{Cluster, Install};
 use idem_tests::harness::{Database, Session};
+use idem_tests::stress::duration;
 use tokio::task::JoinSet;
 
 const CLIENTS: usize = 8;
@@ -28,18 +29,35 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// What a run did, and the lock waits that name the maintainer.
-struct Seen {
+/// What a run did.
+#[derive(Debug, Default)]
+struct Done {
     operations: u64,
-    /// How often the maintainer copied the live pending messages, and moved payloads.
-    rotations: u64,
-    moves: u64,
     passes: u64,
-    payload_rotations: i64,
-    waits: Vec<String>,
+    /// How often the maintainer copied the live pending messages.
+    rotations: u64,
+    /// How often the maintainer copied payloads.
+    moves: u64,
+    payload_rotations: u64,
 }
 
-async fn run(name: &str, backlog: u64, seconds: u64, broken: Option<&str>) -> Result<Seen> {
+/// A run on a busy machine takes longer than `run_for` to meet what makes it meaningful.
+const MOST: Duration = Duration::from_secs(400);
+
+struct Run<'r> {
+    name: &'r str,
+    /// Pending messages at the start.
+    backlog: u64,
+    /// Changes the database before the clients begin.
+    change: Option<&'r str>,
+    run_for: Duration,
+    /// Whether the run has met what makes it meaningful.
+    is_covered: fn(&Done) -> bool,
+}
+
+/// Returns what the run did, and the lock waits that name the maintainer.
+async fn run(run: Run<'_>) -> Result<(Done, Vec<String>)> {
+    let Run { name, backlog, .. } = run;
     let cluster = Cluster::builder(&Install::from_env()?)
         .name(name)
         .setting("deadlock_timeout", "100ms")
@@ -54,7 +72,7 @@ async fn run(name: &str, backlog: u64, seconds: u64, broken: Option<&str>) -> Re
         let to = backlog.min(from + 9_999);
         filler.query(RECEIVE, &[&i64::try_from(from)?, &i64::try_from(to)?]).await?;
     }
-    if let Some(sql) = broken {
+    if let Some(sql) = run.change {
         filler.run(sql).await?;
     }
 
@@ -67,32 +85,29 @@ async fn run(name: &str, backlog: u64, seconds: u64, broken: Option<&str>) -> Re
         let (session, open, operations) = (db.connect().await?, Arc::clone(&open), Arc::clone(&operations));
         clients.spawn(work(session, number, open, operations));
     }
-    let (mut passes, mut rotations, mut moves) = (0, 0, 0);
+    let mut done = Done::default();
     let began = Instant::now();
-    while began.elapsed() < Duration::from_secs(seconds) {
+    while began.elapsed() < run.run_for || (!(run.is_covered)(&done) && began.elapsed() < MOST) {
         maintainer.run("CALL idem_maintain()").await?;
-        passes += 1;
+        done.passes += 1;
         // More often than their sizes ask for.
         let rotated = maintainer.text("SELECT idem.rotate_pending()").await?;
-        rotations += u64::from(rotated == "t");
+        done.rotations += u64::from(rotated == "t");
         let before = maintainer.text(MOVED).await?;
         maintainer
             .run("SELECT idem.rotate_payloads(65536, '100 milliseconds')")
             .await?;
         let after = maintainer.text(MOVED).await?;
-        moves += u64::from(after != before && after != "NULL");
+        done.moves += u64::from(after != before && after != "NULL");
+        let rotations = maintainer.text("SELECT rotations FROM idem.payload_rotation").await?;
+        done.payload_rotations = rotations.parse()?;
+        done.operations = operations.load(Ordering::Relaxed);
     }
     open.store(false, Ordering::Relaxed);
     clients.join_all().await.into_iter().collect::<Result<()>>()?;
-    let payload_rotations = maintainer.text("SELECT rotations FROM idem.payload_rotation").await?;
-    Ok(Seen {
-        operations: operations.load(Ordering::Relaxed),
-        rotations,
-        moves,
-        passes,
-        payload_rotations: payload_rotations.parse()?,
-        waits: waits_for(&db.cluster().log()?, pid),
-    })
+    let waits = waits_for(&db.cluster().log()?, pid);
+    println!("{name}: {:.0?}, {done:?}", began.elapsed());
+    Ok((done, waits))
 }
 
 /// Claims, leases, receives and completes, until the run is over. Any error ends it, also a deadlock.
@@ -142,28 +157,34 @@ fn waits_for(log: &str, holder: i32) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_no_lock_wait_names_the_maintainer() -> Result<()> {
-    let backlog = number("IDEM_TEST_BACKLOG", 22_000);
-    let seen = run("backlog", backlog, number("IDEM_TEST_BACKLOG_SECONDS", 15), None).await?;
-    println!(
-        "{backlog} messages: {} operations, {} passes, payloads rotated {} times",
-        seen.operations, seen.passes, seen.payload_rotations
-    );
-    assert!(seen.waits.is_empty(), "{:#?}", seen.waits);
-    // Otherwise nothing was shown.
-    ensure!(seen.operations > 500 && seen.passes > 10 && seen.payload_rotations >= 1);
+    let is_covered = |done: &Done| done.operations > 500 && done.passes > 10 && done.payload_rotations >= 1;
+    let (done, waits) = run(Run {
+        name: "backlog",
+        backlog: number("IDEM_TEST_BACKLOG", 22_000),
+        change: None,
+        run_for: duration(),
+        is_covered,
+    })
+    .await?;
+    assert!(waits.is_empty(), "{waits:#?}");
+    assert!(is_covered(&done), "{done:?}");
     Ok(())
 }
 
 /// With few messages the rotation copies them, again and again, and payloads that wait are moved from slice to slice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_rotation_beside_claims_holds_up_none() -> Result<()> {
-    let seen = run("backlog_small", 1_200, 10, Some(ALWAYS_LARGE)).await?;
-    println!(
-        "{} operations, {} passes, {} rotations, {} moves",
-        seen.operations, seen.passes, seen.rotations, seen.moves
-    );
-    assert!(seen.waits.is_empty(), "{:#?}", seen.waits);
-    ensure!(seen.operations > 500 && seen.rotations >= 2 && seen.moves >= 2 && seen.payload_rotations >= 4);
+    let is_covered = |done: &Done| done.operations > 500 && done.rotations >= 2 && done.moves >= 2 && done.payload_rotations >= 4;
+    let (done, waits) = run(Run {
+        name: "backlog_small",
+        backlog: 1_200,
+        change: Some(ALWAYS_LARGE),
+        run_for: duration(),
+        is_covered,
+    })
+    .await?;
+    assert!(waits.is_empty(), "{waits:#?}");
+    assert!(is_covered(&done), "{done:?}");
     Ok(())
 }
 
@@ -176,7 +197,14 @@ async fn i11_checker_catches_a_maintainer_that_holds_a_lock() -> Result<()> {
             PERFORM pg_sleep(0.3);
             RETURN false;
         END $$";
-    let seen = run("backlog_broken", 1_000, 3, Some(broken)).await?;
-    ensure!(!seen.waits.is_empty(), "{} passes", seen.passes);
+    let (done, waits) = run(Run {
+        name: "backlog_broken",
+        backlog: 1_000,
+        change: Some(broken),
+        run_for: Duration::from_secs(3),
+        is_covered: |_| true,
+    })
+    .await?;
+    assert!(!waits.is_empty(), "{done:?}");
     Ok(())
 }

@@ -40,7 +40,7 @@ impl Config {
         Self {
             clients: 8,
             acquire_function: "idem_acquire",
-            run_for: Duration::from_secs(20),
+            run_for: super::duration(),
             until_two_win: false,
             seed: crate::seed::seed(),
         }

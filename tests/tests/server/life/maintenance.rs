@@ -104,6 +104,45 @@ async fn i11_publication_for_all_tables_stops_no_step() -> Result<()> {
     Ok(())
 }
 
+/// Goal: under logical replication of the whole database, PostgreSQL 18 refuses no update or delete of
+/// an effect that was put aside. It refuses them when the primary key holds a generated column.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i4_publication_for_all_tables_stops_no_parked_effect() -> Result<()> {
+    let cluster = cluster("publish_parked")?
+        .setting("idem.databases", "nobody")
+        .setting("wal_level", "logical")
+        .start()?;
+    let session = with_idem(&cluster, "shop").await?;
+    session.run("CREATE PUBLICATION everything FOR ALL TABLES").await?;
+    session
+        .run(r#"SELECT idem_try_record('m1', 'orders', '[{"topic": "t", "payload": 1}]')"#)
+        .await?;
+    let next = "SELECT token, message_id FROM idem_relay_next('default')";
+    let batch = session.text(next).await?;
+    let (token, message) = batch.split_once('|').unwrap_or_default();
+    session
+        .run(&format!(
+            "SELECT idem_relay_park('default', 0, {token}, '{message}', 'no route'); SELECT idem_relay_ack('default', 0, {token})"
+        ))
+        .await?;
+    let unparked = session
+        .text(&format!("SELECT idem_relay_unpark('default', '{message}')"))
+        .await?;
+    assert_eq!(unparked, "t");
+    let again = session.text(next).await?;
+    let (token, delayed) = again.split_once('|').unwrap_or_default();
+    assert_eq!(delayed, message);
+    let token = session
+        .text(&format!("SELECT idem_relay_extend('default', 0, {token})"))
+        .await?;
+    session.run(&format!("SELECT idem_relay_ack('default', 0, {token})")).await?;
+    let left = session
+        .text("SELECT count(*), (SELECT count(*) FROM idem.parked_effect) FROM idem.delayed")
+        .await?;
+    assert_eq!(left, "0|0");
+    Ok(())
+}
+
 /// Goal: a new table without a replica identity is found here, and not by a user who publishes all tables.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_every_table_has_a_replica_identity() -> Result<()> {
@@ -119,6 +158,14 @@ async fn i11_every_table_has_a_replica_identity() -> Result<()> {
         )
         .await?;
     assert_eq!(without, "", "tables without a primary key or REPLICA IDENTITY");
+    let generated = session
+        .text(
+            "SELECT i.indrelid::regclass, a.attname
+               FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+              WHERE i.indisprimary AND a.attgenerated <> '' AND i.indrelid::regclass::text LIKE 'idem.%' ORDER BY 1",
+        )
+        .await?;
+    assert_eq!(generated, "", "primary keys that hold a generated column");
     Ok(())
 }
 
