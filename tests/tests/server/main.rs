@@ -4,7 +4,6 @@
 //! extension come from `cargo xtask build`.
 
 mod api;
-mod backlog;
 mod bad_input;
 mod beside;
 mod docs;

@@ -107,7 +107,7 @@ async fn i11_publication_for_all_tables_stops_no_step() -> Result<()> {
 /// Goal: under logical replication of the whole database, PostgreSQL 18 refuses no update or delete of
 /// an effect that was put aside. It refuses them when the primary key holds a generated column.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i4_publication_for_all_tables_stops_no_parked_effect() -> Result<()> {
+async fn i4_publication_for_all_tables_parks_and_frees_effects() -> Result<()> {
     let cluster = cluster("publish_parked")?
         .setting("idem.databases", "nobody")
         .setting("wal_level", "logical")

@@ -1,6 +1,9 @@
 //! I11: maintenance holds up no claim, lease or producer, however many messages are pending.
 //!
 //! `IDEM_TEST_BACKLOG` (messages) makes the backlog larger than that of an ordinary run.
+//!
+//! The tests measure time: a maintainer that gets no processor keeps its locks for longer. So they are
+//! a binary of their own, and one runs after the other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,9 +13,14 @@ use anyhow::{Context, Result};
 use idem_cluster::{Cluster, Install};
 use idem_tests::harness::{Database, Session};
 use idem_tests::stress::duration;
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 const CLIENTS: usize = 8;
+
+/// Held by the test that runs.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
 /// Random text of less than 2 KB is neither compressed nor moved out of line.
 const RECEIVE: &str = "SELECT count(idem_receive('b' || n, 'backlog', to_jsonb((SELECT string_agg(md5(n || '-' || x), '') FROM generate_series(1, 55) x))))
                          FROM generate_series($1::int8, $2::int8) n";
@@ -58,6 +66,7 @@ struct Run<'r> {
 /// Returns what the run did, and the lock waits that name the maintainer.
 async fn run(run: Run<'_>) -> Result<(Done, Vec<String>)> {
     let Run { name, backlog, .. } = run;
+    let _alone = ALONE.lock().await;
     let cluster = Cluster::builder(&Install::from_env()?)
         .name(name)
         .setting("deadlock_timeout", "100ms")
