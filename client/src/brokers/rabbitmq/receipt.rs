@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::future::BoxFuture;
 use lapin::{
     Acker,
-    options::{BasicAckOptions, BasicNackOptions, BasicRejectOptions},
+    options::{BasicAckOptions, BasicNackOptions},
 };
 use tokio::{runtime::Handle, time::sleep};
 
@@ -39,19 +39,19 @@ impl Receipt for RabbitMqReceipt {
             let _open = session;
             match settlement {
                 Settlement::Acknowledge => expect(acker.ack(BasicAckOptions::default()).await),
-                Settlement::Retry { after } if after.is_zero() => reject(&acker, true).await,
+                Settlement::Retry { after } if after.is_zero() => nack(&acker, true).await,
                 Settlement::Retry { after } => {
                     // When this process ends before, the broker delivers again at once, and so nothing is lost.
                     tokio::spawn(async move {
                         sleep(after.min(LONGEST_HOLD)).await;
-                        if let Err(error) = reject(&acker, true).await {
+                        if let Err(error) = nack(&acker, true).await {
                             tracing::debug!(%error, "a message that was held back comes again by itself");
                         }
                         drop(_open);
                     });
                     Ok(())
                 }
-                Settlement::Reject { .. } => reject(&acker, false).await,
+                Settlement::Reject { .. } => nack(&acker, false).await,
             }
         })
     }
@@ -66,21 +66,15 @@ impl Drop for RabbitMqReceipt {
             runtime.spawn(async move {
                 let _open = session;
                 // The channel may be closed: then it comes again as well.
-                let _ = give_back(&acker).await;
+                let _ = nack(&acker, true).await;
             });
         }
     }
 }
 
-/// The message failed. Since RabbitMQ 4.3 a quorum queue counts `basic.reject` and not `basic.nack`.
-async fn reject(acker: &Acker, requeue: bool) -> Result<(), TransportError> {
-    expect(acker.reject(BasicRejectOptions { requeue }).await)
-}
-
-/// The message was not processed, which is no failure of it.
-async fn give_back(acker: &Acker) -> Result<(), TransportError> {
+async fn nack(acker: &Acker, requeue: bool) -> Result<(), TransportError> {
     let options = BasicNackOptions {
-        requeue: true,
+        requeue,
         ..BasicNackOptions::default()
     };
     expect(acker.nack(options).await)
