@@ -56,6 +56,7 @@ pub fn run(options: &Options) -> Result<bool> {
             Part::G => broker::consume(&install, options)?,
             Part::H => broker::publish(&install, options)?,
             Part::I => durable::run(&install, options)?,
+            Part::J => durable::held::run(&install, options)?,
         };
         for table in tables {
             println!("\n{table}");

@@ -25,10 +25,12 @@ pub enum Part {
     H,
     /// The durable inbox against graphile-worker, pg-boss and pg-transactional-outbox (needs Node.js' npm)
     I,
+    /// The durable inbox with and without an old snapshot in another session
+    J,
 }
 
 impl Part {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::A,
         Self::B,
         Self::C,
@@ -38,6 +40,7 @@ impl Part {
         Self::G,
         Self::H,
         Self::I,
+        Self::J,
     ];
 }
 

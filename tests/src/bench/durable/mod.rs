@@ -4,6 +4,7 @@
 //! drain ends with the count: each job once, and nothing left in the queue.
 
 mod facts;
+pub mod held;
 mod npm;
 mod ours;
 
@@ -182,11 +183,11 @@ impl Bench<'_> {
         self.sent += jobs;
         let before = Cpu::of(self.cluster)?;
         let (enqueueing, left) = match system {
-            System::Idem(way) => (way.enqueue(self.cluster, first, jobs)?, way.left()),
+            System::Idem(way) => (way.enqueue(self.cluster, system.database(), first, jobs)?, way.left()),
             System::Npm(name) => self.npm.enqueue(self.cluster, name, system.database(), first, jobs)?,
         };
         match system {
-            System::Idem(way) => way.drain(self.cluster, jobs)?,
+            System::Idem(way) => way.drain(self.cluster, system.database(), jobs)?,
             System::Npm(name) => self.npm.drain(self.cluster, name, system.database(), jobs)?,
         }
         let cpu_us = before.us_since(self.cluster)? / jobs as f64;

@@ -45,7 +45,7 @@ pub enum Way {
 type Job = (String, Value);
 
 impl Way {
-    /// What the messages are for; also the name of the database.
+    /// What the messages are for; also the name of its database beside the other systems.
     pub fn destination(self) -> &'static str {
         match self {
             Self::Singly => "idem-singly",
@@ -68,10 +68,10 @@ impl Way {
     }
 
     /// Sends these messages; how long that took.
-    pub fn enqueue(self, cluster: &Cluster, first: u64, jobs: u64) -> Result<f64> {
+    pub fn enqueue(self, cluster: &Cluster, database: &str, first: u64, jobs: u64) -> Result<f64> {
         let end = first + jobs;
         let next = AtomicU64::new(first);
-        at_once(self.sessions(cluster, &[("receive", RECEIVE)])?, |session| {
+        at_once(sessions(cluster, database, &[("receive", RECEIVE)])?, |session| {
             let from = next.fetch_add(SENT_TOGETHER as u64, Ordering::Relaxed);
             if from >= end {
                 return Ok(false);
@@ -87,9 +87,9 @@ impl Way {
     }
 
     /// Works on so many jobs.
-    pub fn drain(self, cluster: &Cluster, jobs: u64) -> Result<()> {
+    pub fn drain(self, cluster: &Cluster, database: &str, jobs: u64) -> Result<()> {
         let done = AtomicU64::new(0);
-        at_once(self.sessions(cluster, &WORK)?, |session| {
+        at_once(sessions(cluster, database, &WORK)?, |session| {
             let batch = self.next(session)?;
             match self {
                 Self::Singly => batch.iter().try_for_each(|job| self.work_on_one(session, job))?,
@@ -136,19 +136,19 @@ impl Way {
         session.run("COMMIT")?;
         Ok(())
     }
+}
 
-    /// A session for each worker, with these statements prepared.
-    fn sessions(self, cluster: &Cluster, statements: &[(&str, &str)]) -> Result<Vec<Session>> {
-        (0..WORKERS)
-            .map(|_| {
-                let mut session = Session::connect(cluster, self.destination())?;
-                for (name, sql) in statements {
-                    session.prepare(name, sql)?;
-                }
-                Ok(session)
-            })
-            .collect()
-    }
+/// A session for each worker, with these statements prepared.
+fn sessions(cluster: &Cluster, database: &str, statements: &[(&str, &str)]) -> Result<Vec<Session>> {
+    (0..WORKERS)
+        .map(|_| {
+            let mut session = Session::connect(cluster, database)?;
+            for (name, sql) in statements {
+                session.prepare(name, sql)?;
+            }
+            Ok(session)
+        })
+        .collect()
 }
 
 /// The parameters of the business.
