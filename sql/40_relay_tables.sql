@@ -137,7 +137,7 @@ CREATE TABLE idem.delayed (
     seq       bigint      NOT NULL,
     bytes     integer     NOT NULL GENERATED ALWAYS AS (idem.effect_bytes((effect).payload, (effect).headers)) STORED,
     CONSTRAINT delayed_pkey PRIMARY KEY (relay, partition, due_at, seq),
-    CONSTRAINT delayed_seq_is_of_effect CHECK (seq = (effect).seq)
+    CONSTRAINT delayed_seq_is_of_effect CHECK (seq IS NOT DISTINCT FROM (effect).seq)
 );
 COMMENT ON TABLE  idem.delayed IS 'Effects that wait for their deliver_after, or that come once more, per relay.';
 COMMENT ON COLUMN idem.delayed.token IS 'The batch that carries it at the moment.';
@@ -150,7 +150,7 @@ CREATE TABLE idem.parked_effect (
     effect    idem.outbox_row NOT NULL,
     seq       bigint      NOT NULL,
     CONSTRAINT parked_effect_pkey PRIMARY KEY (relay, seq),
-    CONSTRAINT parked_effect_seq_is_of_effect CHECK (seq = (effect).seq)
+    CONSTRAINT parked_effect_seq_is_of_effect CHECK (seq IS NOT DISTINCT FROM (effect).seq)
 );
 CREATE INDEX parked_effect_message_id ON idem.parked_effect (relay, ((effect).message_id));
 COMMENT ON TABLE idem.parked_effect IS 'Effects that a relay has set aside with the reason: see idem_relay_park, and idem.parked without what they carry.';

@@ -54,7 +54,7 @@ pub fn define() {
     );
     GucRegistry::define_enum_guc(
         c"idem.lone_claims",
-        c"How a claim that is the only work of its transaction is handled: refuse, warn or allow.",
+        c"How a claim whose transaction does nothing else is handled: refuse, warn or allow.",
         c"Such a claim commits before the work is done, and the message is lost when the work fails.",
         &LONE_CLAIMS,
         GucContext::Userset,

@@ -142,6 +142,9 @@ unsafe fn only_claims(plan: *mut pg_sys::Plan, claim_function: pg_sys::Oid) -> b
                 let functions = (*leaf.cast::<pg_sys::FunctionScan>()).functions;
                 note(&mut calls, functions.cast());
             }
+            pg_sys::NodeTag::T_ValuesScan => {
+                note(&mut calls, (*leaf.cast::<pg_sys::ValuesScan>()).values_lists.cast());
+            }
             _ => return false,
         }
         note(&mut calls, (*leaf).targetlist.cast());

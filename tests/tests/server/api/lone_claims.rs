@@ -23,6 +23,7 @@ const LONE: &[&str] = &[
     "SELECT unnest(idem_try_claim_batch('{m,m2}', 'd'))",
     "SELECT * FROM unnest(idem_try_claim_batch('{m,m2}', 'd')) WITH ORDINALITY",
     "SELECT idem_try_claim_uuid_batch('{0192f3a4-0000-7abc-8def-0123456789ab}', 'd')",
+    "SELECT idem_try_claim(id, 'd') FROM (VALUES ('m'), ('m2')) v (id)",
     "SELECT idem_try_claim('m', 'd') LIMIT 1",
     "SELECT unnest(idem_try_claim_batch('{m,m2}', 'd')) LIMIT 1 OFFSET 0",
 ];
