@@ -146,10 +146,16 @@ fn live<A: AsRef<str>>(context: &Context, extent: Extent, name: &str, binaries: 
     let mut arguments = vec!["--package", "idem-tests"];
     arguments.extend(binaries.iter().map(AsRef::as_ref));
     let mut step = cargo_test(context, extent, name, &arguments);
-    if let Extent::Everything = extent {
-        step.command
-            .env(STRESS_SECONDS, LONG_STRESS_SECONDS)
-            .args(["--", "--include-ignored"]);
+    match extent {
+        Extent::Everything => {
+            step.command.env(STRESS_SECONDS, LONG_STRESS_SECONDS);
+            step.command.args(["--", "--include-ignored"]);
+        }
+        // A test that is named runs, also one that CI's set ignores.
+        Extent::Ci { filter: Some(_) } => {
+            step.command.args(["--", "--include-ignored"]);
+        }
+        Extent::Ci { filter: None } => {}
     }
     step
 }
@@ -165,17 +171,18 @@ fn in_suite(context: &Context, suite: Suite) -> Result<Step> {
     })
 }
 
-/// Runs all steps, also after a failure, and says how long each took.
+/// Runs all steps, also after a failure. The output ends with the summary of the last step, so the
+/// duration of a step is printed before the next one.
 fn run(steps: Vec<Step>) -> Result<()> {
     let mut failures = Vec::new();
+    let mut earlier = String::new();
     for Step { name, command } in steps {
-        eprintln!("{name}");
+        eprintln!("{earlier}{name}");
         let began = Instant::now();
-        let outcome = step::show(command);
-        eprintln!("{name}: {} s", began.elapsed().as_secs());
-        if let Err(error) = outcome {
+        if let Err(error) = step::show(command) {
             failures.push(format!("{name}: {error:#}"));
         }
+        earlier = format!("{name}: {} s\n", began.elapsed().as_secs());
     }
     ensure!(failures.is_empty(), "these tests failed:\n{}", failures.join("\n"));
     Ok(())
@@ -235,8 +242,11 @@ mod tests {
     #[test]
     fn filter_reaches_every_step_and_the_server_is_last() {
         let filtered = lines(Extent::Ci { filter: Some("i1_") });
-        assert!(filtered.iter().all(|line| line.ends_with(" i1_")), "{filtered:#?}");
-        assert!(filtered.last().unwrap().ends_with("--test server i1_"), "{filtered:#?}");
+        assert!(filtered.iter().all(|line| line.contains(" i1_")), "{filtered:#?}");
+        assert!(
+            filtered.last().unwrap().ends_with("--test server i1_ -- --include-ignored"),
+            "{filtered:#?}"
+        );
     }
 
     #[test]
