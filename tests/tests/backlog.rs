@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use idem_cluster::{Cluster, Install};
 use idem_tests::harness::{Database, Session};
-use idem_tests::stress::duration;
+use idem_tests::stress::{deadline, duration};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
@@ -48,9 +48,6 @@ struct Done {
     moves: u64,
     payload_rotations: u64,
 }
-
-/// A run on a busy machine takes longer than `run_for` to meet what makes it meaningful.
-const MOST: Duration = Duration::from_secs(400);
 
 struct Run<'r> {
     name: &'r str,
@@ -96,7 +93,7 @@ async fn run(run: Run<'_>) -> Result<(Done, Vec<String>)> {
     }
     let mut done = Done::default();
     let began = Instant::now();
-    while began.elapsed() < run.run_for || (!(run.is_covered)(&done) && began.elapsed() < MOST) {
+    while began.elapsed() < run.run_for || (!(run.is_covered)(&done) && began.elapsed() < deadline()) {
         maintainer.run("CALL idem_maintain()").await?;
         done.passes += 1;
         // More often than their sizes ask for.

@@ -51,10 +51,10 @@ pub async fn strike(arena: Arc<Arena>) -> Result<()> {
 }
 
 async fn terminate(arena: &Arena, client: &tokio_postgres::Client) -> Result<()> {
-    client
+    let terminated = client
         .execute(&format!("SELECT pg_terminate_backend(pid) FROM ({VICTIM}) v"), &[])
         .await?;
-    arena.counts.terminated.fetch_add(1, Ordering::Relaxed);
+    arena.counts.terminated.fetch_add(terminated, Ordering::Relaxed);
     Ok(())
 }
 
@@ -78,18 +78,19 @@ async fn crash(arena: &Arc<Arena>, client: &tokio_postgres::Client) -> Result<()
 /// Moves the destination to and fro between the rings `standard` and `long`, until the arena closes.
 pub async fn move_destination(arena: Arc<Arena>) -> Result<()> {
     let retention = arena.config.retention;
-    let mut asked = [retention, retention.mul_f64(1.2)].into_iter().cycle();
+    let mut keep = [retention, retention.mul_f64(1.2)];
     while arena.is_open() {
         let client = connect(&arena.url).await?;
         while arena.is_open() {
             tokio::time::sleep(BETWEEN_MOVES).await;
-            let keep = asked.next().unwrap_or(retention).as_millis();
+            let next = keep[0].as_millis();
             let moved = client
-                .batch_execute(&format!("SELECT idem_configure('stress', '{keep} milliseconds')"))
+                .batch_execute(&format!("SELECT idem_configure('stress', '{next} milliseconds')"))
                 .await;
             match moved {
                 Ok(()) => {
                     arena.counts.moved.fetch_add(1, Ordering::Relaxed);
+                    keep.reverse();
                 }
                 // It does not wait for running claims for long; next time.
                 Err(error) if error.code().is_some_and(|code| code.code() == "55P03") => {}

@@ -14,5 +14,5 @@ pub mod outside;
 mod run;
 mod window;
 
-pub use duration::duration;
+pub use duration::{deadline, duration};
 pub use run::{Config, Coverage, Goal, Outcome, Rotation, run};

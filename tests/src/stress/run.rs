@@ -416,7 +416,7 @@ impl Config {
             kills: true,
             moves: true,
             goal,
-            deadline: Duration::from_secs(400),
+            deadline: super::deadline(),
             seed: crate::seed::seed(),
         }
     }

@@ -3,7 +3,7 @@
 //! The same checker has to catch a lease that looks at the inbox before it writes only.
 
 use anyhow::Result;
-use idem_tests::stress::lease::{Config, run};
+use idem_tests::stress::lease::{Config, LEAST_TERMINATED, LEAST_TURNS, run};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_a_lease_and_a_claim_never_both_win_while_work_turns() -> Result<()> {
@@ -15,7 +15,10 @@ async fn i1_a_lease_and_a_claim_never_both_win_while_work_turns() -> Result<()> 
     let verdict = &outcome.verdict;
     assert!(verdict.claimed > 100 && verdict.completed > 100, "{outcome:?}");
     assert!(verdict.taken_over > 50 && verdict.received > 20, "{outcome:?}");
-    assert!(outcome.turns >= 20 && outcome.terminated >= 10, "{outcome:?}");
+    assert!(
+        outcome.turns >= LEAST_TURNS && outcome.terminated >= LEAST_TERMINATED,
+        "{outcome:?}"
+    );
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use idem_cluster::{Cluster, Install};
 use tokio::task::JoinSet;
 use tokio_postgres::Client;
@@ -68,6 +68,10 @@ pub struct Outcome {
     pub terminated: u64,
 }
 
+/// A run goes on until the tables have rotated and sessions were ended so often.
+pub const LEAST_TURNS: u64 = 20;
+pub const LEAST_TERMINATED: u64 = 10;
+
 /// What everybody in a run shares.
 struct Arena {
     config: Config,
@@ -82,6 +86,11 @@ struct Arena {
 impl Arena {
     fn is_open(&self) -> bool {
         self.open.load(Ordering::Relaxed)
+    }
+
+    /// Whether the tables have rotated and sessions were ended often enough for a meaningful run.
+    fn is_covered(&self) -> bool {
+        self.turns.load(Ordering::Relaxed) >= LEAST_TURNS && self.terminated.load(Ordering::Relaxed) >= LEAST_TERMINATED
     }
 }
 
@@ -171,10 +180,13 @@ async fn reach_goal(arena: &Arena, observer: &Client) -> Result<()> {
         if arena.config.until_two_win && checker::two_have_won(observer).await? > 0 {
             return Ok(());
         }
-        if began.elapsed() >= arena.config.run_for {
-            if arena.config.until_two_win {
-                bail!("the broken variant was not caught within {:?}", arena.config.run_for);
-            }
+        if arena.config.until_two_win {
+            ensure!(
+                began.elapsed() < arena.config.run_for,
+                "the broken variant was not caught within {:?}",
+                arena.config.run_for
+            );
+        } else if began.elapsed() >= arena.config.run_for && arena.is_covered() || began.elapsed() >= super::deadline() {
             return Ok(());
         }
     }
