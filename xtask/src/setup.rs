@@ -268,8 +268,9 @@ mod tests {
     /// How [`QUIETLY`] ends over this script, and whether its two files were there meanwhile and are there afterwards.
     fn quietly(root: &Path, script: &str) -> (Option<i32>, bool, bool) {
         let look = "test -s \"$0/etc/postgresql-common/createcluster.d/idem-setup.conf\" && test -s \"$0/usr/sbin/policy-rc.d\" && : >\"$0/seen\";";
-        let status = Command::new("sh")
-            .args(["-c", QUIETLY, "sh"])
+        // A shell cannot trap a signal that its parent ignores, as `nohup` does with SIGHUP.
+        let status = Command::new("env")
+            .args(["--default-signal=HUP,INT,TERM", "sh", "-c", QUIETLY, "sh"])
             .arg(root)
             .args(["sh", "-c", &format!("{look} {script}")])
             .arg(root)
