@@ -42,9 +42,10 @@ BEGIN
                                       reasons[array_position(refused, effect.seq)]);
                 ELSIF effect.topic = ANY (topics) THEN
                     receiving := true;
-                    PERFORM @extschema@.idem_receive_bytes(effect.message_id, effect.topic, effect.payload,
-                                                     idem.with_trace(effect.headers, effect.traceparent), effect.key, NULL::timestamptz,
-                                                     effect.type, effect.content_type);
+                    PERFORM @extschema@.idem_receive_bytes(
+                        effect.message_id, effect.topic, effect.payload,
+                        idem.with_trace(effect.headers, effect.traceparent), effect.key,
+                        NULL::timestamptz, effect.type, effect.content_type);
                     receiving := false;
                 END IF;
             END LOOP;

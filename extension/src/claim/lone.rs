@@ -186,23 +186,30 @@ unsafe fn note(calls: &mut Calls, node: *mut pg_sys::Node) {
     unsafe { pg_guard_ffi_boundary(|| walk(node, context)) };
 }
 
+/// Visits an expression and its parts; true ends the walk.
+///
+/// # Safety
+/// PostgreSQL or `note` calls it, with a node of a planned expression or null, and a `Calls`.
 #[pg_guard]
 unsafe extern "C-unwind" fn walk(node: *mut pg_sys::Node, context: *mut c_void) -> bool {
     if node.is_null() {
         return false;
     }
-    // SAFETY: PostgreSQL calls this with nodes of the expression and the context of `note`.
+    // SAFETY: as the caller's; both functions only read the node and pass the context on.
     unsafe {
         pg_sys::check_functions_in_node(node, Some(note_function), context)
             || pg_sys::expression_tree_walker(node, Some(walk), context)
     }
 }
 
-/// True ends the walk.
+/// Notes one function that a node calls; true ends the walk.
+///
+/// # Safety
+/// The context is a `Calls` that nothing else uses meanwhile.
 #[pg_guard]
 unsafe extern "C-unwind" fn note_function(function: pg_sys::Oid, context: *mut c_void) -> bool {
     const VOLATILE: c_char = b'v' as c_char;
-    // SAFETY: the context is a Calls; look-ups in the catalog by OID.
+    // SAFETY: as the caller's; look-ups in the catalog by OID.
     unsafe {
         let calls = &mut *context.cast::<Calls>();
         if function == calls.claim_function {
