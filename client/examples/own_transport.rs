@@ -34,7 +34,7 @@ impl Receipt for Ticket {
     fn settle(self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>> {
         let told = match settlement {
             Settlement::Acknowledge => Ok(()),
-            Settlement::Retry { .. } => self.1.send(self.0),
+            Settlement::Retry { .. } | Settlement::Release { .. } => self.1.send(self.0),
             Settlement::Reject { reason } => {
                 eprintln!("refused: {reason}");
                 Ok(())

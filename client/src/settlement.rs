@@ -8,8 +8,14 @@ use std::time::Duration;
 pub enum Settlement {
     /// It has taken effect, now or before: the broker forgets it.
     Acknowledge,
-    /// It has not taken effect, or nobody knows: it shall come again.
+    /// The message failed. It shall come again, and a broker that counts failures counts this one.
     Retry {
+        /// Not before this time, where the broker can wait.
+        after: Duration,
+    },
+    /// The message was not tried, or what failed was not the message. It shall come again, and a broker that can tell the
+    /// difference does not count this as a failure.
+    Release {
         /// Not before this time, where the broker can wait.
         after: Duration,
     },
@@ -21,8 +27,11 @@ pub enum Settlement {
 }
 
 impl Settlement {
-    /// Come again, at once.
+    /// The message failed. It comes again at once.
     pub const RETRY: Self = Self::Retry { after: Duration::ZERO };
+
+    /// The message did not fail. It comes again at once.
+    pub const RELEASE: Self = Self::Release { after: Duration::ZERO };
 
     /// Refuse it for this reason.
     pub fn reject(reason: impl Into<String>) -> Self {

@@ -21,4 +21,3 @@ pub use builder::{Batches, Consumer};
 pub use shutdown::terminated;
 pub use source::{Delivery, Receipt, Source, TransportError};
 pub use summary::Summary;
-pub(crate) use verdict::is_unfit;

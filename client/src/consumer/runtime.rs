@@ -220,7 +220,7 @@ impl<S: Source> Runtime<S> {
                     join_all(
                         group
                             .into_iter()
-                            .map(|held| self.settle(held, Settlement::RETRY, Outcome::GivenBack)),
+                            .map(|held| self.settle(held, Settlement::RELEASE, Outcome::GivenBack)),
                     )
                     .await;
                 }
@@ -279,7 +279,7 @@ impl<S: Source> Runtime<S> {
         match self.failures.count(&mut held) {
             Some(after) => {
                 tracing::warn!(%error, ?after, message_id = held.message.message_id(), "a message failed, and is tried again");
-                self.again(held, after, Outcome::Retried).await;
+                self.again(held, Settlement::Retry { after }, after, Outcome::Retried).await;
             }
             None => self.reject(held, format!("failed too often: {error}")).await,
         }
@@ -319,7 +319,7 @@ impl<S: Source> Runtime<S> {
         if held.sequence.is_none() {
             self.failures.excuse(&held.message);
         }
-        self.again(held, after, outcome).await;
+        self.again(held, Settlement::Release { after }, after, outcome).await;
     }
 
     async fn reject(&self, held: Held, reason: String) {
@@ -334,9 +334,9 @@ impl<S: Source> Runtime<S> {
     }
 
     /// Lets it come again: from its broker or, where that would reorder, in place.
-    async fn again(&self, held: Held, after: Duration, outcome: Outcome) {
+    async fn again(&self, held: Held, settlement: Settlement, after: Duration, outcome: Outcome) {
         if held.sequence.is_none() {
-            return self.settle(held, Settlement::Retry { after }, outcome).await;
+            return self.settle(held, settlement, outcome).await;
         }
         if outcome == Outcome::Retried {
             self.counters.count(outcome);
@@ -387,7 +387,7 @@ impl<S: Source> Runtime<S> {
     async fn give_back_the_rest(&self) {
         // One after the other: the broker may deliver them again in this order.
         for held in self.queue.drain() {
-            self.settle(held, Settlement::RETRY, Outcome::GivenBack).await;
+            self.settle(held, Settlement::RELEASE, Outcome::GivenBack).await;
         }
     }
 

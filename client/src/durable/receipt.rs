@@ -29,7 +29,7 @@ impl Ticket {
             (Some(Some(after)), _) => Settlement::Retry { after },
             (Some(None), Some(error)) => Settlement::reject(error),
             // Whoever has it now says what becomes of it.
-            _ => Settlement::RETRY,
+            _ => Settlement::RELEASE,
         })
     }
 }
@@ -52,8 +52,11 @@ impl Receipt for Ticket {
             match settlement {
                 Settlement::Acknowledge => self.complete().await?,
                 Settlement::Reject { reason } => drop(self.release(Some(&reason), true).await?),
-                Settlement::Retry { after } if after.is_zero() => drop(self.release(None, false).await?),
-                Settlement::Retry { after } => {
+                // A failure is what `failed` is told.
+                Settlement::Retry { after } | Settlement::Release { after } if after.is_zero() => {
+                    drop(self.release(None, false).await?)
+                }
+                Settlement::Retry { after } | Settlement::Release { after } => {
                     // It has not failed, so it does not rest by the policy: it is held here for that time.
                     let shelf = Arc::clone(&self.shelf);
                     shelf.later.clone().spawn(async move {

@@ -7,10 +7,11 @@ use deadpool_postgres::Pool;
 use super::{
     Idem,
     engine::{self, Work},
+    environment::is_unfit,
     front::Ready,
     leased::Leases,
 };
-use crate::{Error, ErrorKind, Handled, Message, Processed, Style, Tx, consumer::is_unfit, lease::Lease};
+use crate::{Error, ErrorKind, Handled, Message, Processed, Style, Tx, lease::Lease};
 
 /// Whether this delivery is counted: its broker has delivered it before, or does not say.
 pub(super) fn counts(ready: &Ready) -> bool {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::environment::is_environmental;
 use crate::{Error, ErrorKind, RecordedEffect, Settlement};
 
 /// What [`Idem::process`](crate::Idem::process) made of a message.
@@ -58,9 +59,9 @@ impl Processed {
             Self::New { .. } | Self::Unprotected { .. } | Self::Duplicate { .. } => Settlement::Acknowledge,
             // The database keeps it, with its payload.
             Self::Buried { .. } | Self::Dead => Settlement::Acknowledge,
-            Self::Leased { retry_after } => Settlement::Retry { after: *retry_after },
+            Self::Leased { retry_after } => Settlement::Release { after: *retry_after },
             Self::Stopped { settlement } => settlement.clone(),
-            Self::InProgress => Settlement::Retry {
+            Self::InProgress => Settlement::Release {
                 after: Duration::from_millis(100),
             },
             Self::Mismatch => Settlement::reject("another message was handled under this id"),
@@ -72,11 +73,16 @@ impl Processed {
 impl Error {
     /// What to tell the broker about the message that this came of.
     ///
-    /// Never [`Settlement::Acknowledge`]. What the same message would meet again is refused, all else comes again.
+    /// Never [`Settlement::Acknowledge`]. What the same message would meet again is refused, all else comes again: as a
+    /// failure of the message, or released when the database or the set-up failed, or when the database counts the failure.
     pub fn settlement(&self) -> Settlement {
-        match self.kind() {
-            _ if let Self::Attempt { retry_after, .. } = self => Settlement::Retry { after: *retry_after },
-            ErrorKind::Invalid | ErrorKind::MissingId | ErrorKind::Terminal => Settlement::reject(self.to_string()),
+        match (self, self.kind()) {
+            // The database has counted it.
+            (Self::Attempt { retry_after, .. }, _) => Settlement::Release { after: *retry_after },
+            // Another has the lease.
+            (Self::LeaseLost, _) => Settlement::RELEASE,
+            (_, ErrorKind::Invalid | ErrorKind::MissingId | ErrorKind::Terminal) => Settlement::reject(self.to_string()),
+            _ if is_environmental(self) => Settlement::RELEASE,
             _ => Settlement::RETRY,
         }
     }

@@ -7,7 +7,7 @@ use futures_util::{FutureExt, future::BoxFuture};
 use serde_json::Value;
 
 use super::{OutgoingMessage, PublishError, Publisher};
-use crate::{Error, ErrorKind, Handler, Idem, Message, Processed, Settlement, consumer::is_unfit};
+use crate::{Error, ErrorKind, Handler, Idem, Message, Processed, Settlement, process::is_unfit};
 
 /// Hands effects over to handlers in this process: their topic is the destination. It is a [`Publisher`].
 ///
@@ -69,7 +69,7 @@ impl Publisher for Local {
         };
         match settlement {
             Settlement::Acknowledge => Ok(()),
-            Settlement::Retry { .. } => Err(PublishError::Rejected(error)),
+            Settlement::Retry { .. } | Settlement::Release { .. } => Err(PublishError::Rejected(error)),
             Settlement::Reject { reason } => Err(PublishError::Permanent(reason.into())),
         }
     }

@@ -10,6 +10,7 @@ pub(crate) fn settled(destination: Option<&Destination>, settlement: &Settlement
     let settlement = match settlement {
         Settlement::Acknowledge => "acknowledge",
         Settlement::Retry { .. } => "retry",
+        Settlement::Release { .. } => "release",
         Settlement::Reject { .. } => "reject",
     };
     let destination = destination.map(Destination::to_string).unwrap_or_default();

@@ -84,6 +84,26 @@ async fn a_retried_message_comes_again_and_is_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_released_message_comes_again_and_rabbitmq_4_3_does_not_count_it() {
+    let url = shared();
+    let counts = if RabbitMq::version().unwrap() >= (4, 3) {
+        [1, 1, 1]
+    } else {
+        [1, 2, 3]
+    };
+    declare(&url, "released", &[("x-queue-type", "quorum")]).await;
+    publisher(&url).publish(&plain("released", "again")).await.unwrap();
+    let mut source = source(&url, "released");
+    for deliveries in counts {
+        let delivery = next(&mut source).await;
+        assert_eq!(delivery.message().deliveries(), Some(deliveries));
+        delivery.settle(Settlement::RELEASE).await.unwrap();
+    }
+    next(&mut source).await.settle(Settlement::Acknowledge).await.unwrap();
+    assert_silent(&mut source).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_delayed_retry_is_held_back_and_others_go_on() {
     let url = shared();
     declare(&url, "delayed", &[]).await;

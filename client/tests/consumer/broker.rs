@@ -29,6 +29,8 @@ struct State {
     is_closed: bool,
     /// So many deliveries of a message are counted.
     counts: u32,
+    /// Only failures are counted.
+    counts_failures: bool,
     failures: VecDeque<Failure>,
     /// So many settlements fail.
     deaf: u32,
@@ -48,8 +50,10 @@ struct Copy {
 pub struct Told {
     /// The ids of acknowledged messages, in order.
     pub acknowledged: Vec<String>,
-    /// The ids of messages given back, and when they shall come again.
+    /// The ids of messages that failed, and when they shall come again.
     pub retried: Vec<(String, Duration)>,
+    /// The ids of messages that were released, and when they shall come again.
+    pub released: Vec<(String, Duration)>,
     /// The ids of refused messages, and why.
     pub rejected: Vec<(String, String)>,
     /// The ids of messages whose receipts were dropped.
@@ -77,6 +81,12 @@ impl Broker {
     pub fn counting(self) -> Self {
         self.state().counts = u32::MAX;
         self
+    }
+
+    /// Counts the failures of a message and not its releases, as a quorum queue of RabbitMQ 4.3.
+    pub fn counting_failures(self) -> Self {
+        self.state().counts_failures = true;
+        self.counting()
     }
 
     /// Tells with the first delivery that it is the first one, and nothing with later ones, as a classic queue of RabbitMQ.
@@ -180,7 +190,7 @@ impl Broker {
 
     fn settle(&self, tag: u64, settlement: Option<Settlement>) {
         let mut state = self.state();
-        let Some(copy) = state.unsettled.remove(&tag) else {
+        let Some(mut copy) = state.unsettled.remove(&tag) else {
             return;
         };
         let id = id(&copy.message);
@@ -188,6 +198,11 @@ impl Broker {
             Some(Settlement::Acknowledge) => state.told.acknowledged.push(id),
             Some(Settlement::Retry { after }) => {
                 state.told.retried.push((id, after));
+                state.delayed.push((Instant::now() + after, copy));
+            }
+            Some(Settlement::Release { after }) => {
+                state.told.released.push((id, after));
+                copy.deliveries -= u32::from(state.counts_failures);
                 state.delayed.push((Instant::now() + after, copy));
             }
             Some(Settlement::Reject { reason }) => state.told.rejected.push((id, reason)),

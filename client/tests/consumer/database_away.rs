@@ -152,7 +152,7 @@ async fn a_shutdown_does_not_wait_for_a_database_that_is_away() {
     tokio::task::block_in_place(|| mortal.cluster.kill()).unwrap();
     let broker = Broker::with(messages());
     let noticed = async {
-        let is_noticed = async || !broker.told().retried.is_empty() && broker.unsettled() == 0;
+        let is_noticed = async || !broker.told().released.is_empty() && broker.unsettled() == 0;
         until("all is given back", is_noticed).await;
     };
     let consumer = Consumer::new(mortal.pool.clone(), broker.clone())

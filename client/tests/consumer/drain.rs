@@ -113,7 +113,7 @@ async fn a_shutdown_gives_back_what_waits_for_another_of_its_key_in_its_order() 
     barrier.go.add_permits(1);
     let summary = in_time(running).await.unwrap().unwrap();
 
-    let given_back: Vec<String> = broker.told().retried.into_iter().map(|(id, _)| id).collect();
+    let given_back: Vec<String> = broker.told().released.into_iter().map(|(id, _)| id).collect();
     assert_eq!((summary.handled, summary.given_back), (1, 3));
     assert_eq!(given_back, ["m-1", "m-2", "m-3"]);
     assert_eq!((broker.unsettled(), ground.done().await), (0, vec!["m-0".to_owned()]));
@@ -134,7 +134,7 @@ async fn what_does_not_end_within_its_grace_is_rolled_back_and_given_back() {
     let summary = in_time(running).await.unwrap().unwrap();
 
     assert_eq!((summary.handled, summary.given_back), (0, 4));
-    assert_eq!(broker.told().retried.len(), 4);
+    assert_eq!(broker.told().released.len(), 4);
     assert_eq!((broker.unsettled(), broker.waiting()), (0, MESSAGES));
     the_rest_is_handled_once(&ground, broker).await;
 }

@@ -185,38 +185,46 @@ async fn a_database_that_is_not_set_up_sends_nothing_to_the_dead_letters() {
         .back_off(SHORT, LONG)
         .max_deliveries(2);
     let running = tokio::spawn(consumer.run(pending()));
-    until("it was given back three times", async || broker.told().retried.len() >= 3).await;
+    until("it was given back three times", async || broker.told().released.len() >= 3).await;
     client.batch_execute("CREATE EXTENSION idem").await.unwrap();
     let summary = in_time(running).await.unwrap().unwrap();
     assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 0, 0));
     assert_eq!(ground.done().await.len(), 1);
 }
 
-#[tokio::test]
-async fn deliveries_that_were_no_failures_are_not_counted_as_such() {
+/// The first three deliveries are released, because idem is not installed. Then the handler fails each time; the message is
+/// allowed to fail three times.
+async fn releases_are_no_failures(broker: Broker) {
     let ground = Ground::new().await;
     let client = ground.pool.get().await.unwrap();
     client.batch_execute("DROP EXTENSION idem").await.unwrap();
-    let broker = Broker::with([message("m", "")]).counting().closed();
     let attempts = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&attempts);
-    let handler = move |tx: Tx, message: Message| {
-        let is_first = counted.fetch_add(1, Ordering::Relaxed) == 0;
-        async move {
-            note(&tx, &message).await?;
-            if is_first { Err("not this time".into()) } else { Ok(vec![]) }
-        }
+    let handler = move |_: Tx, _: Message| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        async { Err("not this time".into()) }
     };
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .handle("excused", handler)
         .back_off(SHORT, LONG)
-        .max_deliveries(2);
+        .max_deliveries(3);
     let running = tokio::spawn(consumer.run(pending()));
-    until("it was given back three times", async || broker.told().retried.len() >= 3).await;
+    until("it was released three times", async || broker.told().released.len() >= 3).await;
     client.batch_execute("CREATE EXTENSION idem").await.unwrap();
     let summary = in_time(running).await.unwrap().unwrap();
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 1, 0));
-    assert_eq!(ground.done().await.len(), 1);
+    assert_eq!((summary.handled, summary.retried, summary.rejected), (0, 2, 1));
+    assert_eq!(attempts.load(Ordering::Relaxed), 3);
+    assert_eq!(broker.told().retried.len(), 2);
+}
+
+#[tokio::test]
+async fn i4_releases_are_no_failures_where_the_broker_counts_them() {
+    releases_are_no_failures(Broker::with([message("m", "")]).counting().closed()).await;
+}
+
+#[tokio::test]
+async fn i4_releases_are_no_failures_where_the_broker_counts_failures_only() {
+    releases_are_no_failures(Broker::with([message("m", "")]).counting_failures().closed()).await;
 }
 
 #[tokio::test]
@@ -244,7 +252,7 @@ async fn a_server_that_takes_no_writes_sends_nothing_to_the_dead_letters() {
         .back_off(SHORT, LONG)
         .max_deliveries(2);
     let running = tokio::spawn(consumer.run(pending()));
-    until("it was given back three times", async || broker.told().retried.len() >= 3).await;
+    until("it was given back three times", async || broker.told().released.len() >= 3).await;
     read_only("off");
     // As with a server that was replaced by another one, the sessions that are there stay as they are: the consumer has to leave
     // them. Those of a proxy it cannot.

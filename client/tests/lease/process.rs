@@ -71,7 +71,7 @@ async fn of_two_who_get_one_message_one_works_and_the_other_comes_again() {
                     Ok(Processed::Leased { retry_after }) => {
                         assert!(!retry_after.is_zero());
                         let settlement = Processed::Leased { retry_after }.settlement();
-                        assert_eq!(settlement, Settlement::Retry { after: retry_after });
+                        assert_eq!(settlement, Settlement::Release { after: retry_after });
                     }
                     Ok(Processed::InProgress) => assert!(transactional),
                     other => panic!("{other:?}"),
@@ -101,7 +101,7 @@ async fn a_message_that_fails_too_often_is_buried_with_what_it_carries() {
         let Error::Attempt { retry_after, .. } = &error else {
             panic!("{error:?}")
         };
-        assert_eq!(error.settlement(), Settlement::Retry { after: *retry_after });
+        assert_eq!(error.settlement(), Settlement::Release { after: *retry_after });
         assert_eq!(error.kind(), ErrorKind::Handler);
     }
     let buried = idem.process_leased(&ground.pool, &message, failing).await.unwrap();
@@ -228,7 +228,7 @@ async fn a_completion_in_doubt_is_not_acknowledged() {
             .unwrap_err();
         assert_eq!(
             (error.kind(), error.settlement()),
-            (ErrorKind::AmbiguousCommit, Settlement::RETRY)
+            (ErrorKind::AmbiguousCommit, Settlement::RELEASE)
         );
         // The next delivery finds out, when the lease has ended.
         ground.expire(&message).await;

@@ -111,7 +111,10 @@ async fn a_handler_whose_lease_is_lost_is_dropped_and_what_it_spawned_is_told() 
     let (processed, other) = in_time(async { tokio::join!(processed, taken) }).await;
     let error = processed.unwrap_err();
     assert!(matches!(error, Error::LeaseLost), "{error:?}");
-    assert_eq!((error.kind(), error.settlement()), (ErrorKind::NotClaimed, Settlement::RETRY));
+    assert_eq!(
+        (error.kind(), error.settlement()),
+        (ErrorKind::NotClaimed, Settlement::RELEASE)
+    );
     assert!(is_gone.load(Ordering::SeqCst));
     // The other's lease is as it was.
     other.complete(&ground.observer, &[fact()]).await.unwrap();

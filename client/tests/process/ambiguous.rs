@@ -63,7 +63,7 @@ async fn a_doubt_outlives_the_loss_of_the_database() {
                 .await
                 .unwrap_err();
             assert_eq!(error.kind(), ErrorKind::AmbiguousCommit, "{error:?}");
-            assert_eq!(error.settlement(), Settlement::RETRY);
+            assert_eq!(error.settlement(), Settlement::RELEASE);
             // The next delivery finds out.
             let processed = Idem::new().process(&ground.pool, &message, work).await.unwrap();
             assert_eq!(matches!(processed, Processed::Duplicate { .. }), is_done, "{processed:?}");
@@ -83,7 +83,7 @@ async fn without_attempts_left_a_doubt_is_not_a_failure() {
         .await
         .unwrap_err();
     assert!(matches!(error, Error::AmbiguousCommit(_)), "{error:?}");
-    assert_eq!(error.settlement(), Settlement::RETRY);
+    assert_eq!(error.settlement(), Settlement::RELEASE);
     ground.assert_done_once(&message).await;
 }
 

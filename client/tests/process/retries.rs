@@ -190,7 +190,7 @@ async fn an_exhausted_pool_is_waited_for_and_then_said() {
     let message = message();
     let error = Idem::new().process(&pool, &message, work).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PoolExhausted);
-    assert_eq!(error.settlement(), Settlement::RETRY);
+    assert_eq!(error.settlement(), Settlement::RELEASE);
     // As soon as there is one again, an attempt that is still waiting gets it.
     let idem = idem(|rule| rule.max_attempts(1000));
     let (processed, ()) = tokio::join!(idem.process(&pool, &message, work), async {

@@ -258,7 +258,7 @@ async fn who_does_not_wait_hears_that_another_is_at_it() {
     let processed = idem.process(pool, &message, |tx, message| async move {
         let meanwhile = inner.process(pool, &message, work).await?;
         assert_eq!(meanwhile, Processed::InProgress);
-        assert!(matches!(meanwhile.settlement(), Settlement::Retry { .. }));
+        assert!(matches!(meanwhile.settlement(), Settlement::Release { .. }));
         work(tx, message).await
     });
     assert!(matches!(processed.await.unwrap(), Processed::New { .. }));

@@ -4,6 +4,7 @@ use std::fs::{self, File, Permissions};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -47,11 +48,30 @@ impl RabbitMq {
         Self::start_in(home, program)
     }
 
+    /// The major and the minor version of the installed server.
+    ///
+    /// # Errors
+    /// When none is installed.
+    pub fn version() -> Result<(u32, u32)> {
+        let installed = Path::new("/usr/lib/rabbitmq/lib");
+        fs::read_dir(installed)
+            .with_context(|| format!("cannot read {}", installed.display()))?
+            .filter_map(|entry| version_of(entry.ok()?.file_name().to_str()?))
+            .max()
+            .with_context(|| format!("no RabbitMQ in {}", installed.display()))
+    }
+
     /// Where it listens: `amqp://guest:guest@127.0.0.1:PORT/%2f`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.program().port.number())
     }
+}
+
+/// The version in the name of a folder such as `rabbitmq_server-3.10.8`.
+fn version_of(folder: &str) -> Option<(u32, u32)> {
+    let mut numbers = folder.strip_prefix("rabbitmq_server-")?.split('.');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 impl Program for RabbitMqServer {

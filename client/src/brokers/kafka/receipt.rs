@@ -60,7 +60,7 @@ impl Receipt for KafkaReceipt {
         async move {
             match settlement {
                 Settlement::Acknowledge => self.acknowledge(),
-                Settlement::Retry { after } => self.come_again(after),
+                Settlement::Retry { after } | Settlement::Release { after } => self.come_again(after),
                 Settlement::Reject { reason } => self.reject(&reason).await?,
             }
             Ok(())

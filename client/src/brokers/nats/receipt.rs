@@ -55,7 +55,7 @@ impl Receipt for NatsReceipt {
         Box::pin(async move {
             let kind = match settlement {
                 Settlement::Acknowledge => AckKind::Ack,
-                Settlement::Retry { after } => AckKind::Nak((!after.is_zero()).then_some(after)),
+                Settlement::Retry { after } | Settlement::Release { after } => AckKind::Nak((!after.is_zero()).then_some(after)),
                 Settlement::Reject { reason } => {
                     // When that fails, dropping the receipt asks for the message again.
                     self.again_after = Some(UNBURIED_AGAIN_AFTER);

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::future::BoxFuture;
 use lapin::{
     Acker,
-    options::{BasicAckOptions, BasicNackOptions},
+    options::{BasicAckOptions, BasicNackOptions, BasicRejectOptions},
 };
 use tokio::{runtime::Handle, time::sleep};
 
@@ -36,22 +36,15 @@ impl Receipt for RabbitMqReceipt {
         let session = Arc::clone(&self.session);
         Box::pin(async move {
             let Some(acker) = acker else { return Ok(()) };
-            let _open = session;
             match settlement {
-                Settlement::Acknowledge => expect(acker.ack(BasicAckOptions::default()).await),
-                Settlement::Retry { after } if after.is_zero() => nack(&acker, true).await,
-                Settlement::Retry { after } => {
-                    // When this process ends before, the broker delivers again at once, and so nothing is lost.
-                    tokio::spawn(async move {
-                        sleep(after.min(LONGEST_HOLD)).await;
-                        if let Err(error) = nack(&acker, true).await {
-                            tracing::debug!(%error, "a message that was held back comes again by itself");
-                        }
-                        drop(_open);
-                    });
-                    Ok(())
+                Settlement::Acknowledge => {
+                    let settled = expect(acker.ack(BasicAckOptions::default()).await);
+                    drop(session);
+                    settled
                 }
-                Settlement::Reject { .. } => nack(&acker, false).await,
+                Settlement::Retry { after } => requeue(Requeue::Failed, acker, after, session).await,
+                Settlement::Release { after } => requeue(Requeue::Released, acker, after, session).await,
+                Settlement::Reject { .. } => reject(&acker, false).await,
             }
         })
     }
@@ -66,15 +59,50 @@ impl Drop for RabbitMqReceipt {
             runtime.spawn(async move {
                 let _open = session;
                 // The channel may be closed: then it comes again as well.
-                let _ = nack(&acker, true).await;
+                let _ = release(&acker).await;
             });
         }
     }
 }
 
-async fn nack(acker: &Acker, requeue: bool) -> Result<(), TransportError> {
+/// Why a message goes back to its queue. A quorum queue of RabbitMQ 4.3 and later counts `basic.reject` and not `basic.nack`;
+/// before 4.3 it counts both.
+#[derive(Clone, Copy, Debug)]
+enum Requeue {
+    Failed,
+    Released,
+}
+
+/// Puts the message back into its queue, after this time.
+async fn requeue(why: Requeue, acker: Acker, after: Duration, session: Arc<Session>) -> Result<(), TransportError> {
+    let put_back = async move {
+        let settled = match why {
+            Requeue::Failed => reject(&acker, true).await,
+            Requeue::Released => release(&acker).await,
+        };
+        drop(session);
+        settled
+    };
+    if after.is_zero() {
+        return put_back.await;
+    }
+    // When this process ends before, the broker delivers again at once, and so nothing is lost.
+    tokio::spawn(async move {
+        sleep(after.min(LONGEST_HOLD)).await;
+        if let Err(error) = put_back.await {
+            tracing::debug!(%error, "a message that was held back comes again by itself");
+        }
+    });
+    Ok(())
+}
+
+async fn reject(acker: &Acker, requeue: bool) -> Result<(), TransportError> {
+    expect(acker.reject(BasicRejectOptions { requeue }).await)
+}
+
+async fn release(acker: &Acker) -> Result<(), TransportError> {
     let options = BasicNackOptions {
-        requeue,
+        requeue: true,
         ..BasicNackOptions::default()
     };
     expect(acker.nack(options).await)

@@ -15,7 +15,9 @@ use crate::{Delivery, Source, TransportError};
 
 /// The messages of one queue of a RabbitMQ.
 ///
-/// [`Retry`](crate::Settlement::Retry) without a pause puts a message back into its queue at once. With one it is held here, in
+/// [`Retry`](crate::Settlement::Retry) rejects a message, and [`Release`](crate::Settlement::Release) returns it with `basic.nack`:
+/// a quorum queue of RabbitMQ 4.3 and later counts the first only, earlier ones count both.
+/// Without a pause the message is back in its queue at once. With one it is held here, in
 /// its place among the prefetched, for at most five minutes, and put back then. For longer pauses, and to free the place, give
 /// the queue a dead-letter exchange that leads to a queue with a time to live and from there back, and reject.
 /// [`Reject`](crate::Settlement::Reject) takes a message out of its queue: the queue's dead-letter exchange gets it, and without

@@ -53,7 +53,7 @@ async fn settle(delivery: Delivery, done: impl Future<Output = Result<()>>) {
         Ok(()) => Settlement::Acknowledge,
         Err(error) => {
             eprintln!("a message comes again: {error:#}");
-            Settlement::Retry { after: PAUSE }
+            Settlement::Release { after: PAUSE }
         }
     };
     // A broker that was not told delivers again.

@@ -1,0 +1,43 @@
+//! Which errors say nothing about the message: the database or the set-up failed.
+
+use std::error::Error as StdError;
+
+use tokio_postgres::error::DbError;
+
+use crate::{Error, ErrorKind};
+
+/// Whether another message would have met the same error.
+pub(super) fn is_environmental(error: &Error) -> bool {
+    if is_unfit(error) {
+        return true;
+    }
+    match error.kind() {
+        // At each attempt the database could be reached, and at each the handler has lost it. Were that no failure, a message
+        // that ends its session, by taking too long for example, would come for ever.
+        ErrorKind::ConnectionLost => !matches!(error, Error::Handler(_)),
+        // Should an ambiguous commit have taken effect, the next delivery is a duplicate.
+        ErrorKind::AmbiguousCommit | ErrorKind::PoolExhausted => true,
+        // These would send all messages to the dead letters.
+        ErrorKind::NotGranted | ErrorKind::NotInstalled => true,
+        _ => false,
+    }
+}
+
+/// Whether the server serves nobody: its disk is full, it takes no writes, it does not know this role or database. Such an
+/// error may also come out of a handler, which is the first to write in some styles.
+pub(crate) fn is_unfit(error: &Error) -> bool {
+    let mut cause: Option<&(dyn StdError + 'static)> = match error {
+        Error::Handler(error) if error.is_terminal() => None,
+        Error::Handler(error) => Some(error.source()),
+        other => Some(other),
+    };
+    while let Some(error) = cause {
+        // `anyhow` shows the answer of the server, and hides the driver's error around it.
+        let answer = error.downcast_ref::<DbError>().map(DbError::code);
+        if let Some(state) = answer.or_else(|| error.downcast_ref().and_then(tokio_postgres::Error::code)) {
+            return matches!(state.code(), "25006" | "28000" | "28P01" | "3D000" | "53100");
+        }
+        cause = error.source();
+    }
+    false
+}
