@@ -64,7 +64,7 @@ pub fn acquire(id: MessageId, name: &str, lease: i64) -> Result<Acquired> {
             Found::Row => {
                 identity.check_pending(&row)?;
                 // Before it is locked: who comes too early writes nothing.
-                if let Some(answer) = not_due(&State::read(&row)) {
+                if let Some(answer) = not_due(&row, &State::read(&row)) {
                     return Ok(answer);
                 }
                 match row.hold(&mut keys, false) {
@@ -87,8 +87,9 @@ fn given_way(seen: Seen) -> Option<Acquired> {
     }
 }
 
-fn not_due(state: &State) -> Option<Acquired> {
+fn not_due(row: &Lookup, state: &State) -> Option<Acquired> {
     if state.is_dead() {
+        row.rely();
         return Some(Acquired::Dead);
     }
     let retry_after = state.due_at.saturating_sub(pg::clock());
@@ -133,7 +134,7 @@ fn first_lease(identity: &Identity, inbox: &Inbox, table: &Table, lease: i64) ->
 /// The row is held, and what it says now counts.
 fn next_lease(identity: &Identity, inbox: &Inbox, row: &mut Lookup, table: pg_sys::Oid, lease: i64) -> Result<Acquired> {
     let state = State::read(row);
-    if let Some(answer) = not_due(&state) {
+    if let Some(answer) = not_due(row, &state) {
         return Ok(answer);
     }
     if let Some(answer) = given_way(inbox.look(identity)?) {

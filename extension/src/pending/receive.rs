@@ -56,11 +56,13 @@ pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
         match row.find(&mut keys) {
             Found::Row => {
                 identity.check_pending(&row)?;
+                row.rely();
                 return Ok(false);
             }
             // Who deletes a row has claimed the message, and who changes it knows it.
             Found::InProgress { .. } if row.is_there() => {
                 identity.check_pending(&row)?;
+                row.rely();
                 return Ok(false);
             }
             Found::InProgress { xid, speculative_token } => {
