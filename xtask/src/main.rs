@@ -60,9 +60,8 @@ enum Command {
     },
     /// Run tests again and again, without retries, and keep a ledger by commit in target/soak
     Soak {
-        /// Only tests whose name contains this
-        #[arg(default_value = "")]
-        name: String,
+        /// Only tests whose name contains one of these
+        names: Vec<String>,
         /// How many runs in a row must pass; runs of this commit that passed before count
         #[arg(long, default_value_t = 20)]
         runs: u32,
@@ -106,7 +105,7 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Build => build::build(&context).map(drop),
         Command::Demo { broker, arguments } => demo::demo(&context, broker.as_deref(), &arguments),
         Command::Test { filter } => test::test(&context, filter.as_deref()),
-        Command::Soak { name, runs } => soak::soak(&context, &name, runs),
+        Command::Soak { names, runs } => soak::soak(&context, &names, runs),
         Command::Bench { arguments } => bench::bench(&context, &arguments),
         Command::Psql { database } => psql::psql(&context, &database),
         Command::Package => package::package(&context),

@@ -1,8 +1,8 @@
 //! Soak: the same tests again and again, until so many runs in a row have passed.
 //!
-//! A run is every test whose name matches, in the parallelism of an ordinary run and without retries. Each run adds a line to
-//! `target/soak/ledger.jsonl` and keeps its output beside it. A soak that is interrupted goes on where it stopped, as long as
-//! the commit is the same; a run that fails starts the count anew.
+//! A run is every test whose name contains one of the given parts, in the parallelism of an ordinary run and without retries.
+//! Each run adds a line to `target/soak/ledger.jsonl` and keeps its output beside it. A soak that is interrupted goes on where
+//! it stopped, as long as the commit is the same; a run that fails starts the count anew.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -30,8 +30,8 @@ const SEED: &str = "IDEM_TEST_SEED";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Run {
     commit: String,
-    /// What the names of the tests contain.
-    name: String,
+    /// The names of the tests contain one of these; none: all tests.
+    names: Vec<String>,
     /// Seconds since 1970.
     started_s: u64,
     took_s: u64,
@@ -50,13 +50,13 @@ struct Program {
     tests: usize,
 }
 
-/// Runs the tests whose name contains `name` until `runs` runs in a row have passed.
-pub fn soak(context: &Context, name: &str, runs: u32) -> Result<()> {
+/// Runs the tests whose name contains one of `names` until `runs` runs in a row have passed.
+pub fn soak(context: &Context, names: &[String], runs: u32) -> Result<()> {
     build::build(context)?;
     build::build_variant(context, Variant::PausePoints)?;
-    let programs = programs(context, name)?;
+    let programs = programs(context, names)?;
     let tests: usize = programs.iter().map(|program| program.tests).sum();
-    ensure!(tests > 0, "no test has \"{name}\" in its name");
+    ensure!(tests > 0, "no test has any of {names:?} in its name");
 
     let directory = context.target().join("soak");
     fs::create_dir_all(&directory)?;
@@ -64,40 +64,40 @@ pub fn soak(context: &Context, name: &str, runs: u32) -> Result<()> {
     let ledger = directory.join("ledger.jsonl");
     let mut earlier = read(&ledger)?;
     let mut failures = 0;
-    while streak(&earlier, &commit, name) < runs {
-        let run = run(context, &programs, &directory, &commit, name, tests)?;
+    while streak(&earlier, &commit, names) < runs {
+        let run = run(context, &programs, &directory, &commit, names, tests)?;
         append(&ledger, &run)?;
         failures += u32::from(!run.passed);
         println!(
             "{} {} of {runs}: {tests} tests, seed {}, {} s, log {}",
             if run.passed { "passed" } else { "FAILED" },
-            streak(&earlier, &commit, name) + u32::from(run.passed),
+            streak(&earlier, &commit, names) + u32::from(run.passed),
             run.seed,
             run.took_s,
             run.log.display()
         );
         earlier.push(run);
     }
-    println!("{runs} runs of \"{name}\" in a row have passed at {commit}; {failures} failed before in this call");
+    println!("{runs} runs of {names:?} in a row have passed at {commit}; {failures} failed before in this call");
     Ok(())
 }
 
 /// How many of the newest runs of these tests at this commit have passed.
-fn streak(ledger: &[Run], commit: &str, name: &str) -> u32 {
+fn streak(ledger: &[Run], commit: &str, names: &[String]) -> u32 {
     let passed = ledger
         .iter()
         .rev()
-        .filter(|run| run.commit == commit && run.name == name)
+        .filter(|run| run.commit == commit && run.names == names)
         .take_while(|run| run.passed)
         .count();
     u32::try_from(passed).unwrap_or(u32::MAX)
 }
 
-fn run(context: &Context, programs: &[Program], directory: &Path, commit: &str, name: &str, tests: usize) -> Result<Run> {
+fn run(context: &Context, programs: &[Program], directory: &Path, commit: &str, names: &[String], tests: usize) -> Result<Run> {
     let started_s = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     // Different in each run, and printed: a failure can be repeated with it.
     let seed = started_s;
-    let file_name = format!("{commit}-{}-{started_s}.log", name.replace(['/', ':'], "-"));
+    let file_name = format!("{commit}-{}-{started_s}.log", names.join("-").replace(['/', ':'], "-"));
     let log = directory.join(file_name);
     let mut output = File::create(&log)?;
     let began = Instant::now();
@@ -110,7 +110,8 @@ fn run(context: &Context, programs: &[Program], directory: &Path, commit: &str, 
             Variant::Shipped
         };
         let status = Command::new(&program.path)
-            .args([name, "--include-ignored"])
+            .args(names)
+            .arg("--include-ignored")
             .current_dir(&program.directory)
             .env("IDEM_PG_INSTALL", context.install_root(variant))
             .env("IDEM_PG_VERSION", context.pg.to_string())
@@ -124,7 +125,7 @@ fn run(context: &Context, programs: &[Program], directory: &Path, commit: &str, 
     }
     Ok(Run {
         commit: commit.to_owned(),
-        name: name.to_owned(),
+        names: names.to_vec(),
         started_s,
         took_s: began.elapsed().as_secs(),
         seed,
@@ -147,7 +148,7 @@ fn commit(context: &Context) -> Result<String> {
 }
 
 /// Builds the tests and finds those that match.
-fn programs(context: &Context, name: &str) -> Result<Vec<Program>> {
+fn programs(context: &Context, names: &[String]) -> Result<Vec<Program>> {
     let mut build = context.cargo(["test", "--no-run", "--message-format=json"]);
     for package in PACKAGES {
         build.args(["--package", package]);
@@ -166,7 +167,10 @@ fn programs(context: &Context, name: &str) -> Result<Vec<Program>> {
         if message["profile"]["test"].as_bool() != Some(true) {
             continue;
         }
-        let listed = Command::new(path).args(["--list", "--format", "terse", name]).output()?;
+        let listed = Command::new(path)
+            .args(["--list", "--format", "terse"])
+            .args(names)
+            .output()?;
         let tests = String::from_utf8_lossy(&listed.stdout)
             .lines()
             .filter(|line| line.ends_with(": test"))
@@ -206,7 +210,7 @@ mod tests {
     fn run(commit: &str, name: &str, passed: bool) -> Run {
         Run {
             commit: commit.to_owned(),
-            name: name.to_owned(),
+            names: vec![name.to_owned()],
             started_s: 0,
             took_s: 0,
             seed: 0,
@@ -219,16 +223,16 @@ mod tests {
     #[test]
     fn failed_run_starts_the_count_anew() {
         let ledger = [run("a", "x", true), run("a", "x", false), run("a", "x", true)];
-        assert_eq!(streak(&ledger, "a", "x"), 1);
+        assert_eq!(streak(&ledger, "a", &["x".to_owned()]), 1);
     }
 
     #[test]
     fn runs_of_other_commits_and_names_do_not_count() {
         let ledger = [run("a", "x", true), run("b", "x", true), run("a", "y", false)];
-        assert_eq!(streak(&ledger, "a", "x"), 1);
-        assert_eq!(streak(&ledger, "b", "x"), 1);
-        assert_eq!(streak(&ledger, "a", "y"), 0);
-        assert_eq!(streak(&ledger, "c", "x"), 0);
+        assert_eq!(streak(&ledger, "a", &["x".to_owned()]), 1);
+        assert_eq!(streak(&ledger, "b", &["x".to_owned()]), 1);
+        assert_eq!(streak(&ledger, "a", &["y".to_owned()]), 0);
+        assert_eq!(streak(&ledger, "c", &["x".to_owned()]), 0);
     }
 
     #[test]
