@@ -5,6 +5,7 @@ mod rabbitmq;
 mod traffic;
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use idem_client::{Delivery, OutgoingMessage, PublishError, Publisher, Source};
@@ -69,15 +70,14 @@ async fn next(source: &mut impl Source) -> Delivery {
     }
 }
 
-/// Publishes, through all the time that the broker is away, as a relay does. Returns how often it was away.
-async fn publish(publisher: &impl Publisher, effect: &OutgoingMessage) -> u32 {
+/// Publishes, through all the time that the broker is away, as a relay does. Counts how often it was away.
+async fn publish(publisher: &impl Publisher, effect: &OutgoingMessage, away: &AtomicU32) {
     let started = Instant::now();
-    let mut away = 0;
     loop {
         match publisher.publish(effect).await {
-            Ok(()) => return away,
+            Ok(()) => return,
             Err(PublishError::Unavailable(error)) => {
-                away += 1;
+                away.fetch_add(1, Ordering::SeqCst);
                 assert!(started.elapsed() < DEADLINE, "not published: {error}");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }

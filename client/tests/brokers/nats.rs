@@ -1,12 +1,13 @@
+use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use async_nats::jetstream::{self, stream};
+use async_nats::jetstream::{self, consumer::pull, stream};
 use idem_brokers::Nats;
 use idem_client::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription, PublishError, Publisher, Settlement, Source};
 
 use crate::traffic::Traffic;
-use crate::{assert_silent, assert_whole, collect, next, plain, text, whole};
+use crate::{DEADLINE, assert_silent, assert_whole, collect, next, plain, text, whole};
 
 static SHARED: Mutex<Option<Nats>> = Mutex::new(None);
 
@@ -245,17 +246,47 @@ async fn a_stream_that_is_not_there_yet_is_an_error_until_it_is() {
     assert_eq!(text(&next(&mut source).await), "x");
 }
 
+/// A server that was restarted may have forgotten a delivery, and would not answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delivery_of_a_lost_connection_is_settled_without_waiting_for_an_answer() {
+    const PATIENCE_S: u16 = 60;
+    let mut server = Nats::start().unwrap();
+    let url = server.url();
+    let stream = declare(&url, "lost", |_| {}).await;
+    for text in ["in hand", "not yet handed out"] {
+        publisher(&url).publish(&plain("lost.x", text)).await.unwrap();
+    }
+    let config = NatsConfig::new(&url).timeout_s(PATIENCE_S);
+    let mut source = NatsSource::new(config, NatsSubscription::new("lost", "worker").prefetch(10));
+    let in_hand = next(&mut source).await;
+    let mut consumer = stream.get_consumer::<pull::Config>("worker").await.unwrap();
+    let started = Instant::now();
+    while consumer.info().await.unwrap().num_ack_pending < 2 {
+        assert!(started.elapsed() < DEADLINE, "the second message was not delivered");
+    }
+    server.kill().unwrap();
+    let started = Instant::now();
+    in_hand.settle(Settlement::Acknowledge).await.unwrap_err();
+    next(&mut source).await.settle(Settlement::Acknowledge).await.unwrap_err();
+    assert!(started.elapsed() < Duration::from_secs(PATIENCE_S.into()) / 2);
+
+    server.start_again().unwrap();
+    publisher(&url).publish(&plain("lost.x", "new")).await.unwrap();
+    collect(&mut source, HashSet::from(["new".to_owned()])).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_is_killed_loses_nothing_confirmed_and_both_sides_go_on() {
     let mut server = Nats::start().unwrap();
     let url = server.url();
     declare(&url, "killed", |_| {}).await;
-    let mut traffic = Traffic::start(publisher(&url), source(&url, "killed"), "killed.x");
+    let publisher = NatsPublisher::new(NatsConfig::new(&url).timeout_s(1));
+    let mut traffic = Traffic::start(publisher, source(&url, "killed"), "killed.x");
     traffic.go_on(200).await;
     server.kill().unwrap();
     // Whatever was under way has been answered before, or finds nobody now.
     let confirmed = traffic.confirmed();
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    traffic.meet_absence().await;
     assert!(traffic.confirmed() <= confirmed + 20, "who confirms?");
     server.start_again().unwrap();
     traffic.go_on(200).await;

@@ -322,7 +322,7 @@ async fn a_broker_that_is_killed_loses_nothing_confirmed_and_both_sides_go_on() 
     server.kill().unwrap();
     // Whatever was under way has been answered before, or finds nobody now.
     let confirmed = traffic.confirmed();
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    traffic.meet_absence().await;
     assert!(traffic.confirmed() <= confirmed + 20, "who confirms?");
     server.start_again().unwrap();
     traffic.go_on(200).await;

@@ -39,8 +39,7 @@ impl Traffic {
             for round in 0.. {
                 let texts: Vec<_> = (0..AT_ONCE).map(|n| format!("{round}.{n}")).collect();
                 let one = async |text: &String| {
-                    let away = publish(&publisher, &plain(topic, text)).await;
-                    shared.away.fetch_add(away, Ordering::SeqCst);
+                    publish(&publisher, &plain(topic, text), &shared.away).await;
                     shared.confirmed.lock().unwrap().insert(text.clone());
                 };
                 join_all(texts.iter().map(one)).await;
@@ -74,10 +73,15 @@ impl Traffic {
             .await;
     }
 
-    /// Publishes no more, and waits until everything confirmed has been consumed. The publisher has met the broker's absence.
+    /// Waits until the publisher has found the broker away.
+    pub async fn meet_absence(&mut self) {
+        self.wait_until("the broker is away", |score| score.away.load(Ordering::SeqCst) > 0)
+            .await;
+    }
+
+    /// Publishes no more, and waits until everything confirmed has been consumed.
     pub async fn finish(mut self) {
         self.publishing.shutdown().await;
-        assert!(self.score.away.load(Ordering::SeqCst) > 0, "the broker was never away");
         self.wait_until("everything confirmed arrives", |score| {
             let consumed = score.consumed.lock().unwrap();
             score.confirmed.lock().unwrap().is_subset(&consumed)

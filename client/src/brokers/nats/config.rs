@@ -65,9 +65,14 @@ impl NatsConfig {
 
     /// Connects once; from then on the client connects again by itself whenever the connection is lost.
     pub(super) async fn connect(&self, role: &str) -> Result<Context, TransportError> {
+        self.connect_with(ConnectOptions::new(), role).await
+    }
+
+    /// The same, with options of the caller's.
+    pub(super) async fn connect_with(&self, options: ConnectOptions, role: &str) -> Result<Context, TransportError> {
         let timeout = Duration::from_secs(self.timeout_s.into());
         let urls: Vec<_> = self.url.split(',').map(str::trim).collect();
-        let client = ConnectOptions::new()
+        let client = options
             .name(format!("idem {role}"))
             .connection_timeout(timeout)
             .request_timeout(Some(timeout))

@@ -1,6 +1,7 @@
 //! NATS JetStream.
 
 mod config;
+mod link;
 mod message;
 mod publisher;
 mod receipt;

@@ -4,19 +4,21 @@ use std::{sync::Arc, time::Duration};
 
 use async_nats::{
     Subject,
-    jetstream::{AckKind, Context, message::PublishMessage},
+    jetstream::{AckKind, message::PublishMessage},
 };
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 
-use super::{NatsSubscription, message};
+use super::{NatsSubscription, link::Link, message};
 use crate::{Message, Receipt, Settlement, TransportError};
 
 /// A message whose dead letter was not taken comes again after this: at once would be as fast as handler and server can.
 const UNBURIED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 pub(super) struct NatsReceipt {
-    context: Context,
+    link: Link,
+    /// How often the connection had been lost when this was delivered.
+    losses: u64,
     /// Where to answer; taken when it is settled.
     reply: Option<Subject>,
     /// When it comes again if nobody settles it.
@@ -26,14 +28,28 @@ pub(super) struct NatsReceipt {
 }
 
 impl NatsReceipt {
-    pub(super) fn new(context: Context, reply: Subject, message: Message, subscription: Arc<NatsSubscription>) -> Self {
+    pub(super) fn new(link: Link, losses: u64, reply: Subject, message: Message, subscription: Arc<NatsSubscription>) -> Self {
         Self {
-            context,
+            link,
+            losses,
             reply: Some(reply),
             again_after: None,
             message,
             subscription,
         }
+    }
+
+    /// The server answers an answer that asks for it: now it is known to be settled. A server that was restarted may have
+    /// forgotten a delivery of an earlier connection, and does not answer for it then; so it is told, and not asked.
+    async fn tell(&self, reply: Subject, kind: AckKind) -> Result<(), TransportError> {
+        let client = self.link.context.client();
+        tokio::select! {
+            biased;
+            () = self.link.lost_since(self.losses) => {}
+            confirmed = client.request(reply.clone(), kind.into()) => return Ok(confirmed.map(drop)?),
+        }
+        client.publish(reply, kind.into()).await?;
+        Err("the connection of the delivery was lost: the server may deliver again".into())
     }
 
     /// A letter that was published and whose message comes again all the same is a duplicate for the server.
@@ -45,7 +61,7 @@ impl NatsReceipt {
         let letter = PublishMessage::build()
             .payload(self.message.payload().clone())
             .headers(headers);
-        self.context.send_publish(subject.clone(), letter).await?.await?;
+        self.link.context.send_publish(subject.clone(), letter).await?.await?;
         Ok(())
     }
 }
@@ -64,9 +80,7 @@ impl Receipt for NatsReceipt {
                 }
             };
             let Some(reply) = self.reply.take() else { return Ok(()) };
-            // The server answers an answer that asks for it: now it is known to be settled.
-            self.context.client().request(reply, kind.into()).await?;
-            Ok(())
+            self.tell(reply, kind).await
         })
     }
 }
@@ -75,7 +89,7 @@ impl Receipt for NatsReceipt {
 impl Drop for NatsReceipt {
     fn drop(&mut self) {
         let Some(reply) = self.reply.take() else { return };
-        let (client, again_after) = (self.context.client(), self.again_after);
+        let (client, again_after) = (self.link.context.client(), self.again_after);
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move {
                 // Without a connection it comes again after its time.

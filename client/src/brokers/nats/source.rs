@@ -1,34 +1,40 @@
 //! Deliveries of a durable consumer.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use async_nats::jetstream::{
-    Context,
+    Context, Message as Delivered,
     consumer::{
         AckPolicy,
         pull::{Config, Stream},
     },
 };
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 
-use super::{NatsConfig, NatsSubscription, message, receipt::NatsReceipt};
+use super::{NatsConfig, NatsSubscription, link::Link, message, receipt::NatsReceipt};
 use crate::{Delivery, Source, TransportError};
 
 /// The messages of one durable pull consumer of a stream.
 ///
-/// An acknowledgement is itself confirmed by the server. [`Retry`](crate::Settlement::Retry) leaves the pause to the server.
+/// An acknowledgement is itself confirmed by the server. [`Retry`](crate::Settlement::Retry) and
+/// [`Release`](crate::Settlement::Release) leave the pause to the server, which counts both.
 /// [`Reject`](crate::Settlement::Reject) publishes the message to the dead-letter subject, if there is one, and terminates it.
 /// What was fetched and not handed out when the source is dropped comes again after the consumer's time to acknowledge.
 ///
 /// A message has its subject as topic, as its id the header `message-id` or else `Nats-Msg-Id`, as key the header `idem-key`;
 /// its coordinates are the stream and its sequence there, and it was sent when the stream took it.
 ///
-/// It connects at the first call of `next`; when the connection is lost it connects again by itself.
+/// It connects at the first call of `next`; when the connection is lost it connects again by itself. A server that was restarted
+/// may have forgotten what it delivered before, so settling such a delivery is an error, and the message may come again.
 pub struct NatsSource {
     config: NatsConfig,
     subscription: Arc<NatsSubscription>,
-    context: Option<Context>,
+    link: Option<Link>,
     messages: Option<Stream>,
+    /// How often the connection had been lost when the next delivery of `messages` came.
+    losses: u64,
+    /// Deliveries that came before the connection was lost.
+    earlier: VecDeque<(u64, Delivered)>,
 }
 
 impl NatsSource {
@@ -37,8 +43,55 @@ impl NatsSource {
         Self {
             config,
             subscription: Arc::new(subscription),
-            context: None,
+            link: None,
             messages: None,
+            losses: 0,
+            earlier: VecDeque::new(),
+        }
+    }
+
+    async fn link(&mut self) -> Result<Link, TransportError> {
+        let link = match &mut self.link {
+            Some(link) => link,
+            none => none.insert(Link::connect(&self.config).await?),
+        };
+        Ok(link.clone())
+    }
+
+    /// The next delivery, and how often the connection had been lost when it came.
+    async fn fetch(&mut self, link: &Link) -> Result<(u64, Delivered), TransportError> {
+        let losses = link.losses();
+        if losses > self.losses {
+            self.keep_earlier();
+            self.losses = losses;
+        }
+        if let Some(earlier) = self.earlier.pop_front() {
+            return Ok(earlier);
+        }
+        let messages = match &mut self.messages {
+            Some(messages) => messages,
+            none => none.insert(consume(&link.context, &self.subscription).await?),
+        };
+        match messages.next().await {
+            Some(Ok(delivered)) => Ok((self.losses, delivered)),
+            ended => {
+                self.messages = None;
+                Err(match ended {
+                    Some(Err(error)) => error.into(),
+                    _ => "the server has ended the subscription".into(),
+                })
+            }
+        }
+    }
+
+    /// What is there already came before the connection was lost.
+    fn keep_earlier(&mut self) {
+        while let Some(messages) = &mut self.messages {
+            match messages.next().now_or_never() {
+                Some(Some(Ok(delivered))) => self.earlier.push_back((self.losses, delivered)),
+                Some(_) => self.messages = None,
+                None => return,
+            }
         }
     }
 }
@@ -63,30 +116,13 @@ async fn consume(context: &Context, subscription: &NatsSubscription) -> Result<S
 
 impl Source for NatsSource {
     async fn next(&mut self) -> Result<Option<Delivery>, TransportError> {
-        let context = match &mut self.context {
-            Some(context) => context,
-            none => none.insert(self.config.connect("source").await?),
-        };
-        let messages = match &mut self.messages {
-            Some(messages) => messages,
-            none => none.insert(consume(context, &self.subscription).await?),
-        };
-        let delivered = match messages.next().await {
-            Some(Ok(delivered)) => delivered,
-            Some(Err(error)) => {
-                self.messages = None;
-                return Err(error.into());
-            }
-            None => {
-                self.messages = None;
-                return Err("the server has ended the subscription".into());
-            }
-        };
+        let link = self.link().await?;
+        let (losses, delivered) = self.fetch(&link).await?;
         let message = message::incoming(&delivered)?;
         let Some(reply) = delivered.message.reply else {
             return Err("a message that cannot be acknowledged".into());
         };
-        let receipt = NatsReceipt::new(context.clone(), reply, message.clone(), Arc::clone(&self.subscription));
+        let receipt = NatsReceipt::new(link, losses, reply, message.clone(), Arc::clone(&self.subscription));
         Ok(Some(Delivery::new(message, receipt)))
     }
 }

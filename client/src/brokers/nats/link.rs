@@ -1,0 +1,42 @@
+//! The connection of a source, and how often it was lost.
+
+use async_nats::{ConnectOptions, Event, jetstream::Context};
+use tokio::sync::watch;
+
+use super::NatsConfig;
+use crate::TransportError;
+
+/// The connection of a source. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Link {
+    pub(super) context: Context,
+    losses: watch::Receiver<u64>,
+}
+
+impl Link {
+    pub(super) async fn connect(config: &NatsConfig) -> Result<Self, TransportError> {
+        let (count, losses) = watch::channel(0);
+        let options = ConnectOptions::new().event_callback(move |event| {
+            if let Event::Disconnected = event {
+                count.send_modify(|losses| *losses += 1);
+            }
+            std::future::ready(())
+        });
+        let context = config.connect_with(options, "source").await?;
+        Ok(Self { context, losses })
+    }
+
+    /// How often the connection was lost.
+    pub(super) fn losses(&self) -> u64 {
+        *self.losses.borrow()
+    }
+
+    /// Waits until the connection was lost more often than this.
+    pub(super) async fn lost_since(&self, losses: u64) {
+        let more = self.losses.clone().wait_for(|now| *now > losses).await.is_ok();
+        if !more {
+            // The client is gone, and whoever uses it is told so.
+            std::future::pending::<()>().await;
+        }
+    }
+}
