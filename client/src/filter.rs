@@ -53,6 +53,7 @@ pub enum Before {
     /// It goes on as it is.
     Continue,
     /// It is not consumed: the broker is told this, and [`Processed::Stopped`](crate::Processed::Stopped) is the answer.
+    /// [`Settlement::Release`] puts it off; [`Settlement::Retry`] is a failure of the message, and it is refused after too many.
     Stop(Settlement),
     /// This message takes its place: its destination, id and payload are what counts.
     Replace(Message),

@@ -19,32 +19,11 @@ const REMEMBERED_FOR: Duration = Duration::from_secs(3600);
 pub(super) struct Failures {
     /// Failures that this process has seen: a broker may count the first delivery of a message, and none after it.
     failed: Cache<u64, u32>,
-    /// Deliveries that were no failures.
-    excused: Cache<u64, Excused>,
+    /// Deliveries that were no failures. Most brokers count them.
+    excused: Cache<u64, u32>,
     max_deliveries: u32,
     first_pause: Duration,
     longest_pause: Duration,
-}
-
-/// The deliveries of one message that were no failures. Some brokers count a message that was released, others do not; the next
-/// delivery tells.
-#[derive(Clone, Copy, Default)]
-struct Excused {
-    /// So many of them the broker has counted.
-    counted: u32,
-    /// The number of the last delivery that was no failure, until the next delivery.
-    last: Option<u32>,
-}
-
-impl Excused {
-    /// A delivery with this number has come.
-    fn delivered(self, deliveries: u32) -> Self {
-        let is_counted = self.last.is_some_and(|last| deliveries > last);
-        Self {
-            counted: self.counted.saturating_add(u32::from(is_counted)),
-            last: None,
-        }
-    }
 }
 
 impl Failures {
@@ -61,10 +40,10 @@ impl Failures {
     /// Takes down one more, and answers how long to wait before the next attempt; `None` when there shall be none.
     pub(super) fn count(&self, held: &mut Held) -> Option<Duration> {
         let identity = identity(&held.message);
-        let failed = update(&self.failed, identity, |before| before.unwrap_or(0).saturating_add(1));
+        let failed = one_more(&self.failed, identity);
         let failures = match held.message.deliveries() {
             Some(deliveries) => deliveries
-                .saturating_sub(self.excused(identity, deliveries))
+                .saturating_sub(self.excused(held, identity))
                 .saturating_add(held.repeats),
             None => failed,
         };
@@ -74,23 +53,18 @@ impl Failures {
 
     /// It goes back to its broker, and has not failed.
     pub(super) fn excuse(&self, message: &Message) {
-        if let Some(deliveries) = message.deliveries() {
-            update(&self.excused, identity(message), |before| Excused {
-                last: Some(deliveries),
-                ..before.unwrap_or_default().delivered(deliveries)
-            });
+        if message.deliveries().is_some() {
+            one_more(&self.excused, identity(message));
         }
     }
 
-    /// How many of so many deliveries were no failures, as far as the broker counts those.
-    fn excused(&self, identity: u64, deliveries: u32) -> u32 {
-        if !self.excused.contains_key(&identity) {
-            return 0;
+    /// How many deliveries were no failures, and yet the broker has counted them.
+    fn excused(&self, held: &Held, identity: u64) -> u32 {
+        if held.receipt.counts_releases() {
+            self.excused.get(&identity).unwrap_or(0)
+        } else {
+            0
         }
-        update(&self.excused, identity, |before| {
-            before.unwrap_or_default().delivered(deliveries)
-        })
-        .counted
     }
 
     /// It has ended one way or the other.
@@ -118,15 +92,14 @@ impl Failures {
     }
 }
 
-fn remembering<V: Clone + Send + Sync + 'static>() -> Cache<u64, V> {
+fn remembering() -> Cache<u64, u32> {
     Cache::builder().max_capacity(REMEMBERED).time_to_idle(REMEMBERED_FOR).build()
 }
 
-/// Replaces the value of a message, and returns the new one.
-fn update<V: Clone + Send + Sync + 'static>(cache: &Cache<u64, V>, identity: u64, next: impl FnOnce(Option<V>) -> V) -> V {
+fn one_more(cache: &Cache<u64, u32>, identity: u64) -> u32 {
     cache
         .entry(identity)
-        .and_upsert_with(|before| next(before.map(|entry| entry.into_value())))
+        .and_upsert_with(|before| before.map_or(1, |entry| entry.into_value().saturating_add(1)))
         .into_value()
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
-use crate::{Delivery, Message, Receipt};
+use crate::{Delivery, Message, Receipt, Settlement};
 
 /// A message that the broker waits to hear about.
 pub(super) struct Held {
@@ -34,6 +34,15 @@ impl Held {
             repeats: 0,
             due: None,
             permit,
+        }
+    }
+
+    /// What the broker is told when this process gives the message back: a message that failed in place has failed.
+    pub(super) fn given_back(&self) -> Settlement {
+        if self.repeats > 0 {
+            Settlement::RETRY
+        } else {
+            Settlement::RELEASE
         }
     }
 }

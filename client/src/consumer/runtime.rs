@@ -217,12 +217,7 @@ impl<S: Source> Runtime<S> {
                     join_all(ends.map(|(held, answer)| self.conclude(held, answer))).await;
                 }
                 None => {
-                    join_all(
-                        group
-                            .into_iter()
-                            .map(|held| self.settle(held, Settlement::RELEASE, Outcome::GivenBack)),
-                    )
-                    .await;
+                    join_all(group.into_iter().map(|held| self.give_back(held))).await;
                 }
             }
         }
@@ -245,7 +240,7 @@ impl<S: Source> Runtime<S> {
                     let reason = "no route takes this message";
                     self.reject(held, reason.into()).await;
                 }
-                Err(panic) => self.failed(held, &Error::Handler(panic.into())).await,
+                Err(panic) => self.failed(held, &Error::Handler(panic.into()), Duration::ZERO).await,
             }
         }
         groups
@@ -262,7 +257,7 @@ impl<S: Source> Runtime<S> {
                 self.settle(held, settlement, outcome).await;
             }
             Verdict::Again { after } => self.excused(held, after, Outcome::Retried).await,
-            Verdict::Failed(error) => self.failed(held, &error).await,
+            Verdict::Failed { error, after } => self.failed(held, &error, after).await,
             Verdict::Away(error) => {
                 self.gate.close(&error);
                 self.away(held).await;
@@ -272,12 +267,13 @@ impl<S: Source> Runtime<S> {
 
     // Settling
 
-    async fn failed(&self, mut held: Held, error: &Error) {
+    async fn failed(&self, mut held: Held, error: &Error, at_least: Duration) {
         if held.receipt.is_in_charge() {
             return self.pass_on(held, error).await;
         }
         match self.failures.count(&mut held) {
-            Some(after) => {
+            Some(pause) => {
+                let after = pause.max(at_least);
                 tracing::warn!(%error, ?after, message_id = held.message.message_id(), "a message failed, and is tried again");
                 self.again(held, Settlement::Retry { after }, after, Outcome::Retried).await;
             }
@@ -387,8 +383,13 @@ impl<S: Source> Runtime<S> {
     async fn give_back_the_rest(&self) {
         // One after the other: the broker may deliver them again in this order.
         for held in self.queue.drain() {
-            self.settle(held, Settlement::RELEASE, Outcome::GivenBack).await;
+            self.give_back(held).await;
         }
+    }
+
+    async fn give_back(&self, held: Held) {
+        let settlement = held.given_back();
+        self.settle(held, settlement, Outcome::GivenBack).await;
     }
 
     /// All workers have ended.

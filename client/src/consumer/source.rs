@@ -38,6 +38,12 @@ pub trait Receipt: Send + 'static {
         false
     }
 
+    /// Whether the message's [`deliveries`](Message::deliveries) include those after which it was
+    /// [released](Settlement::Release).
+    fn counts_releases(&self) -> bool {
+        true
+    }
+
     /// The message failed with this error. Answers what becomes of it.
     fn failed(self: Box<Self>, error: String) -> BoxFuture<'static, Result<Settlement, TransportError>> {
         let _ = error;

@@ -14,8 +14,8 @@ pub(super) enum Verdict {
     Over(Settlement, Outcome),
     /// It comes again, and this was no failure.
     Again { after: Duration },
-    /// It failed by itself: it comes again later, until it has failed too often.
-    Failed(Error),
+    /// It failed by itself: it comes again, after this time or later, until it has failed too often.
+    Failed { error: Error, after: Duration },
     /// Database or set-up failed: it comes again, and nothing is fetched until the database serves.
     Away(Error),
 }
@@ -28,7 +28,7 @@ impl Verdict {
             Err(Error::Attempt { retry_after, .. }) => Self::Again { after: retry_after },
             Err(Error::LeaseLost) => Self::Again { after: AFTER_A_LOSS },
             Err(error) => match error.settlement() {
-                Settlement::Retry { .. } => Self::Failed(error),
+                Settlement::Retry { after } => Self::Failed { error, after },
                 Settlement::Release { .. } => Self::Away(error),
                 settlement => Self::Over(settlement, Outcome::Rejected),
             },
@@ -41,7 +41,12 @@ impl Verdict {
             (Processed::Duplicate { .. }, settlement) => Self::Over(settlement, Outcome::Duplicate),
             (Processed::Buried { .. }, settlement) => Self::Over(settlement, Outcome::Rejected),
             (Processed::Dead, settlement) => Self::Over(settlement, Outcome::Duplicate),
-            (_, Settlement::Retry { after } | Settlement::Release { after }) => Self::Again { after },
+            (_, Settlement::Release { after }) => Self::Again { after },
+            // A filter says so.
+            (_, Settlement::Retry { after }) => Self::Failed {
+                error: Error::Handler("a filter asks for another attempt".into()),
+                after,
+            },
             (_, settlement @ Settlement::Reject { .. }) => Self::Over(settlement, Outcome::Rejected),
             (_, settlement @ Settlement::Acknowledge) => Self::Over(settlement, Outcome::Stopped),
         }

@@ -52,11 +52,10 @@ impl Receipt for Ticket {
             match settlement {
                 Settlement::Acknowledge => self.complete().await?,
                 Settlement::Reject { reason } => drop(self.release(Some(&reason), true).await?),
-                // A failure is what `failed` is told.
-                Settlement::Retry { after } | Settlement::Release { after } if after.is_zero() => {
-                    drop(self.release(None, false).await?)
-                }
-                Settlement::Retry { after } | Settlement::Release { after } => {
+                // The retry policy decides when the next attempt is due.
+                Settlement::Retry { .. } => drop(self.release(Some("its consumer asks for another attempt"), false).await?),
+                Settlement::Release { after } if after.is_zero() => drop(self.release(None, false).await?),
+                Settlement::Release { after } => {
                     // It has not failed, so it does not rest by the policy: it is held here for that time.
                     let shelf = Arc::clone(&self.shelf);
                     shelf.later.clone().spawn(async move {

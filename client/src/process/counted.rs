@@ -7,7 +7,7 @@ use deadpool_postgres::Pool;
 use super::{
     Idem,
     engine::{self, Work},
-    environment::is_unfit,
+    environment::{is_environmental, is_unfit},
     front::Ready,
     leased::Leases,
 };
@@ -61,7 +61,7 @@ impl Idem {
             ErrorKind::AmbiguousCommit | ErrorKind::ConnectionLost | ErrorKind::PoolExhausted => Err(error),
             ErrorKind::NotClaimed => leases.not_held().await,
             // No fault of the message.
-            _ if is_unfit(&error) || matches!(error.kind(), ErrorKind::NotGranted | ErrorKind::NotInstalled) => {
+            _ if is_environmental(&error) => {
                 leases.give_back(&held).await?;
                 Err(error)
             }

@@ -7,7 +7,7 @@ use tokio_postgres::error::DbError;
 use crate::{Error, ErrorKind};
 
 /// Whether another message would have met the same error.
-pub(super) fn is_environmental(error: &Error) -> bool {
+pub(crate) fn is_environmental(error: &Error) -> bool {
     if is_unfit(error) {
         return true;
     }
@@ -17,7 +17,7 @@ pub(super) fn is_environmental(error: &Error) -> bool {
         ErrorKind::ConnectionLost => !matches!(error, Error::Handler(_)),
         // Should an ambiguous commit have taken effect, the next delivery is a duplicate.
         ErrorKind::AmbiguousCommit | ErrorKind::PoolExhausted => true,
-        // These would send all messages to the dead letters.
+        // A missing grant or extension would send all messages to the dead letters.
         ErrorKind::NotGranted | ErrorKind::NotInstalled => true,
         _ => false,
     }
@@ -25,7 +25,7 @@ pub(super) fn is_environmental(error: &Error) -> bool {
 
 /// Whether the server serves nobody: its disk is full, it takes no writes, it does not know this role or database. Such an
 /// error may also come out of a handler, which is the first to write in some styles.
-pub(crate) fn is_unfit(error: &Error) -> bool {
+pub(super) fn is_unfit(error: &Error) -> bool {
     let mut cause: Option<&(dyn StdError + 'static)> = match error {
         Error::Handler(error) if error.is_terminal() => None,
         Error::Handler(error) => Some(error.source()),

@@ -79,7 +79,7 @@ impl Error {
         match (self, self.kind()) {
             // The database has counted it.
             (Self::Attempt { retry_after, .. }, _) => Settlement::Release { after: *retry_after },
-            // Another has the lease.
+            // Another process has the lease.
             (Self::LeaseLost, _) => Settlement::RELEASE,
             (_, ErrorKind::Invalid | ErrorKind::MissingId | ErrorKind::Terminal) => Settlement::reject(self.to_string()),
             _ if is_environmental(self) => Settlement::RELEASE,

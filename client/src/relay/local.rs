@@ -7,7 +7,7 @@ use futures_util::{FutureExt, future::BoxFuture};
 use serde_json::Value;
 
 use super::{OutgoingMessage, PublishError, Publisher};
-use crate::{Error, ErrorKind, Handler, Idem, Message, Processed, Settlement, process::is_unfit};
+use crate::{Error, Handler, Idem, Message, Processed, Settlement, process::is_environmental};
 
 /// Hands effects over to handlers in this process: their topic is the destination. It is a [`Publisher`].
 ///
@@ -62,7 +62,7 @@ impl Publisher for Local {
         let processed = handler.process(&self.idem, &self.pool, as_incoming(message)).await;
         let (settlement, error) = match processed {
             Ok(processed) => (processed.settlement(), format!("{processed:?}").into()),
-            Err(error) if is_unfit(&error) || is_about_the_database(&error) => {
+            Err(error) if is_environmental(&error) => {
                 return Err(PublishError::Unavailable(error.into()));
             }
             Err(error) => (error.settlement(), error.into()),
@@ -72,22 +72,6 @@ impl Publisher for Local {
             Settlement::Retry { .. } | Settlement::Release { .. } => Err(PublishError::Rejected(error)),
             Settlement::Reject { reason } => Err(PublishError::Permanent(reason.into())),
         }
-    }
-}
-
-/// What says nothing about the effect, and is mended where the database is.
-fn is_about_the_database(error: &Error) -> bool {
-    match error.kind() {
-        // A handler that loses its connection at each attempt would hold up all other effects for ever.
-        ErrorKind::ConnectionLost => !matches!(error, Error::Handler(_)),
-        kind => matches!(
-            kind,
-            ErrorKind::AmbiguousCommit
-                | ErrorKind::PoolExhausted
-                | ErrorKind::ReadOnly
-                | ErrorKind::NotGranted
-                | ErrorKind::NotInstalled
-        ),
     }
 }
 

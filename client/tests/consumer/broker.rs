@@ -42,7 +42,9 @@ struct State {
 #[derive(Clone, Debug)]
 struct Copy {
     message: Message,
+    /// As the broker counts them.
     deliveries: u32,
+    is_redelivered: bool,
 }
 
 /// What the broker was told, and what it saw.
@@ -120,7 +122,11 @@ impl Broker {
     }
 
     pub fn send(&self, message: Message) {
-        self.state().ready.push_back(Copy { message, deliveries: 0 });
+        self.state().ready.push_back(Copy {
+            message,
+            deliveries: 0,
+            is_redelivered: false,
+        });
         self.0.changed.notify_waiters();
     }
 
@@ -166,6 +172,9 @@ impl Broker {
             return Ok(Answer::NotBefore(state.delayed.iter().map(|(due, _)| *due).min()));
         };
         copy.deliveries += 1;
+        // RabbitMQ 4.3 shows itself when it delivers a message again.
+        let counts_releases = !(state.counts_failures && copy.is_redelivered);
+        copy.is_redelivered = true;
         let mut message = copy.message.clone();
         if copy.deliveries <= state.counts {
             message = message.with_deliveries(copy.deliveries);
@@ -177,6 +186,7 @@ impl Broker {
         let receipt = Ticket {
             broker: self.clone(),
             tag,
+            counts_releases,
         };
         Ok(Answer::Delivery(Box::new(Delivery::new(message, receipt))))
     }
@@ -241,6 +251,7 @@ impl Source for Broker {
 struct Ticket {
     broker: Broker,
     tag: u64,
+    counts_releases: bool,
 }
 
 impl Receipt for Ticket {
@@ -256,6 +267,10 @@ impl Receipt for Ticket {
             self.broker.settle(self.tag, Some(settlement));
             Ok(())
         })
+    }
+
+    fn counts_releases(&self) -> bool {
+        self.counts_releases
     }
 }
 

@@ -8,7 +8,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::{
     broker::Broker,
@@ -117,6 +117,35 @@ async fn a_shutdown_gives_back_what_waits_for_another_of_its_key_in_its_order() 
     assert_eq!((summary.handled, summary.given_back), (1, 3));
     assert_eq!(given_back, ["m-1", "m-2", "m-3"]);
     assert_eq!((broker.unsettled(), ground.done().await), (0, vec!["m-0".to_owned()]));
+}
+
+/// A broker that counts failures only shall know of this one.
+#[tokio::test]
+async fn a_message_that_failed_in_place_is_a_failure_at_its_broker_when_the_consumer_stops() {
+    let ground = Ground::new().await;
+    let broker = Broker::with([message("failed", "key"), message("waiting", "key")]);
+    let (fail, mut failed) = mpsc::channel(1);
+    let handler = move |_: Tx, _: Message| {
+        let fail = fail.clone();
+        async move {
+            let _ = fail.try_send(());
+            Err("not today".into())
+        }
+    };
+    let hour = Duration::from_secs(3600);
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("drain", handler)
+        .back_off(hour, hour)
+        .ordered_by_key(true);
+    let has_failed = async {
+        failed.recv().await.unwrap();
+        until("its successor is fetched", async || broker.unsettled() == 2).await;
+    };
+    let summary = in_time(consumer.run(has_failed)).await.unwrap();
+    assert_eq!((summary.retried, summary.given_back), (1, 2));
+    let ids = |told: Vec<(String, Duration)>| told.into_iter().map(|(id, _)| id).collect::<Vec<_>>();
+    assert_eq!(ids(broker.told().retried), ["failed"]);
+    assert_eq!(ids(broker.told().released), ["waiting"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

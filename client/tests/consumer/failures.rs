@@ -9,7 +9,8 @@ use std::{
     time::Duration,
 };
 
-use idem_client::{Consumer, HandlerError, Message, Tx};
+use futures_util::{FutureExt, future::BoxFuture};
+use idem_client::{Before, Consumer, Filter, HandlerError, Idem, Message, Settlement, Tx};
 use tokio_postgres::Client;
 
 use crate::{
@@ -88,6 +89,29 @@ async fn a_message_that_never_can_succeed_is_refused_at_once() {
     let consumer = Consumer::new(ground.pool.clone(), broker.clone()).handle("terminal", handler);
     let summary = in_time(consumer.run(pending())).await.unwrap();
     assert_eq!((summary.retried, summary.rejected), (0, 2));
+}
+
+#[tokio::test]
+async fn a_filter_that_asks_for_a_retry_is_a_failure_of_the_message() {
+    struct Again;
+
+    impl Filter for Again {
+        fn before_consuming<'a>(&'a self, _: &'a Message) -> BoxFuture<'a, Before> {
+            async { Before::Stop(Settlement::RETRY) }.boxed()
+        }
+    }
+
+    let ground = Ground::new().await;
+    let broker = Broker::with([message("m", "")]).counting().closed();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .idem(Idem::builder().filter(Again).build().unwrap())
+        .handle("filtered", crate::ground::noting())
+        .back_off(SHORT, LONG)
+        .max_deliveries(2);
+    let summary = in_time(consumer.run(pending())).await.unwrap();
+    assert_eq!((summary.handled, summary.retried, summary.rejected), (0, 1, 1));
+    let told = broker.told();
+    assert_eq!((told.retried.len(), told.released.len(), told.rejected.len()), (1, 0, 1));
 }
 
 #[tokio::test]

@@ -164,7 +164,7 @@ async fn what_a_filter_puts_off_has_not_failed() {
             let is_early = self.0.fetch_add(1, Ordering::SeqCst) < 5;
             async move {
                 match is_early {
-                    true => Before::Stop(Settlement::Retry {
+                    true => Before::Stop(Settlement::Release {
                         after: Duration::from_millis(20),
                     }),
                     false => Before::Continue,

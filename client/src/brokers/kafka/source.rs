@@ -16,7 +16,7 @@ use crate::{Delivery, Source, TransportError};
 ///
 /// - *Acknowledge* lets the partition's offset move, as far as everything below it is settled too. Commits go out every
 ///   second, whenever nothing is under way, when partitions are revoked, and at the end.
-/// - *Retry* makes this source deliver the message again: Kafka cannot take it back. Its offset holds meanwhile, and
+/// - *Retry* and *Release* make this source deliver the message again: Kafka cannot take it back. Its offset holds meanwhile, and
 ///   [`deliveries`](crate::Message::deliveries) is counted by this source: it begins at 1 again after a restart.
 /// - *Reject* publishes the record to the dead-letter topic, and settles it when that is confirmed.
 ///

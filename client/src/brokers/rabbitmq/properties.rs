@@ -103,13 +103,23 @@ fn table(properties: &BasicProperties) -> impl Iterator<Item = (&ShortString, &A
     properties.headers().iter().flat_map(|table| table.inner())
 }
 
-/// Quorum queues count in `x-delivery-count` what was delivered before. Classic queues say only whether it was, and a count that
-/// stood still would let a message fail for ever. How often a message came back to this queue by way of its dead letters is in
+/// Since RabbitMQ 4.3 a quorum queue adds this header to a message that was delivered before, also when it did not fail then.
+const ACQUIRED: &str = "x-acquired-count";
+
+/// Before RabbitMQ 4.3 a quorum queue counts each return of a message, also of one that did not fail.
+pub(super) fn counts_releases(delivery: &Delivery) -> bool {
+    !table(&delivery.properties).any(|(name, _)| name.as_str() == ACQUIRED)
+}
+
+/// Quorum queues count in `x-delivery-count` what was delivered before; since RabbitMQ 4.3 they count failures only, and leave
+/// the header out before the first one. Classic queues say only whether it was, and a count that stood still would let a message
+/// fail for ever. How often a message came back to this queue by way of its dead letters is in
 /// `x-death`.
 fn deliveries(queue: &str, delivery: &Delivery) -> Option<u32> {
     let find = |wanted: &str| table(&delivery.properties).find_map(|(name, value)| (name.as_str() == wanted).then_some(value));
     let before = match find("x-delivery-count").and_then(count) {
         Some(before) => before,
+        None if !counts_releases(delivery) => 0,
         None if delivery.redelivered => return None,
         None => 0,
     };
@@ -231,6 +241,8 @@ mod tests {
         assert_eq!(delivered(BasicProperties::default(), true).deliveries(), None);
         let quorum = with("x-delivery-count", AMQPValue::LongLongInt(3));
         assert_eq!(delivered(quorum, true).deliveries(), Some(4));
+        let released = with("x-acquired-count", AMQPValue::LongLongInt(3));
+        assert_eq!(delivered(released, true).deliveries(), Some(1));
         let deaths = FieldArray::from(vec![death("q", 2), death("elsewhere", 5)]);
         let dead = with("x-death", AMQPValue::FieldArray(deaths));
         assert_eq!(delivered(dead, false).deliveries(), Some(3));

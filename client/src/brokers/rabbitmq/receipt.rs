@@ -17,14 +17,16 @@ const LONGEST_HOLD: Duration = Duration::from_secs(300);
 
 pub(super) struct RabbitMqReceipt {
     acker: Option<Acker>,
+    counts_releases: bool,
     /// The channel stays open as long as somebody may still settle.
     session: Arc<Session>,
 }
 
 impl RabbitMqReceipt {
-    pub(super) fn new(acker: Acker, session: Arc<Session>) -> Self {
+    pub(super) fn new(acker: Acker, counts_releases: bool, session: Arc<Session>) -> Self {
         Self {
             acker: Some(acker),
+            counts_releases,
             session,
         }
     }
@@ -33,20 +35,20 @@ impl RabbitMqReceipt {
 impl Receipt for RabbitMqReceipt {
     fn settle(mut self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>> {
         let acker = self.acker.take();
-        let session = Arc::clone(&self.session);
+        let open = Arc::clone(&self.session);
         Box::pin(async move {
             let Some(acker) = acker else { return Ok(()) };
             match settlement {
-                Settlement::Acknowledge => {
-                    let settled = expect(acker.ack(BasicAckOptions::default()).await);
-                    drop(session);
-                    settled
-                }
-                Settlement::Retry { after } => requeue(Requeue::Failed, acker, after, session).await,
-                Settlement::Release { after } => requeue(Requeue::Released, acker, after, session).await,
+                Settlement::Acknowledge => expect(acker.ack(BasicAckOptions::default()).await),
+                Settlement::Retry { after } => requeue(Requeue::Failed, acker, after, open).await,
+                Settlement::Release { after } => requeue(Requeue::Released, acker, after, open).await,
                 Settlement::Reject { .. } => reject(&acker, false).await,
             }
         })
+    }
+
+    fn counts_releases(&self) -> bool {
+        self.counts_releases
     }
 }
 

@@ -16,7 +16,8 @@ use crate::{Delivery, Source, TransportError};
 /// The messages of one queue of a RabbitMQ.
 ///
 /// [`Retry`](crate::Settlement::Retry) rejects a message, and [`Release`](crate::Settlement::Release) returns it with `basic.nack`:
-/// a quorum queue of RabbitMQ 4.3 and later counts the first only, earlier ones count both.
+/// a quorum queue of RabbitMQ 4.3 and later counts the first only, earlier ones count both. A receipt that is dropped releases
+/// its message. When the connection ends, RabbitMQ counts each message that was delivered on it and not settled.
 /// Without a pause the message is back in its queue at once. With one it is held here, in
 /// its place among the prefetched, for at most five minutes, and put back then. For longer pauses, and to free the place, give
 /// the queue a dead-letter exchange that leads to a queue with a time to live and from there back, and reject.
@@ -24,7 +25,7 @@ use crate::{Delivery, Source, TransportError};
 /// one it is gone.
 ///
 /// A message has the queue as its topic, and as its key the header `idem-key`. [`deliveries`](crate::Message::deliveries) is
-/// exact on quorum queues; classic ones know no more than that it came before, and do not count from then on. There are no
+/// exact on quorum queues (since 4.3: the failures, and this delivery); classic ones know no more than that it came before, and do not count from then on. There are no
 /// coordinates.
 ///
 /// It connects at the first call of `next`, and again at the next one after the connection was lost.
@@ -77,8 +78,9 @@ impl Source for RabbitMqSource {
         };
         match consumer.next().await {
             Some(Ok(mut delivery)) => {
+                let counts_releases = properties::counts_releases(&delivery);
                 let message = properties::incoming(&self.subscription.queue, &mut delivery);
-                let receipt = RabbitMqReceipt::new(delivery.acker, Arc::clone(session));
+                let receipt = RabbitMqReceipt::new(delivery.acker, counts_releases, Arc::clone(session));
                 Ok(Some(Delivery::new(message, receipt)))
             }
             Some(Err(error)) => {

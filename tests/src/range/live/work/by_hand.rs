@@ -53,6 +53,7 @@ async fn settle(delivery: Delivery, done: impl Future<Output = Result<()>>) {
         Ok(()) => Settlement::Acknowledge,
         Err(error) => {
             eprintln!("a message comes again: {error:#}");
+            // Here only the database fails.
             Settlement::Release { after: PAUSE }
         }
     };
