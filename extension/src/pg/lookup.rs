@@ -291,13 +291,16 @@ impl<'t> Lookup<'t> {
             return;
         }
         const FROZEN: u16 = (pg_sys::HEAP_XMIN_COMMITTED | pg_sys::HEAP_XMIN_INVALID) as u16;
-        // SAFETY: the header of a heap tuple; its xmin is as new as the oldest that has a state, unless it is frozen.
+        // SAFETY: the header of a heap tuple. The server knows how its xmin ended, unless the row is frozen. VACUUM may freeze a
+        // row before its commit is on disk, and leaves the xmin there.
         unsafe {
             let header = (*self.tuple()).t_data;
-            if (*header).t_infomask & FROZEN == FROZEN || pg_sys::RecoveryInProgress() || self.is_mine() {
+            let xmin = (*header).t_choice.t_heap.t_xmin;
+            let is_frozen = (*header).t_infomask & FROZEN == FROZEN;
+            if pg_sys::RecoveryInProgress() || self.is_mine() || is_frozen && !is_recent(xmin) {
                 return;
             }
-            let commit = pg_sys::TransactionIdGetCommitLSN((*header).t_choice.t_heap.t_xmin);
+            let commit = pg_sys::TransactionIdGetCommitLSN(xmin);
             if commit != 0 && pg_sys::XLogNeedsFlush(commit) {
                 pg_sys::XLogFlush(commit);
             }
@@ -316,6 +319,24 @@ impl<'t> Lookup<'t> {
             pg_sys::UnregisterSnapshot(snapshot);
         }
     }
+}
+
+/// Whether the server still knows how this transaction ended.
+fn is_recent(xid: pg_sys::TransactionId) -> bool {
+    const EPOCH: u64 = 1 << 32;
+    // SAFETY: reads a counter in shared memory.
+    let next = unsafe { pg_sys::ReadNextFullTransactionId() }.value;
+    let of_this_epoch = (next & !(EPOCH - 1)) | u64::from(xid.into_inner());
+    let full = if of_this_epoch < next {
+        Some(of_this_epoch)
+    } else {
+        of_this_epoch.checked_sub(EPOCH)
+    };
+    let Some(full) = full.filter(|_| xid >= pg_sys::FirstNormalTransactionId) else {
+        return false;
+    };
+    // SAFETY: its argument is an xid8, which is passed by value.
+    unsafe { pgrx::direct_function_call_as_datum(pg_sys::pg_xact_status, &[Some(pg_sys::Datum::from(full))]) }.is_some()
 }
 
 fn begin_scan(table: &Table, snapshot: pg_sys::Snapshot, columns: i32) -> pg_sys::IndexScanDesc {

@@ -1,4 +1,4 @@
-//! Claims with synchronous_commit = off, and a crash.
+//! Commits with synchronous_commit = off, and a crash.
 
 use std::time::Duration;
 
@@ -8,28 +8,38 @@ use nix::unistd::Pid;
 
 use super::{cluster, connect, with_idem};
 
-/// What a consumer does, and what it and its repetition return.
+/// What a consumer writes, and what its duplicate finds.
 struct Case {
-    /// Committed before.
+    /// Committed before, and on disk.
     prelude: Option<&'static str>,
     /// Committed with synchronous_commit = off.
     first: &'static str,
-    /// What a duplicate asks.
+    /// Between the two.
+    meanwhile: Option<&'static str>,
     duplicate: &'static str,
-    /// The broker forgets the message for this.
+    /// The duplicate's result for which a consumer acknowledges the message.
     acknowledged: &'static str,
-    /// The result of the duplicate's question when the first commit is lost.
+    /// The duplicate's result when the first commit is lost.
     lost: &'static str,
 }
 
 const CLAIM: &str = "BEGIN; SELECT idem_try_claim('m', 'orders'); COMMIT";
 const RECEIVE: &str = "SELECT idem_receive('m', 'inbox', '{}')";
-const ACQUIRE: &str = "SELECT outcome FROM idem_acquire('m', 'work')";
+const ACQUIRE: &str = "SELECT outcome FROM idem_acquire('m', 'work', '1 hour')";
 
-const CASES: [Case; 3] = [
+const CASES: [Case; 4] = [
     Case {
         prelude: None,
         first: CLAIM,
+        meanwhile: None,
+        duplicate: CLAIM,
+        acknowledged: "f",
+        lost: "t",
+    },
+    Case {
+        prelude: None,
+        first: CLAIM,
+        meanwhile: Some("VACUUM (FREEZE, TRUNCATE false) idem.inbox_standard_0"),
         duplicate: CLAIM,
         acknowledged: "f",
         lost: "t",
@@ -37,6 +47,7 @@ const CASES: [Case; 3] = [
     Case {
         prelude: Some(ACQUIRE),
         first: "SELECT idem_bury('m', 'work', token, '{}', 'broken') FROM idem.leases",
+        meanwhile: None,
         duplicate: ACQUIRE,
         acknowledged: "dead",
         lost: "in_progress",
@@ -44,6 +55,7 @@ const CASES: [Case; 3] = [
     Case {
         prelude: None,
         first: RECEIVE,
+        meanwhile: None,
         duplicate: RECEIVE,
         acknowledged: "f",
         lost: "t",
@@ -80,8 +92,11 @@ async fn i4_acknowledged_duplicate_outlives_a_crash() -> Result<()> {
             kill(Pid::from_raw(walwriter), Signal::SIGSTOP)?;
             writer.run("SET synchronous_commit = off").await?;
             writer.run(case.first).await?;
+            if let Some(meanwhile) = case.meanwhile {
+                writer.run(meanwhile).await?;
+            }
             duplicate.run(&format!("SET idem.wait_for_flush = {wait_for_flush}")).await?;
-            // It writes nothing that a commit would have to flush.
+            // The duplicate's own commit must not flush the WAL.
             duplicate.run("SET synchronous_commit = off").await?;
             assert_eq!(duplicate.text(case.duplicate).await?, case.acknowledged, "{}", case.duplicate);
 
