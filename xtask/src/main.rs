@@ -105,7 +105,7 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Build => build::build(&context).map(drop),
         Command::Demo { broker, arguments } => demo::demo(&context, broker.as_deref(), &arguments),
         Command::Test { filter } => test::test(&context, filter.as_deref()),
-        Command::Soak { names, runs } => soak::soak(&context, &names, runs),
+        Command::Soak { names, runs } => soak::soak(&context, names, runs),
         Command::Bench { arguments } => bench::bench(&context, &arguments),
         Command::Psql { database } => psql::psql(&context, &database),
         Command::Package => package::package(&context),

@@ -30,7 +30,7 @@ const SEED: &str = "IDEM_TEST_SEED";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Run {
     commit: String,
-    /// The names of the tests contain one of these; none: all tests.
+    /// The tests whose name contains one of these; all tests when there is none.
     names: Vec<String>,
     /// Seconds since 1970.
     started_s: u64,
@@ -41,22 +41,32 @@ struct Run {
     log: PathBuf,
 }
 
-/// A test binary and how many of its tests match.
+/// A test binary and its tests that match.
 struct Program {
     path: PathBuf,
     /// Where cargo would run it.
     directory: PathBuf,
     races: bool,
-    tests: usize,
+    tests: Vec<String>,
 }
 
 /// Runs the tests whose name contains one of `names` until `runs` runs in a row have passed.
-pub fn soak(context: &Context, names: &[String], runs: u32) -> Result<()> {
+pub fn soak(context: &Context, mut names: Vec<String>, runs: u32) -> Result<()> {
+    // The ledger knows a set of names whatever their order.
+    names.sort();
+    names.dedup();
+    let names = names.as_slice();
     build::build(context)?;
     build::build_variant(context, Variant::PausePoints)?;
     let programs = programs(context, names)?;
-    let tests: usize = programs.iter().map(|program| program.tests).sum();
-    ensure!(tests > 0, "no test has any of {names:?} in its name");
+    let tests: usize = programs.iter().map(|program| program.tests.len()).sum();
+    for name in names {
+        let is_used = programs
+            .iter()
+            .flat_map(|program| &program.tests)
+            .any(|test| test.contains(name));
+        ensure!(is_used, "no test has \"{name}\" in its name");
+    }
 
     let directory = context.target().join("soak");
     fs::create_dir_all(&directory)?;
@@ -173,9 +183,9 @@ fn programs(context: &Context, names: &[String]) -> Result<Vec<Program>> {
             .output()?;
         let tests = String::from_utf8_lossy(&listed.stdout)
             .lines()
-            .filter(|line| line.ends_with(": test"))
-            .count();
-        if tests > 0 {
+            .filter_map(|line| Some(line.strip_suffix(": test")?.to_owned()))
+            .collect::<Vec<_>>();
+        if !tests.is_empty() {
             programs.push(Program {
                 path: path.into(),
                 directory: Path::new(manifest).parent().map(Path::to_path_buf).unwrap_or_default(),
