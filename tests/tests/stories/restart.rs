@@ -46,10 +46,11 @@ async fn leases_rests_schedules_dead_letters_and_the_journal_go_on_after_a_crash
         .text("SELECT token FROM idem_acquire('held', 'shop', '1 hour')")
         .await?;
     let tired = client.text("SELECT token FROM idem_acquire('tired', 'shop')").await?;
+    // Before the rest of 3 s begins: the message comes then or later.
+    let due = client.text("SELECT clock_timestamp() + '3 s'").await?;
     client
         .run(&format!("SELECT idem_release('tired', 'shop', {tired}, 'a bad day')"))
         .await?;
-    let due = client.text("SELECT clock_timestamp() + '3 s'").await?;
     client
         .run(&format!(
             "SELECT idem_receive('later', 'inbox', '1'::jsonb, deliver_after => '{due}');
