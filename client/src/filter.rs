@@ -53,7 +53,8 @@ pub enum Before {
     /// It goes on as it is.
     Continue,
     /// It is not consumed: the broker is told this, and [`Processed::Stopped`](crate::Processed::Stopped) is the answer.
-    /// [`Settlement::Release`] puts it off; [`Settlement::Retry`] is a failure of the message, and it is refused after too many.
+    /// With [`Settlement::Release`] it comes again later. [`Settlement::Retry`] counts as its
+    /// failure: after too many failures it is refused.
     Stop(Settlement),
     /// This message takes its place: its destination, id and payload are what counts.
     Replace(Message),

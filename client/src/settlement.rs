@@ -13,8 +13,8 @@ pub enum Settlement {
         /// Not before this time, where the broker can wait.
         after: Duration,
     },
-    /// The message was not tried, or what failed was not the message. It shall come again, and a broker that can tell the
-    /// difference does not count this as a failure.
+    /// The message was not tried, or what failed was not the message. It shall come again, and a
+    /// broker that can tell the difference does not count this as a failure.
     Release {
         /// Not before this time, where the broker can wait.
         after: Duration,

@@ -70,8 +70,10 @@ pub fn define() {
     );
     GucRegistry::define_bool_guc(
         c"idem.wait_for_flush",
-        c"Whether a duplicate waits until the claim, the received message or the dead letter that it relies on is on disk.",
-        c"A commit with synchronous_commit = off is visible before it is on disk, and a crash loses it. A duplicate that was acknowledged in between would be lost with it.",
+        c"Whether a duplicate waits until the claim, the received message or the dead letter \
+          that it relies on is on disk.",
+        c"A commit with synchronous_commit = off is visible before it is on disk, and a crash \
+          loses it. A duplicate that was acknowledged in between would be lost with it.",
         &WAIT_FOR_FLUSH,
         GucContext::Userset,
         GucFlags::default(),

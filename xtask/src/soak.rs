@@ -1,8 +1,9 @@
 //! Soak: the same tests again and again, until so many runs in a row have passed.
 //!
-//! A run is every test whose name contains one of the given parts, in the parallelism of an ordinary run and without retries.
-//! Each run adds a line to `target/soak/ledger.jsonl` and keeps its output beside it. A soak that is interrupted goes on where
-//! it stopped, as long as the commit is the same; a run that fails starts the count anew.
+//! A run is every test whose name contains one of the given parts, in the parallelism of an
+//! ordinary run and without retries. Each run adds a line to `target/soak/ledger.jsonl` and keeps
+//! its output beside it. A soak that is interrupted goes on where it stopped, as long as the commit
+//! is the same; a run that fails starts the count anew.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -59,7 +60,7 @@ pub fn soak(context: &Context, mut names: Vec<String>, runs: u32) -> Result<()> 
     build::build(context)?;
     build::build_variant(context, Variant::PausePoints)?;
     let programs = programs(context, names)?;
-    let tests: usize = programs.iter().map(|program| program.tests.len()).sum();
+    let tests = count(&programs);
     for name in names {
         let is_used = programs
             .iter()
@@ -75,7 +76,7 @@ pub fn soak(context: &Context, mut names: Vec<String>, runs: u32) -> Result<()> 
     let mut earlier = read(&ledger)?;
     let mut failures = 0;
     while streak(&earlier, &commit, names) < runs {
-        let run = run(context, &programs, &directory, &commit, names, tests)?;
+        let run = run(context, &programs, &directory, &commit, names)?;
         append(&ledger, &run)?;
         failures += u32::from(!run.passed);
         println!(
@@ -88,8 +89,14 @@ pub fn soak(context: &Context, mut names: Vec<String>, runs: u32) -> Result<()> 
         );
         earlier.push(run);
     }
-    println!("{runs} runs of {names:?} in a row have passed at {commit}; {failures} failed before in this call");
+    println!("{runs} runs of {names:?} in a row have passed at {commit}");
+    println!("{failures} runs failed before in this call");
     Ok(())
+}
+
+/// How many tests a run has.
+fn count(programs: &[Program]) -> usize {
+    programs.iter().map(|program| program.tests.len()).sum()
 }
 
 /// How many of the newest runs of these tests at this commit have passed.
@@ -103,7 +110,7 @@ fn streak(ledger: &[Run], commit: &str, names: &[String]) -> u32 {
     u32::try_from(passed).unwrap_or(u32::MAX)
 }
 
-fn run(context: &Context, programs: &[Program], directory: &Path, commit: &str, names: &[String], tests: usize) -> Result<Run> {
+fn run(context: &Context, programs: &[Program], directory: &Path, commit: &str, names: &[String]) -> Result<Run> {
     let started_s = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     // Different in each run, and printed: a failure can be repeated with it.
     let seed = started_s;
@@ -139,7 +146,7 @@ fn run(context: &Context, programs: &[Program], directory: &Path, commit: &str, 
         started_s,
         took_s: began.elapsed().as_secs(),
         seed,
-        tests,
+        tests: count(programs),
         passed,
         log,
     })

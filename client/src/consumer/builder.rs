@@ -181,8 +181,9 @@ impl<S: Source> Consumer<S> {
     }
 
     /// After so many failed deliveries a message is refused, which brokers answer with their dead letters; 10 unless given.
-    /// That the database was away is no failure of the message, as far as this process has seen it: most brokers count what
-    /// other processes gave back like a failure (RabbitMQ's quorum queues do not since 4.3).
+    /// A message that comes again because the database was away has not failed, as far as this
+    /// process has seen it. Most brokers count what other processes gave back like a failure
+    /// (RabbitMQ's quorum queues do not since 4.3).
     pub fn max_deliveries(mut self, deliveries: u32) -> Self {
         self.settings.max_deliveries = deliveries;
         self

@@ -37,7 +37,8 @@ impl Held {
         }
     }
 
-    /// What the broker is told when this process gives the message back: a message that failed in place has failed.
+    /// What the broker is told when this process gives the message back. A message that was tried
+    /// again in place has failed, and its broker does not know that yet.
     pub(super) fn given_back(&self) -> Settlement {
         if self.repeats > 0 {
             Settlement::RETRY

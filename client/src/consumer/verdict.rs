@@ -14,7 +14,8 @@ pub(super) enum Verdict {
     Over(Settlement, Outcome),
     /// It comes again, and this was no failure.
     Again { after: Duration },
-    /// It failed by itself: it comes again, after this time or later, until it has failed too often.
+    /// It failed by itself. It comes again, after this time or later, until it has failed too
+    /// often.
     Failed { error: Error, after: Duration },
     /// Database or set-up failed: it comes again, and nothing is fetched until the database serves.
     Away(Error),

@@ -8,6 +8,9 @@ use tokio::{select, time::sleep};
 use super::shelf::Shelf;
 use crate::{Error, ErrorKind, Receipt, Settlement, TransportError, stored::Stored};
 
+/// The error of a message that its consumer settles with `Retry`, without an error of its own.
+const RETRIED: &str = "the consumer asks for another attempt";
+
 /// Holds the lease of one message. Dropped unsettled it is renewed no longer, and the message comes again when it has run out.
 pub(super) struct Ticket {
     pub(super) shelf: Arc<Shelf>,
@@ -53,7 +56,7 @@ impl Receipt for Ticket {
                 Settlement::Acknowledge => self.complete().await?,
                 Settlement::Reject { reason } => drop(self.release(Some(&reason), true).await?),
                 // The retry policy decides when the next attempt is due.
-                Settlement::Retry { .. } => drop(self.release(Some("its consumer asks for another attempt"), false).await?),
+                Settlement::Retry { .. } => drop(self.release(Some(RETRIED), false).await?),
                 Settlement::Release { after } if after.is_zero() => drop(self.release(None, false).await?),
                 Settlement::Release { after } => {
                     // It has not failed, so it does not rest by the policy: it is held here for that time.

@@ -12,8 +12,9 @@ pub(crate) fn is_environmental(error: &Error) -> bool {
         return true;
     }
     match error.kind() {
-        // At each attempt the database could be reached, and at each the handler has lost it. Were that no failure, a message
-        // that ends its session, by taking too long for example, would come for ever.
+        // The database could be reached at each attempt, and the handler lost it each time: a
+        // message may end its session, for example by taking too long. Without a count it would
+        // come for ever.
         ErrorKind::ConnectionLost => !matches!(error, Error::Handler(_)),
         // Should an ambiguous commit have taken effect, the next delivery is a duplicate.
         ErrorKind::AmbiguousCommit | ErrorKind::PoolExhausted => true,
@@ -23,8 +24,9 @@ pub(crate) fn is_environmental(error: &Error) -> bool {
     }
 }
 
-/// Whether the server serves nobody: its disk is full, it takes no writes, it does not know this role or database. Such an
-/// error may also come out of a handler, which is the first to write in some styles.
+/// Whether the server cannot serve this client at all: its disk is full, it is read-only, or it
+/// does not know the role or the database. A handler may be the first to meet this error, because
+/// in some styles it is the first to write.
 pub(super) fn is_unfit(error: &Error) -> bool {
     let mut cause: Option<&(dyn StdError + 'static)> = match error {
         Error::Handler(error) if error.is_terminal() => None,

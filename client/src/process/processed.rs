@@ -73,15 +73,18 @@ impl Processed {
 impl Error {
     /// What to tell the broker about the message that this came of.
     ///
-    /// Never [`Settlement::Acknowledge`]. What the same message would meet again is refused, all else comes again: as a
-    /// failure of the message, or released when the database or the set-up failed, or when the database counts the failure.
+    /// Never [`Settlement::Acknowledge`]. A message that can never succeed is rejected, every other
+    /// one comes again. It is released when the database or the set-up failed, and when the
+    /// database counts the failure itself; otherwise it is retried.
     pub fn settlement(&self) -> Settlement {
+        use ErrorKind::{Invalid, MissingId, Terminal};
+
         match (self, self.kind()) {
             // The database has counted it.
             (Self::Attempt { retry_after, .. }, _) => Settlement::Release { after: *retry_after },
             // Another process has the lease.
             (Self::LeaseLost, _) => Settlement::RELEASE,
-            (_, ErrorKind::Invalid | ErrorKind::MissingId | ErrorKind::Terminal) => Settlement::reject(self.to_string()),
+            (_, Invalid | MissingId | Terminal) => Settlement::reject(self.to_string()),
             _ if is_environmental(self) => Settlement::RELEASE,
             _ => Settlement::RETRY,
         }

@@ -70,7 +70,8 @@ async fn next(source: &mut impl Source) -> Delivery {
     }
 }
 
-/// Publishes, through all the time that the broker is away, as a relay does. Counts how often it was away.
+/// Publishes until the broker takes the effect, as a relay does. Counts in `away` how often it was
+/// away.
 async fn publish(publisher: &impl Publisher, effect: &OutgoingMessage, away: &AtomicU32) {
     let started = Instant::now();
     loop {

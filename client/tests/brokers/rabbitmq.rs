@@ -84,7 +84,7 @@ async fn a_retried_message_comes_again_and_is_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_released_message_comes_again_and_rabbitmq_4_3_does_not_count_it() {
+async fn a_released_message_is_not_counted_since_rabbitmq_4_3() {
     let url = shared();
     let counts = if RabbitMq::version().unwrap() >= (4, 3) {
         [1, 1, 1]

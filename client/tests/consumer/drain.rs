@@ -119,9 +119,9 @@ async fn a_shutdown_gives_back_what_waits_for_another_of_its_key_in_its_order() 
     assert_eq!((broker.unsettled(), ground.done().await), (0, vec!["m-0".to_owned()]));
 }
 
-/// A broker that counts failures only shall know of this one.
+/// A broker that counts failures only learns of this one.
 #[tokio::test]
-async fn a_message_that_failed_in_place_is_a_failure_at_its_broker_when_the_consumer_stops() {
+async fn a_message_that_failed_in_place_is_a_failure_at_its_broker() {
     let ground = Ground::new().await;
     let broker = Broker::with([message("failed", "key"), message("waiting", "key")]);
     let (fail, mut failed) = mpsc::channel(1);

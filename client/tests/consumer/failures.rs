@@ -216,8 +216,8 @@ async fn a_database_that_is_not_set_up_sends_nothing_to_the_dead_letters() {
     assert_eq!(ground.done().await.len(), 1);
 }
 
-/// The first three deliveries are released, because idem is not installed. Then the handler fails each time; the message is
-/// allowed to fail three times.
+/// The first three deliveries are released, because idem is not installed. Then the handler fails
+/// each time; the message is allowed to fail three times.
 async fn releases_are_no_failures(broker: Broker) {
     let ground = Ground::new().await;
     let client = ground.pool.get().await.unwrap();
@@ -242,12 +242,12 @@ async fn releases_are_no_failures(broker: Broker) {
 }
 
 #[tokio::test]
-async fn i4_releases_are_no_failures_where_the_broker_counts_them() {
+async fn i4_releases_are_no_failures_if_the_broker_counts_all() {
     releases_are_no_failures(Broker::with([message("m", "")]).counting().closed()).await;
 }
 
 #[tokio::test]
-async fn i4_releases_are_no_failures_where_the_broker_counts_failures_only() {
+async fn i4_releases_are_no_failures_if_the_broker_omits_them() {
     releases_are_no_failures(Broker::with([message("m", "")]).counting_failures().closed()).await;
 }
 

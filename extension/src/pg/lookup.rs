@@ -291,8 +291,9 @@ impl<'t> Lookup<'t> {
             return;
         }
         const FROZEN: u16 = (pg_sys::HEAP_XMIN_COMMITTED | pg_sys::HEAP_XMIN_INVALID) as u16;
-        // SAFETY: the header of a heap tuple. The server knows how its xmin ended, unless the row is frozen. VACUUM may freeze a
-        // row before its commit is on disk, and leaves the xmin there.
+        // SAFETY: the header of a heap tuple. The server knows how its xmin ended, unless the row
+        // is frozen. VACUUM may freeze a row before its commit is on disk; the xmin stays in the
+        // header.
         unsafe {
             let header = (*self.tuple()).t_data;
             let xmin = (*header).t_choice.t_heap.t_xmin;
@@ -335,8 +336,9 @@ fn is_recent(xid: pg_sys::TransactionId) -> bool {
     let Some(full) = full.filter(|_| xid >= pg_sys::FirstNormalTransactionId) else {
         return false;
     };
+    let xid8 = Some(pg_sys::Datum::from(full));
     // SAFETY: its argument is an xid8, which is passed by value.
-    unsafe { pgrx::direct_function_call_as_datum(pg_sys::pg_xact_status, &[Some(pg_sys::Datum::from(full))]) }.is_some()
+    unsafe { pgrx::direct_function_call_as_datum(pg_sys::pg_xact_status, &[xid8]) }.is_some()
 }
 
 fn begin_scan(table: &Table, snapshot: pg_sys::Snapshot, columns: i32) -> pg_sys::IndexScanDesc {

@@ -20,7 +20,8 @@ pub fn duration() -> Duration {
     parse(std::env::var(VARIABLE).ok().as_deref())
 }
 
-/// When a run must have met what makes it meaningful: a busy machine gets more time than `duration`.
+/// How long a run may take to meet what makes it meaningful. A busy machine needs more than
+/// `duration`.
 #[must_use]
 pub fn deadline() -> Duration {
     duration() + PATIENCE

@@ -16,8 +16,9 @@ use crate::{Delivery, Source, TransportError};
 ///
 /// - *Acknowledge* lets the partition's offset move, as far as everything below it is settled too. Commits go out every
 ///   second, whenever nothing is under way, when partitions are revoked, and at the end.
-/// - *Retry* and *Release* make this source deliver the message again: Kafka cannot take it back. Its offset holds meanwhile, and
-///   [`deliveries`](crate::Message::deliveries) is counted by this source: it begins at 1 again after a restart.
+/// - *Retry* and *Release* make this source deliver the message again: Kafka cannot take it back.
+///   Its offset holds meanwhile, and [`deliveries`](crate::Message::deliveries) is counted by this
+///   source: it begins at 1 again after a restart.
 /// - *Reject* publishes the record to the dead-letter topic, and settles it when that is confirmed.
 ///
 /// A message's id is its header `message-id`; without one choose [`IdStrategy::Coordinates`](crate::IdStrategy), or a

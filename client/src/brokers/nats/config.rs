@@ -68,7 +68,7 @@ impl NatsConfig {
         self.connect_with(ConnectOptions::new(), role).await
     }
 
-    /// The same, with options of the caller's.
+    /// Connects as [`connect`](Self::connect) does, with further options.
     pub(super) async fn connect_with(&self, options: ConnectOptions, role: &str) -> Result<Context, TransportError> {
         let timeout = Duration::from_secs(self.timeout_s.into());
         let urls: Vec<_> = self.url.split(',').map(str::trim).collect();

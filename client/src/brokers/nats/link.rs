@@ -1,4 +1,4 @@
-//! The connection of a source, and how often it was lost.
+//! The connection of a source, and whether a delivery came before it was lost.
 
 use async_nats::{ConnectOptions, Event, jetstream::Context};
 use tokio::sync::watch;
@@ -11,6 +11,13 @@ use crate::TransportError;
 pub(super) struct Link {
     pub(super) context: Context,
     losses: watch::Receiver<u64>,
+}
+
+/// The connection over which a delivery came.
+pub(super) struct Arrival {
+    pub(super) link: Link,
+    /// How often the connection had been lost before.
+    losses: u64,
 }
 
 impl Link {
@@ -31,11 +38,18 @@ impl Link {
         *self.losses.borrow()
     }
 
-    /// Waits until the connection was lost more often than this.
-    pub(super) async fn lost_since(&self, losses: u64) {
-        let more = self.losses.clone().wait_for(|now| *now > losses).await.is_ok();
-        if !more {
-            // The client is gone, and whoever uses it is told so.
+    pub(super) fn arrival(self, losses: u64) -> Arrival {
+        Arrival { link: self, losses }
+    }
+}
+
+impl Arrival {
+    /// Waits until the connection was lost after the delivery.
+    pub(super) async fn lost(&self) {
+        let mut losses = self.link.losses.clone();
+        if losses.wait_for(|now| *now > self.losses).await.is_err() {
+            // The client has ended, so no loss will be counted any more. The caller's request
+            // fails.
             std::future::pending::<()>().await;
         }
     }

@@ -4,21 +4,19 @@ use std::{sync::Arc, time::Duration};
 
 use async_nats::{
     Subject,
-    jetstream::{AckKind, message::PublishMessage},
+    jetstream::{AckKind, Context, message::PublishMessage},
 };
 use futures_util::future::BoxFuture;
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, select};
 
-use super::{NatsSubscription, link::Link, message};
+use super::{NatsSubscription, link::Arrival, message};
 use crate::{Message, Receipt, Settlement, TransportError};
 
 /// A message whose dead letter was not taken comes again after this: at once would be as fast as handler and server can.
 const UNBURIED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 pub(super) struct NatsReceipt {
-    link: Link,
-    /// How often the connection had been lost when this was delivered.
-    losses: u64,
+    arrival: Arrival,
     /// Where to answer; taken when it is settled.
     reply: Option<Subject>,
     /// When it comes again if nobody settles it.
@@ -28,10 +26,9 @@ pub(super) struct NatsReceipt {
 }
 
 impl NatsReceipt {
-    pub(super) fn new(link: Link, losses: u64, reply: Subject, message: Message, subscription: Arc<NatsSubscription>) -> Self {
+    pub(super) fn new(arrival: Arrival, reply: Subject, message: Message, subscription: Arc<NatsSubscription>) -> Self {
         Self {
-            link,
-            losses,
+            arrival,
             reply: Some(reply),
             again_after: None,
             message,
@@ -39,17 +36,27 @@ impl NatsReceipt {
         }
     }
 
-    /// The server answers an answer that asks for it: now it is known to be settled. A server that was restarted may have
-    /// forgotten a delivery of an earlier connection, and does not answer for it then; so it is told, and not asked.
+    /// Settles the delivery and waits until the server confirms that.
+    ///
+    /// A server that was restarted may have forgotten the delivery, and then it never replies.
+    /// So after the connection was lost the server is told without a wait, and the result is an
+    /// error.
     async fn tell(&self, reply: Subject, kind: AckKind) -> Result<(), TransportError> {
-        let client = self.link.context.client();
-        tokio::select! {
+        let client = self.context().client();
+        select! {
             biased;
-            () = self.link.lost_since(self.losses) => {}
-            confirmed = client.request(reply.clone(), kind.into()) => return Ok(confirmed.map(drop)?),
+            () = self.arrival.lost() => {}
+            confirmed = client.request(reply.clone(), kind.into()) => {
+                confirmed?;
+                return Ok(());
+            }
         }
         client.publish(reply, kind.into()).await?;
         Err("the connection of the delivery was lost: the server may deliver again".into())
+    }
+
+    fn context(&self) -> &Context {
+        &self.arrival.link.context
     }
 
     /// A letter that was published and whose message comes again all the same is a duplicate for the server.
@@ -61,7 +68,7 @@ impl NatsReceipt {
         let letter = PublishMessage::build()
             .payload(self.message.payload().clone())
             .headers(headers);
-        self.link.context.send_publish(subject.clone(), letter).await?.await?;
+        self.context().send_publish(subject.clone(), letter).await?.await?;
         Ok(())
     }
 }
@@ -71,7 +78,7 @@ impl Receipt for NatsReceipt {
         Box::pin(async move {
             let kind = match settlement {
                 Settlement::Acknowledge => AckKind::Ack,
-                Settlement::Retry { after } | Settlement::Release { after } => AckKind::Nak((!after.is_zero()).then_some(after)),
+                Settlement::Retry { after } | Settlement::Release { after } => nak(after),
                 Settlement::Reject { reason } => {
                     // When that fails, dropping the receipt asks for the message again.
                     self.again_after = Some(UNBURIED_AGAIN_AFTER);
@@ -85,11 +92,16 @@ impl Receipt for NatsReceipt {
     }
 }
 
+/// The message comes again after this time.
+fn nak(after: Duration) -> AckKind {
+    AckKind::Nak((!after.is_zero()).then_some(after))
+}
+
 /// Unsettled it would come again too, but only after the time that there is for it.
 impl Drop for NatsReceipt {
     fn drop(&mut self) {
         let Some(reply) = self.reply.take() else { return };
-        let (client, again_after) = (self.link.context.client(), self.again_after);
+        let (client, again_after) = (self.context().client(), self.again_after);
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move {
                 // Without a connection it comes again after its time.

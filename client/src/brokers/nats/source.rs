@@ -24,16 +24,17 @@ use crate::{Delivery, Source, TransportError};
 /// A message has its subject as topic, as its id the header `message-id` or else `Nats-Msg-Id`, as key the header `idem-key`;
 /// its coordinates are the stream and its sequence there, and it was sent when the stream took it.
 ///
-/// It connects at the first call of `next`; when the connection is lost it connects again by itself. A server that was restarted
-/// may have forgotten what it delivered before, so settling such a delivery is an error, and the message may come again.
+/// It connects at the first call of `next`; when the connection is lost it connects again by
+/// itself. Settling a delivery that came before the loss is an error, because a server that was
+/// restarted may have forgotten it. The message may come again.
 pub struct NatsSource {
     config: NatsConfig,
     subscription: Arc<NatsSubscription>,
     link: Option<Link>,
     messages: Option<Stream>,
-    /// How often the connection had been lost when the next delivery of `messages` came.
+    /// How often the connection had been lost before the deliveries in `messages` came.
     losses: u64,
-    /// Deliveries that came before the connection was lost.
+    /// Deliveries that came before the last loss, each with its own number of losses.
     earlier: VecDeque<(u64, Delivered)>,
 }
 
@@ -58,11 +59,12 @@ impl NatsSource {
         Ok(link.clone())
     }
 
-    /// The next delivery, and how often the connection had been lost when it came.
+    /// The next delivery, and how often the connection had been lost before it came.
     async fn fetch(&mut self, link: &Link) -> Result<(u64, Delivered), TransportError> {
         let losses = link.losses();
         if losses > self.losses {
-            self.keep_earlier();
+            // What is there by now came before the loss.
+            self.set_aside();
             self.losses = losses;
         }
         if let Some(earlier) = self.earlier.pop_front() {
@@ -84,9 +86,11 @@ impl NatsSource {
         }
     }
 
-    /// What is there already came before the connection was lost.
-    fn keep_earlier(&mut self) {
-        while let Some(messages) = &mut self.messages {
+    /// Sets aside the deliveries that are there. They are at most as many as are prefetched: beyond
+    /// that number the stream has asked the server for more, over the new connection.
+    fn set_aside(&mut self) {
+        for _ in 0..self.subscription.prefetch.max(1) {
+            let Some(messages) = &mut self.messages else { return };
             match messages.next().now_or_never() {
                 Some(Some(Ok(delivered))) => self.earlier.push_back((self.losses, delivered)),
                 Some(_) => self.messages = None,
@@ -122,7 +126,8 @@ impl Source for NatsSource {
         let Some(reply) = delivered.message.reply else {
             return Err("a message that cannot be acknowledged".into());
         };
-        let receipt = NatsReceipt::new(link, losses, reply, message.clone(), Arc::clone(&self.subscription));
+        let subscription = Arc::clone(&self.subscription);
+        let receipt = NatsReceipt::new(link.arrival(losses), reply, message.clone(), subscription);
         Ok(Some(Delivery::new(message, receipt)))
     }
 }

@@ -103,17 +103,20 @@ fn table(properties: &BasicProperties) -> impl Iterator<Item = (&ShortString, &A
     properties.headers().iter().flat_map(|table| table.inner())
 }
 
-/// Since RabbitMQ 4.3 a quorum queue adds this header to a message that was delivered before, also when it did not fail then.
+/// Since RabbitMQ 4.3 a quorum queue adds this header to a message that was delivered before,
+/// whether the message failed then or not.
 const ACQUIRED: &str = "x-acquired-count";
 
-/// Before RabbitMQ 4.3 a quorum queue counts each return of a message, also of one that did not fail.
+/// Whether the broker counts a return of a message that did not fail: quorum queues before RabbitMQ
+/// 4.3 do.
 pub(super) fn counts_releases(delivery: &Delivery) -> bool {
     !table(&delivery.properties).any(|(name, _)| name.as_str() == ACQUIRED)
 }
 
-/// Quorum queues count in `x-delivery-count` what was delivered before; since RabbitMQ 4.3 they count failures only, and leave
-/// the header out before the first one. Classic queues say only whether it was, and a count that stood still would let a message
-/// fail for ever. How often a message came back to this queue by way of its dead letters is in
+/// Quorum queues count earlier deliveries in `x-delivery-count`. Since RabbitMQ 4.3 they count
+/// failures only, and add no header before the first failure. Classic queues say only whether there
+/// was an earlier delivery; a number that never grows would let a message fail for ever, so there
+/// is none then. How often a message came back to this queue by way of its dead letters is in
 /// `x-death`.
 fn deliveries(queue: &str, delivery: &Delivery) -> Option<u32> {
     let find = |wanted: &str| table(&delivery.properties).find_map(|(name, value)| (name.as_str() == wanted).then_some(value));

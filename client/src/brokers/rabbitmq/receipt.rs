@@ -67,8 +67,8 @@ impl Drop for RabbitMqReceipt {
     }
 }
 
-/// Why a message goes back to its queue. A quorum queue of RabbitMQ 4.3 and later counts `basic.reject` and not `basic.nack`;
-/// before 4.3 it counts both.
+/// Why a message goes back to its queue. A quorum queue of RabbitMQ 4.3 and later counts
+/// `basic.reject` and not `basic.nack`; before 4.3 it counts both.
 #[derive(Clone, Copy, Debug)]
 enum Requeue {
     Failed,

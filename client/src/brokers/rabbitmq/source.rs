@@ -15,18 +15,22 @@ use crate::{Delivery, Source, TransportError};
 
 /// The messages of one queue of a RabbitMQ.
 ///
-/// [`Retry`](crate::Settlement::Retry) rejects a message, and [`Release`](crate::Settlement::Release) returns it with `basic.nack`:
-/// a quorum queue of RabbitMQ 4.3 and later counts the first only, earlier ones count both. A receipt that is dropped releases
-/// its message. When the connection ends, RabbitMQ counts each message that was delivered on it and not settled.
-/// Without a pause the message is back in its queue at once. With one it is held here, in
-/// its place among the prefetched, for at most five minutes, and put back then. For longer pauses, and to free the place, give
-/// the queue a dead-letter exchange that leads to a queue with a time to live and from there back, and reject.
+/// [`Retry`](crate::Settlement::Retry) puts a message back into its queue with `basic.reject`, and
+/// [`Release`](crate::Settlement::Release) with `basic.nack`. A quorum queue of RabbitMQ 4.3 and
+/// later counts the first as a failure, and not the second; earlier versions count both. A receipt
+/// that is dropped releases its message. When the connection ends, RabbitMQ counts each message
+/// that was delivered over it and not settled.
+///
+/// Without a pause the message is back in its queue at once. With one it is held here, in its place
+/// among the prefetched, for at most five minutes, and put back then. For longer pauses, and to
+/// free the place, give the queue a dead-letter exchange that leads to a queue with a time to live
+/// and from there back, and reject.
 /// [`Reject`](crate::Settlement::Reject) takes a message out of its queue: the queue's dead-letter exchange gets it, and without
 /// one it is gone.
 ///
 /// A message has the queue as its topic, and as its key the header `idem-key`. [`deliveries`](crate::Message::deliveries) is
-/// exact on quorum queues (since 4.3: the failures, and this delivery); classic ones know no more than that it came before, and do not count from then on. There are no
-/// coordinates.
+/// exact on quorum queues (since 4.3: the failures, and this delivery). Classic queues know no more
+/// than that the message came before, and do not count from then on. There are no coordinates.
 ///
 /// It connects at the first call of `next`, and again at the next one after the connection was lost.
 pub struct RabbitMqSource {

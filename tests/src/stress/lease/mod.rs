@@ -90,7 +90,9 @@ impl Arena {
 
     /// Whether the tables have rotated and sessions were ended often enough for a meaningful run.
     fn is_covered(&self) -> bool {
-        self.turns.load(Ordering::Relaxed) >= LEAST_TURNS && self.terminated.load(Ordering::Relaxed) >= LEAST_TERMINATED
+        let turns = self.turns.load(Ordering::Relaxed);
+        let terminated = self.terminated.load(Ordering::Relaxed);
+        turns >= LEAST_TURNS && terminated >= LEAST_TERMINATED
     }
 }
 
@@ -186,7 +188,10 @@ async fn reach_goal(arena: &Arena, observer: &Client) -> Result<()> {
                 "the broken variant was not caught within {:?}",
                 arena.config.run_for
             );
-        } else if began.elapsed() >= arena.config.run_for && arena.is_covered() || began.elapsed() >= super::deadline() {
+            continue;
+        }
+        let is_long_enough = began.elapsed() >= arena.config.run_for;
+        if is_long_enough && arena.is_covered() || began.elapsed() >= super::deadline() {
             return Ok(());
         }
     }

@@ -23,6 +23,10 @@ struct Case {
     lost: &'static str,
 }
 
+/// The first claim of a destination creates it.
+const CREATE_DESTINATIONS: &str = "BEGIN;
+    SELECT idem_try_claim('first', name) FROM unnest('{orders,inbox,work}'::text[]) name;
+    COMMIT";
 const CLAIM: &str = "BEGIN; SELECT idem_try_claim('m', 'orders'); COMMIT";
 const RECEIVE: &str = "SELECT idem_receive('m', 'inbox', '{}')";
 const ACQUIRE: &str = "SELECT outcome FROM idem_acquire('m', 'work', '1 hour')";
@@ -62,8 +66,8 @@ const CASES: [Case; 4] = [
     },
 ];
 
-/// A commit is visible and not on disk, a duplicate is acknowledged, and the server crashes. With idem.wait_for_flush the
-/// commit is there afterwards; without it the commit is lost, and its message with it.
+/// A commit is visible and not on disk, a duplicate is acknowledged, and the server crashes. With
+/// idem.wait_for_flush the commit is there afterwards; without it commit and message are lost.
 #[tokio::test]
 async fn i4_acknowledged_duplicate_outlives_a_crash() -> Result<()> {
     let server = cluster("flush")?
@@ -76,10 +80,7 @@ async fn i4_acknowledged_duplicate_outlives_a_crash() -> Result<()> {
         for (wait_for_flush, after) in [("off", case.lost), ("on", case.acknowledged)] {
             let (writer, duplicate) = (connect(&server, "app").await?, connect(&server, "app").await?);
             writer.run("DROP EXTENSION idem CASCADE; CREATE EXTENSION idem").await?;
-            // The first claim of a destination creates it.
-            writer
-                .run("BEGIN; SELECT idem_try_claim('first', name) FROM unnest('{orders,inbox,work}'::text[]) name; COMMIT")
-                .await?;
+            writer.run(CREATE_DESTINATIONS).await?;
             if let Some(prelude) = case.prelude {
                 writer.run(prelude).await?;
             }
