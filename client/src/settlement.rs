@@ -10,7 +10,8 @@ pub enum Settlement {
     Acknowledge,
     /// The message failed. It shall come again, and a broker that counts failures counts this one.
     Retry {
-        /// Not before this time, where the broker can wait.
+        /// Not before this time, where the broker can wait. The durable inbox waits as its retry
+        /// policy says.
         after: Duration,
     },
     /// The message was not tried, or what failed was not the message. It shall come again, and a

@@ -61,6 +61,7 @@ pub fn soak(context: &Context, mut names: Vec<String>, runs: u32) -> Result<()> 
     build::build_variant(context, Variant::PausePoints)?;
     let programs = programs(context, names)?;
     let tests = count(&programs);
+    ensure!(tests > 0, "there are no tests");
     for name in names {
         let is_used = programs
             .iter()
@@ -188,6 +189,7 @@ fn programs(context: &Context, names: &[String]) -> Result<Vec<Program>> {
             .args(["--list", "--format", "terse"])
             .args(names)
             .output()?;
+        ensure!(listed.status.success(), "{path} does not list its tests");
         let tests = String::from_utf8_lossy(&listed.stdout)
             .lines()
             .filter_map(|line| Some(line.strip_suffix(": test")?.to_owned()))

@@ -37,8 +37,8 @@ impl Held {
         }
     }
 
-    /// What the broker is told when this process gives the message back. A message that was tried
-    /// again in place has failed, and its broker does not know that yet.
+    /// The settlement of a message that this process gives back. A message that was tried again in
+    /// place has failed, and its broker does not know that yet.
     pub(super) fn given_back(&self) -> Settlement {
         if self.repeats > 0 {
             Settlement::RETRY

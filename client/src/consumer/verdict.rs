@@ -43,7 +43,7 @@ impl Verdict {
             (Processed::Buried { .. }, settlement) => Self::Over(settlement, Outcome::Rejected),
             (Processed::Dead, settlement) => Self::Over(settlement, Outcome::Duplicate),
             (_, Settlement::Release { after }) => Self::Again { after },
-            // A filter says so.
+            // Only a filter returns this.
             (_, Settlement::Retry { after }) => Self::Failed {
                 error: Error::Handler("a filter asks for another attempt".into()),
                 after,

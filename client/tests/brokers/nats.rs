@@ -3,8 +3,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream::{self, consumer::pull, stream};
+use futures_util::{FutureExt, future::join_all};
 use idem_brokers::Nats;
 use idem_client::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription, PublishError, Publisher, Settlement, Source};
+
+use tokio::sync::mpsc;
 
 use crate::traffic::Traffic;
 use crate::{DEADLINE, assert_silent, assert_whole, collect, next, plain, text, whole};
@@ -249,31 +252,82 @@ async fn a_stream_that_is_not_there_yet_is_an_error_until_it_is() {
 /// A server that was restarted may have forgotten a delivery, and never confirms that it is
 /// settled.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delivery_of_a_lost_connection_is_settled_at_once() {
+async fn a_delivery_of_a_lost_connection_is_settled_soon() {
     const PATIENCE_S: u16 = 60;
+    const BATCH: u16 = 200;
+    const ALL: usize = 2 * BATCH as usize;
+    // Then the source asks for the next batch.
+    const IN_HAND: usize = BATCH as usize / 2 + 1;
     let mut server = Nats::start().unwrap();
     let url = server.url();
     let stream = declare(&url, "lost", |_| {}).await;
-    for text in ["in hand", "not yet handed out"] {
-        publisher(&url).publish(&plain("lost.x", text)).await.unwrap();
+    let before = publisher(&url);
+    for number in 0..ALL {
+        before.publish(&plain("lost.x", &number.to_string())).await.unwrap();
     }
     let config = NatsConfig::new(&url).timeout_s(PATIENCE_S);
-    let mut source = NatsSource::new(config, NatsSubscription::new("lost", "worker").prefetch(10));
-    let in_hand = next(&mut source).await;
+    let subscription = NatsSubscription::new("lost", "worker").prefetch(BATCH);
+    let mut source = NatsSource::new(config, subscription);
+    let mut deliveries = Vec::new();
+    for _ in 0..IN_HAND {
+        deliveries.push(next(&mut source).await);
+    }
     let mut consumer = stream.get_consumer::<pull::Config>("worker").await.unwrap();
     let started = Instant::now();
-    while consumer.info().await.unwrap().num_ack_pending < 2 {
-        assert!(started.elapsed() < DEADLINE, "the second message was not delivered");
+    while consumer.info().await.unwrap().num_ack_pending < ALL {
+        assert!(started.elapsed() < DEADLINE, "the second batch was not delivered");
     }
     server.kill().unwrap();
     let started = Instant::now();
-    in_hand.settle(Settlement::Acknowledge).await.unwrap_err();
-    next(&mut source).await.settle(Settlement::Acknowledge).await.unwrap_err();
+    let first = deliveries.remove(0);
+    first.settle(Settlement::Acknowledge).await.unwrap_err();
+    // The client knows of the loss now, and has read what the server sent before.
+    while let Some(Ok(Some(delivery))) = source.next().now_or_never() {
+        deliveries.push(delivery);
+        // Else tokio hides what is there after 128 of them.
+        tokio::task::yield_now().await;
+    }
+    assert!(deliveries.len() > IN_HAND, "nothing was fetched ahead");
+    let settled = deliveries
+        .into_iter()
+        .map(|delivery| delivery.settle(Settlement::Acknowledge));
+    for result in join_all(settled).await {
+        result.unwrap_err();
+    }
     assert!(started.elapsed() < Duration::from_secs(PATIENCE_S.into()) / 2);
 
     server.start_again().unwrap();
     publisher(&url).publish(&plain("lost.x", "new")).await.unwrap();
     collect(&mut source, HashSet::from(["new".to_owned()])).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delivery_of_the_next_connection_is_confirmed() {
+    let mut server = Nats::start().unwrap();
+    let url = server.url();
+    declare(&url, "idle", |_| {}).await;
+    publisher(&url).publish(&plain("idle.x", "before")).await.unwrap();
+    let mut source = source(&url, "idle");
+    next(&mut source).await.settle(Settlement::Acknowledge).await.unwrap();
+
+    let (received, mut deliveries) = mpsc::channel(1);
+    let waiting = tokio::spawn(async move {
+        loop {
+            received.send(next(&mut source).await).await.unwrap();
+        }
+    });
+    server.kill().unwrap();
+    server.start_again().unwrap();
+    let mut wanted: HashSet<_> = (0..30).map(|number| number.to_string()).collect();
+    for text in &wanted {
+        publisher(&url).publish(&plain("idle.x", text)).await.unwrap();
+    }
+    while !wanted.is_empty() {
+        let delivery = deliveries.recv().await.unwrap();
+        wanted.remove(&text(&delivery));
+        delivery.settle(Settlement::Acknowledge).await.unwrap();
+    }
+    waiting.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]

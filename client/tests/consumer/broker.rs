@@ -216,8 +216,10 @@ impl Broker {
                 state.delayed.push((Instant::now() + after, copy));
             }
             Some(Settlement::Reject { reason }) => state.told.rejected.push((id, reason)),
+            // A dropped receipt releases its message.
             None => {
                 state.told.dropped.push(id);
+                copy.deliveries -= u32::from(state.counts_failures);
                 state.ready.push_back(copy);
             }
         }

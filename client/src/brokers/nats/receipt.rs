@@ -7,13 +7,16 @@ use async_nats::{
     jetstream::{AckKind, Context, message::PublishMessage},
 };
 use futures_util::future::BoxFuture;
-use tokio::{runtime::Handle, select};
+use tokio::{runtime::Handle, select, time::sleep};
 
 use super::{NatsSubscription, link::Arrival, message};
 use crate::{Message, Receipt, Settlement, TransportError};
 
 /// A message whose dead letter was not taken comes again after this: at once would be as fast as handler and server can.
 const UNBURIED_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// How long a settlement waits for its confirmation after the connection of its delivery was lost.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
 
 pub(super) struct NatsReceipt {
     arrival: Arrival,
@@ -38,21 +41,19 @@ impl NatsReceipt {
 
     /// Settles the delivery and waits until the server confirms that.
     ///
-    /// A server that was restarted may have forgotten the delivery, and then it never replies.
-    /// So after the connection was lost the server is told without a wait, and the result is an
-    /// error.
-    async fn tell(&self, reply: Subject, kind: AckKind) -> Result<(), TransportError> {
+    /// A server that was restarted may have forgotten the delivery, and then it never confirms.
+    async fn confirm(&self, reply: Subject, kind: AckKind) -> Result<(), TransportError> {
         let client = self.context().client();
+        let overdue = async {
+            self.arrival.lost().await;
+            sleep(CONFIRMED_WITHIN).await;
+        };
         select! {
-            biased;
-            () = self.arrival.lost() => {}
-            confirmed = client.request(reply.clone(), kind.into()) => {
-                confirmed?;
-                return Ok(());
-            }
+            confirmed = client.request(reply, kind.into()) => Ok(confirmed.map(drop)?),
+            () = overdue => Err("the connection of the delivery was lost, and the server has not \
+                                 confirmed its settlement: it may deliver the message again"
+                .into()),
         }
-        client.publish(reply, kind.into()).await?;
-        Err("the connection of the delivery was lost: the server may deliver again".into())
     }
 
     fn context(&self) -> &Context {
@@ -87,7 +88,7 @@ impl Receipt for NatsReceipt {
                 }
             };
             let Some(reply) = self.reply.take() else { return Ok(()) };
-            self.tell(reply, kind).await
+            self.confirm(reply, kind).await
         })
     }
 }

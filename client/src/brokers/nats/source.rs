@@ -1,6 +1,6 @@
 //! Deliveries of a durable consumer.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use async_nats::jetstream::{
     Context, Message as Delivered,
@@ -9,9 +9,14 @@ use async_nats::jetstream::{
         pull::{Config, Stream},
     },
 };
-use futures_util::{FutureExt, StreamExt};
+use futures_util::StreamExt;
 
-use super::{NatsConfig, NatsSubscription, link::Link, message, receipt::NatsReceipt};
+use super::{
+    NatsConfig, NatsSubscription,
+    link::{Arrival, Link},
+    message,
+    receipt::NatsReceipt,
+};
 use crate::{Delivery, Source, TransportError};
 
 /// The messages of one durable pull consumer of a stream.
@@ -25,17 +30,18 @@ use crate::{Delivery, Source, TransportError};
 /// its coordinates are the stream and its sequence there, and it was sent when the stream took it.
 ///
 /// It connects at the first call of `next`; when the connection is lost it connects again by
-/// itself. Settling a delivery that came before the loss is an error, because a server that was
-/// restarted may have forgotten it. The message may come again.
+/// itself. A server that was restarted may have forgotten a delivery that came before, and does not
+/// confirm that it is settled. After a loss settling such a delivery waits 1 s for the confirmation
+/// and is an error without it. The message may come again.
 pub struct NatsSource {
     config: NatsConfig,
     subscription: Arc<NatsSubscription>,
     link: Option<Link>,
     messages: Option<Stream>,
-    /// How often the connection had been lost before the deliveries in `messages` came.
+    /// How often the connection had been lost when the last delivery was handed out.
     losses: u64,
-    /// Deliveries that came before the last loss, each with its own number of losses.
-    earlier: VecDeque<(u64, Delivered)>,
+    /// So many of the next deliveries may have been fetched before the connection was lost.
+    doubtful: u64,
 }
 
 impl NatsSource {
@@ -47,7 +53,7 @@ impl NatsSource {
             link: None,
             messages: None,
             losses: 0,
-            earlier: VecDeque::new(),
+            doubtful: 0,
         }
     }
 
@@ -59,23 +65,13 @@ impl NatsSource {
         Ok(link.clone())
     }
 
-    /// The next delivery, and how often the connection had been lost before it came.
-    async fn fetch(&mut self, link: &Link) -> Result<(u64, Delivered), TransportError> {
-        let losses = link.losses();
-        if losses > self.losses {
-            // What is there by now came before the loss.
-            self.set_aside();
-            self.losses = losses;
-        }
-        if let Some(earlier) = self.earlier.pop_front() {
-            return Ok(earlier);
-        }
+    async fn fetch(&mut self, link: &Link) -> Result<Delivered, TransportError> {
         let messages = match &mut self.messages {
             Some(messages) => messages,
             none => none.insert(consume(&link.context, &self.subscription).await?),
         };
         match messages.next().await {
-            Some(Ok(delivered)) => Ok((self.losses, delivered)),
+            Some(Ok(delivered)) => Ok(delivered),
             ended => {
                 self.messages = None;
                 Err(match ended {
@@ -86,17 +82,20 @@ impl NatsSource {
         }
     }
 
-    /// Sets aside the deliveries that are there. They are at most as many as are prefetched: beyond
-    /// that number the stream has asked the server for more, over the new connection.
-    fn set_aside(&mut self) {
-        for _ in 0..self.subscription.prefetch.max(1) {
-            let Some(messages) = &mut self.messages else { return };
-            match messages.next().now_or_never() {
-                Some(Some(Ok(delivered))) => self.earlier.push_back((self.losses, delivered)),
-                Some(_) => self.messages = None,
-                None => return,
-            }
-        }
+    /// Over which connection the delivery came that was fetched just now.
+    ///
+    /// A delivery does not show it. When the connection is lost, those that are fetched and not
+    /// handed out are at most one batch and a half, because the stream asks for the next batch when
+    /// it has handed out half of one. So as many are taken for deliveries of the lost connection.
+    /// A later one among them is confirmed as any other, if the server is not slow.
+    fn arrival(&mut self, link: Link) -> Arrival {
+        let batch = u64::from(self.subscription.prefetch.max(1));
+        let losses = link.losses();
+        self.doubtful += (losses - self.losses) * (batch + batch.div_ceil(2));
+        self.losses = losses;
+        let is_doubtful = self.doubtful > 0;
+        self.doubtful = self.doubtful.saturating_sub(1);
+        link.arrival(losses - u64::from(is_doubtful))
     }
 }
 
@@ -121,13 +120,14 @@ async fn consume(context: &Context, subscription: &NatsSubscription) -> Result<S
 impl Source for NatsSource {
     async fn next(&mut self) -> Result<Option<Delivery>, TransportError> {
         let link = self.link().await?;
-        let (losses, delivered) = self.fetch(&link).await?;
+        let delivered = self.fetch(&link).await?;
+        let arrival = self.arrival(link);
         let message = message::incoming(&delivered)?;
         let Some(reply) = delivered.message.reply else {
             return Err("a message that cannot be acknowledged".into());
         };
         let subscription = Arc::clone(&self.subscription);
-        let receipt = NatsReceipt::new(link.arrival(losses), reply, message.clone(), subscription);
+        let receipt = NatsReceipt::new(arrival, reply, message.clone(), subscription);
         Ok(Some(Delivery::new(message, receipt)))
     }
 }

@@ -14,8 +14,8 @@ struct Case {
     prelude: Option<&'static str>,
     /// Committed with synchronous_commit = off.
     first: &'static str,
-    /// Between the two.
-    meanwhile: Option<&'static str>,
+    /// Whether VACUUM freezes what is committed, before it is on disk.
+    is_frozen: bool,
     duplicate: &'static str,
     /// The duplicate's result for which a consumer acknowledges the message.
     acknowledged: &'static str,
@@ -28,6 +28,10 @@ const CREATE_DESTINATIONS: &str = "BEGIN;
     SELECT idem_try_claim('first', name) FROM unnest('{orders,inbox,work}'::text[]) name;
     COMMIT";
 const CLAIM: &str = "BEGIN; SELECT idem_try_claim('m', 'orders'); COMMIT";
+const FREEZE: &str = "VACUUM (FREEZE, TRUNCATE false) idem.inbox_standard_0";
+const ALL_FROZEN: &str = "SELECT bool_and('HEAP_XMIN_FROZEN' = ANY (combined_flags))
+    FROM heap_page_items(get_raw_page('idem.inbox_standard_0', 0)),
+         heap_tuple_infomask_flags(t_infomask, t_infomask2)";
 const RECEIVE: &str = "SELECT idem_receive('m', 'inbox', '{}')";
 const ACQUIRE: &str = "SELECT outcome FROM idem_acquire('m', 'work', '1 hour')";
 
@@ -35,7 +39,7 @@ const CASES: [Case; 4] = [
     Case {
         prelude: None,
         first: CLAIM,
-        meanwhile: None,
+        is_frozen: false,
         duplicate: CLAIM,
         acknowledged: "f",
         lost: "t",
@@ -43,7 +47,7 @@ const CASES: [Case; 4] = [
     Case {
         prelude: None,
         first: CLAIM,
-        meanwhile: Some("VACUUM (FREEZE, TRUNCATE false) idem.inbox_standard_0"),
+        is_frozen: true,
         duplicate: CLAIM,
         acknowledged: "f",
         lost: "t",
@@ -51,7 +55,7 @@ const CASES: [Case; 4] = [
     Case {
         prelude: Some(ACQUIRE),
         first: "SELECT idem_bury('m', 'work', token, '{}', 'broken') FROM idem.leases",
-        meanwhile: None,
+        is_frozen: false,
         duplicate: ACQUIRE,
         acknowledged: "dead",
         lost: "in_progress",
@@ -59,7 +63,7 @@ const CASES: [Case; 4] = [
     Case {
         prelude: None,
         first: RECEIVE,
-        meanwhile: None,
+        is_frozen: false,
         duplicate: RECEIVE,
         acknowledged: "f",
         lost: "t",
@@ -76,6 +80,8 @@ async fn i4_acknowledged_duplicate_outlives_a_crash() -> Result<()> {
         .setting("wal_writer_delay", "10s")
         .start()?;
     with_idem(&server, "app").await?;
+    let app = connect(&server, "app").await?;
+    app.run("CREATE EXTENSION pageinspect").await?;
     for case in &CASES {
         for (wait_for_flush, after) in [("off", case.lost), ("on", case.acknowledged)] {
             let (writer, duplicate) = (connect(&server, "app").await?, connect(&server, "app").await?);
@@ -93,8 +99,9 @@ async fn i4_acknowledged_duplicate_outlives_a_crash() -> Result<()> {
             kill(Pid::from_raw(walwriter), Signal::SIGSTOP)?;
             writer.run("SET synchronous_commit = off").await?;
             writer.run(case.first).await?;
-            if let Some(meanwhile) = case.meanwhile {
-                writer.run(meanwhile).await?;
+            if case.is_frozen {
+                writer.run(FREEZE).await?;
+                assert_eq!(writer.text(ALL_FROZEN).await?, "t");
             }
             duplicate.run(&format!("SET idem.wait_for_flush = {wait_for_flush}")).await?;
             // The duplicate's own commit must not flush the WAL.
