@@ -293,7 +293,7 @@ impl<S: Source> Runtime<S> {
         let settlement = match told.unwrap_or_else(|panic| Err(panic.into())) {
             Ok(settlement) => settlement,
             Err(cause) => {
-                self.not_told(&message, &*cause);
+                self.not_confirmed(&message, &*cause);
                 Settlement::RETRY
             }
         };
@@ -353,16 +353,16 @@ impl<S: Source> Runtime<S> {
         telemetry::settled(message.given_destination(), &settlement);
         let told = unwinding(async { receipt.settle(settlement).await }).await;
         if let Err(error) = told.unwrap_or_else(|panic| Err(panic.into())) {
-            self.not_told(&message, &*error);
+            self.not_confirmed(&message, &*error);
         }
         self.let_go(sequence, permit);
     }
 
-    fn not_told(&self, message: &Message, error: &(dyn std::error::Error + 'static)) {
+    fn not_confirmed(&self, message: &Message, error: &(dyn std::error::Error + 'static)) {
         tracing::warn!(
             error,
             message_id = message.message_id(),
-            "the broker was not told: the message comes again"
+            "the settlement is not confirmed: the message may come again"
         );
         self.counters.failed_settlements(1);
     }

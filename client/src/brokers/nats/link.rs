@@ -16,7 +16,7 @@ pub(super) struct Link {
 /// The connection over which a delivery came.
 pub(super) struct Arrival {
     pub(super) link: Link,
-    /// How often the connection had been lost before.
+    /// At least so often the connection had been lost before.
     losses: u64,
 }
 
@@ -44,6 +44,11 @@ impl Link {
 }
 
 impl Arrival {
+    /// Whether the connection was lost after the delivery, or may have been.
+    pub(super) fn is_lost(&self) -> bool {
+        self.link.losses() > self.losses
+    }
+
     /// Waits until the connection was lost after the delivery.
     pub(super) async fn lost(&self) {
         let mut losses = self.link.losses.clone();

@@ -6,8 +6,9 @@ use async_nats::{
     Subject,
     jetstream::{AckKind, Context, message::PublishMessage},
 };
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use tokio::{runtime::Handle, select, time::sleep};
+use tokio::{runtime::Handle, select, time::timeout};
 
 use super::{NatsSubscription, link::Arrival, message};
 use crate::{Message, Receipt, Settlement, TransportError};
@@ -17,6 +18,9 @@ const UNBURIED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// How long a settlement waits for its confirmation after the connection of its delivery was lost.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
+
+const UNCONFIRMED: &str = "the connection of the delivery was lost, and the server has not \
+    confirmed the settlement: it may deliver the message again";
 
 pub(super) struct NatsReceipt {
     arrival: Arrival,
@@ -41,19 +45,26 @@ impl NatsReceipt {
 
     /// Settles the delivery and waits until the server confirms that.
     ///
-    /// A server that was restarted may have forgotten the delivery, and then it never confirms.
+    /// When the connection is lost, the settlement may be lost with it, and is sent again. A server
+    /// that was restarted may have forgotten the delivery, and then it never confirms.
     async fn confirm(&self, reply: Subject, kind: AckKind) -> Result<(), TransportError> {
         let client = self.context().client();
-        let overdue = async {
-            self.arrival.lost().await;
-            sleep(CONFIRMED_WITHIN).await;
-        };
-        select! {
-            confirmed = client.request(reply, kind.into()) => Ok(confirmed.map(drop)?),
-            () = overdue => Err("the connection of the delivery was lost, and the server has not \
-                                 confirmed its settlement: it may deliver the message again"
-                .into()),
+        let settlement = Bytes::from(kind);
+        if !self.arrival.is_lost() {
+            select! {
+                biased;
+                confirmed = client.request(reply.clone(), settlement.clone()) => {
+                    confirmed?;
+                    return Ok(());
+                }
+                () = self.arrival.lost() => {}
+            }
         }
+        let Ok(confirmed) = timeout(CONFIRMED_WITHIN, client.request(reply, settlement)).await else {
+            return Err(UNCONFIRMED.into());
+        };
+        confirmed?;
+        Ok(())
     }
 
     fn context(&self) -> &Context {

@@ -9,14 +9,10 @@ use async_nats::jetstream::{
         pull::{Config, Stream},
     },
 };
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
+use tokio::task::unconstrained;
 
-use super::{
-    NatsConfig, NatsSubscription,
-    link::{Arrival, Link},
-    message,
-    receipt::NatsReceipt,
-};
+use super::{NatsConfig, NatsSubscription, link::Link, message, receipt::NatsReceipt};
 use crate::{Delivery, Source, TransportError};
 
 /// The messages of one durable pull consumer of a stream.
@@ -30,18 +26,17 @@ use crate::{Delivery, Source, TransportError};
 /// its coordinates are the stream and its sequence there, and it was sent when the stream took it.
 ///
 /// It connects at the first call of `next`; when the connection is lost it connects again by
-/// itself. A server that was restarted may have forgotten a delivery that came before, and does not
-/// confirm that it is settled. After a loss settling such a delivery waits 1 s for the confirmation
-/// and is an error without it. The message may come again.
+/// itself. A server that was restarted may have forgotten a delivery that came before, and then
+/// never confirms its settlement. So settling such a delivery waits at most 1 s for the
+/// confirmation. Without one it returns an error, and the message may come again.
 pub struct NatsSource {
     config: NatsConfig,
     subscription: Arc<NatsSubscription>,
     link: Option<Link>,
     messages: Option<Stream>,
-    /// How often the connection had been lost when the last delivery was handed out.
+    /// How often the connection had been lost when nothing was fetched ahead last. Each delivery
+    /// since then came later.
     losses: u64,
-    /// So many of the next deliveries may have been fetched before the connection was lost.
-    doubtful: u64,
 }
 
 impl NatsSource {
@@ -53,7 +48,6 @@ impl NatsSource {
             link: None,
             messages: None,
             losses: 0,
-            doubtful: 0,
         }
     }
 
@@ -68,9 +62,22 @@ impl NatsSource {
     async fn fetch(&mut self, link: &Link) -> Result<Delivered, TransportError> {
         let messages = match &mut self.messages {
             Some(messages) => messages,
-            none => none.insert(consume(&link.context, &self.subscription).await?),
+            none => {
+                self.losses = link.losses();
+                none.insert(consume(&link.context, &self.subscription).await?)
+            }
         };
-        match messages.next().await {
+        // Read before the stream is polled: a loss in between may have left deliveries there.
+        let losses = link.losses();
+        // Tokio's budget of a task would hide deliveries that are there.
+        let fetched = match unconstrained(messages.next()).now_or_never() {
+            Some(fetched) => fetched,
+            None => {
+                self.losses = losses;
+                messages.next().await
+            }
+        };
+        match fetched {
             Some(Ok(delivered)) => Ok(delivered),
             ended => {
                 self.messages = None;
@@ -80,22 +87,6 @@ impl NatsSource {
                 })
             }
         }
-    }
-
-    /// Over which connection the delivery came that was fetched just now.
-    ///
-    /// A delivery does not show it. When the connection is lost, those that are fetched and not
-    /// handed out are at most one batch and a half, because the stream asks for the next batch when
-    /// it has handed out half of one. So as many are taken for deliveries of the lost connection.
-    /// A later one among them is confirmed as any other, if the server is not slow.
-    fn arrival(&mut self, link: Link) -> Arrival {
-        let batch = u64::from(self.subscription.prefetch.max(1));
-        let losses = link.losses();
-        self.doubtful += (losses - self.losses) * (batch + batch.div_ceil(2));
-        self.losses = losses;
-        let is_doubtful = self.doubtful > 0;
-        self.doubtful = self.doubtful.saturating_sub(1);
-        link.arrival(losses - u64::from(is_doubtful))
     }
 }
 
@@ -121,7 +112,7 @@ impl Source for NatsSource {
     async fn next(&mut self) -> Result<Option<Delivery>, TransportError> {
         let link = self.link().await?;
         let delivered = self.fetch(&link).await?;
-        let arrival = self.arrival(link);
+        let arrival = link.arrival(self.losses);
         let message = message::incoming(&delivered)?;
         let Some(reply) = delivered.message.reply else {
             return Err("a message that cannot be acknowledged".into());
