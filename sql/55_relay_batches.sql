@@ -105,9 +105,9 @@ CREATE FUNCTION idem.open_pair(p idem.progress) RETURNS idem.progress
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END INTO p.floor_to FROM idem.outbox_seq s;
+    p.floor_to := idem.last_outbox_seq();
     p.snapshot_to := idem.full_snapshot();
-    SELECT s.last_value INTO p.ceiling_to FROM idem.outbox_seq s;
+    p.ceiling_to := idem.last_outbox_seq();
     p.seq_after := 0;
     RETURN p;
 END

@@ -17,7 +17,7 @@ BEGIN
         RAISE EXCEPTION 'partitions is %', partitions
             USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 1 and 256.';
     END IF;
-    SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END INTO seq_now FROM idem.outbox_seq s;
+    seq_now := idem.last_outbox_seq();
     INSERT INTO idem.relay (name, partitions, start_snapshot, start_floor)
     VALUES (idem_create_relay.name, idem_create_relay.partitions,
             CASE WHEN from_oldest THEN '1:1:' ELSE idem.full_snapshot() END,
@@ -63,7 +63,7 @@ DECLARE
 BEGIN
     PERFORM idem.lock_partition(r.relay, r.partition) FROM (SELECT * FROM idem.relay_partition ORDER BY relay, partition) r;
     LOCK TABLE idem.outbox_0, idem.outbox_1, idem.outbox_2, idem.outbox_3 IN EXCLUSIVE MODE;
-    SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END INTO seq_now FROM idem.outbox_seq s;
+    seq_now := idem.last_outbox_seq();
     here := idem.full_snapshot();
     FOR part IN
         SELECT r AS relay, rp.partition FROM idem.relay_partition rp JOIN idem.relay r ON r.id = rp.relay

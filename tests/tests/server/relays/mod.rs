@@ -3,6 +3,7 @@
 mod aside;
 mod bytes;
 mod facts;
+mod floor;
 mod hand_over;
 mod late;
 mod leases;

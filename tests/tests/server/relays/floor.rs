@@ -1,0 +1,106 @@
+//! I5: a relay reads the last number of the outbox as it is. With a number that is too high as its
+//! floor it would never see the effects that take the numbers below.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Result;
+use idem_tests::harness::{Database, Session, until};
+use tokio::task::JoinHandle;
+
+/// How the relay reads the last number.
+const AS_THE_RELAY: &str = "SELECT idem.last_outbox_seq() INTO now_read";
+
+/// How one would read it. This is wrong: see `idem.last_outbox_seq`.
+const BY_A_SCAN: &str = "SELECT s.last_value INTO now_read FROM idem.outbox_seq s";
+
+/// Reads in one call.
+const READS: i32 = 50_000;
+
+/// A session that takes numbers until it is stopped.
+struct Taker {
+    stop: Arc<AtomicBool>,
+    task: JoinHandle<Result<()>>,
+}
+
+impl Taker {
+    fn start(session: Session) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let task = tokio::spawn(async move {
+            while !stopped.load(Ordering::SeqCst) {
+                session
+                    .run("SELECT count(nextval('idem.outbox_seq')) FROM generate_series(1, 20000)")
+                    .await?;
+            }
+            Ok(())
+        });
+        Self { stop, task }
+    }
+
+    async fn stop(self) -> Result<()> {
+        self.stop.store(true, Ordering::SeqCst);
+        self.task.await?
+    }
+}
+
+/// Makes a function that reads the last number again and again. It returns how often it has read a
+/// number that was not taken yet.
+async fn make_reader(session: &Session, name: &str, read: &str) -> Result<()> {
+    session
+        .run(&format!(
+            "CREATE FUNCTION {name}(reads integer) RETURNS integer LANGUAGE plpgsql AS $$
+             DECLARE
+                 now_read bigint;
+                 too_high integer := 0;
+             BEGIN
+                 FOR n IN 1 .. reads LOOP
+                     {read};
+                     IF now_read > pg_sequence_last_value('idem.outbox_seq') THEN
+                         too_high := too_high + 1;
+                     END IF;
+                 END LOOP;
+                 RETURN too_high;
+             END
+             $$"
+        ))
+        .await
+}
+
+async fn too_high(session: &Session, name: &str) -> Result<i32> {
+    Ok(session.text(&format!("SELECT {name}({READS})")).await?.parse()?)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i5_the_last_number_of_the_outbox_is_never_too_high() -> Result<()> {
+    const ENOUGH: i32 = 3;
+    const TIMES_THE_READS: u32 = 3;
+    let db = Database::with_idem("floor").await?;
+    let session = db.connect().await?;
+    make_reader(&session, "by_a_scan", BY_A_SCAN).await?;
+    make_reader(&session, "as_the_relay", AS_THE_RELAY).await?;
+    let taker = Taker::start(db.connect().await?);
+
+    let (calls, seen) = (Cell::new(0), Cell::new(0));
+    until("a scan has read numbers that were too high", async || {
+        calls.set(calls.get() + 1);
+        seen.set(seen.get() + too_high(&session, "by_a_scan").await?);
+        Ok(seen.get() >= ENOUGH)
+    })
+    .await?;
+    for _ in 0..calls.get() * TIMES_THE_READS {
+        assert_eq!(too_high(&session, "as_the_relay").await?, 0);
+    }
+    taker.stop().await
+}
+
+#[tokio::test]
+async fn the_last_number_of_a_new_outbox_is_0() -> Result<()> {
+    let db = Database::with_idem("first_number").await?;
+    let session = db.connect().await?;
+    assert_eq!(session.text("SELECT idem.last_outbox_seq()").await?, "0");
+    session.run("SELECT idem_send('topic', '{}')").await?;
+    assert_eq!(session.text("SELECT idem.last_outbox_seq()").await?, "1");
+    Ok(())
+}
