@@ -86,6 +86,18 @@ BEGIN
                AND o.partition_hash % partitions = p.partition AND (o.deliver_after IS NULL OR o.deliver_after <= here)
              ORDER BY o.tx, o.seq LIMIT at_most) o)
         UNION ALL
+        -- What the newer snapshot does not see waits for the next pair, also below seq_after.
+        (SELECT o.recorded_at, o.deliver_after FROM pg_snapshot_xip(p.snapshot_to) AS late (tx), LATERAL (
+            SELECT o.* FROM idem.outbox_row o
+             WHERE o.tx = late.tx AND o.seq <= p.seq_after
+               AND o.partition_hash % partitions = p.partition AND (o.deliver_after IS NULL OR o.deliver_after <= here)
+             ORDER BY o.tx, o.seq LIMIT at_most) o)
+        UNION ALL
+        (SELECT o.recorded_at, o.deliver_after FROM idem.outbox_row o
+          WHERE o.seq > p.floor_to AND o.seq <= p.seq_after AND o.tx >= pg_snapshot_xmax(p.snapshot_to)
+            AND o.partition_hash % partitions = p.partition AND (o.deliver_after IS NULL OR o.deliver_after <= here)
+          ORDER BY o.seq LIMIT at_most)
+        UNION ALL
         (SELECT (d.effect).recorded_at, d.due_at FROM idem.delayed d
           WHERE d.relay = p.relay AND d.partition = p.partition AND d.due_at <= here
           ORDER BY d.due_at, d.seq LIMIT at_most)

@@ -40,6 +40,52 @@ async fn i5_who_takes_its_number_first_and_commits_last_is_delivered_and_delays_
     Ok(())
 }
 
+/// The relay has acknowledged half of what its pair of snapshots holds.
+#[tokio::test]
+async fn i5_an_effect_below_the_cursor_of_an_open_pair_counts_as_lag() -> Result<()> {
+    let s = scene().await?;
+    let relay = s.relay.limit(1);
+    let lag = "SELECT lag_messages FROM idem.relays";
+    s.late.run("BEGIN").await?;
+    send(&s.late, "late").await?;
+    send(&s.other, "first").await?;
+    send(&s.other, "second").await?;
+    let batch = relay.batch().await?;
+    assert_eq!(batch.says(), ["first"]);
+    relay.ack(batch.token).await?;
+    s.late.run("COMMIT").await?;
+    assert_eq!(s.other.text(lag).await?, "2", "late and second");
+    let batch = relay.batch().await?;
+    assert_eq!(batch.says(), ["second"]);
+    relay.ack(batch.token).await?;
+    assert_eq!(s.other.text(lag).await?, "1", "late");
+    assert_eq!(relay.drained().await?, ["late"]);
+    assert_eq!(s.other.text(lag).await?, "0");
+    Ok(())
+}
+
+/// It began after the newer snapshot and took its number before the ceiling was read.
+#[tokio::test]
+async fn i5_a_young_effect_below_the_cursor_of_an_open_pair_is_lag() -> Result<()> {
+    let s = scene().await?;
+    let relay = s.relay.limit(1);
+    send(&s.other, "seen").await?;
+    send(&s.other, "young").await?;
+    let batch = relay.batch().await?;
+    relay.ack(batch.token).await?;
+    let lag = |snapshot_to: &str, seq_after: i32| {
+        format!(
+            "SELECT (idem.lag(jsonb_populate_record(p, jsonb_build_object(
+                         'snapshot_to', {snapshot_to}, 'floor_to', 1, 'seq_after', {seq_after})), 1)).messages
+               FROM idem.relay r, idem.progress_of(r, 0) p"
+        )
+    };
+    let before_young = "(SELECT o.tx::text || ':' || o.tx || ':' FROM idem.outbox_row o WHERE o.seq = 2)";
+    assert_eq!(s.other.text(&lag(before_young, 2)).await?, "1");
+    assert_eq!(s.other.text(&lag("p.snapshot_to", 2)).await?, "0", "the snapshot sees it");
+    Ok(())
+}
+
 #[tokio::test]
 async fn i5_who_has_an_xid_and_records_only_later_is_delivered() -> Result<()> {
     let s = scene().await?;
