@@ -2,15 +2,16 @@
 
 CREATE SEQUENCE idem.outbox_seq;
 
--- A scan of a sequence can return a number that is up to 32 too high. nextval writes the number that
--- it logs into the row, and then the number that it returns, and the scan reads the row without the
--- lock of its page. A relay with such a floor would never see the effects that take these numbers.
+-- A scan of a sequence can return a number that is up to 32 too high. nextval writes the number
+-- that it logs into the row, and then the number that it returns, and the scan reads the row without
+-- the lock of its page. A relay with such a floor would never see the effects that later
+-- transactions record with the numbers in between.
 CREATE FUNCTION idem.last_outbox_seq() RETURNS bigint
 LANGUAGE sql VOLATILE
 BEGIN ATOMIC
     SELECT coalesce(pg_catalog.pg_sequence_last_value('idem.outbox_seq'::pg_catalog.regclass), 0);
 END;
-COMMENT ON FUNCTION idem.last_outbox_seq() IS 'The last sequence number that an effect took, 0 when none did. It is read under the lock of the sequence.';
+COMMENT ON FUNCTION idem.last_outbox_seq() IS 'Every later effect has a higher sequence number than this. It is 0 before the first effect. It is read under the lock of the page.';
 
 DO $$
 DECLARE

@@ -122,7 +122,7 @@ fn draining(cluster: &Cluster, session: &mut Session, options: &Options) -> Resu
     let mut worker = Session::connect(cluster, Side::Idem.database())?;
     let mut rounds = Rounds::default();
     for round in 0..options.rounds() {
-        let last: u64 = session.value("SELECT last_value FROM idem.outbox_seq")?;
+        let last: u64 = session.value("SELECT idem.last_outbox_seq()")?;
         let load = Load {
             cluster,
             side: Side::Idem,

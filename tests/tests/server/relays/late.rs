@@ -64,7 +64,7 @@ async fn i5_an_effect_below_the_cursor_of_an_open_pair_counts_as_lag() -> Result
     Ok(())
 }
 
-/// It began after the newer snapshot and took its number before the ceiling was read.
+/// A transaction began after the newer snapshot, and took its number before the ceiling was read.
 #[tokio::test]
 async fn i5_a_young_effect_below_the_cursor_of_an_open_pair_is_lag() -> Result<()> {
     let s = scene().await?;
