@@ -314,7 +314,7 @@ async fn a_broker_that_is_killed_loses_nothing_confirmed_and_both_sides_go_on() 
     let mut server = RabbitMq::start().unwrap();
     let url = server.url();
     declare(&url, "killed", &[]).await;
-    // RabbitMQ 4.0 confirms a declaration some seconds before it is on disk. A clean stop writes it.
+    // RabbitMQ can confirm a declaration some seconds before it is on disk. A clean stop writes it.
     server.stop().unwrap();
     server.start_again().unwrap();
     let mut traffic = Traffic::start(publisher(&url), source(&url, "killed"), "killed");
