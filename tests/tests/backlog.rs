@@ -3,7 +3,7 @@
 //! `IDEM_TEST_BACKLOG` (messages) makes the backlog larger than that of an ordinary run.
 //!
 //! The tests measure time: a maintainer that gets no processor keeps its locks for longer. So they are
-//! a binary of their own, and one runs after the other.
+//! a binary of their own, one runs after the other, and the maintainer has priority.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -86,6 +86,7 @@ async fn run(run: Run<'_>) -> Result<(Done, Vec<String>)> {
     let operations = Arc::new(AtomicU64::new(0));
     let maintainer = db.connect().await?;
     let pid = maintainer.pid().await?;
+    maintainer.prioritize().await?;
     let mut clients = JoinSet::new();
     for number in 0..CLIENTS {
         let (session, open, operations) = (db.connect().await?, Arc::clone(&open), Arc::clone(&operations));
