@@ -27,8 +27,9 @@ pub use self::{
     journal::UNKNOWN,
 };
 
-/// How long a worker has a message without a sign of life.
-pub const LEASE: Duration = Duration::from_millis(1_000);
+/// How long a worker has a message without a sign of life. A worker that is not disturbed has to end
+/// within a third of it: then it renews the lease, which is none of its steps.
+pub const LEASE: Duration = Duration::from_secs(3);
 
 /// What a worker does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
