@@ -11,7 +11,7 @@ LANGUAGE sql VOLATILE
 BEGIN ATOMIC
     SELECT coalesce(pg_catalog.pg_sequence_last_value('idem.outbox_seq'::pg_catalog.regclass), 0);
 END;
-COMMENT ON FUNCTION idem.last_outbox_seq() IS 'Every later effect has a higher sequence number than this. It is 0 before the first effect. It is read under the lock of the page.';
+COMMENT ON FUNCTION idem.last_outbox_seq() IS 'Returns the last number of the outbox sequence, 0 before the first. Each number taken before the call is at most this one, and each number taken after it is higher. The function reads the sequence under the lock of its page.';
 
 DO $$
 DECLARE
