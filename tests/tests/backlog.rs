@@ -3,7 +3,8 @@
 //! `IDEM_TEST_BACKLOG` (messages) makes the backlog larger than that of an ordinary run.
 //!
 //! The tests measure time: a maintainer that gets no processor keeps its locks for longer. So they are
-//! a binary of their own, one runs after the other, and the maintainer has priority.
+//! a binary of their own, one runs after the other, and the maintainer has priority where the system
+//! allows that. In production it has none.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

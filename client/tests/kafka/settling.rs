@@ -242,9 +242,10 @@ async fn a_commit_that_failed_is_made_again() {
 async fn a_source_goes_on_when_the_broker_comes_back() {
     let kafka = Kafka::start();
     kafka.publish([0]).await;
-    // A session that outlives the test: when it ends, the group revokes the partition, and the source
-    // delivers again what was not committed.
-    let mut source = KafkaSource::new(&kafka.config(), &subscription()).unwrap();
+    // The session is longer than all waits of this test. When a session ends, the group revokes the
+    // partition, and the source delivers uncommitted messages again.
+    let config = kafka.config().property("session.timeout.ms", "300000");
+    let mut source = KafkaSource::new(&config, &subscription()).unwrap();
     let first = next(&mut source).await;
     kafka.mock.broker_down(-1).unwrap();
     // The source reports that, and the handler ends in the meantime.
@@ -253,12 +254,15 @@ async fn a_source_goes_on_when_the_broker_comes_back() {
     kafka.mock.broker_up(-1).unwrap();
     kafka.publish([1]).await;
 
-    let second = loop {
-        match timeout(PATIENCE, source.next()).await.expect("a delivery in time") {
-            Ok(delivery) => break delivery.expect("a source goes on"),
-            Err(_) => continue,
+    // The source can report the absence again.
+    let through_errors = async {
+        loop {
+            if let Ok(delivery) = source.next().await {
+                break delivery.expect("a source goes on");
+            }
         }
     };
+    let second = timeout(PATIENCE, through_errors).await.expect("a delivery in time");
     assert_eq!(number(second.message()), 1);
     acknowledge([second]).await;
     kafka.wait_for_commit(2).await;

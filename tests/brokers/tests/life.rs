@@ -30,7 +30,11 @@ async fn fill_queue(url: &str, count: usize) -> Result<()> {
         let confirm = channel
             .basic_publish("".into(), "kept".into(), mandatory, b"x", persistent)
             .await?;
-        assert!(matches!(confirm.await?, Confirmation::Ack(None)), "a message was not routed");
+        let confirmation = confirm.await?;
+        assert!(
+            matches!(confirmation, Confirmation::Ack(None)),
+            "not confirmed, or not routed: {confirmation:?}"
+        );
     }
     Ok(())
 }
@@ -57,24 +61,32 @@ async fn find_queue(url: &str, options: QueueDeclareOptions) -> Result<u32> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rabbitmq_keeps_what_it_confirmed_when_it_is_killed_and_shares_nothing_with_another_one() {
-    let (mut one, other) = (RabbitMq::start().unwrap(), RabbitMq::start().unwrap());
-    let url = one.url();
+async fn rabbitmq_keeps_confirmed_messages_when_killed_or_stopped() {
+    let mut broker = RabbitMq::start().unwrap();
+    let url = broker.url();
     declare_queue(&url).await.unwrap();
     // RabbitMQ can confirm a declaration before it is on disk. A clean stop writes it.
-    one.stop().unwrap();
-    one.start_again().unwrap();
+    broker.stop().unwrap();
+    broker.start_again().unwrap();
     fill_queue(&url, 200).await.unwrap();
-    one.kill().unwrap();
-    assert!(Connection::connect(&url, ConnectionProperties::default()).await.is_err());
-    assert!(count_queue(&other.url()).await.is_err());
-
-    for stop in [RabbitMq::stop, RabbitMq::kill] {
-        one.start_again().unwrap();
-        assert_eq!(one.url(), url);
+    for end in [RabbitMq::kill, RabbitMq::stop] {
+        end(&mut broker).unwrap();
+        assert!(Connection::connect(&url, ConnectionProperties::default()).await.is_err());
+        broker.start_again().unwrap();
+        assert_eq!(broker.url(), url);
         assert_eq!(count_queue(&url).await.unwrap(), 200);
-        stop(&mut one).unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rabbitmq_brokers_share_nothing() {
+    let (mut one, other) = (RabbitMq::start().unwrap(), RabbitMq::start().unwrap());
+    declare_queue(&one.url()).await.unwrap();
+    fill_queue(&one.url(), 1).await.unwrap();
+    declare_queue(&other.url()).await.unwrap();
+    assert_eq!(count_queue(&other.url()).await.unwrap(), 0);
+    one.kill().unwrap();
+    assert_eq!(count_queue(&other.url()).await.unwrap(), 0);
 }
 
 /// Says this line by line to a mail server, and answers how it replied to each.

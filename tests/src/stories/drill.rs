@@ -44,8 +44,8 @@ pub struct Outcome {
     pub point: Option<Point>,
     /// What the first worker has said, a name for each turn.
     pub turns: Vec<String>,
-    /// Until it was killed, the first worker has said what an undisturbed one says. A slow one renews
-    /// its lease besides: then another turn can be under way at the moment of the kill.
+    /// The turns of the first worker, up to the kill, are those of an undisturbed worker. A slow worker
+    /// also renews its lease, so another turn can be in progress when it is killed.
     pub is_regular: bool,
 }
 
@@ -70,7 +70,7 @@ impl Drill<'_> {
         Ok([vec![undisturbed], told].concat())
     }
 
-    /// In a slow run the lease is renewed besides, which is none of the steps.
+    /// A slow worker also renews its lease. That is no step of the story, so it is repeated.
     async fn undisturbed(&self) -> Result<Outcome> {
         for number in 1..=MOST_REPEATS {
             let started = Instant::now();
@@ -82,7 +82,8 @@ impl Drill<'_> {
         bail!("none of {MOST_REPEATS} undisturbed workers has ended within {:?}", LEASE / 3)
     }
 
-    /// One message for a point, and others when the worker was slow, renewed its lease, and so was killed at something else.
+    /// One message for a point. When the turns up to the kill are not those of the script, another
+    /// message follows, up to [`MOST_REPEATS`] in all.
     async fn tell_at(&self, point: Point, script: &[String]) -> Result<Vec<Outcome>> {
         let mut outcomes = Vec::new();
         for number in 1..=MOST_REPEATS {

@@ -61,6 +61,8 @@ impl Story {
         {
             eprintln!("{:<70} {deeds} {}", outcome.to_string(), notes.join(", "));
         }
+        let irregular = story.iter().filter(|told| !told.is_predictable()).count();
+        eprintln!("{irregular} of {} workers renewed a lease or lost it", story.len());
         ensure!(
             story[0].deeds == 1 && story[0].notes.is_empty(),
             "undisturbed, it was not simply done"
@@ -68,16 +70,18 @@ impl Story {
         Ok(Self(story))
     }
 
-    /// The worker was killed at every moment of these turns.
+    /// The worker was killed at every moment of these turns, and of those with which they took effect.
     fn assert_cut(&self, said: &[&str]) {
+        let turns = &self.0[0].outcome.turns;
         for said in said {
-            let moments = self
-                .0
-                .iter()
-                .filter(|told| told.outcome.is_regular)
-                .filter(|told| told.outcome.said().is_some_and(|name| name.contains(said)));
-            let moments: BTreeSet<_> = moments.filter_map(|told| Some(told.outcome.point?.moment)).collect();
-            assert_eq!(moments.len(), 4, "{said}: {moments:?}");
+            let turn = turns.iter().position(|name| name.contains(said));
+            let turn = turn.unwrap_or_else(|| panic!("no turn says {said}: {turns:?}"));
+            for turn in [Some(turn), effective_turn(turns, said)].into_iter().flatten() {
+                let predictable = self.0.iter().filter(|told| told.is_predictable());
+                let points = predictable.filter_map(|told| told.outcome.point);
+                let moments: BTreeSet<_> = points.filter(|point| point.turn == turn).map(|point| point.moment).collect();
+                assert_eq!(moments.len(), 4, "{said}, turn {turn} ({}): {moments:?}", turns[turn]);
+            }
         }
     }
 
@@ -101,22 +105,10 @@ impl Told {
             .is_some_and(|point| self.has_passed(this, point) && !self.has_passed(that, point))
     }
 
-    /// Whether this took effect before the worker was killed: what is said to the database does with the next commit.
+    /// Whether this took effect before the worker was killed.
     fn has_passed(&self, said: &str, killed: Point) -> bool {
-        let mut turns = self
-            .outcome
-            .turns
-            .iter()
-            .enumerate()
-            .skip_while(|(_, name)| !name.contains(said));
-        let effective = match turns.next() {
-            Some((_, name)) if name.starts_with("database") => {
-                let commit = format!("{}: COMMIT", name.split(':').next().unwrap_or_default());
-                turns.find(|(_, name)| **name == commit)
-            }
-            outside => outside,
-        };
-        effective.is_some_and(|(turn, _)| turn < killed.turn || turn == killed.turn && killed.moment >= Moment::Unheard)
+        effective_turn(&self.outcome.turns, said)
+            .is_some_and(|turn| turn < killed.turn || turn == killed.turn && killed.moment >= Moment::Unheard)
     }
 
     /// Whether the kill alone decides what becomes of it. A worker that was slow has renewed its lease
@@ -128,6 +120,17 @@ impl Told {
     fn was_told(&self) -> bool {
         self.notes.iter().any(|note| note == UNKNOWN)
     }
+}
+
+/// The turn with which this takes effect: the next commit, if it is said to the database.
+fn effective_turn(turns: &[String], said: &str) -> Option<usize> {
+    let mut after = turns.iter().enumerate().skip_while(|(_, name)| !name.contains(said));
+    let (turn, name) = after.next()?;
+    if !name.starts_with("database") {
+        return Some(turn);
+    }
+    let commit = format!("{}: COMMIT", name.split(':').next().unwrap_or_default());
+    after.find(|(_, name)| **name == commit).map(|(turn, _)| turn)
 }
 
 async fn effects(client: &Client, message: &str, role: Role) -> Result<i64> {

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use anyhow::Result;
 use idem_tests::{
-    harness::{Database, Session},
+    harness::{Database, Session, until},
     stories::{
         Worker,
-        work::{LEASE, Role, Wish, notes},
+        work::{Role, Wish, notes},
     },
 };
 
@@ -61,10 +61,10 @@ pub async fn receive(client: &Session, role: Role, message: &str, wish: &Wish) -
     Ok(())
 }
 
-/// Waits until a lease that was given out before is over.
-pub async fn until_lease_ends(client: &Session) -> Result<()> {
-    // By the server's clock, which has given it out.
-    client.run(&format!("SELECT pg_sleep({})", LEASE.as_secs_f64())).await
+/// Waits until all leases have ended, by the server's clock.
+pub async fn until_leases_end(client: &Session) -> Result<()> {
+    let held = "SELECT count(*) FROM idem.pending WHERE state = 'l' AND due_at > clock_timestamp()";
+    until("the leases end", async || Ok(client.text(held).await? == "0")).await
 }
 
 /// How much work is not done and not dead, of any destination.

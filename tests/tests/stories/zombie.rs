@@ -23,7 +23,7 @@ async fn is_fenced_off(role: Role, database: &Database) -> Result<()> {
     let mut zombie = ground::start(role, database, MESSAGE)?;
     zombie.says_that("working").await?;
     zombie.freeze()?;
-    ground::until_lease_ends(&client).await?;
+    ground::until_leases_end(&client).await?;
     let mut heir = ground::start(role, database, MESSAGE)?;
     heir.says_that("working").await?;
     heir.go_on().await?;

@@ -27,8 +27,8 @@ pub use self::{
     journal::UNKNOWN,
 };
 
-/// How long a worker has a message without a sign of life. A worker that is not disturbed has to end
-/// within a third of it: then it renews the lease, which is none of its steps.
+/// How long a worker has a message without a sign of life. The client renews a lease after a third of
+/// this time. A renewal is no step of a story, so an undisturbed worker must end before.
 pub const LEASE: Duration = Duration::from_secs(3);
 
 /// What a worker does.

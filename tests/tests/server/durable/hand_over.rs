@@ -72,7 +72,7 @@ async fn relays_that_race_hand_over_each_effect_once() -> Result<()> {
                     .text(&format!("SELECT idem_hand_over('{relay}', '{{mail}}', 0, 7)"))
                     .await?
                     .parse::<usize>()?;
-                let all = session.text("SELECT count(*) FROM idem.outbox_row").await? == "300";
+                let all = session.text("SELECT count(*) FROM idem.outbox_row").await? == EFFECTS.to_string();
                 if all && session.text(&done).await? == "0" {
                     break;
                 }
