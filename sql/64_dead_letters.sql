@@ -65,6 +65,28 @@ END
 $$;
 COMMENT ON FUNCTION idem_configure_retries(text, integer, interval, float8, interval, float8, text[]) IS 'How a destination retries: at most max_attempts (10); the pause before the next attempt is base (1 second) * factor (2) ^ (attempt - 1), at most cap (10 minutes), of which the share jitter (0.2) is random; an error that matches a pattern (LIKE) of final_errors is not tried again. An argument that is null or left out has the default in parentheses. Errors: 22004, 22023, 25006.';
 
+CREATE FUNCTION idem.check_letter_room(destination text, payload bytea) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
+AS $$
+DECLARE
+    d    integer := idem.find_destination(check_letter_room.destination);
+    most integer := current_setting('idem.max_dead_letters')::integer;
+    n    bigint;
+BEGIN
+    IF octet_length(payload) > 64 * 1024 * 1024 THEN
+        RAISE EXCEPTION 'payload has % bytes', octet_length(payload)
+            USING ERRCODE = 'program_limit_exceeded', HINT = 'A dead letter has a payload of at most 64 MiB: keep the message elsewhere.';
+    END IF;
+    SELECT count(*) INTO n FROM (SELECT FROM idem.dead_letter l WHERE l.destination = d LIMIT most) l;
+    IF n >= most THEN
+        RAISE EXCEPTION 'destination "%" has % dead letters', check_letter_room.destination, n
+            USING ERRCODE = 'configuration_limit_exceeded',
+                  HINT = 'Requeue or discard dead letters of this destination, or raise idem.max_dead_letters.';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION idem.check_letter_room(text, bytea) IS 'Whether a message of a broker can become a dead letter. Errors: 53400 (idem.max_dead_letters), 54000 (the payload is too large).';
+
 CREATE FUNCTION idem_bury(
     id           text,
     destination  text,
@@ -96,6 +118,7 @@ BEGIN
     PERFORM idem.check_lease_transaction();
     slice := idem.enter_pending();
     p := idem.held_pending(slice, idem_bury.id, idem_bury.destination, idem_bury.token);
+    PERFORM idem.check_letter_room(idem_bury.destination, payload);
     -- The error that idem_acquire returned for an exhausted message is among the errors already.
     IF NOT idem.is_last_failure(p.errors, p.attempt, idem_bury.error) THEN
         p.errors := idem.note_failure(p.errors, p.attempt, idem_bury.error, false);
@@ -109,7 +132,7 @@ BEGIN
     PERFORM idem.write_pending(slice, p);
 END
 $$;
-COMMENT ON FUNCTION idem_bury(text, text, bigint, bytea, text, jsonb, text, text, text) IS 'Moves a message of a broker, whose lease this token holds, to the dead letters. Errors: 22004, 22023, 23000, 25000 (not READ COMMITTED), 25006, 55000 (the lease is lost).';
+COMMENT ON FUNCTION idem_bury(text, text, bigint, bytea, text, jsonb, text, text, text) IS 'Moves a message of a broker, whose lease this token holds, to the dead letters. Errors: 22004, 22023, 23000, 25000 (not READ COMMITTED), 25006, 53400 (idem.max_dead_letters), 54000 (the payload is too large), 55000 (the lease is lost).';
 
 CREATE FUNCTION idem_bury(
     id           uuid,
@@ -124,7 +147,75 @@ CREATE FUNCTION idem_bury(
 ) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN @extschema@.idem_bury(id::text, destination, token, payload, error, headers, key, type, content_type);
-COMMENT ON FUNCTION idem_bury(uuid, text, bigint, bytea, text, jsonb, text, text, text) IS 'Moves a message of a broker, whose lease this token holds, to the dead letters. Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006, 55000 (the lease is lost).';
+COMMENT ON FUNCTION idem_bury(uuid, text, bigint, bytea, text, jsonb, text, text, text) IS 'Moves a message of a broker, whose lease this token holds, to the dead letters. Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006, 53400 (idem.max_dead_letters), 54000 (the payload is too large), 55000 (the lease is lost).';
+
+-- A broker that delivers the message again finds the same letter: the hash leaves out everything that differs between deliveries.
+CREATE FUNCTION idem.hash_of_message(source text, headers jsonb, key text, type text, payload bytea) RETURNS uuid
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+RETURN substr(encode(sha256(sha256(convert_to(jsonb_build_array(source, coalesce(headers, '{}'), key, type)::text, 'UTF8')) || sha256(payload)), 'hex'), 1, 32)::uuid;
+COMMENT ON FUNCTION idem.hash_of_message(text, jsonb, text, text, bytea) IS 'The key of a dead letter whose message has no id.';
+
+-- The lease and the letter are one statement: without the letter there was no attempt.
+CREATE FUNCTION idem_reject(
+    id           text,
+    destination  text,
+    payload      bytea,
+    error        text,
+    headers      jsonb DEFAULT NULL,
+    key          text  DEFAULT NULL,
+    type         text  DEFAULT NULL,
+    content_type text  DEFAULT NULL,
+    source       text  DEFAULT NULL
+) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    identity text;
+    lease    record;
+    carried  jsonb := headers;
+BEGIN
+    IF payload IS NULL OR error IS NULL THEN
+        RAISE EXCEPTION 'payload and error must not be null' USING ERRCODE = 'null_value_not_allowed';
+    ELSIF jsonb_typeof(headers) <> 'object' THEN
+        RAISE EXCEPTION 'headers is %', jsonb_typeof(headers)
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Give a JSON object.';
+    ELSIF octet_length(source) NOT BETWEEN 1 AND 1024 THEN
+        RAISE EXCEPTION 'source is empty or too long'
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the queue, subject or topic of the message, of 1 to 1024 bytes.';
+    END IF;
+    PERFORM idem.check_lease_transaction();
+    identity := coalesce(idem_reject.id, idem.hash_of_message(source, headers, idem_reject.key, idem_reject.type, payload)::text);
+    IF source IS NOT NULL THEN
+        carried := coalesce(headers, '{}') || jsonb_build_object('idem-source-topic', source);
+    END IF;
+    SELECT a.outcome, a.token INTO lease FROM @extschema@.idem_acquire(identity, idem_reject.destination, '1 minute') a;
+    IF lease.outcome IN ('duplicate', 'dead') THEN
+        RETURN false;
+    ELSIF lease.outcome = 'in_progress' THEN
+        RAISE EXCEPTION 'message "%" of destination "%" is in progress', identity, idem_reject.destination
+            USING ERRCODE = 'lock_not_available', HINT = 'Another process holds it, or it waits for its next attempt: reject it again later.';
+    END IF;
+    PERFORM @extschema@.idem_bury(identity, idem_reject.destination, lease.token, payload, error, carried, idem_reject.key, idem_reject.type, idem_reject.content_type);
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION idem_reject(text, text, bytea, text, jsonb, text, text, text, text) IS 'Keeps a message of a broker, which no lease holds, as a dead letter: acknowledge it after the commit. False: it is a dead letter already, or was processed. A message without an id (null) gets a UUID, a hash of source, headers, key, type and payload. source is its queue, subject or topic, and becomes the header idem-source-topic. Errors: 22004, 22023, 23000, 25000 (not READ COMMITTED), 25006, 53400 (idem.max_dead_letters), 54000 (the payload is too large), 55P03 (the message is in progress).';
+
+CREATE FUNCTION idem_reject(
+    id           uuid,
+    destination  text,
+    payload      bytea,
+    error        text,
+    headers      jsonb DEFAULT NULL,
+    key          text  DEFAULT NULL,
+    type         text  DEFAULT NULL,
+    content_type text  DEFAULT NULL,
+    source       text  DEFAULT NULL
+) RETURNS boolean
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+RETURN @extschema@.idem_reject(id::text, destination, payload, error, headers, key, type, content_type, source);
+COMMENT ON FUNCTION idem_reject(uuid, text, bytea, text, jsonb, text, text, text, text) IS 'Keeps a message of a broker, which no lease holds, as a dead letter: acknowledge it after the commit. False: it is a dead letter already, or was processed. A message without an id (null) gets a UUID, a hash of source, headers, key, type and payload. source is its queue, subject or topic, and becomes the header idem-source-topic. Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006, 53400 (idem.max_dead_letters), 54000 (the payload is too large), 55P03 (the message is in progress).';
 
 -- Every function locks in the same order, so no two of them deadlock over one message: the claim, the pending message, the dead
 -- letter. Functions for many messages skip what another transaction holds instead of waiting for it.

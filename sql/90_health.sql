@@ -47,12 +47,13 @@ BEGIN
 
     -- dead letters
     check_name := 'dead letters';
-    SELECT format('%s, of destination %s: SELECT * FROM idem.dead_letters, then idem_requeue or idem_discard', sum(l.n), string_agg(d.name, ', ' ORDER BY d.name))
-      INTO detail
+    SELECT format('%s, of destination %s: SELECT * FROM idem.dead_letters, then idem_requeue or idem_discard', sum(l.n), string_agg(d.name, ', ' ORDER BY d.name)),
+           string_agg(d.name, ', ' ORDER BY d.name) FILTER (WHERE l.n >= 0.8 * current_setting('idem.max_dead_letters')::integer)
+      INTO detail, behind
       FROM (SELECT x.destination, count(*) AS n FROM idem.dead_letter x GROUP BY x.destination) l JOIN idem.destination d ON d.id = l.destination
     HAVING count(*) > 0;
-    status := CASE WHEN detail IS NULL THEN 'ok' ELSE 'warning' END;
-    detail := coalesce(detail, 'none');
+    status := CASE WHEN detail IS NULL THEN 'ok' WHEN behind IS NULL THEN 'warning' ELSE 'critical' END;
+    detail := coalesce(detail, 'none') || coalesce(format('. Destination %s is near idem.max_dead_letters: beyond it rejected messages stay at their brokers, and consumers pause', behind), '');
     RETURN NEXT;
 
     -- destinations

@@ -11,7 +11,7 @@ INSERT INTO idem.kind_of_role (kind, may_call) VALUES
     ('consumer', 'idem_is_claimed'), ('consumer', 'idem_record_effects'), ('consumer', 'idem_try_record'),
     ('consumer', 'idem_effects'), ('consumer', 'idem_replay_effects'), ('consumer', 'idem_send'), ('consumer', 'idem_send_bytes'),
     ('consumer', 'idem_acquire'), ('consumer', 'idem_extend'), ('consumer', 'idem_complete'), ('consumer', 'idem_release'),
-    ('consumer', 'idem_bury'), ('consumer', 'idem_receive'), ('consumer', 'idem_receive_bytes'), ('consumer', 'idem_next'), ('consumer', 'idem_next_wait'),
+    ('consumer', 'idem_bury'), ('consumer', 'idem_reject'), ('consumer', 'idem_receive'), ('consumer', 'idem_receive_bytes'), ('consumer', 'idem_next'), ('consumer', 'idem_next_wait'),
     ('consumer', 'idem_begin_call'), ('consumer', 'idem_finish_call'), ('consumer', 'idem_fail_call'), ('consumer', 'idem_calls'),
     ('receiver', 'idem_receive'), ('receiver', 'idem_receive_bytes'), ('receiver', 'idem_is_claimed'),
     ('operator', 'idem_requeue'), ('operator', 'idem_requeue_all'), ('operator', 'idem_discard'), ('operator', 'idem_discard_all'),

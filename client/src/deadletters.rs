@@ -9,7 +9,7 @@ use tokio_postgres::{
 };
 use tracing::Instrument;
 
-use crate::{Destination, Error, MessageId, span};
+use crate::{Destination, Error, MessageId, lease::Burial, span, sql};
 
 /// A message whose attempts are used up, or that failed for good.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,6 +69,43 @@ impl TryFrom<&Row> for DeadLetter {
             headers: headers.map(|Json(headers)| headers).unwrap_or_default(),
         })
     }
+}
+
+/// Keeps a message of a broker, which no lease holds, as a dead letter. Acknowledge it after the commit.
+///
+/// False: it is a dead letter already, or it was processed, and may be acknowledged, too. A message without an id gets a UUID, a
+/// hash of its headers and payload, so that it has one letter however often it is delivered. Of a long error its beginning is
+/// kept.
+///
+/// Errors: [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) when another process holds the message or it waits for its next
+/// attempt, SQLSTATE 53400 when the destination has `idem.max_dead_letters` already, 54000 for a payload of more than 64 MiB. Then
+/// the message has to stay at its broker. The transaction must be READ COMMITTED.
+pub async fn reject(
+    client: &impl GenericClient,
+    id: Option<&MessageId>,
+    destination: &Destination,
+    payload: &[u8],
+    error: &str,
+    with: &Burial,
+) -> Result<bool, Error> {
+    let none: Option<&str> = None;
+    let (id, error) = (id.map_or((&none as _, Type::TEXT), MessageId::parameter), sql::kept(error));
+    let row = client
+        .query_typed_one(
+            "SELECT idem_reject($1, $2, $3, $4, $5, $6, $7, $8)",
+            &[
+                id,
+                destination.parameter(),
+                (&payload, Type::BYTEA),
+                (&error, Type::TEXT),
+                (&with.headers, Type::JSONB),
+                (&with.key, Type::TEXT),
+                (&with.message_type, Type::TEXT),
+                (&with.content_type, Type::TEXT),
+            ],
+        )
+        .await?;
+    Ok(row.try_get(0)?)
 }
 
 /// The dead letters of a destination whose last error matches a pattern of LIKE (`%` is all), the oldest first and at most so many.

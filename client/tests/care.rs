@@ -186,6 +186,7 @@ calls! {
     "idem_receive" => idem_client::durable::receive, // sends every payload as bytes
     "idem_receive_bytes" => idem_client::durable::receive,
     "idem_record_effects" => idem_client::Claimed, // its method
+    "idem_reject" => idem_client::deadletters::reject,
     "idem_relay_ack" => idem_client::relay_ack,
     "idem_relay_discard" => idem_client::relay_discard,
     "idem_relay_discard_all" => idem_client::relay_discard_all,

@@ -30,6 +30,7 @@ pub static TRACEPARENT: GucSetting<Option<CString>> = GucSetting::<Option<CStrin
 pub static WAIT_FOR_FLUSH: GucSetting<bool> = GucSetting::<bool>::new(false);
 pub static FENCE_WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(60_000);
 pub static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
+pub static MAX_DEAD_LETTERS: GucSetting<i32> = GucSetting::<i32>::new(100_000);
 pub static NAPTIME_MS: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 
 /// The trace context of the transaction. One that is too long is none: nobody else could be given it.
@@ -105,6 +106,16 @@ pub fn define() {
         3_600_000,
         GucContext::Sighup,
         GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_int_guc(
+        c"idem.max_dead_letters",
+        c"How many dead letters a destination keeps of messages of brokers.",
+        c"Beyond this idem_reject and idem_bury fail, and messages stay at their broker: nothing is dropped.",
+        &MAX_DEAD_LETTERS,
+        1,
+        i32::MAX,
+        GucContext::Sighup,
+        GucFlags::default(),
     );
     crate::pause::define();
 }

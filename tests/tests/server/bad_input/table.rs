@@ -113,6 +113,7 @@ pub const CALLS: &[(&str, &[Argument])] = &[
             ("retryable", "boolean", "true"),
             ("final", "boolean", "false"),
             ("deliver_after", "timestamp with time zone", "now()"),
+            ("source", "text", "'orders.queue'"),
             ("max_messages", "integer", "10"),
             ("topics", "text[]", "ARRAY['t', 'other']"),
             ("error_like", "text", "'%'"),
@@ -160,6 +161,12 @@ pub const NULL_IS_AN_ANSWER: &[(&str, &str)] = &[
     ("idem_bury", "key"),
     ("idem_bury", "type"),
     ("idem_bury", "content_type"),
+    ("idem_reject", "id"),
+    ("idem_reject", "headers"),
+    ("idem_reject", "key"),
+    ("idem_reject", "type"),
+    ("idem_reject", "content_type"),
+    ("idem_reject", "source"),
     ("idem_configure_retries", "max_attempts"),
     ("idem_configure_retries", "base"),
     ("idem_configure_retries", "factor"),
@@ -193,6 +200,7 @@ pub const READ_COMMITTED_ONLY: &[&str] = &[
     "idem_extend",
     "idem_release",
     "idem_bury",
+    "idem_reject",
     "idem_next",
     "idem_next_wait",
     "idem_requeue",
@@ -235,7 +243,7 @@ const fn effects(value: &'static str) -> Bad {
 }
 
 /// The calls that take a message with all that it carries.
-const CARRIERS: &str = "idem_send idem_send_bytes idem_receive idem_receive_bytes idem_bury";
+const CARRIERS: &str = "idem_send idem_send_bytes idem_receive idem_receive_bytes idem_bury idem_reject";
 
 /// Besides NULL, which is tried everywhere.
 pub const BAD: &[Bad] = &[
@@ -370,6 +378,8 @@ pub const BAD: &[Bad] = &[
         "'elsewhere'",
         "55000",
     ),
+    bad("idem_reject", "source", "text", "''", "22023"),
+    bad("idem_reject", "source", "text", "repeat('x', 1025)", "22023"),
     bad("any", "max_messages", "integer", "0", "22023"),
     bad("any", "max_messages", "integer", "10001", "22023"),
     bad("any", "topics", "text[]", "ARRAY['t', NULL]", "22004"),

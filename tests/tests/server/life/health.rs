@@ -150,3 +150,49 @@ async fn health_reports_due_times_that_lie_far_ahead() -> Result<()> {
     ensure!(due.starts_with("warning|") && due.contains("orders"), "{due}");
     Ok(())
 }
+
+/// I4. Goal: dead letters do not fill the disk: beyond the limit a rejection fails, so that its message stays at the broker, and
+/// health warns before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i4_rejections_beyond_the_limit_fail_and_alarm() -> Result<()> {
+    let cluster = cluster("health-letters")?
+        .setting("idem.databases", "nobody")
+        .setting("idem.max_dead_letters", "4")
+        .start()?;
+    let session = with_idem(&cluster, "shop").await?;
+    for n in 1..=3 {
+        session
+            .run(&format!("SELECT idem_reject('m{n}', 'orders', '', 'poison')"))
+            .await?;
+    }
+    let letters = check(&session, "dead letters").await?;
+    ensure!(letters.starts_with("warning|3, of destination orders"), "{letters}");
+    session.run("SELECT idem_reject('m4', 'orders', '', 'poison')").await?;
+    let letters = check(&session, "dead letters").await?;
+    ensure!(
+        letters.starts_with("critical|4") && letters.contains("Destination orders is near idem.max_dead_letters"),
+        "{letters}"
+    );
+    let refused = session.refused("SELECT idem_reject('m5', 'orders', '', 'poison')").await?;
+    assert_eq!(refused.sqlstate, "53400", "{refused:?}");
+    assert_eq!(
+        session.text("SELECT idem_reject('m4', 'orders', '', 'again')").await?,
+        "f",
+        "known"
+    );
+    assert_eq!(
+        session.text("SELECT idem_reject('m5', 'mail', '', 'poison')").await?,
+        "t",
+        "another destination"
+    );
+    let token = session.text("SELECT token FROM idem_acquire('m5', 'orders')").await?;
+    let bury = format!("SELECT idem_bury('m5', 'orders', {token}, '', 'poison')");
+    assert_eq!(
+        session.refused(&bury).await?.sqlstate,
+        "53400",
+        "nothing is left of the rejection, and a burial fails, too"
+    );
+    assert_eq!(session.text("SELECT idem_discard('m1', 'orders')").await?, "t");
+    session.run(&bury).await?;
+    Ok(())
+}

@@ -33,6 +33,7 @@ const KINDS: &[(&str, &[&str])] = &[
             "idem_complete",
             "idem_release",
             "idem_bury",
+            "idem_reject",
             "idem_receive",
             "idem_receive_bytes",
             "idem_next",
@@ -288,15 +289,21 @@ async fn i9_a_receiver_a_consumer_and_an_operator_can_do_their_work_outside_the_
         .run(&format!("SELECT idem_bury('m4', 'orders', {token}, 'payload', 'declined')"))
         .await?;
     assert_eq!(
+        consumer
+            .text("SELECT idem_reject('m5', 'orders', 'payload', 'unknown')")
+            .await?,
+        "t"
+    );
+    assert_eq!(
         operator
             .text(
                 "SELECT id, attempt, last_error FROM idem.dead_letters ORDER BY id;
                  SELECT id FROM idem.leases; SELECT destination FROM idem.waiting_messages;
-                 SELECT idem_requeue('m2', 'orders'), idem_requeue('m2', 'orders'), idem_discard('m4', 'orders'), idem_discard_all('orders');
+                 SELECT idem_requeue('m2', 'orders'), idem_requeue('m2', 'orders'), idem_discard('m4', 'orders'), idem_discard_all('orders', 'unk%');
                  SELECT idem_is_claimed('m4', 'orders'), idem_requeue_all('orders')"
             )
             .await?,
-        "m2|1|poison\nm4|1|declined\nm3\nt|f|t|0\nt|0"
+        "m2|1|poison\nm4|1|declined\nm5|1|unknown\nm3\nt|f|t|1\nt|0"
     );
     assert_eq!(
         consumer

@@ -239,6 +239,15 @@ async fn i9_work_outside_the_transaction_looks_nothing_up() -> Result<()> {
                 .await?;
         }
     }
+    let rejected = "'orders', '1', 'refused', '{}', 'k', 'T', 'text/plain', 'queue'";
+    assert_eq!(
+        consumer
+            .text(&format!(
+                "SELECT public.idem_reject(NULL::pg_catalog.text, {rejected}), public.idem_reject(pg_catalog.gen_random_uuid(), {rejected})"
+            ))
+            .await?,
+        "t|t"
+    );
     assert_eq!(
         consumer
             .text("SELECT outcome FROM public.idem_acquire('m4'::pg_catalog.text, 'orders', '1 minute')")

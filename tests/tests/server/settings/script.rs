@@ -84,6 +84,9 @@ pub const SCRIPT: &[(Needs, &str)] = &[
     (Anything, "SELECT outcome, attempt, retry_after IS NULL, last_error FROM lease"),
     (ReadCommitted, "SELECT idem_release('b-1', 'orders', (SELECT token FROM lease), 'slow') < '1 second'"),
     (ReadCommitted, "SELECT idem_bury('b-2', 'orders', token, decode('5c00', 'hex'), 'poison', '{}') FROM idem_acquire('b-2', 'orders')"),
+    (ReadCommitted, "SELECT idem_reject('b-3', 'orders', decode('5c00', 'hex'), 'poison', '{}', 'k', 'T', 'text/plain', 'queue')"),
+    (ReadCommitted, "SELECT idem_reject(NULL::text, 'orders', decode('5c00', 'hex'), 'poison', '{\"n\": 1.50}', source => 'queue')"),
+    (ReadCommitted, "SELECT id, headers, encode(payload, 'hex'), last_error FROM idem.dead_letters ORDER BY id"),
     (ReadCommitted, "SELECT idem_discard_all('orders', 'poi%')"),
     // The journal.
     (Anything, r#"SELECT state, idempotency_key, attempt FROM idem_begin_call('m-1', 'orders', 'charge', '{"amount": 1.50}')"#),
