@@ -9,7 +9,7 @@ use std::env;
 use deadpool_postgres::{Config, Pool, Runtime};
 use idem_client::{
     Consumer, Effect, Handled, HandlerError, Message, RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription,
-    Relay, Tx, terminated,
+    Relay, Services, Tx, terminated,
 };
 use lapin::{Connection, ConnectionProperties, options::QueueDeclareOptions, types::FieldTable};
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ struct Payment {
 
 /// Books a payment, in the transaction that claimed its message.
 async fn book(tx: Tx, message: Message) -> Handled {
-    // What is no payment will never be one: the queue's dead letters are its place.
+    // A payload that cannot be read will never be readable: it goes to the dead letters at once.
     let payment: Payment = message.json().map_err(HandlerError::terminal)?;
     tx.execute(
         "INSERT INTO account (id, paid) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET paid = account.paid + $2",
@@ -51,11 +51,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let source = RabbitMqSource::new(config.clone(), RabbitMqSubscription::new("payments").prefetch(32));
     let consumer = Consumer::new(pool.clone(), source)
         .handle("billing.book", book)
-        .concurrency(8)
-        .run(terminated());
-    let relay = Relay::new(pool, RabbitMqPublisher::new(config)).run(terminated());
-    let (consumed, relayed) = tokio::try_join!(consumer, relay)?;
-    println!("{consumed:?}, {relayed:?}");
+        .concurrency(8);
+    let relay = Relay::new(pool, RabbitMqPublisher::new(config));
+    Services::new().consumer(consumer).relay(relay).run(terminated()).await?;
+    println!("stopped");
     Ok(())
 }
 

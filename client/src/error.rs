@@ -7,7 +7,7 @@ use std::{error::Error as _, io, sync::Arc};
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
 #[cfg(feature = "runtime")]
-use crate::HandlerError;
+use crate::{HandlerError, SourceEnded};
 
 /// Everything that a call can answer besides its result.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +57,14 @@ pub enum Error {
     /// The lease ran out or was taken over while the work went on: nothing was completed, and somebody else may be at it.
     #[error("the lease of the message is lost")]
     LeaseLost,
+    /// The source of a consumer ended, and no shutdown was requested.
+    #[cfg(feature = "runtime")]
+    #[error(transparent)]
+    SourceEnded(Box<SourceEnded>),
+    /// A task of a consumer or relay panicked, and no shutdown was requested: the others have finished and stopped.
+    #[cfg(feature = "runtime")]
+    #[error("a worker panicked: {0}")]
+    WorkerPanicked(String),
     /// The handler kept its [`Tx`](crate::Tx) beyond its end. The connection was closed, which rolls back.
     #[cfg(feature = "runtime")]
     #[error("the handler has kept its transaction: drop it before the handler ends")]
@@ -124,6 +132,8 @@ impl Error {
             Self::TransactionKept => ErrorKind::Terminal,
             Self::AmbiguousCommit(_) => ErrorKind::AmbiguousCommit,
             Self::LeaseLost => ErrorKind::NotClaimed,
+            #[cfg(feature = "runtime")]
+            Self::SourceEnded(_) | Self::WorkerPanicked(_) => ErrorKind::Other,
             Self::Unexpected(_) => ErrorKind::Other,
             Self::Database(error) => ErrorKind::of(error),
         }

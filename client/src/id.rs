@@ -36,7 +36,7 @@ enum Repr {
 }
 
 impl MessageId {
-    /// Takes a text id of 1 to 1,024 bytes, and [`Error::Invalid`] otherwise.
+    /// Takes a text id of 1 to 1,024 bytes without a zero byte, and [`Error::Invalid`] otherwise.
     pub fn text(id: impl Into<String>) -> Result<Self, Error> {
         let id = id.into();
         if id.is_empty() {
@@ -47,6 +47,11 @@ impl MessageId {
                 "a message id has at most {LONGEST_BYTES} bytes, this one has {}",
                 id.len()
             )));
+        }
+        if id.contains('\0') {
+            return Err(Error::Invalid(
+                "a message id must not contain a zero byte: PostgreSQL has no such texts".into(),
+            ));
         }
         Ok(Self(Repr::Text(id)))
     }

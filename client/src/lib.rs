@@ -25,6 +25,8 @@ mod sql;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq"))]
 mod brokers;
 #[cfg(feature = "runtime")]
+mod carried;
+#[cfg(feature = "runtime")]
 mod consumer;
 #[cfg(feature = "runtime")]
 pub mod durable;
@@ -41,11 +43,15 @@ mod memory;
 #[cfg(feature = "runtime")]
 mod message;
 #[cfg(feature = "runtime")]
+mod panics;
+#[cfg(feature = "runtime")]
 mod policy;
 #[cfg(feature = "runtime")]
 mod process;
 #[cfg(feature = "runtime")]
 mod relay;
+#[cfg(feature = "runtime")]
+mod services;
 #[cfg(feature = "runtime")]
 mod settlement;
 #[cfg(feature = "runtime")]
@@ -77,7 +83,7 @@ pub use brokers::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription};
 #[cfg(feature = "rabbitmq")]
 pub use brokers::{RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription};
 #[cfg(feature = "runtime")]
-pub use consumer::{Batches, Consumer, Delivery, Receipt, Source, Summary, TransportError, terminated};
+pub use consumer::{Batches, Consumer, Delivery, Receipt, Selector, Source, SourceEnded, Summary, TransportError, terminated};
 #[cfg(feature = "runtime")]
 pub use filter::{After, Before, Filter};
 #[cfg(feature = "runtime")]
@@ -96,6 +102,8 @@ pub use relay::{
     drop_relay, hand_over, relay_ack, relay_discard, relay_discard_all, relay_extend, relay_next, relay_park, relay_partitions,
     relay_unpark, relay_unpark_all, relay_wait, repair_relays,
 };
+#[cfg(feature = "runtime")]
+pub use services::Services;
 #[cfg(feature = "runtime")]
 pub use settlement::Settlement;
 #[cfg(feature = "runtime")]

@@ -132,6 +132,18 @@ impl Message {
         self.with(|parts| parts.stored = Some(stored))
     }
 
+    /// The same message with this id of its sender, or none, and without a destination.
+    #[must_use]
+    pub(crate) fn without_identity(self, message_id: Option<String>) -> Self {
+        self.with(|parts| {
+            parts.message_id = message_id;
+            parts.destination = None;
+            if let Some(stored) = &mut parts.stored {
+                stored.was_unrouted = true;
+            }
+        })
+    }
+
     /// The queue, subject or topic that it was delivered from.
     pub fn topic(&self) -> &str {
         &self.0.topic

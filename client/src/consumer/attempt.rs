@@ -1,6 +1,6 @@
 //! One attempt at a message, or at several in one transaction. Whatever panics is a failure and no more.
 
-use std::{any::Any, future::Future, panic::AssertUnwindSafe, sync::Arc};
+use std::{future::Future, sync::Arc};
 
 use deadpool_postgres::Pool;
 use futures_util::{FutureExt, future::BoxFuture};
@@ -9,6 +9,7 @@ use super::routes::{AnyHandler, Route, Work};
 use crate::{
     Error, Handled, HandlerError, Idem, Message, Processed, Tx,
     durable::{store, store_batch},
+    panics::unwinding,
 };
 
 /// Processes messages of one route, and answers by position.
@@ -67,23 +68,4 @@ fn unharmed(handler: &Arc<dyn AnyHandler>) -> impl Fn(Tx, Message) -> BoxFuture<
 /// A handler's work, whose panics are errors.
 async fn harmless(work: impl Future<Output = Handled>) -> Handled {
     unwinding(work).await.unwrap_or_else(|panic| Err(HandlerError::from(panic)))
-}
-
-/// A panic of somebody else's code.
-#[derive(Debug, thiserror::Error)]
-#[error("panicked: {0}")]
-pub(super) struct Panicked(String);
-
-/// Makes a panic an answer. What `work` holds is dropped in either case.
-pub(super) async fn unwinding<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
-    AssertUnwindSafe(work)
-        .catch_unwind()
-        .await
-        .map_err(|panic| Panicked(what(&*panic)))
-}
-
-fn what(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "without a message".to_owned())
 }

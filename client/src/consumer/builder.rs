@@ -8,7 +8,7 @@ use super::{
     routes::{Routes, Work},
     runtime::{self, Runtime},
 };
-use crate::{CheckedHandler, Error, Handler, Idem, Message, Source, Summary, describe_metrics, lease::LeasedHandler};
+use crate::{CheckedHandler, Error, Handler, Idem, Selector, Source, Summary, describe_metrics, lease::LeasedHandler};
 
 /// Fetches messages from a [`Source`], processes each once, and tells the broker what became of it.
 ///
@@ -29,8 +29,9 @@ use crate::{CheckedHandler, Error, Handler, Idem, Message, Source, Summary, desc
 /// # Ok(()) }
 /// ```
 ///
-/// A failed message goes back to its broker, later each time, and is refused after
-/// [`max_deliveries`](Self::max_deliveries). When the database is away, messages go back, nothing is fetched, and the
+/// A failed message goes back to its broker, later each time, and is rejected after
+/// [`max_deliveries`](Self::max_deliveries). A rejected message is kept in `idem.dead_letter`, unless the source names another place,
+/// and handled here again after `idem_requeue`: one short statement a second looks for such messages of each destination. When the database is away, messages go back, nothing is fetched, and the
 /// database is asked now and then whether it is there again.
 #[must_use = "nothing is fetched before `run`"]
 pub struct Consumer<S> {
@@ -44,7 +45,8 @@ pub struct Consumer<S> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     pub(super) concurrency: usize,
-    pub(super) is_ordered: bool,
+    /// The source decides unless given.
+    pub(super) is_ordered: Option<bool>,
     pub(super) batches: Batches,
     pub(super) max_deliveries: u32,
     pub(super) first_pause: Duration,
@@ -78,7 +80,7 @@ impl<S: Source> Consumer<S> {
             routes: Routes::default(),
             settings: Settings {
                 concurrency: 8,
-                is_ordered: false,
+                is_ordered: None,
                 batches: Batches::SINGLES,
                 max_deliveries: 10,
                 first_pause: Duration::from_millis(200),
@@ -94,9 +96,9 @@ impl<S: Source> Consumer<S> {
         self
     }
 
-    /// Who handles what no [route](Self::route) takes, and the destination that it is handled as.
+    /// Handles the messages that no [route](Self::route) takes, as this destination. A consumer has one such handler at most.
     pub fn handle(mut self, destination: &str, handler: impl Handler) -> Self {
-        self.routes.set_last(destination, Work::handle(handler));
+        self.routes.add_fallback(destination, Work::handle(handler));
         self
     }
 
@@ -106,13 +108,13 @@ impl<S: Source> Consumer<S> {
     /// What was received or handled before is a duplicate. In [batches](Self::batches) many are stored in one statement. The id
     /// is the policy's; a message without one that the policy lets pass is stored under a random one.
     pub fn store(mut self, destination: &str) -> Self {
-        self.routes.set_last(destination, Work::Store);
+        self.routes.add_fallback(destination, Work::Store);
         self
     }
 
-    /// Stores the messages that `matches` says yes to: a [`route`](Self::route) that ends in the inbox.
-    pub fn store_route(mut self, matches: impl Fn(&Message) -> bool + Send + Sync + 'static, destination: &str) -> Self {
-        self.routes.add(matches, destination, Work::Store);
+    /// A [`route`](Self::route) whose messages are [stored](Self::store) in the inbox of their destination.
+    pub fn store_route(mut self, selector: Selector, destination: &str) -> Self {
+        self.routes.add(selector, destination, Work::Store);
         self
     }
 
@@ -122,54 +124,55 @@ impl<S: Source> Consumer<S> {
     /// Its failures are counted by the database, which says when the message comes again, and keeps those that fail too often
     /// among its dead letters: [`max_deliveries`](Self::max_deliveries) and [`back_off`](Self::back_off) are not for it.
     pub fn handle_leased(mut self, destination: &str, handler: impl LeasedHandler) -> Self {
-        self.routes.set_last(destination, Work::leased(handler));
+        self.routes.add_fallback(destination, Work::leased(handler));
         self
     }
 
     /// The same for a handler that works without a transaction and without a lease: what is known is skipped before it works, and
     /// the message is claimed with its effects after it has succeeded. **Not exactly once**: see [`Idem::process_checked`].
     pub fn handle_checked(mut self, destination: &str, handler: impl CheckedHandler) -> Self {
-        self.routes.set_last(destination, Work::checked(handler));
+        self.routes.add_fallback(destination, Work::checked(handler));
         self
     }
 
-    /// Who handles the messages that `matches` says yes to, and their destination. The first route that matches wins.
+    /// Handles the messages that `selector` takes, as this destination. The first route that takes a message handles it; two
+    /// routes of the same topic or type are an error.
     ///
-    /// A message that nobody takes is refused, with a warning.
-    pub fn route(
-        mut self,
-        matches: impl Fn(&Message) -> bool + Send + Sync + 'static,
-        destination: &str,
-        handler: impl Handler,
-    ) -> Self {
-        self.routes.add(matches, destination, Work::handle(handler));
+    /// A message that no route takes goes to the fallback: [`handle`](Self::handle), [`store`](Self::store),
+    /// [`handle_leased`](Self::handle_leased) or [`handle_checked`](Self::handle_checked). Without one it is rejected, with a
+    /// warning.
+    pub fn route(mut self, selector: Selector, destination: &str, handler: impl Handler) -> Self {
+        self.routes.add(selector, destination, Work::handle(handler));
         self
     }
 
     /// A route whose handler works [under a lease](Self::handle_leased).
-    pub fn route_leased(
-        mut self,
-        matches: impl Fn(&Message) -> bool + Send + Sync + 'static,
-        destination: &str,
-        handler: impl LeasedHandler,
-    ) -> Self {
-        self.routes.add(matches, destination, Work::leased(handler));
+    pub fn route_leased(mut self, selector: Selector, destination: &str, handler: impl LeasedHandler) -> Self {
+        self.routes.add(selector, destination, Work::leased(handler));
         self
     }
 
-    /// How many transactions are open at a time; 8 unless given. The pool should have as many connections.
+    /// A route whose handler works without a lease, [checked](Self::handle_checked) and claimed afterwards.
+    pub fn route_checked(mut self, selector: Selector, destination: &str, handler: impl CheckedHandler) -> Self {
+        self.routes.add(selector, destination, Work::checked(handler));
+        self
+    }
+
+    /// How many transactions are open at a time; 8 unless given. The pool should have as many connections, and one more for
+    /// requeued messages.
     pub fn concurrency(mut self, transactions: usize) -> Self {
         self.settings.concurrency = transactions;
         self
     }
 
     /// Whether messages of one key are handled one after the other, in the order of their delivery; messages of other
-    /// keys and without a key go on beside them.
+    /// keys and without a key go on beside them. Unless given, they are for a source that
+    /// [delivers them in order](Source::keeps_order_of_keys), as Kafka's.
     ///
     /// What fails is then tried again in place, since giving it back would reorder; its successors wait meanwhile, and
     /// count among the messages that are held. A batch has one message of a key at most.
     pub fn ordered_by_key(mut self, is_ordered: bool) -> Self {
-        self.settings.is_ordered = is_ordered;
+        self.settings.is_ordered = Some(is_ordered);
         self
     }
 
@@ -180,7 +183,8 @@ impl<S: Source> Consumer<S> {
         self
     }
 
-    /// After so many failed deliveries a message is refused, which brokers answer with their dead letters; 10 unless given.
+    /// After so many failed deliveries a message is rejected: kept in `idem.dead_letter`, or at the place that the source names; 10
+    /// unless given.
     /// A message that comes again because the database was away has not failed, as far as this
     /// process has seen it. Most brokers count what other processes gave back like a failure
     /// (RabbitMQ's quorum queues do not since 4.3).
@@ -204,16 +208,21 @@ impl<S: Source> Consumer<S> {
         self
     }
 
-    /// Consumes until `shutdown` completes or the source has ended: then nothing is fetched any more, what is being processed
-    /// is finished and settled, and what waits is given back.
+    /// Consumes until `shutdown` completes: then nothing is fetched any more, what is being processed is finished and settled,
+    /// and what waits is given back. Every other end is an error:
     ///
-    /// [`Error::Invalid`] before anything is fetched when there is no handler, a destination has no valid name or a policy that its
-    /// handler cannot keep, or a number is zero. Nothing else ends it. Dropping the future rolls back what is open and settles nothing.
+    /// - [`Error::Invalid`] before anything is fetched: there is no handler, two handlers take the same messages, a destination
+    ///   has no valid name or a policy that its handler cannot keep, or a number is zero.
+    /// - [`Error::SourceEnded`]: the source delivers no more messages. All that it had delivered is settled.
+    /// - [`Error::WorkerPanicked`]: code of the source panicked where no message can be blamed. The other workers have finished
+    ///   what they processed, and what they held is given back.
+    ///
+    /// Dropping the future rolls back what is open and settles nothing.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<Summary, Error> {
         self.settings.check()?;
         let runtime = Runtime::new(self)?;
         describe_metrics();
-        Ok(runtime::run(Arc::new(runtime), shutdown).await)
+        runtime::run(Arc::new(runtime), shutdown).await
     }
 }
 

@@ -21,6 +21,8 @@ pub(super) struct Failures {
     failed: Cache<u64, u32>,
     /// Deliveries that were no failures. Most brokers count them.
     excused: Cache<u64, u32>,
+    /// Rejections that could not be kept.
+    unkept: Cache<u64, u32>,
     max_deliveries: u32,
     first_pause: Duration,
     longest_pause: Duration,
@@ -31,6 +33,7 @@ impl Failures {
         Self {
             failed: remembering(),
             excused: remembering(),
+            unkept: remembering(),
             max_deliveries: settings.max_deliveries,
             first_pause: settings.first_pause,
             longest_pause: settings.longest_pause,
@@ -76,6 +79,11 @@ impl Failures {
             self.failed.invalidate(&identity);
             self.excused.invalidate(&identity);
         }
+    }
+
+    /// The pause before a rejected message is tried to be kept again, longer each time.
+    pub(super) fn pause_unkept(&self, message: &Message) -> Duration {
+        self.pause(one_more(&self.unkept, identity(message)))
     }
 
     /// The pause before an attempt that this process knows nothing about.

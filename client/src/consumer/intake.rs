@@ -1,36 +1,83 @@
-//! The source, and what to do when it fails.
+//! Where messages come from: the source, and what to do when it fails, and messages that were requeued.
 
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::{Instant, sleep_until};
 
-use super::attempt::unwinding;
-use crate::{Delivery, Source, telemetry};
+use super::requeued::Requeued;
+use crate::{Delivery, Source, TransportError, panics::unwinding, telemetry};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// A source that is asked again, later each time, when it fails. Whoever has it has the turn to fetch.
+/// What the worker that has the turn fetches from.
 pub(super) struct Intake<S> {
+    patient: Patient<S>,
+    requeued: Requeued,
+}
+
+impl<S: Source> Intake<S> {
+    pub(super) fn new(source: S, requeued: Requeued) -> Self {
+        Self {
+            patient: Patient::new(source),
+            requeued,
+        }
+    }
+
+    /// Waits for the next delivery; `None` when the source will never have one again. Cancel safe.
+    pub(super) async fn next(&mut self) -> Option<Delivery> {
+        // In random order, so that a source that always has messages does not keep requeued ones waiting.
+        tokio::select! {
+            delivery = self.patient.next() => delivery,
+            delivery = self.requeued.next() => Some(delivery),
+        }
+    }
+
+    /// Gives back what was fetched ahead.
+    pub(super) async fn close(&mut self) {
+        let source = async {
+            if unwinding(self.patient.source.close()).await.is_err() {
+                tracing::warn!("the source panicked when it was closed");
+            }
+        };
+        // Neither waits for the other: the database may be away, and the broker not.
+        tokio::join!(source, self.requeued.close());
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.patient.has_ended
+    }
+
+    /// The error of the source that no delivery has followed.
+    pub(super) fn take_last_error(&mut self) -> Option<TransportError> {
+        self.patient.last_error.take()
+    }
+}
+
+/// A source that is asked again, later each time, when it fails.
+struct Patient<S> {
     source: S,
     pauses: ExponentialBackoff,
     not_before: Option<Instant>,
     has_ended: bool,
+    /// Of the source, since its last delivery.
+    last_error: Option<TransportError>,
 }
 
-impl<S: Source> Intake<S> {
-    pub(super) fn new(source: S) -> Self {
+impl<S: Source> Patient<S> {
+    fn new(source: S) -> Self {
         Self {
             source,
             pauses: growing(FIRST_PAUSE, LONGEST_PAUSE),
             not_before: None,
             has_ended: false,
+            last_error: None,
         }
     }
 
-    /// Waits for the next delivery, through failures of the source; `None` when there will never be one again. Cancel safe.
-    pub(super) async fn next(&mut self) -> Option<Delivery> {
+    /// Waits for the next delivery, through failures; `None` when there will never be one again. Cancel safe.
+    async fn next(&mut self) -> Option<Delivery> {
         while !self.has_ended {
             if let Some(not_before) = self.not_before {
                 sleep_until(not_before).await;
@@ -40,29 +87,21 @@ impl<S: Source> Intake<S> {
             match answer {
                 Ok(Some(delivery)) => {
                     self.pauses = growing(FIRST_PAUSE, LONGEST_PAUSE);
+                    self.last_error = None;
                     return Some(delivery);
                 }
                 Ok(None) => self.has_ended = true,
                 Err(error) => {
                     let pause = self.pauses.next().unwrap_or(LONGEST_PAUSE);
-                    tracing::warn!(error, ?pause, "the source failed, and is asked again");
+                    let cause: &dyn std::error::Error = &*error;
+                    tracing::warn!(error = cause, ?pause, "the source failed, and is asked again");
                     telemetry::source_failed();
                     self.not_before = Some(Instant::now() + pause);
+                    self.last_error = Some(error);
                 }
             }
         }
         None
-    }
-
-    /// Lets the source give back what it has fetched ahead.
-    pub(super) async fn close(&mut self) {
-        if unwinding(self.source.close()).await.is_err() {
-            tracing::warn!("the source panicked when it was closed");
-        }
-    }
-
-    pub(super) fn has_ended(&self) -> bool {
-        self.has_ended
     }
 }
 

@@ -6,18 +6,25 @@
 
 mod attempt;
 mod builder;
+mod ended;
 mod failures;
 mod gate;
 mod intake;
 mod queue;
+mod rejections;
+mod requeued;
 mod routes;
 mod runtime;
+mod selector;
 mod shutdown;
 mod source;
 mod summary;
 mod verdict;
+mod workers;
 
 pub use builder::{Batches, Consumer};
+pub use ended::SourceEnded;
+pub use selector::Selector;
 pub use shutdown::terminated;
 pub use source::{Delivery, Receipt, Source, TransportError};
 pub use summary::Summary;

@@ -4,22 +4,24 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
+use super::selector::Selector;
 use crate::{
     CheckedHandler, Destination, Error, Handled, Handler, Idem, Message, Tx,
     lease::{self, LeasedHandler},
     policy::check_leased,
 };
 
-/// The routes in their order; the one without a condition comes last.
+/// The routes in their order, and what takes the messages that no route takes.
 #[derive(Default)]
 pub(super) struct Routes {
     routes: Vec<Entry>,
-    last: Option<Entry>,
+    /// One at most; more are an error.
+    fallbacks: Vec<Entry>,
 }
 
 /// A route as it was given: the name is checked when the consumer begins to run.
 struct Entry {
-    matches: Box<dyn Fn(&Message) -> bool + Send + Sync>,
+    selector: Option<Selector>,
     destination: Result<Destination, Error>,
     work: Work,
 }
@@ -51,34 +53,45 @@ impl Work {
 }
 
 impl Entry {
-    fn new(matches: impl Fn(&Message) -> bool + Send + Sync + 'static, destination: &str, work: Work) -> Self {
+    fn new(selector: Option<Selector>, destination: &str, work: Work) -> Self {
         Self {
-            matches: Box::new(matches),
+            selector,
             destination: Destination::new(destination),
             work,
         }
     }
 }
 
+impl Entry {
+    /// The destination, for an error.
+    fn name(&self) -> String {
+        match &self.destination {
+            Ok(destination) => format!("{:?}", destination.as_str()),
+            Err(_) => "a destination without a valid name".to_owned(),
+        }
+    }
+}
+
 impl Routes {
-    pub(super) fn add(&mut self, matches: impl Fn(&Message) -> bool + Send + Sync + 'static, destination: &str, work: Work) {
-        self.routes.push(Entry::new(matches, destination, work));
+    pub(super) fn add(&mut self, selector: Selector, destination: &str, work: Work) {
+        self.routes.push(Entry::new(Some(selector), destination, work));
     }
 
-    pub(super) fn set_last(&mut self, destination: &str, work: Work) {
-        self.last = Some(Entry::new(|_| true, destination, work));
+    pub(super) fn add_fallback(&mut self, destination: &str, work: Work) {
+        self.fallbacks.push(Entry::new(None, destination, work));
     }
 
-    /// The table that messages are looked up in. [`Error::Invalid`] without any handler, for a name that is none, or for a policy
-    /// that its handler cannot keep.
+    /// The table that messages are looked up in. [`Error::Invalid`] without any handler, for two handlers of the same messages,
+    /// for a name that is none, or for a policy that its handler cannot keep.
     pub(super) fn check(self, idem: &Idem) -> Result<Table, Error> {
-        let routes = self.routes.into_iter().chain(self.last);
+        self.check_selectors()?;
+        let routes = self.routes.into_iter().chain(self.fallbacks);
         let table: Vec<Route> = routes
             .enumerate()
             .map(|(number, entry)| {
                 Ok(Route {
                     number,
-                    matches: entry.matches,
+                    selector: entry.selector,
                     destination: entry.destination?,
                     work: entry.work,
                 })
@@ -98,23 +111,88 @@ impl Routes {
         }
         Ok(Table(table))
     }
+
+    /// Of two handlers for the same messages, the second would never run.
+    fn check_selectors(&self) -> Result<(), Error> {
+        if let [one, other, ..] = &self.fallbacks[..] {
+            return Err(Error::Invalid(format!(
+                "two handlers take the messages that no route takes: {} and {} \
+                 (give each but one a route, with a selector of its messages)",
+                one.name(),
+                other.name()
+            )));
+        }
+        for (number, route) in self.routes.iter().enumerate() {
+            let Some(selector) = &route.selector else { continue };
+            let is_same = |earlier: &&Entry| earlier.selector.as_ref().is_some_and(|other| other.is_same_as(selector));
+            if let Some(earlier) = self.routes[..number].iter().find(is_same) {
+                return Err(Error::Invalid(format!(
+                    "two routes take the messages of {selector:?}: {} and {}",
+                    earlier.name(),
+                    route.name()
+                )));
+            }
+        }
+        Ok(())
+    }
 }
+
+const UNROUTED: &str = ".unrouted";
 
 /// Routes whose names are good.
 pub(super) struct Table(Vec<Route>);
 
 impl Table {
-    /// The first route that takes this message.
+    /// The first route that takes this message. A message of the inbox of a destination that is handled here is for the handlers
+    /// of that destination alone: its claim ends it, whatever its headers say.
     pub(super) fn find(&self, message: &Message) -> Option<&Route> {
-        self.0.iter().find(|route| (route.matches)(message))
+        let of_inbox: Vec<&Route> = match message.stored() {
+            Some(stored) => self
+                .handlers()
+                .filter(|route| route.destination == stored.destination)
+                .collect(),
+            None => Vec::new(),
+        };
+        match &of_inbox[..] {
+            [] => self.0.iter().find(|route| route.takes(message)),
+            [only] => Some(only),
+            routes => routes.iter().copied().find(|route| route.takes(message)),
+        }
+    }
+
+    /// The destinations that are handled here, each once.
+    pub(super) fn handled(&self) -> Vec<Destination> {
+        let mut handled: Vec<Destination> = Vec::new();
+        for route in self.handlers() {
+            if !handled.contains(&route.destination) {
+                handled.push(route.destination.clone());
+            }
+        }
+        handled
+    }
+
+    fn handlers(&self) -> impl Iterator<Item = &Route> {
+        self.0.iter().filter(|route| !matches!(route.work, Work::Store))
+    }
+
+    /// Where messages are kept that no route takes. A name of its own: ids of other destinations must not meet theirs.
+    pub(super) fn unrouted(&self) -> Result<Destination, Error> {
+        let first = self.0.first().map_or("idem", |route| route.destination.as_str());
+        Destination::new(format!("{first}{UNROUTED}")).or_else(|_| Destination::new(format!("idem{UNROUTED}")))
     }
 }
 
 pub(super) struct Route {
     pub(super) number: usize,
-    matches: Box<dyn Fn(&Message) -> bool + Send + Sync>,
+    selector: Option<Selector>,
     pub(super) destination: Destination,
     pub(super) work: Work,
+}
+
+impl Route {
+    fn takes(&self, message: &Message) -> bool {
+        self.selector.as_ref().is_none_or(|selector| selector.takes(message))
+    }
 }
 
 /// A [`LeasedHandler`] whose type is forgotten.

@@ -13,23 +13,26 @@ use deadpool_postgres::Pool;
 use futures_util::future::join_all;
 use tokio::{
     sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore},
-    task::JoinSet,
     time::{Instant, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    attempt::{attempt, unwinding},
+    attempt::attempt,
     builder::{Consumer, Settings},
+    ended::SourceEnded,
     failures::Failures,
     gate::Gate,
     intake::Intake,
     queue::{Held, Queue},
+    rejections::{KeptAs, concerns_all, keep},
+    requeued::Requeued,
     routes::{Route, Table},
     summary::{Counters, Outcome, Summary},
     verdict::Verdict,
+    workers::Workers,
 };
-use crate::{Error, Idem, Message, Processed, Settlement, Source, telemetry};
+use crate::{Destination, Error, Idem, Message, Processed, Settlement, Source, panics::unwinding, telemetry};
 
 /// How long a broker may take to hear what is given back, after the grace.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -42,6 +45,7 @@ pub(super) struct Runtime<S> {
     idem: Idem,
     routes: Table,
     settings: Settings,
+    is_ordered: bool,
     /// The turn to fetch.
     intake: Mutex<Intake<S>>,
     /// One permit for each message that may be held.
@@ -60,40 +64,27 @@ pub(super) struct Runtime<S> {
     cut: CancellationToken,
 }
 
-/// Works until `shutdown` or the end of the source, then drains.
-pub(super) async fn run<S: Source>(runtime: Arc<Runtime<S>>, shutdown: impl Future<Output = ()>) -> Summary {
-    let mut workers = JoinSet::new();
+/// Works until `shutdown`, the end of the source or the panic of a worker, then drains. Only the first is no error.
+pub(super) async fn run<S: Source>(runtime: Arc<Runtime<S>>, shutdown: impl Future<Output = ()>) -> Result<Summary, Error> {
+    let mut workers = Workers::new();
     for _ in 0..runtime.settings.concurrency {
         workers.spawn(Arc::clone(&runtime).work());
     }
-    tokio::select! {
-        () = shutdown => tracing::info!("the consumer stops: nothing more is fetched"),
-        () = all_have_ended(&mut workers) => {}
-    }
-    runtime.stop.cancel();
-    let grace = runtime.settings.grace;
-    if timeout(grace, all_have_ended(&mut workers)).await.is_err() {
-        tracing::warn!(?grace, "what has not ended within its grace is rolled back and given back");
-        runtime.cut.cancel();
-        if timeout(LAST_WORDS, all_have_ended(&mut workers)).await.is_err() {
-            runtime.count_unsettled();
-            workers.shutdown().await;
-        }
-    }
-    // Not before: a successor of a message that is being processed must not be handled elsewhere meanwhile.
-    if timeout(LAST_WORDS, runtime.give_back_the_rest()).await.is_err() {
-        tracing::warn!("the broker does not take back what was waiting");
-    }
-    if timeout(LAST_WORDS, runtime.close()).await.is_err() {
-        tracing::warn!("the source does not close");
-    }
-    runtime.counters.summary()
-}
-
-async fn all_have_ended(workers: &mut JoinSet<()>) {
-    while let Some(ended) = workers.join_next().await {
-        if let Err(error) = ended {
-            tracing::error!(%error, "a worker has died");
+    let is_requested = tokio::select! {
+        biased;
+        () = shutdown => true,
+        () = workers.panicked_or_ended() => false,
+    };
+    tracing::info!(is_requested, "the consumer stops: nothing more is fetched");
+    runtime.drain(&mut workers).await;
+    let summary = runtime.counters.summary();
+    tracing::info!(?summary, "the consumer has stopped");
+    match workers.into_error() {
+        Some(panicked) => Err(panicked),
+        None if is_requested => Ok(summary),
+        None => {
+            let error = runtime.intake.lock().await.take_last_error();
+            Err(Error::SourceEnded(Box::new(SourceEnded { summary, error })))
         }
     }
 }
@@ -105,12 +96,17 @@ impl<S: Source> Runtime<S> {
             .concurrency
             .saturating_mul(settings.batches.max)
             .min(Semaphore::MAX_PERMITS);
+        let routes = consumer.routes.check(&consumer.idem)?;
+        let inbox = consumer.source.inbox().cloned();
+        let destinations = routes.handled().into_iter().filter(|handled| inbox.as_ref() != Some(handled));
+        let requeued = Requeued::new(&consumer.pool, destinations, routes.unrouted()?);
         Ok(Self {
             pool: consumer.pool,
-            routes: consumer.routes.check(&consumer.idem)?,
+            routes,
             idem: consumer.idem,
             settings,
-            intake: Mutex::new(Intake::new(consumer.source)),
+            is_ordered: settings.is_ordered.unwrap_or_else(|| consumer.source.keeps_order_of_keys()),
+            intake: Mutex::new(Intake::new(consumer.source, requeued)),
             room: Arc::new(Semaphore::new(capacity)),
             capacity,
             queue: Queue::default(),
@@ -131,6 +127,29 @@ impl<S: Source> Runtime<S> {
                 return;
             }
             self.process(batch).await;
+        }
+    }
+
+    // Stopping
+
+    /// Lets the workers finish what they process, and gives back the rest.
+    async fn drain(&self, workers: &mut Workers) {
+        self.stop.cancel();
+        let grace = self.settings.grace;
+        if timeout(grace, workers.ended()).await.is_err() {
+            tracing::warn!(?grace, "what has not ended within its grace is rolled back and given back");
+            self.cut.cancel();
+            if timeout(LAST_WORDS, workers.ended()).await.is_err() {
+                self.count_unsettled();
+                workers.abort().await;
+            }
+        }
+        // Not before: a successor of a message that is being processed must not be handled elsewhere meanwhile.
+        if timeout(LAST_WORDS, self.give_back_the_rest()).await.is_err() {
+            tracing::warn!("the broker does not take back what was waiting");
+        }
+        if timeout(LAST_WORDS, self.close()).await.is_err() {
+            tracing::warn!("the source does not close");
         }
     }
 
@@ -189,7 +208,7 @@ impl<S: Source> Runtime<S> {
     async fn fetch(&self, intake: &mut Intake<S>) -> Option<Held> {
         let permit = Arc::clone(&self.room).acquire_owned().await.ok()?;
         let delivery = intake.next().await?;
-        Some(Held::new(delivery, self.settings.is_ordered, permit))
+        Some(Held::new(delivery, self.is_ordered, permit))
     }
 
     fn holds_nothing(&self) -> bool {
@@ -238,7 +257,7 @@ impl<S: Source> Runtime<S> {
                 }
                 Ok(None) => {
                     let reason = "no route takes this message";
-                    self.reject(held, reason.into()).await;
+                    self.reject(held, reason.into(), KeptAs::Hash).await;
                 }
                 Err(panic) => self.failed(held, &Error::Handler(panic.into()), Duration::ZERO).await,
             }
@@ -250,8 +269,12 @@ impl<S: Source> Runtime<S> {
         if answer.is_ok() {
             self.gate.works();
         }
+        let kept_as = match &answer {
+            Ok(Processed::Mismatch) => KeptAs::Hash,
+            _ => KeptAs::Itself,
+        };
         match Verdict::of(answer) {
-            Verdict::Over(Settlement::Reject { reason }, _) => self.reject(held, reason).await,
+            Verdict::Over(Settlement::Reject { reason }, _) => self.reject(held, reason, kept_as).await,
             Verdict::Over(settlement, outcome) => {
                 self.failures.forget(&held);
                 self.settle(held, settlement, outcome).await;
@@ -277,7 +300,7 @@ impl<S: Source> Runtime<S> {
                 tracing::warn!(%error, ?after, message_id = held.message.message_id(), "a message failed, and is tried again");
                 self.again(held, Settlement::Retry { after }, after, Outcome::Retried).await;
             }
-            None => self.reject(held, format!("failed too often: {error}")).await,
+            None => self.reject(held, format!("failed too often: {error}"), KeptAs::Itself).await,
         }
     }
 
@@ -289,7 +312,7 @@ impl<S: Source> Runtime<S> {
             permit,
             ..
         } = held;
-        let told = unwinding(receipt.failed(error.to_string())).await;
+        let told = unwinding(async { receipt.failed(error.to_string()).await }).await;
         let settlement = match told.unwrap_or_else(|panic| Err(panic.into())) {
             Ok(settlement) => settlement,
             Err(cause) => {
@@ -318,15 +341,41 @@ impl<S: Source> Runtime<S> {
         self.again(held, Settlement::Release { after }, after, outcome).await;
     }
 
-    async fn reject(&self, held: Held, reason: String) {
-        tracing::warn!(
-            reason,
-            message_id = held.message.message_id(),
-            topic = held.message.topic(),
-            "a message is refused"
-        );
-        self.failures.forget(&held);
-        self.settle(held, Settlement::Reject { reason }, Outcome::Rejected).await;
+    async fn reject(&self, held: Held, reason: String, kept_as: KeptAs) {
+        let destination = held.message.given_destination();
+        if held.receipt.keeps_rejected() {
+            tracing::warn!(
+                reason,
+                destination = destination.map(Destination::as_str),
+                message_id = held.message.message_id(),
+                topic = held.message.topic(),
+                "a message is rejected"
+            );
+            self.failures.forget(&held);
+            return self.settle(held, Settlement::Reject { reason }, Outcome::Rejected).await;
+        }
+        let kept = match destination.cloned().map_or_else(|| self.routes.unrouted(), Ok) {
+            Ok(destination) => keep(&self.idem, &self.pool, &destination, &held.message, kept_as, &reason).await,
+            Err(error) => Err(error),
+        };
+        match kept {
+            Ok(()) => {
+                self.failures.forget(&held);
+                telemetry::settled(held.message.given_destination(), &Settlement::Reject { reason });
+                self.counters.count(Outcome::Rejected);
+                self.settle_at_broker(held, Settlement::Acknowledge).await;
+            }
+            // It stays at its broker.
+            Err(error) if concerns_all(&error) => {
+                self.gate.close(&error);
+                self.away(held).await;
+            }
+            Err(error) => {
+                let after = self.failures.pause_unkept(&held.message);
+                tracing::warn!(%error, ?after, message_id = held.message.message_id(), "a rejected message cannot be kept yet");
+                self.excused(held, after, Outcome::GivenBack).await;
+            }
+        }
     }
 
     /// Lets it come again: from its broker or, where that would reorder, in place.
@@ -342,6 +391,13 @@ impl<S: Source> Runtime<S> {
     }
 
     async fn settle(&self, held: Held, settlement: Settlement, outcome: Outcome) {
+        self.counters.count(outcome);
+        telemetry::settled(held.message.given_destination(), &settlement);
+        self.settle_at_broker(held, settlement).await;
+    }
+
+    /// Settles it at its broker, and lets it go.
+    async fn settle_at_broker(&self, held: Held, settlement: Settlement) {
         let Held {
             message,
             receipt,
@@ -349,8 +405,6 @@ impl<S: Source> Runtime<S> {
             permit,
             ..
         } = held;
-        self.counters.count(outcome);
-        telemetry::settled(message.given_destination(), &settlement);
         let told = unwinding(async { receipt.settle(settlement).await }).await;
         if let Err(error) = told.unwrap_or_else(|panic| Err(panic.into())) {
             self.not_confirmed(&message, &*error);

@@ -4,14 +4,15 @@ use std::{fmt, future::Future};
 
 use futures_util::{FutureExt, future::BoxFuture};
 
-use crate::{Message, Settlement};
+use crate::{Destination, Message, Settlement};
 
 /// An error of a broker or of the way to it.
 pub type TransportError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A stream of deliveries from a broker.
 pub trait Source: Send + 'static {
-    /// Waits for the next delivery; `None` when there will never be one again.
+    /// Waits for the next delivery; `None` when there will never be one again. That ends the consumer with
+    /// [`Error::SourceEnded`](crate::Error::SourceEnded); an error that directly precedes it is its cause.
     ///
     /// Must be cancel safe: whoever drops the future loses no message that the broker will not deliver again. After an
     /// error the caller waits a little and asks again; a source that lost its connection connects anew then.
@@ -21,6 +22,18 @@ pub trait Source: Send + 'static {
     /// delivered is settled.
     fn close(&mut self) -> impl Future<Output = ()> + Send {
         async {}
+    }
+
+    /// The destination whose durable inbox it reads; none unless given. A consumer of any other source also looks for messages
+    /// of its destinations that were requeued.
+    fn inbox(&self) -> Option<&Destination> {
+        None
+    }
+
+    /// Whether messages of one key are handled one after the other unless the consumer
+    /// [says otherwise](crate::Consumer::ordered_by_key): for sources that deliver them in order. False unless given.
+    fn keeps_order_of_keys(&self) -> bool {
+        false
     }
 }
 
@@ -35,6 +48,12 @@ pub trait Receipt: Send + 'static {
     /// shall not, and keep the order of its key meanwhile. Then the consumer does not, and [`failed`](Self::failed) is what it
     /// says.
     fn is_in_charge(&self) -> bool {
+        false
+    }
+
+    /// Whether [`Reject`](Settlement::Reject) keeps the message, at a place that the user has named. Otherwise, and unless given, the
+    /// consumer keeps a rejected message in `idem.dead_letter` and acknowledges it after that.
+    fn keeps_rejected(&self) -> bool {
         false
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
+use tokio::time::sleep;
 use tokio_postgres::types::Type;
 
 use super::{Received, next, next_wait};
@@ -17,6 +18,10 @@ pub(super) struct Desk {
     pub(super) destination: Destination,
     pub(super) batch: i32,
     pub(super) lease: Duration,
+    /// How often to look, instead of waiting on a connection.
+    pub(super) look_every: Option<Duration>,
+    /// Its messages are those that no route took when they came.
+    pub(super) is_unrouted: bool,
 }
 
 impl Desk {
@@ -27,6 +32,10 @@ impl Desk {
     /// Waits for something to hand out. When it is given up its connection is closed: in the pool, whoever gets it would wait for
     /// the answer.
     pub(super) async fn wait(&self) -> Result<bool, Error> {
+        if let Some(look_every) = self.look_every {
+            sleep(look_every).await;
+            return Ok(false);
+        }
         let loan = Loan::new(self.pool.get().await?);
         let answer = next_wait(&**loan.client(), &self.destination, WAIT).await?;
         loan.give_back();

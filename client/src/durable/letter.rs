@@ -5,10 +5,9 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
-use crate::{Error, Message};
+use crate::{Error, Message, carried::CORRELATION_ID};
 
 const JSON: &str = "application/json";
-const CORRELATION_ID: &str = "correlation-id";
 
 /// What a stored message carries besides its identity.
 ///
@@ -109,11 +108,6 @@ impl From<&Message> for Letter {
 }
 
 /// Some brokers say nothing by an empty text, which the database refuses.
-pub(crate) fn given(text: Option<&str>) -> Option<String> {
+fn given(text: Option<&str>) -> Option<String> {
     text.filter(|text| !text.is_empty()).map(str::to_owned)
-}
-
-/// What [`Letter`] has put among the headers.
-pub(super) fn correlation_id(headers: &Map<String, Value>) -> Option<&str> {
-    headers.get(CORRELATION_ID)?.as_str()
 }

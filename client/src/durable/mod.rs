@@ -15,7 +15,6 @@ mod store;
 
 pub use calls::{RetryPolicy, configure_retries, next, next_wait, receive, receive_batch};
 pub use letter::Letter;
-pub(crate) use letter::given;
 pub use received::Received;
 pub use source::DurableSource;
 pub(crate) use store::{store, store_batch};

@@ -81,6 +81,10 @@ impl Receipt for Ticket {
         true
     }
 
+    fn keeps_rejected(&self) -> bool {
+        true
+    }
+
     fn failed(self: Box<Self>, error: String) -> BoxFuture<'static, Result<Settlement, TransportError>> {
         async move { Ok(self.release(Some(&error), false).await?) }.boxed()
     }

@@ -7,8 +7,11 @@ use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use tokio_postgres::Row;
 
-use super::letter::correlation_id;
-use crate::{Destination, Error, Message, MessageId, stored::Stored};
+use crate::{
+    Destination, Error, Message, MessageId,
+    carried::{CORRELATION_ID, MESSAGE_ID, SOURCE_PLACE, SOURCE_TOPIC, place},
+    stored::Stored,
+};
 
 /// A message of the durable inbox, leased.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,16 +48,18 @@ pub struct Received {
 
 impl Received {
     /// The message as [`Idem::process`](crate::Idem::process) takes it. Its claim ends it in the inbox, in the transaction of the
-    /// handler.
+    /// handler. A message that was rejected and requeued has the topic that it came from; any other has the destination as topic.
     pub fn message(&self, destination: &Destination) -> Message {
         let stored = Stored {
             id: self.id.clone(),
             destination: destination.clone(),
+            was_unrouted: false,
             token: self.token,
             last_error: self.last_error.clone(),
             is_claimed: Arc::default(),
         };
-        let mut message = Message::new(destination.as_str(), self.payload.clone())
+        let header = |name: &str| self.headers.get(name).and_then(Value::as_str);
+        let mut message = Message::new(header(SOURCE_TOPIC).unwrap_or(destination.as_str()), self.payload.clone())
             .with_destination(destination.clone())
             .with_message_id(self.id.to_string())
             .with_content_type(self.content_type.as_str())
@@ -67,7 +72,10 @@ impl Received {
         if let Some(traceparent) = &self.traceparent {
             message = message.with_header("traceparent", traceparent);
         }
-        if let Some(id) = correlation_id(&self.headers) {
+        if let Some(at) = header(SOURCE_PLACE).and_then(place) {
+            message = message.with_coordinates(at);
+        }
+        if let Some(id) = header(CORRELATION_ID) {
             message = message.with_correlation_id(id);
         }
         if let Some(key) = &self.key {
@@ -77,6 +85,15 @@ impl Received {
             message = message.with_type(message_type);
         }
         message
+    }
+}
+
+impl Received {
+    /// A message that no route took when it came, as its broker delivered it: its policy reads its id anew.
+    pub(super) fn unrouted_message(&self, inbox: &Destination) -> Message {
+        let message = self.message(inbox);
+        let id = message.header(MESSAGE_ID).map(str::to_owned);
+        message.without_identity(id)
     }
 }
 

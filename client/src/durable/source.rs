@@ -57,6 +57,20 @@ impl DurableSource {
             destination,
             batch: 20,
             lease: Duration::from_secs(30),
+            look_every: None,
+            is_unrouted: false,
+        })
+    }
+
+    /// The same for a destination that has messages seldom: it looks now and then, and holds no connection in between.
+    pub(crate) fn looking(pool: Pool, destination: Destination, every: Duration, is_unrouted: bool) -> Self {
+        Self::over(Desk {
+            pool,
+            destination,
+            batch: 2,
+            lease: Duration::from_secs(30),
+            look_every: Some(every),
+            is_unrouted,
         })
     }
 
@@ -93,7 +107,12 @@ impl DurableSource {
     }
 
     fn deliver(&self, received: &Received) -> Result<Delivery, TransportError> {
-        let message = received.message(&self.shelf.desk.destination);
+        let desk = &self.shelf.desk;
+        let message = if desk.is_unrouted {
+            received.unrouted_message(&desk.destination)
+        } else {
+            received.message(&desk.destination)
+        };
         let stored = message.stored().cloned().ok_or("a message of the inbox without its lease")?;
         let shelf = Arc::clone(&self.shelf);
         Ok(Delivery::new(message, Ticket { shelf, stored }))
@@ -131,6 +150,10 @@ impl Source for DurableSource {
             }
         }
         Ok(None)
+    }
+
+    fn inbox(&self) -> Option<&Destination> {
+        Some(&self.shelf.desk.destination)
     }
 
     async fn close(&mut self) {

@@ -24,8 +24,8 @@ pub(crate) fn is_environmental(error: &Error) -> bool {
     }
 }
 
-/// Whether the server cannot serve this client at all: its disk is full, it is read-only, or it
-/// does not know the role or the database. A handler may be the first to meet this error, because
+/// Whether the server cannot serve this client at all: its disk is full, it is read-only, it does
+/// not know the role or the database, or it keeps no more dead letters. A handler may be the first to meet this error, because
 /// in some styles it is the first to write.
 pub(super) fn is_unfit(error: &Error) -> bool {
     let mut cause: Option<&(dyn StdError + 'static)> = match error {
@@ -37,7 +37,7 @@ pub(super) fn is_unfit(error: &Error) -> bool {
         // `anyhow` shows the answer of the server, and hides the driver's error around it.
         let answer = error.downcast_ref::<DbError>().map(DbError::code);
         if let Some(state) = answer.or_else(|| error.downcast_ref().and_then(tokio_postgres::Error::code)) {
-            return matches!(state.code(), "25006" | "28000" | "28P01" | "3D000" | "53100");
+            return matches!(state.code(), "25006" | "28000" | "28P01" | "3D000" | "53100" | "53400");
         }
         cause = error.source();
     }

@@ -107,8 +107,8 @@ impl Idem {
         let entry = Arc::clone(self.settings().policies.of(destination.as_str()));
         let id = match message.stored() {
             // Where it comes from is gone, and it would be another message under another id.
-            Some(stored) => Some(stored.id.clone()),
-            None => id_of(message, &destination, &entry.policy)?,
+            Some(stored) if !stored.was_unrouted => Some(stored.id.clone()),
+            _ => id_of(message, &destination, &entry.policy)?,
         };
         Ok((destination, entry, id))
     }

@@ -7,7 +7,6 @@ use std::{
 };
 
 use deadpool_postgres::Pool;
-use serde_json::json;
 use tracing::Instrument;
 
 use super::{
@@ -16,9 +15,8 @@ use super::{
     front::{Prepared, Ready},
 };
 use crate::{
-    Destination, Effect, Error, ErrorKind, Handled, HandlerError, Message, MessageId, OnDuplicate, Policy, Processed,
-    durable::given,
-    effects, is_claimed,
+    Destination, Effect, Error, ErrorKind, Handled, HandlerError, Message, MessageId, OnDuplicate, Policy, Processed, effects,
+    is_claimed,
     lease::{Burial, Held, Lease, Work, acquire},
     policy::check_leased,
     step::{Step, again},
@@ -239,12 +237,7 @@ impl<'w> Leases<'w> {
 
     async fn bury(&self, held: &Held, reason: &str) -> Result<Processed, Error> {
         let message = self.message;
-        let with = Burial {
-            headers: (!message.headers().is_empty()).then(|| json!(message.headers())),
-            key: given(message.key()),
-            message_type: given(message.message_type()),
-            content_type: given(message.content_type()),
-        };
+        let with = Burial::from(message);
         let buried = again(self.policy.retry, || async {
             let step = Step::begin(self.pool).await?;
             let buried = step.run(held.bury(step.client(), message.payload(), reason, &with)).await;

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{bell::Bell, pauses::Pauses, relay_partitions, runtime::MAX_BYTES, steps::is_final};
-use crate::{Error, process::Loan};
+use crate::{Error, panics, process::Loan};
 
 /// How long an idle partition sleeps that nobody wakes: first, and at most.
 const IDLE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
@@ -128,8 +128,8 @@ impl HandOver {
                         failed.get_or_insert(error);
                         stop.cancel();
                     }
-                    Some(Err(error)) => {
-                        failed.get_or_insert(Error::Unexpected(error.to_string()));
+                    Some(Err(ended)) => {
+                        failed = failed.or(panics::of_task(ended));
                         stop.cancel();
                     }
                 },

@@ -1,6 +1,6 @@
 //! The relay as its user sees it: settings, start, end.
 
-use std::{future::Future, panic, pin::pin, sync::Arc, time::Duration};
+use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
 use deadpool_postgres::Pool;
 use tokio::{select, sync::watch, task::JoinSet, time::sleep};
@@ -16,7 +16,7 @@ use super::{
     status::Status,
     steps::{Steps, is_final},
 };
-use crate::{Error, describe_metrics};
+use crate::{Error, describe_metrics, panics};
 
 /// Publishes the effects of a database: leases batches, gives them to a [`Publisher`], acknowledges.
 ///
@@ -151,6 +151,16 @@ impl<P: Publisher> Relay<P> {
         self
     }
 
+    /// The same relay, to be run again; both have one status.
+    pub(crate) fn another(&self) -> Self {
+        Self {
+            pool: self.pool.clone(),
+            publisher: Arc::clone(&self.publisher),
+            settings: self.settings.clone(),
+            status: self.status.clone(),
+        }
+    }
+
     /// How it fares, from now on and while it runs.
     pub fn status(&self) -> watch::Receiver<RelayStatus> {
         self.status.subscribe()
@@ -160,7 +170,8 @@ impl<P: Publisher> Relay<P> {
     ///
     /// A database or broker that is away is waited for. The error is one that waiting does not mend: the relay does not exist,
     /// the role lacks its grant, the extension is not installed, a setting is out of its range, or transaction ids went
-    /// backwards (see `idem_repair_relays`).
+    /// backwards (see `idem_repair_relays`). A panic of the publisher ends the relay with
+    /// [`Error::WorkerPanicked`], after the other partitions have stopped.
     ///
     /// Dropping the future stops it at once: what was leased comes again after its lease.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<RelaySummary, Error> {
@@ -195,10 +206,11 @@ impl<P: Publisher> Relay<P> {
                         failed.get_or_insert(error);
                         stop.cancel();
                     }
-                    Some(Err(panicked)) => if let Ok(panic) = panicked.try_into_panic() {
-                        // Of the publisher: it is its user's.
-                        panic::resume_unwind(panic);
-                    },
+                    // The publisher panicked.
+                    Some(Err(ended)) => {
+                        failed = failed.or(panics::of_task(ended));
+                        stop.cancel();
+                    }
                 },
                 () = &mut shutdown, if !stop.is_cancelled() => stop.cancel(),
                 () = &mut ring, if !stop.is_cancelled() => {}

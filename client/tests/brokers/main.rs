@@ -2,6 +2,9 @@
 
 mod nats;
 mod rabbitmq;
+mod rejected;
+#[path = "../support/mod.rs"]
+mod support;
 mod traffic;
 
 use std::collections::HashSet;

@@ -9,6 +9,7 @@ use idem_client::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription, Publi
 
 use tokio::sync::mpsc;
 
+use crate::rejected::assert_rejected_and_requeued;
 use crate::traffic::Traffic;
 use crate::{DEADLINE, assert_silent, assert_whole, collect, next, plain, text, whole};
 
@@ -150,6 +151,30 @@ async fn a_rejected_message_goes_to_the_dead_letters_with_its_reason_and_its_hea
 }
 
 /// Both have the same place in the stream, which is not the same letter.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_rejection_by_hand_without_a_dead_letter_subject_loses_nothing() {
+    let url = shared();
+    declare(&url, "by-hand", |_| {}).await;
+    publisher(&url).publish(&plain("by-hand.in", "poison")).await.unwrap();
+    let mut source = source(&url, "by-hand");
+    let error = next(&mut source).await.settle(Settlement::reject("bad")).await.unwrap_err();
+    assert!(error.to_string().contains("dead-letter subject"), "{error}");
+    assert_eq!(text(&next(&mut source).await), "poison");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_nats_consumer_without_dead_letters_loses_nothing() {
+    let url = shared();
+    declare(&url, "none", |_| {}).await;
+    let context = jetstream::new(async_nats::connect(&url).await.unwrap());
+    for text in ["first", "second"] {
+        // As a program publishes that knows nothing of idem.
+        context.publish("none.in", text.into()).await.unwrap().await.unwrap();
+    }
+    assert_rejected_and_requeued(source(&url, "none")).await;
+    assert_eq!(unsettled(&url, "none").await, 0, "all are acknowledged");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_two_consumers_reject_is_two_dead_letters() {
     let url = shared();

@@ -6,10 +6,11 @@ use idem_brokers::RabbitMq;
 use idem_client::{
     PublishError, Publisher, RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription, Settlement, Source,
 };
-use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
 
+use crate::rejected::assert_rejected_and_requeued;
 use crate::traffic::Traffic;
 use crate::{DEADLINE, assert_silent, assert_whole, collect, next, plain, text, whole};
 
@@ -140,7 +141,11 @@ async fn a_rejected_message_goes_to_the_dead_letters_and_its_way_back_is_counted
     )
     .await;
     publisher(&url).publish(&plain("dead", "poison")).await.unwrap();
-    let (mut source, mut letters) = (source(&url, "rejects"), self::source(&url, "dead"));
+    let source = |queue: &str| {
+        let subscription = RabbitMqSubscription::new(queue).dead_letter_exchange();
+        RabbitMqSource::new(RabbitMqConfig::new(&url), subscription)
+    };
+    let (mut source, mut letters) = (source("rejects"), source("dead"));
     let delivery = next(&mut letters).await;
     delivery.settle(Settlement::reject("no such order")).await.unwrap();
 
@@ -149,6 +154,48 @@ async fn a_rejected_message_goes_to_the_dead_letters_and_its_way_back_is_counted
     assert!(letter.message().header("x-death").unwrap().contains(r#""reason":"rejected""#));
     letter.settle(Settlement::reject("back to where it came from")).await.unwrap();
     assert_eq!(next(&mut letters).await.message().deliveries(), Some(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_rejection_by_hand_without_a_dead_letter_exchange_loses_nothing() {
+    let url = shared();
+    declare(&url, "by-hand", &[]).await;
+    publisher(&url).publish(&plain("by-hand", "poison")).await.unwrap();
+    let mut source = source(&url, "by-hand");
+    let error = next(&mut source).await.settle(Settlement::reject("bad")).await.unwrap_err();
+    assert!(error.to_string().contains("dead-letter exchange"), "{error}");
+    assert_eq!(text(&next(&mut source).await), "poison");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_rabbitmq_queue_without_dead_letters_loses_nothing() {
+    let url = shared();
+    for (queue, arguments) in [("none-classic", &[][..]), ("none-quorum", &[("x-queue-type", "quorum")])] {
+        declare(&url, queue, arguments).await;
+        publish_without_id(&url, queue, "first").await;
+        publish_without_id(&url, queue, "second").await;
+        assert_rejected_and_requeued(source(&url, queue)).await;
+        let (_connection, channel) = admin(&url).await;
+        let passive = QueueDeclareOptions {
+            passive: true,
+            ..QueueDeclareOptions::durable()
+        };
+        let queue = channel
+            .queue_declare(queue.into(), passive, FieldTable::default())
+            .await
+            .unwrap();
+        assert_eq!(queue.message_count(), 0, "all are acknowledged");
+    }
+}
+
+/// As a program publishes that knows nothing of idem.
+async fn publish_without_id(url: &str, queue: &str, text: &str) {
+    let (_connection, channel) = admin(url).await;
+    let options = BasicPublishOptions::default();
+    let properties = BasicProperties::default().with_delivery_mode(2);
+    channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+    let sent = channel.basic_publish("".into(), queue.into(), options, text.as_bytes(), properties);
+    sent.await.unwrap().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

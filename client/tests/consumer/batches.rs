@@ -2,11 +2,12 @@
 
 use std::{future::pending, time::Duration};
 
-use idem_client::{Batches, Consumer, HandlerError, Message, Tx};
+use idem_client::{Batches, Consumer, HandlerError, Message, Selector, Tx};
 
 use crate::{
     broker::Broker,
     ground::{Ground, in_time, message, note, noting},
+    support::source_ended,
 };
 
 const BATCH: usize = 25;
@@ -38,7 +39,7 @@ async fn a_batch_is_one_transaction() {
         .handle("batches", noting())
         .batches(FULL)
         .concurrency(2);
-    let summary = in_time(consumer.run(pending())).await.unwrap();
+    let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!(summary.handled, MESSAGES as u64);
     assert_eq!(rows_by_transaction(&ground).await, [BATCH as i64; 4]);
     assert!(broker.told().most_unsettled <= 2 * BATCH);
@@ -86,7 +87,7 @@ async fn a_poisoned_message_of_a_batch_fails_alone() {
         .back_off(Duration::from_millis(1), Duration::from_millis(2))
         .max_deliveries(2)
         .concurrency(2);
-    let summary = in_time(consumer.run(pending())).await.unwrap();
+    let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!((summary.handled, summary.retried, summary.rejected), (97, 2, 3));
     let mut rejected: Vec<String> = broker.told().rejected.into_iter().map(|(id, _)| id).collect();
     rejected.sort();
@@ -108,7 +109,7 @@ async fn duplicates_of_a_batch_take_effect_once() {
             linger: Duration::from_millis(5),
             ..FULL
         });
-    let summary = in_time(consumer.run(pending())).await.unwrap();
+    let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!(
         (summary.handled as usize, summary.duplicates as usize),
         (MESSAGES, 2 * MESSAGES)
@@ -125,11 +126,11 @@ async fn a_batch_is_grouped_by_destination() {
     }))
     .closed();
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
-        .route(|message| message.message_type() == Some("Even"), "batches.even", noting())
+        .route(Selector::message_type("Even"), "batches.even", noting())
         .handle("batches.odd", noting())
         .batches(Batches { max: MESSAGES, ..FULL })
         .concurrency(1);
-    let summary = in_time(consumer.run(pending())).await.unwrap();
+    let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!(summary.handled as usize, MESSAGES);
     assert_eq!(rows_by_transaction(&ground).await, [MESSAGES as i64 / 2; 2]);
 }

@@ -31,6 +31,8 @@ struct State {
     counts: u32,
     /// Only failures are counted.
     counts_failures: bool,
+    /// It drops rejected messages.
+    drops_rejected: bool,
     failures: VecDeque<Failure>,
     /// So many settlements fail.
     deaf: u32,
@@ -89,6 +91,12 @@ impl Broker {
     pub fn counting_failures(self) -> Self {
         self.state().counts_failures = true;
         self.counting()
+    }
+
+    /// Drops rejected messages, as a queue without a dead-letter exchange does.
+    pub fn dropping_rejected(self) -> Self {
+        self.state().drops_rejected = true;
+        self
     }
 
     /// Tells with the first delivery that it is the first one, and nothing with later ones, as a classic queue of RabbitMQ.
@@ -187,6 +195,7 @@ impl Broker {
             broker: self.clone(),
             tag,
             counts_releases,
+            drops_rejected: state.drops_rejected,
         };
         Ok(Answer::Delivery(Box::new(Delivery::new(message, receipt))))
     }
@@ -254,6 +263,7 @@ struct Ticket {
     broker: Broker,
     tag: u64,
     counts_releases: bool,
+    drops_rejected: bool,
 }
 
 impl Receipt for Ticket {
@@ -273,6 +283,10 @@ impl Receipt for Ticket {
 
     fn counts_releases(&self) -> bool {
         self.counts_releases
+    }
+
+    fn keeps_rejected(&self) -> bool {
+        !self.drops_rejected
     }
 }
 

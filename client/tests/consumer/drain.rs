@@ -13,6 +13,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use crate::{
     broker::Broker,
     ground::{Ground, in_time, message, note, noting, until},
+    support::source_ended,
 };
 
 const MESSAGES: usize = 100;
@@ -58,7 +59,7 @@ impl Barrier {
 /// Another consumer does the rest: everything has taken effect once.
 async fn the_rest_is_handled_once(ground: &Ground, broker: Broker) {
     let rest = Consumer::new(ground.pool.clone(), broker.clone().closed()).handle("drain", noting());
-    let summary = in_time(rest.run(pending())).await.unwrap();
+    let summary = source_ended(in_time(rest.run(pending())).await);
     assert_eq!(summary.duplicates, 0);
     let mut done = ground.done().await;
     assert_eq!(done.len(), MESSAGES);

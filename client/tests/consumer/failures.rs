@@ -10,12 +10,13 @@ use std::{
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
-use idem_client::{Before, Consumer, Filter, HandlerError, Idem, Message, Settlement, Tx};
+use idem_client::{Before, Consumer, Filter, HandlerError, Idem, Message, Selector, Settlement, Tx};
 use tokio_postgres::Client;
 
 use crate::{
     broker::{Broker, Told},
     ground::{Ground, in_time, message, note, until},
+    support::source_ended,
 };
 
 const SHORT: Duration = Duration::from_millis(2);
@@ -54,7 +55,7 @@ async fn refused_after_five_deliveries(broker: Broker) {
         .handle("failures", handler)
         .back_off(SHORT, LONG)
         .max_deliveries(5);
-    let summary = in_time(consumer.run(pending())).await.unwrap();
+    let summary = source_ended(in_time(consumer.run(pending())).await);
 
     assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 4, 1));
     assert_eq!(attempts.load(Ordering::Relaxed), 5);
@@ -87,7 +88,7 @@ async fn a_message_that_never_can_succeed_is_refused_at_once() {
     let broker = Broker::with([message("bad", ""), Message::new("tests", "without an id")]).closed();
     let handler = async |_: Tx, _: Message| Err(HandlerError::terminal("never"));
     let consumer = Consumer::new(ground.pool.clone(), broker.clone()).handle("terminal", handler);
-    let summary = in_time(consumer.run(pending())).await.unwrap();
+    let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!((summary.retried, summary.rejected), (0, 2));
 }
 
@@ -108,7 +109,7 @@ async fn a_filter_that_asks_for_a_retry_is_a_failure_of_the_message() {
         .handle("filtered", crate::ground::noting())
         .back_off(SHORT, LONG)
         .max_deliveries(2);
-    let summary = in_time(consumer.run(pending())).await.unwrap();
+    let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!((summary.handled, summary.retried, summary.rejected), (0, 1, 1));
     let told = broker.told();
     assert_eq!((told.retried.len(), told.released.len(), told.rejected.len()), (1, 0, 1));
@@ -136,7 +137,7 @@ async fn a_panic_in_a_handler_is_a_failure_of_its_message_and_rolls_back() {
         .handle("panics", handler)
         .back_off(SHORT, LONG)
         .concurrency(2);
-    let summary = in_time(consumer.run(pending())).await.unwrap();
+    let summary = source_ended(in_time(consumer.run(pending())).await);
 
     assert_eq!((summary.handled, summary.retried), (20, 2));
     let mut done = ground.done().await;
@@ -162,7 +163,7 @@ async fn a_handler_that_breaks_every_connection_fails_and_is_no_database_that_is
         .handle("breaks", handler)
         .back_off(SHORT, LONG)
         .max_deliveries(2);
-    let summary = in_time(consumer.run(pending())).await.unwrap();
+    let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 1, 1));
     assert_eq!(ground.done().await, ["good"]);
 }
@@ -176,10 +177,10 @@ async fn a_panic_of_a_route_is_a_failure_of_its_message() {
         _ => true,
     };
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
-        .route(route, "routes", crate::ground::noting())
+        .route(Selector::matching(route), "routes", crate::ground::noting())
         .back_off(SHORT, LONG)
         .max_deliveries(2);
-    let summary = in_time(consumer.run(pending())).await.unwrap();
+    let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 1, 1));
     assert_eq!(ground.done().await, ["good"]);
 }
@@ -193,7 +194,7 @@ async fn what_its_broker_was_not_told_comes_again_and_is_a_duplicate() {
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .handle("deaf", crate::ground::noting())
         .ordered_by_key(true);
-    let summary = in_time(consumer.run(pending())).await.unwrap();
+    let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!((summary.handled, summary.duplicates, summary.failed_settlements), (10, 4, 4));
     assert_eq!(ground.done().await.len(), 10);
 }
@@ -211,7 +212,7 @@ async fn a_database_that_is_not_set_up_sends_nothing_to_the_dead_letters() {
     let running = tokio::spawn(consumer.run(pending()));
     until("it was given back three times", async || broker.told().released.len() >= 3).await;
     client.batch_execute("CREATE EXTENSION idem").await.unwrap();
-    let summary = in_time(running).await.unwrap().unwrap();
+    let summary = source_ended(in_time(running).await.unwrap());
     assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 0, 0));
     assert_eq!(ground.done().await.len(), 1);
 }
@@ -235,7 +236,7 @@ async fn releases_are_no_failures(broker: Broker) {
     let running = tokio::spawn(consumer.run(pending()));
     until("it was released three times", async || broker.told().released.len() >= 3).await;
     client.batch_execute("CREATE EXTENSION idem").await.unwrap();
-    let summary = in_time(running).await.unwrap().unwrap();
+    let summary = source_ended(in_time(running).await.unwrap());
     assert_eq!((summary.handled, summary.retried, summary.rejected), (0, 2, 1));
     assert_eq!(attempts.load(Ordering::Relaxed), 3);
     assert_eq!(broker.told().retried.len(), 2);
@@ -283,7 +284,7 @@ async fn a_server_that_takes_no_writes_sends_nothing_to_the_dead_letters() {
     if std::env::var_os("IDEM_TEST_PGBOUNCER").is_some() {
         end_sessions();
     }
-    let summary = in_time(running).await.unwrap().unwrap();
+    let summary = source_ended(in_time(running).await.unwrap());
     assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 0, 0));
 }
 

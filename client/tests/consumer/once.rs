@@ -2,12 +2,13 @@
 
 use std::future::pending;
 
-use idem_client::{Consumer, Message};
+use idem_client::{Consumer, Message, Selector};
 use rand::{RngExt, seq::SliceRandom};
 
 use crate::{
     broker::Broker,
     ground::{Ground, in_time, message, noting},
+    support::source_ended,
 };
 
 const MESSAGES: usize = 500;
@@ -34,7 +35,7 @@ async fn a_message_that_is_delivered_twice_takes_effect_once() {
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .handle("once", noting())
         .concurrency(8);
-    let summary = in_time(consumer.run(pending())).await.unwrap();
+    let summary = source_ended(in_time(consumer.run(pending())).await);
 
     let mut done = ground.done().await;
     done.sort();
@@ -48,43 +49,26 @@ async fn a_message_that_is_delivered_twice_takes_effect_once() {
 }
 
 #[tokio::test]
-async fn a_message_is_handled_by_the_first_route_that_matches() {
-    let ground = Ground::new().await;
-    let messages = ["Fire", "Reserve", "Fire", "Other"];
-    let messages = messages
-        .iter()
-        .enumerate()
-        .map(|(n, kind)| message(format!("{kind}-{n}"), "").with_type(*kind));
-    let broker = Broker::with(messages).closed();
-    let of = |kind: &'static str| move |message: &Message| message.message_type() == Some(kind);
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
-        .route(of("Fire"), "range.fire", noting())
-        .route(of("Reserve"), "range.reserve", noting())
-        .route(of("Fire"), "range.never", noting());
-    let summary = in_time(consumer.run(pending())).await.unwrap();
-
-    assert_eq!((summary.handled, summary.rejected), (3, 1));
-    let [(id, reason)] = &broker.told().rejected[..] else {
-        panic!("one is refused: {:?}", broker.told());
-    };
-    assert_eq!(id, "Other-3");
-    assert!(reason.contains("route"), "{reason}");
-    let client = ground.pool.get().await.unwrap();
-    let rows = client
-        .query_typed("SELECT destination || ' ' || id FROM idem.inbox ORDER BY 1", &[])
-        .await
-        .unwrap();
-    let claims: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
-    assert_eq!(claims, ["range.fire Fire-0", "range.fire Fire-2", "range.reserve Reserve-1"]);
-}
-
-#[tokio::test]
 async fn a_consumer_that_cannot_work_fetches_nothing() {
     let ground = Ground::new().await;
     let broker = Broker::with([message("m", "")]);
     let consumer = || Consumer::new(ground.pool.clone(), broker.clone());
     for (consumer, hint) in [
         (consumer(), "handler"),
+        (consumer().handle("a", noting()).handle("b", noting()), "\"a\" and \"b\""),
+        (consumer().handle("a", noting()).store("b"), "\"a\" and \"b\""),
+        (
+            consumer()
+                .route(Selector::topic("t"), "a", noting())
+                .store_route(Selector::topic("t"), "b"),
+            "topic \"t\": \"a\" and \"b\"",
+        ),
+        (
+            consumer()
+                .store_route(Selector::message_type("t"), "a")
+                .route(Selector::message_type("t"), "b", noting()),
+            "type \"t\": \"a\" and \"b\"",
+        ),
         (consumer().handle("", noting()), "destination"),
         (consumer().handle("to", noting()).concurrency(0), "concurrency"),
         (consumer().handle("to", noting()).max_deliveries(0), "max_deliveries"),

@@ -13,6 +13,7 @@ use rand::RngExt;
 use crate::{
     broker::Broker,
     ground::{Ground, in_time, message, note},
+    support::source_ended,
 };
 
 const KEYS: usize = 7;
@@ -51,7 +52,7 @@ async fn order_is_kept(change: impl FnOnce(Consumer<Broker>) -> Consumer<Broker>
         .back_off(Duration::from_millis(5), Duration::from_millis(20))
         .concurrency(6)
         .ordered_by_key(true);
-    let summary = in_time(change(consumer).run(pending())).await.unwrap();
+    let summary = source_ended(in_time(change(consumer).run(pending())).await);
     assert_eq!(summary.handled, MESSAGES as u64);
     assert!(summary.retried > 0);
     assert_eq!(broker.told().retried, [], "it is tried again in place");
@@ -113,7 +114,7 @@ async fn a_poisoned_message_holds_up_its_own_key(broker: Broker) {
         .back_off(Duration::from_millis(200), Duration::from_millis(200))
         .max_deliveries(3)
         .ordered_by_key(true);
-    let summary = in_time(consumer.run(pending())).await.unwrap();
+    let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!((summary.handled, summary.retried, summary.rejected), (3, 2, 1));
     let done = ground.done().await;
     assert_eq!(done.last().map(String::as_str), Some("behind"), "{done:?}");

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use crate::{
     broker::{Broker, Failure},
     ground::{Ground, in_time, message, noting},
+    support::source_ended,
 };
 
 #[tokio::test]
@@ -19,7 +20,7 @@ async fn a_source_that_fails_is_asked_again_with_pauses() {
         .closed();
     let began = Instant::now();
     let consumer = Consumer::new(ground.pool.clone(), broker.clone()).handle("source-fails", noting());
-    let summary = in_time(consumer.run(pending())).await.unwrap();
+    let summary = source_ended(in_time(consumer.run(pending())).await);
 
     assert_eq!(summary.handled, 20);
     // 100, 200 and 400 ms at least.

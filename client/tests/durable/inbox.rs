@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::{
     broker::Broker,
-    support::in_time,
+    support::{in_time, source_ended},
     world::{Running, World, noting},
 };
 
@@ -34,7 +34,7 @@ async fn a_message_is_stored_acknowledged_and_handled_once() {
                 max: batches,
                 linger: Duration::from_millis(5),
             });
-        let summary = in_time(storing.run(pending())).await.unwrap();
+        let summary = source_ended(in_time(storing.run(pending())).await);
         assert_eq!(
             (summary.handled, summary.duplicates),
             (MESSAGES as u64, (sent - MESSAGES) as u64)
@@ -54,7 +54,7 @@ async fn a_message_is_stored_acknowledged_and_handled_once() {
         assert_eq!(done, expected);
         // It is known for as long as any claim.
         let again = Consumer::new(pool.clone(), Broker::with([message(0)]).closed()).store(world.to.as_str());
-        assert_eq!(in_time(again.run(pending())).await.unwrap().duplicates, 1);
+        assert_eq!(source_ended(in_time(again.run(pending())).await).duplicates, 1);
     }
 }
 
@@ -78,7 +78,7 @@ async fn a_message_is_known_by_what_it_was_stored_under() {
     let storing = Consumer::new(pool.clone(), broker.clone())
         .idem(idem())
         .store(world.to.as_str());
-    let summary = in_time(storing.run(pending())).await.unwrap();
+    let summary = source_ended(in_time(storing.run(pending())).await);
     assert_eq!((summary.handled, summary.rejected), (1, 1), "the second has no id");
     let handling = Running::start(world.consumer(&pool).idem(idem()).handle(world.to.as_str(), noting()));
     world.until_empty().await;
@@ -92,9 +92,8 @@ async fn an_empty_key_or_type_of_a_broker_is_none() {
     let pool = world.db.pool(6);
     let said = message(1).with_key("").with_type("").with_content_type("");
     let broker = Broker::with([said, message(2).with_key("")]).closed();
-    let summary = in_time(Consumer::new(pool, broker).store(world.to.as_str()).run(pending()))
-        .await
-        .unwrap();
+    let storing = Consumer::new(pool, broker).store(world.to.as_str());
+    let summary = source_ended(in_time(storing.run(pending())).await);
     assert_eq!((summary.handled, summary.rejected), (2, 0));
     assert_eq!(world.count("order_key IS NULL").await, 2);
 }

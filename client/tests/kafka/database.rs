@@ -1,7 +1,7 @@
 //! A topic into a table, once each, whatever happens to the consumer.
 
 use deadpool_postgres::{Config, Pool, Runtime};
-use idem_client::{Effect, Handled, Idem, Message, Processed, Settlement, Tx};
+use idem_client::{Effect, Handled, Idem, Message, Processed, Settlement, Source, Tx};
 use idem_cluster::{Cluster, Install};
 use tokio_postgres::NoTls;
 
@@ -44,7 +44,7 @@ async fn every_message_takes_effect_once_although_sources_die_before_they_settle
             count(idem.process(&pool, delivery.message(), book).await.unwrap());
         }
         acknowledge(deliveries.into_iter().take(40)).await;
-        drop(source);
+        source.close().await;
         assert_eq!(kafka.committed(), Some(settled));
     }
     // And one that comes to an end.
@@ -66,7 +66,7 @@ async fn every_message_takes_effect_once_although_sources_die_before_they_settle
     assert_eq!((row.get(0), row.get(1)), (i64::from(MESSAGES), i64::from(MESSAGES)));
 }
 
-fn pool(cluster: &Cluster) -> Pool {
+pub fn pool(cluster: &Cluster) -> Pool {
     let config = Config {
         url: Some(cluster.connection_string("postgres")),
         ..Config::default()

@@ -1,6 +1,7 @@
 //! The Kafka adapter against librdkafka's own mock cluster: brokers inside of the client library that speak the real
 //! protocol over loopback. It is not a Kafka broker: no disks, no replication, no access rules.
 
+mod consumer;
 mod database;
 mod publisher;
 mod settling;
@@ -98,7 +99,7 @@ impl Kafka {
 }
 
 fn subscription() -> KafkaSubscription {
-    KafkaSubscription::new(GROUP, [TOPIC], DeadLetter::Topic(DEAD.into()))
+    KafkaSubscription::new(GROUP, [TOPIC]).dead_letter(DeadLetter::Topic(DEAD.into()))
 }
 
 fn numbered(n: u32) -> OutgoingMessage {

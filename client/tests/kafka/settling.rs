@@ -23,7 +23,7 @@ async fn a_restarted_group_gets_what_was_not_settled_and_nothing_else() {
     let rest = deliveries.split_off(4);
     acknowledge(deliveries).await;
     drop(rest);
-    drop(source);
+    source.close().await;
     assert_eq!(kafka.committed(), Some(4));
 
     let mut source = kafka.source();
@@ -87,7 +87,7 @@ async fn a_message_that_waits_to_be_retried_comes_again_after_a_restart() {
     let mut source = kafka.source();
     let after = Duration::from_secs(3600);
     next(&mut source).await.settle(Settlement::Retry { after }).await.unwrap();
-    drop(source);
+    source.close().await;
     let again = next(&mut kafka.source()).await;
     assert_eq!((number(again.message()), again.message().deliveries()), (7, Some(1)));
 }
@@ -125,7 +125,7 @@ async fn a_rejected_message_lies_among_the_dead_letters_as_it_came() {
     poison.settle(Settlement::reject("it is poison")).await.unwrap();
     kafka.wait_for_commit(1).await;
 
-    let dead = KafkaSubscription::new("undertaker", [DEAD], DeadLetter::Discard);
+    let dead = KafkaSubscription::new("undertaker", [DEAD]);
     let letter = next(&mut kafka.source_of(&dead)).await;
     let message = letter.message();
     assert_eq!(message.payload(), &b"poison"[..]);
@@ -156,7 +156,7 @@ async fn a_message_whose_dead_letter_is_not_taken_comes_again() {
 async fn a_discarded_message_is_settled() {
     let kafka = Kafka::start();
     kafka.publish([7]).await;
-    let mut source = kafka.source_of(&KafkaSubscription::new(GROUP, [TOPIC], DeadLetter::Discard));
+    let mut source = kafka.source_of(&KafkaSubscription::new(GROUP, [TOPIC]).dead_letter(DeadLetter::Discard));
     next(&mut source).await.settle(Settlement::reject("poison")).await.unwrap();
     kafka.wait_for_commit(1).await;
 }
@@ -183,7 +183,7 @@ async fn no_more_than_the_limit_are_unsettled_and_all_come_in_the_end() {
 async fn receipts_of_a_revoked_partition_do_nothing() {
     let kafka = Kafka::start();
     kafka.mock.create_topic("wide", 2, 1).unwrap();
-    let wide = KafkaSubscription::new(GROUP, ["wide"], DeadLetter::Discard);
+    let wide = KafkaSubscription::new(GROUP, ["wide"]);
     let producer: FutureProducer = ClientConfig::new()
         .set("bootstrap.servers", kafka.mock.bootstrap_servers())
         .create()
@@ -271,4 +271,17 @@ async fn a_source_goes_on_when_the_broker_comes_back() {
 async fn heard_error(source: &mut KafkaSource) {
     let heard = timeout(PATIENCE, source.next()).await.expect("an error in time");
     assert!(heard.is_err(), "{heard:?}");
+}
+
+#[tokio::test]
+async fn drop_of_a_source_does_not_block_its_thread() {
+    let kafka = Kafka::start();
+    kafka.publish([7]).await;
+    let mut source = kafka.source();
+    acknowledge([next(&mut source).await]).await;
+    // The last commit and the farewell to the group have to wait.
+    kafka.mock.broker_down(-1).unwrap();
+    let began = Instant::now();
+    drop(source);
+    assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
 }

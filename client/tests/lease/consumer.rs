@@ -11,7 +11,7 @@ use idem_client::{Consumer, Message, lease::Work};
 use crate::{
     broker::{Broker, id},
     ground::{DESTINATION, Ground, fact, idem, message},
-    support::in_time,
+    support::{in_time, source_ended},
 };
 
 type Seen = Arc<Mutex<HashMap<String, usize>>>;
@@ -56,7 +56,7 @@ async fn each_message_is_handled_once_and_a_poisoned_one_is_buried() {
                 }
             }
         });
-    let summary = in_time(consumer.run(pending())).await.unwrap();
+    let summary = source_ended(in_time(consumer.run(pending())).await);
 
     assert_eq!((summary.handled, summary.rejected), (42, 2), "{summary:?}");
     for message in good.iter().chain([&weak, &panicking]) {
@@ -92,7 +92,7 @@ async fn two_consumers_of_one_destination_share_the_work() {
         })
     };
     let (one, other) = in_time(async { tokio::join!(consumer().run(pending()), consumer().run(pending())) }).await;
-    let (one, other) = (one.unwrap(), other.unwrap());
+    let (one, other) = (source_ended(one), source_ended(other));
     assert_eq!(one.handled + other.handled, 60);
     assert_eq!(one.duplicates + other.duplicates, 60);
     assert!(seen.lock().unwrap().values().all(|times| *times == 1));
@@ -118,7 +118,7 @@ async fn a_handler_that_is_checked_is_one_line() {
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .concurrency(1)
         .handle_checked(DESTINATION, async |_: Message| Ok(vec![fact()]));
-    let summary = in_time(consumer.run(pending())).await.unwrap();
+    let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!((summary.handled, summary.duplicates), (2, 2));
     for message in &messages {
         ground.assert_done_once(message).await;

@@ -1,6 +1,7 @@
 //! Brokers and databases that fail: nothing is lost, and nothing is blamed that is not at fault.
 
 use std::{
+    future::pending,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -9,8 +10,12 @@ use std::{
 };
 
 use deadpool_postgres::{Manager, Pool};
-use idem_client::{ErrorKind, relay_discard, relay_discard_all, relay_unpark, relay_unpark_all};
+use idem_client::{
+    Error, ErrorKind, OutgoingMessage, PublishError, Publisher, Relay, create_relay, relay_discard, relay_discard_all,
+    relay_unpark, relay_unpark_all,
+};
 use idem_cluster::{Cluster, Install};
+use tokio::time::timeout;
 use tokio_postgres::NoTls;
 
 use crate::{
@@ -298,5 +303,35 @@ async fn parked_effects_are_retried_and_discarded_in_bulk() {
     assert!(!relay_discard(&client, "default", poison).await.unwrap());
     assert_eq!(relay_discard_all(&client, "default", "%", 10).await.unwrap(), 2);
     assert_eq!(parked(&client).await, []);
+    relay.stop().await;
+}
+
+struct Panics;
+
+impl Publisher for Panics {
+    async fn publish(&self, _: &OutgoingMessage) -> Result<(), PublishError> {
+        panic!("a bug in the publisher")
+    }
+}
+
+#[tokio::test]
+async fn i4_publisher_that_panics_ends_the_relay_with_an_error() {
+    let db = Database::create();
+    let client = db.connect().await;
+    create_relay(&client, "two", 2, true).await.unwrap();
+    say(&client, Some("a"), "once").await;
+    let relay = Relay::new(db.pool(3), Panics).name("two");
+    let ended = timeout(DEADLINE, relay.run(pending()))
+        .await
+        .expect("the other partition stops, too");
+    let error = ended.unwrap_err();
+    assert!(
+        matches!(&error, Error::WorkerPanicked(text) if text == "a bug in the publisher"),
+        "{error:?}"
+    );
+    let broker = Broker::default();
+    let relay = Running::start(quick(db.pool(2), broker.clone()).name("two"));
+    broker.until_taken(1).await;
+    assert_eq!(broker.of_key("a"), ["once"], "the effect is published by the next relay");
     relay.stop().await;
 }

@@ -11,7 +11,7 @@ use std::{
 use deadpool_postgres::{Manager, Pool};
 use futures_util::future::BoxFuture;
 use idem_client::{
-    Consumer, Delivery, Effect, HandlerError, Idem, Message, Receipt, Relay, Settlement, Source, TransportError, Tx,
+    Consumer, Delivery, Effect, HandlerError, Idem, Message, Receipt, Relay, Selector, Settlement, Source, TransportError, Tx,
     describe_metrics, send,
 };
 use metrics::{Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
@@ -21,7 +21,7 @@ use tokio_postgres::{NoTls, config::Host};
 
 use crate::{
     Broker,
-    support::{Database, until},
+    support::{Database, source_ended, until},
 };
 
 /// What has been measured since the last look, as lines such as `idem_in_flight{destination=orders} 1`.
@@ -207,11 +207,11 @@ async fn a_consumer_counts_what_its_broker_is_told() {
         }
     };
     let summary = Consumer::new(database.pool(2), source)
-        .route(|message| message.topic() == "orders", "orders.place", handler)
+        .route(Selector::topic("orders"), "orders.place", handler)
         .concurrency(1)
         .run(std::future::pending())
-        .await
-        .unwrap();
+        .await;
+    let summary = source_ended(summary);
     assert_eq!((summary.handled, summary.rejected, summary.retried), (1, 2, 1));
     let consumer: BTreeSet<_> = look(&recorder.snapshotter())
         .into_iter()

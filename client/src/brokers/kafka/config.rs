@@ -87,7 +87,8 @@ pub struct KafkaSubscription {
     pub group: String,
     /// The topics.
     pub topics: Vec<String>,
-    /// Where rejected messages go. There is no default: nothing is dropped without somebody's having said so.
+    /// Where rejected messages go; [`DeadLetter::Database`] unless given.
+    #[serde(default)]
     pub dead_letter: DeadLetter,
     /// Fetching pauses while this many messages are delivered and not settled; 1,000 unless given.
     #[serde(default = "max_unsettled")]
@@ -100,13 +101,20 @@ fn max_unsettled() -> usize {
 
 impl KafkaSubscription {
     /// All messages of these topics, shared with the other members of the group.
-    pub fn new(group: impl Into<String>, topics: impl IntoIterator<Item = impl Into<String>>, dead_letter: DeadLetter) -> Self {
+    pub fn new(group: impl Into<String>, topics: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
             group: group.into(),
             topics: topics.into_iter().map(Into::into).collect(),
-            dead_letter,
+            dead_letter: DeadLetter::default(),
             max_unsettled: max_unsettled(),
         }
+    }
+
+    /// Where rejected messages go.
+    #[must_use]
+    pub fn dead_letter(mut self, dead_letter: DeadLetter) -> Self {
+        self.dead_letter = dead_letter;
+        self
     }
 
     /// Fetching pauses while this many messages are delivered and not settled.
@@ -139,10 +147,13 @@ impl KafkaSubscription {
     }
 }
 
-/// What becomes of messages that are rejected. In a file: `"discard"`, or `{ topic = "orders.dead" }`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+/// What becomes of messages that are rejected. In a file: `"database"`, `"discard"`, or `{ topic = "orders.dead" }`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeadLetter {
+    /// The consumer keeps them in `idem.dead_letter`.
+    #[default]
+    Database,
     /// They are published to this topic, with their key, payload and headers, and with the reason in the header
     /// `idem-dead-letter-reason`.
     Topic(String),
@@ -155,11 +166,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_subscription_without_a_word_about_dead_letters_is_refused() {
+    fn i4_rejected_messages_go_to_the_database_by_default() {
         let read = serde_json::from_str::<KafkaSubscription>;
-        assert!(read(r#"{"group": "g", "topics": ["t"]}"#).is_err());
+        let default = read(r#"{"group": "g", "topics": ["t"]}"#).unwrap();
+        assert_eq!(
+            (&default, &default.dead_letter),
+            (&KafkaSubscription::new("g", ["t"]), &DeadLetter::Database)
+        );
         let discard = read(r#"{"group": "g", "topics": ["t"], "dead-letter": "discard"}"#).unwrap();
-        assert_eq!(discard, KafkaSubscription::new("g", ["t"], DeadLetter::Discard));
+        assert_eq!(discard, KafkaSubscription::new("g", ["t"]).dead_letter(DeadLetter::Discard));
         let topic = read(r#"{"group": "g", "topics": ["t"], "dead-letter": {"topic": "dead"}}"#).unwrap();
         assert_eq!(topic.dead_letter, DeadLetter::Topic("dead".into()));
     }
@@ -167,14 +182,11 @@ mod tests {
     #[test]
     fn a_subscription_that_cannot_work_is_refused() {
         for (subscription, word) in [
-            (KafkaSubscription::new("", ["t"], DeadLetter::Discard), "group"),
-            (KafkaSubscription::new("g", [""; 0], DeadLetter::Discard), "topic"),
+            (KafkaSubscription::new("", ["t"]), "group"),
+            (KafkaSubscription::new("g", [""; 0]), "topic"),
+            (KafkaSubscription::new("g", ["t"]).max_unsettled(0), "max_unsettled"),
             (
-                KafkaSubscription::new("g", ["t"], DeadLetter::Discard).max_unsettled(0),
-                "max_unsettled",
-            ),
-            (
-                KafkaSubscription::new("g", ["t"], DeadLetter::Topic("t".into())),
+                KafkaSubscription::new("g", ["t"]).dead_letter(DeadLetter::Topic("t".into())),
                 "dead letters",
             ),
         ] {

@@ -1,7 +1,6 @@
 //! The place of messages that are rejected.
 
 use rdkafka::{
-    error::KafkaError,
     message::{Header, Headers as _, OwnedHeaders},
     producer::FutureRecord,
 };
@@ -12,15 +11,24 @@ use crate::{TransportError, brokers::headers};
 /// Where a dead letter came from, as `topic/partition/offset`.
 const SOURCE: &str = "idem-dead-letter-source";
 
+const NO_DEAD_LETTER_TOPIC: &str = "the subscription names no dead-letter topic: keep the message with deadletters::reject and \
+    acknowledge it, or give a dead_letter";
+
 /// Takes what is rejected.
 pub(super) enum DeadLetters {
-    Topic { topic: String, producer: Box<Producer> },
+    Topic {
+        topic: String,
+        producer: Box<Producer>,
+    },
+    /// The consumer keeps it before the record is settled.
+    Database,
     Discard,
 }
 
 impl DeadLetters {
     pub(super) fn new(config: &KafkaConfig, choice: &DeadLetter) -> Result<Self, TransportError> {
         Ok(match choice {
+            DeadLetter::Database => Self::Database,
             DeadLetter::Discard => Self::Discard,
             DeadLetter::Topic(topic) => Self::Topic {
                 topic: topic.clone(),
@@ -30,17 +38,21 @@ impl DeadLetters {
     }
 
     /// Answers when the record is where it belongs, and its offset may be settled.
-    pub(super) async fn take(&self, ticket: &Ticket, record: &Record, reason: &str) -> Result<(), KafkaError> {
+    pub(super) async fn take(&self, ticket: &Ticket, record: &Record, reason: &str) -> Result<(), TransportError> {
         let (place, offset) = (&ticket.place, ticket.offset);
-        let Self::Topic { topic, producer } = self else {
-            tracing::warn!(
-                topic = place.topic,
-                partition = place.partition,
-                offset,
-                reason,
-                "a rejected message is discarded"
-            );
-            return Ok(());
+        let (topic, producer) = match self {
+            Self::Topic { topic, producer } => (topic, producer),
+            Self::Database => return Err(NO_DEAD_LETTER_TOPIC.into()),
+            Self::Discard => {
+                tracing::warn!(
+                    topic = place.topic,
+                    partition = place.partition,
+                    offset,
+                    reason,
+                    "a rejected message is discarded"
+                );
+                return Ok(());
+            }
         };
         let source = format!("{}/{}/{offset}", place.topic, place.partition);
         let mut letter = FutureRecord::<[u8], [u8]>::to(topic).headers(headers_of(record, &source, reason));
@@ -50,7 +62,12 @@ impl DeadLetters {
         if let Some(payload) = &record.payload {
             letter = letter.payload(payload);
         }
-        producer.send(letter).await
+        Ok(producer.send(letter).await?)
+    }
+
+    /// Whether a rejected message goes where the user has said.
+    pub(super) fn are_named(&self) -> bool {
+        !matches!(self, Self::Database)
     }
 }
 

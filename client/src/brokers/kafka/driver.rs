@@ -32,9 +32,6 @@ const COMMIT_EVERY: Duration = Duration::from_secs(1);
 /// pause; but the group wants to hear from its members.
 const FULL_BEFORE_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a drop waits for the last commit.
-const LONGEST_DROP: Duration = Duration::from_secs(10);
-
 /// What differs from librdkafka's own defaults. Automatic commits are not for a configuration to change, the others are.
 const DEFAULTS: [(&str, &str); 4] = [
     ("enable.auto.commit", "false"),
@@ -67,8 +64,6 @@ struct Desk {
     has_unheard_error: bool,
     /// The source is gone: nothing more is fetched, and the last receipt ends it.
     is_stopped: bool,
-    /// The consumer has left its group.
-    has_ended: bool,
 }
 
 impl Shared {
@@ -114,19 +109,6 @@ impl Shared {
 
     pub(super) fn stop(&self) {
         self.desk().is_stopped = true;
-        self.changed.notify_all();
-    }
-
-    /// Waits for the last commit too, unless receipts are out: they may be settled by the thread that would wait.
-    pub(super) fn stop_and_wait(&self) {
-        self.stop();
-        let ending = |desk: &mut Desk| desk.receipts == 0 && !desk.has_ended;
-        let waited = self.changed.wait_timeout_while(self.desk(), LONGEST_DROP, ending);
-        drop(waited);
-    }
-
-    pub(super) fn end(&self) {
-        self.desk().has_ended = true;
         self.changed.notify_all();
     }
 

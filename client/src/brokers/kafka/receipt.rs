@@ -67,6 +67,10 @@ impl Receipt for KafkaReceipt {
         }
         .boxed()
     }
+
+    fn keeps_rejected(&self) -> bool {
+        self.dead_letters.are_named()
+    }
 }
 
 impl Drop for KafkaReceipt {

@@ -2,7 +2,8 @@
 
 use std::{sync::Arc, thread};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     KafkaConfig, KafkaSubscription,
@@ -19,20 +20,26 @@ use crate::{Delivery, Source, TransportError};
 /// - *Retry* and *Release* make this source deliver the message again: Kafka cannot take it back.
 ///   Its offset holds meanwhile, and [`deliveries`](crate::Message::deliveries) is counted by this
 ///   source: it begins at 1 again after a restart.
-/// - *Reject* publishes the record to the dead-letter topic, and settles it when that is confirmed.
+/// - *Reject* publishes the record to the dead-letter topic, and settles it when that is confirmed. Without such a topic a
+///   consumer keeps the message in `idem.dead_letter` and acknowledges it.
 ///
 /// A message's id is its header `message-id`; without one choose [`IdStrategy::Coordinates`](crate::IdStrategy), or a
 /// business id. Keys and headers that are not UTF-8 are given in base64. Headers that occur twice: the last one counts.
 ///
 /// A new group begins with the oldest messages; property `auto.offset.reset` changes that.
 ///
-/// Drop it after the last receipt, or [close](Self::close) it: then its drop commits and leaves the group, which blocks for
-/// some hundred milliseconds. Otherwise the last receipt does that, in the background.
+/// Messages of one key within a partition are handled one after the other, unless
+/// [`ordered_by_key`](crate::Consumer::ordered_by_key) says otherwise: Kafka delivers them in order, and a message that fails is
+/// delivered again behind its successors if nothing holds them.
+///
+/// [`close`](Source::close) waits for the last commit, and a consumer calls it. A source that is dropped commits and leaves its
+/// group in the background, after its last receipt; when the process ends before, messages come again and are duplicates.
 pub struct KafkaSource {
     shared: Arc<Shared>,
     dead_letters: Arc<DeadLetters>,
     fetched: mpsc::UnboundedReceiver<Result<Fetched, TransportError>>,
-    ended: oneshot::Receiver<()>,
+    /// The thread has left the group.
+    ended: CancellationToken,
 }
 
 impl KafkaSource {
@@ -44,13 +51,11 @@ impl KafkaSource {
         // Bounded by `max_unsettled`: what waits in it is not settled.
         let (sender, fetched) = mpsc::unbounded_channel();
         let driver = Driver::new(config, subscription, Arc::clone(&shared), sender)?;
-        let (end, ended) = oneshot::channel();
-        let at_end = Arc::clone(&shared);
+        let ended = CancellationToken::new();
+        let at_end = ended.clone().drop_guard();
         thread::Builder::new().name("idem-kafka".into()).spawn(move || {
             driver.run();
-            at_end.end();
-            // Nobody may be waiting.
-            let _ = end.send(());
+            drop(at_end);
         })?;
         Ok(Self {
             shared,
@@ -58,13 +63,6 @@ impl KafkaSource {
             fetched,
             ended,
         })
-    }
-
-    /// Stops fetching, waits until all receipts are settled or dropped, commits, and leaves the group.
-    pub async fn close(mut self) {
-        self.shared.stop();
-        // An error says that the thread is gone, which is what we wait for.
-        let _ = (&mut self.ended).await;
     }
 }
 
@@ -87,10 +85,20 @@ impl Source for KafkaSource {
             }
         }
     }
+
+    /// Stops fetching, waits until all receipts are settled or dropped, commits, and leaves the group.
+    async fn close(&mut self) {
+        self.shared.stop();
+        self.ended.cancelled().await;
+    }
+
+    fn keeps_order_of_keys(&self) -> bool {
+        true
+    }
 }
 
 impl Drop for KafkaSource {
     fn drop(&mut self) {
-        self.shared.stop_and_wait();
+        self.shared.stop();
     }
 }

@@ -114,7 +114,7 @@ pub struct NatsSubscription {
     #[serde(default = "ack_wait_s")]
     pub ack_wait_s: u32,
     /// The subject where rejected messages go, with their headers and the reason in `idem-dead-letter-reason`; a stream has to
-    /// take it. Without one they are gone, though they stay in their stream as long as its limits say.
+    /// take it. Without one the consumer keeps rejected messages in `idem.dead_letter`.
     #[serde(default)]
     pub dead_letter: Option<String>,
 }
@@ -161,7 +161,7 @@ impl NatsSubscription {
         self
     }
 
-    /// Where rejected messages go.
+    /// The subject where rejected messages go, instead of `idem.dead_letter`.
     #[must_use]
     pub fn dead_letter(mut self, subject: impl Into<String>) -> Self {
         self.dead_letter = Some(subject.into());

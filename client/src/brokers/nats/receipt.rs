@@ -19,6 +19,9 @@ const UNBURIED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// How long a settlement waits for its confirmation after the connection of its delivery was lost.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
 
+const NO_DEAD_LETTER_SUBJECT: &str = "the subscription names no dead-letter subject, and without one a rejected message would \
+    not come again: keep it with deadletters::reject and acknowledge it, or give a dead_letter";
+
 const UNCONFIRMED: &str = "the connection of the delivery was lost, and the server has not \
     confirmed the settlement: it may deliver the message again";
 
@@ -74,7 +77,7 @@ impl NatsReceipt {
     /// A letter that was published and whose message comes again all the same is a duplicate for the server.
     async fn bury(&self, reason: &str) -> Result<(), TransportError> {
         let Some(subject) = &self.subscription.dead_letter else {
-            return Ok(());
+            return Err(NO_DEAD_LETTER_SUBJECT.into());
         };
         let headers = message::dead_letter(&self.message, &self.subscription.consumer, reason)?;
         let letter = PublishMessage::build()
@@ -101,6 +104,10 @@ impl Receipt for NatsReceipt {
             let Some(reply) = self.reply.take() else { return Ok(()) };
             self.confirm(reply, kind).await
         })
+    }
+
+    fn keeps_rejected(&self) -> bool {
+        self.subscription.dead_letter.is_some()
     }
 }
 

@@ -96,6 +96,10 @@ pub struct RabbitMqSubscription {
     /// The broker delivers this many messages before it waits for one to be settled; 100 unless given. Zero is no limit.
     #[serde(default = "prefetch")]
     pub prefetch: u16,
+    /// The queue has a dead-letter exchange, which keeps rejected messages: without one RabbitMQ deletes them. False unless
+    /// given: the consumer keeps rejected messages in `idem.dead_letter`.
+    #[serde(default)]
+    pub dead_letter_exchange: bool,
 }
 
 fn prefetch() -> u16 {
@@ -108,7 +112,16 @@ impl RabbitMqSubscription {
         Self {
             queue: queue.into(),
             prefetch: prefetch(),
+            dead_letter_exchange: false,
         }
+    }
+
+    /// The queue has a dead-letter exchange: rejected messages go there, and not into `idem.dead_letter`. Without such an exchange
+    /// RabbitMQ deletes them.
+    #[must_use]
+    pub fn dead_letter_exchange(mut self) -> Self {
+        self.dead_letter_exchange = true;
+        self
     }
 
     /// The broker delivers this many messages before it waits for one to be settled.

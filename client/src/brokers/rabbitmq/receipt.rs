@@ -15,18 +15,23 @@ use crate::{Receipt, Settlement, TransportError};
 /// A message is not held longer than this: after 30 minutes RabbitMQ takes the whole channel for dead.
 const LONGEST_HOLD: Duration = Duration::from_secs(300);
 
+const NO_DEAD_LETTER_EXCHANGE: &str = "the subscription names no dead-letter exchange, and without one RabbitMQ deletes a \
+    rejected message: keep it with deadletters::reject and acknowledge it, or say dead_letter_exchange";
+
 pub(super) struct RabbitMqReceipt {
     acker: Option<Acker>,
     counts_releases: bool,
+    has_dead_letter_exchange: bool,
     /// The channel stays open as long as somebody may still settle.
     session: Arc<Session>,
 }
 
 impl RabbitMqReceipt {
-    pub(super) fn new(acker: Acker, counts_releases: bool, session: Arc<Session>) -> Self {
+    pub(super) fn new(acker: Acker, counts_releases: bool, has_dead_letter_exchange: bool, session: Arc<Session>) -> Self {
         Self {
             acker: Some(acker),
             counts_releases,
+            has_dead_letter_exchange,
             session,
         }
     }
@@ -34,6 +39,10 @@ impl RabbitMqReceipt {
 
 impl Receipt for RabbitMqReceipt {
     fn settle(mut self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>> {
+        if matches!(settlement, Settlement::Reject { .. }) && !self.has_dead_letter_exchange {
+            // Dropped, it comes again.
+            return Box::pin(async { Err(NO_DEAD_LETTER_EXCHANGE.into()) });
+        }
         let acker = self.acker.take();
         let open = Arc::clone(&self.session);
         Box::pin(async move {
@@ -45,6 +54,10 @@ impl Receipt for RabbitMqReceipt {
                 Settlement::Reject { .. } => reject(&acker, false).await,
             }
         })
+    }
+
+    fn keeps_rejected(&self) -> bool {
+        self.has_dead_letter_exchange
     }
 
     fn counts_releases(&self) -> bool {

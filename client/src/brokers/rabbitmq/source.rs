@@ -25,8 +25,9 @@ use crate::{Delivery, Source, TransportError};
 /// among the prefetched, for at most five minutes, and put back then. For longer pauses, and to
 /// free the place, give the queue a dead-letter exchange that leads to a queue with a time to live
 /// and from there back, and reject.
-/// [`Reject`](crate::Settlement::Reject) takes a message out of its queue: the queue's dead-letter exchange gets it, and without
-/// one it is gone.
+/// [`Reject`](crate::Settlement::Reject) gives a message to the queue's dead-letter exchange, when the subscription says that there
+/// [is one](RabbitMqSubscription::dead_letter_exchange). Otherwise a [`Consumer`](crate::Consumer) keeps the message in
+/// `idem.dead_letter` and acknowledges it; settled by hand, it is an error, and the message comes again.
 ///
 /// A message has the queue as its topic, and as its key the header `idem-key`. [`deliveries`](crate::Message::deliveries) is
 /// exact on quorum queues (since 4.3: the failures, and this delivery). Classic queues know no more
@@ -84,7 +85,8 @@ impl Source for RabbitMqSource {
             Some(Ok(mut delivery)) => {
                 let counts_releases = properties::counts_releases(&delivery);
                 let message = properties::incoming(&self.subscription.queue, &mut delivery);
-                let receipt = RabbitMqReceipt::new(delivery.acker, counts_releases, Arc::clone(session));
+                let has_exchange = self.subscription.dead_letter_exchange;
+                let receipt = RabbitMqReceipt::new(delivery.acker, counts_releases, has_exchange, Arc::clone(session));
                 Ok(Some(Delivery::new(message, receipt)))
             }
             Some(Err(error)) => {

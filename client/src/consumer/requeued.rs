@@ -1,0 +1,80 @@
+//! Messages that the consumer has rejected and that an operator has requeued: they come from the inbox of their destination.
+
+use std::time::Duration;
+
+use backon::ExponentialBackoff;
+use deadpool_postgres::Pool;
+use futures_util::{
+    FutureExt,
+    future::{join_all, select_all},
+};
+use tokio::time::{Instant, sleep_until};
+
+use super::{Delivery, Source, intake::growing};
+use crate::{Destination, durable::DurableSource};
+
+/// How long a requeued message waits at most until it is found. A look is one short statement for each destination.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The pauses while a look fails, for example without a grant.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// The inboxes of the destinations whose handlers this consumer has.
+pub(super) struct Requeued(Vec<Inbox>);
+
+struct Inbox {
+    destination: Destination,
+    source: DurableSource,
+    pauses: ExponentialBackoff,
+    not_before: Option<Instant>,
+}
+
+impl Requeued {
+    /// The inboxes of these destinations, and that of the messages that no route took.
+    pub(super) fn new(pool: &Pool, destinations: impl IntoIterator<Item = Destination>, unrouted: Destination) -> Self {
+        let inbox = |(destination, is_unrouted): (Destination, bool)| Inbox {
+            source: DurableSource::looking(pool.clone(), destination.clone(), LOOK_EVERY, is_unrouted),
+            destination,
+            pauses: growing(FIRST_PAUSE, LONGEST_PAUSE),
+            not_before: None,
+        };
+        let handled = destinations.into_iter().map(|destination| (destination, false));
+        Self(handled.chain([(unrouted, true)]).map(inbox).collect())
+    }
+
+    /// Waits for the next message, through failures of the database. Cancel safe.
+    pub(super) async fn next(&mut self) -> Delivery {
+        // The first that has a message is taken, so that each must be the first in turn.
+        self.0.rotate_left(1);
+        select_all(self.0.iter_mut().map(|inbox| inbox.next().boxed())).await.0
+    }
+
+    pub(super) async fn close(&mut self) {
+        join_all(self.0.iter_mut().map(|inbox| inbox.source.close())).await;
+    }
+}
+
+impl Inbox {
+    async fn next(&mut self) -> Delivery {
+        loop {
+            if let Some(not_before) = self.not_before {
+                sleep_until(not_before).await;
+                self.not_before = None;
+            }
+            match self.source.next().await {
+                Ok(Some(delivery)) => {
+                    self.pauses = growing(FIRST_PAUSE, LONGEST_PAUSE);
+                    return delivery;
+                }
+                // It is closed.
+                Ok(None) => return std::future::pending().await,
+                Err(error) => {
+                    let pause = self.pauses.next().unwrap_or(LONGEST_PAUSE);
+                    let destination = self.destination.as_str();
+                    tracing::warn!(error, destination, ?pause, "requeued messages cannot be looked for");
+                    self.not_before = Some(Instant::now() + pause);
+                }
+            }
+        }
+    }
+}

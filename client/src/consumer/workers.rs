@@ -1,0 +1,58 @@
+//! The tasks that process messages, and how they end.
+
+use tokio::task::JoinSet;
+
+use crate::{Error, panics};
+
+/// The workers of a consumer, and the first panic that ended one of them.
+pub(super) struct Workers {
+    tasks: JoinSet<()>,
+    panicked: Option<Error>,
+}
+
+impl Workers {
+    pub(super) fn new() -> Self {
+        Self {
+            tasks: JoinSet::new(),
+            panicked: None,
+        }
+    }
+
+    pub(super) fn spawn(&mut self, worker: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(worker);
+    }
+
+    /// Waits until one has panicked, or all have ended. Cancel safe.
+    ///
+    /// A worker that panicked may have left a key busy, so the others do not go on without it.
+    pub(super) async fn panicked_or_ended(&mut self) {
+        while self.panicked.is_none() && self.join_next().await {}
+    }
+
+    /// Waits until all have ended. Cancel safe.
+    pub(super) async fn ended(&mut self) {
+        while self.join_next().await {}
+    }
+
+    /// Whether there was still one to wait for.
+    async fn join_next(&mut self) -> bool {
+        let Some(ended) = self.tasks.join_next().await else {
+            return false;
+        };
+        if let Some(error) = ended.err().and_then(panics::of_task) {
+            tracing::error!(%error, "the consumer stops");
+            self.panicked.get_or_insert(error);
+        }
+        true
+    }
+
+    /// Ends what is left of them.
+    pub(super) async fn abort(&mut self) {
+        self.tasks.shutdown().await;
+    }
+
+    /// The first panic.
+    pub(super) fn into_error(self) -> Option<Error> {
+        self.panicked
+    }
+}

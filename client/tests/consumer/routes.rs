@@ -1,0 +1,72 @@
+//! Which handler takes a message.
+
+use std::future::pending;
+
+use idem_client::{Consumer, Message, Selector};
+
+use crate::{
+    broker::Broker,
+    ground::{Ground, in_time, message, noting},
+    support::source_ended,
+};
+
+/// The claims of this database, as destination and id.
+async fn claims(ground: &Ground) -> Vec<String> {
+    let client = ground.pool.get().await.unwrap();
+    let rows = client
+        .query_typed("SELECT destination || ' ' || id FROM idem.inbox ORDER BY 1", &[])
+        .await
+        .unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+#[tokio::test]
+async fn first_route_that_takes_a_message_handles_it() {
+    let ground = Ground::new().await;
+    let fire = |message: &Message| message.message_type() == Some("Fire");
+    let broker = Broker::with([
+        message("1", "").with_type("Fire"),
+        message("2", "").with_type("Reserve"),
+        Message::new("refunds", "{}").with_message_id("3").with_type("Reserve"),
+        Message::new("refunds", "{}").with_message_id("4"),
+        message("5", "").with_type("Fire"),
+        message("6", "").with_type("Other"),
+        message("7", ""),
+    ])
+    .closed();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .route(Selector::message_type("Reserve"), "reserve", noting())
+        .route(Selector::matching(fire), "fire", noting())
+        .route(Selector::topic("refunds"), "refund", noting())
+        .route(Selector::matching(fire), "never", noting())
+        .handle("fallback", noting());
+    let summary = source_ended(in_time(consumer.run(pending())).await);
+
+    assert_eq!((summary.handled, summary.rejected), (7, 0));
+    let expected = [
+        "fallback 6",
+        "fallback 7",
+        "fire 1",
+        "fire 5",
+        "refund 4",
+        "reserve 2",
+        "reserve 3",
+    ];
+    assert_eq!(claims(&ground).await, expected);
+}
+
+#[tokio::test]
+async fn message_that_no_route_takes_is_rejected() {
+    let ground = Ground::new().await;
+    let broker = Broker::with([message("taken", "").with_type("Fire"), message("left", "")]).closed();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone()).route(Selector::message_type("Fire"), "fire", noting());
+    let summary = source_ended(in_time(consumer.run(pending())).await);
+
+    assert_eq!((summary.handled, summary.rejected), (1, 1));
+    let [(id, reason)] = &broker.told().rejected[..] else {
+        panic!("one is rejected: {:?}", broker.told());
+    };
+    assert_eq!(id, "left");
+    assert!(reason.contains("route"), "{reason}");
+    assert_eq!(claims(&ground).await, ["fire taken"]);
+}
