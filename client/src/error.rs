@@ -17,7 +17,7 @@ pub enum Error {
     #[error("{0}")]
     Invalid(String),
     /// The payload has no JSON form. Nothing was sent.
-    #[error("the payload cannot be written as JSON")]
+    #[error("the payload cannot be written as JSON: {0}")]
     Encode(#[source] serde_json::Error),
     /// The server or the connection said no; [`Error::sqlstate`] and [`Error::kind`] say how.
     #[error("{}", describe(.0))]
@@ -28,7 +28,7 @@ pub enum Error {
     #[error("the connection was lost during COMMIT, which may have taken effect or not")]
     AmbiguousCommit(#[source] Arc<tokio_postgres::Error>),
     /// The payload is not the JSON that was asked for: the same message will fail again.
-    #[error("the payload is not the JSON that was expected")]
+    #[error("the payload is not the JSON that was expected: {0}")]
     Decode(#[source] serde_json::Error),
     /// The message has nothing that it could be known by, and its policy is to refuse such messages.
     #[error(
@@ -177,7 +177,7 @@ impl ErrorKind {
 
     /// The kind of an answer of the server that came without the error of the driver around it.
     #[cfg(feature = "runtime")]
-    pub(crate) fn of_answer(answer: &DbError) -> Self {
+    pub(crate) fn of_server(answer: &DbError) -> Self {
         match is_goodbye(answer) {
             true => Self::ConnectionLost,
             false => kind_of(answer.code()),
@@ -201,7 +201,7 @@ impl From<deadpool_postgres::PoolError> for Error {
             deadpool_postgres::PoolError::Backend(error)
                 if error.as_db_error().is_none() && ErrorKind::of(&error) == ErrorKind::Other =>
             {
-                Self::Pool(causes(&error))
+                Self::Pool(describe(&error))
             }
             deadpool_postgres::PoolError::Backend(error) => Self::Database(error),
             other => Self::Pool(other.to_string()),
@@ -264,22 +264,46 @@ fn is_last_word(answer: &DbError) -> bool {
     matches!(answer.parsed_severity(), Some(Severity::Fatal | Severity::Panic))
 }
 
-/// The driver's own text is "db error"; the server's message and hint are what helps.
+/// The driver's own text is "db error"; the server's message and hint are what helps. The detail may show a row.
 fn describe(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
-        Some(answer) => {
-            let hint = answer.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
-            format!("{}: {}{hint}", answer.code().code(), answer.message())
+        Some(server) => {
+            let hint = server.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
+            format!("{}: {}{hint}", server.code().code(), server.message())
         }
-        None => error.to_string(),
+        None => chain(error),
     }
 }
 
-/// An error and all that is behind it, for whom only its text is left.
-#[cfg(feature = "runtime")]
-fn causes(error: &tokio_postgres::Error) -> String {
-    let all = std::iter::successors(Some(error as &(dyn std::error::Error + 'static)), |&error| error.source());
-    all.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+/// An error and all its causes in one line. A cause that its effect quotes already is not repeated.
+pub(crate) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    if let Some(error) = error.downcast_ref() {
+        return describe(error);
+    }
+    chain(error)
+}
+
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let is_database = error
+            .downcast_ref::<tokio_postgres::Error>()
+            .and_then(tokio_postgres::Error::as_db_error);
+        let cause_text = match error.downcast_ref::<tokio_postgres::Error>() {
+            Some(error) if is_database.is_some() => describe(error),
+            _ => error.to_string(),
+        };
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        if is_database.is_some() {
+            break;
+        }
+        cause = error.source();
+    }
+    text
 }
 
 #[cfg(test)]

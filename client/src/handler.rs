@@ -4,7 +4,7 @@ use std::{error::Error as StdError, fmt, future::Future};
 
 use tokio_postgres::error::DbError;
 
-use crate::{Effect, Error, ErrorKind, Message, Tx, journal::CallFailed};
+use crate::{Effect, Error, ErrorKind, Message, Tx, error::causes, journal::CallFailed};
 
 /// What a handler answers: the effects to record, or why it failed.
 pub type Handled = Result<Vec<Effect>, HandlerError>;
@@ -45,27 +45,51 @@ where
     }
 }
 
-/// Why a handler failed: any error, which `?` takes, or a [terminal](Self::terminal) one. [`Error::Decode`], as
-/// [`Message::json`] answers it, is terminal by itself, and so is a call that was [refused for good](CallFailed::is_terminal).
+/// Why a handler failed: any error, which `?` takes, a [terminal](Self::terminal) one, or an
+/// [unavailable](Self::unavailable) dependency. [`Error::Decode`], as [`Message::json`] returns it, is terminal by
+/// itself, and so is a call that was [refused for good](CallFailed::is_terminal).
 ///
 /// It is not a [`std::error::Error`] itself, so that every error converts into it.
 pub struct HandlerError {
     source: Box<dyn StdError + Send + Sync>,
-    is_terminal: bool,
+    class: Class,
+}
+
+/// What an error says about the message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    /// Another attempt may succeed.
+    Failed,
+    /// No attempt can succeed.
+    Terminal,
+    /// Nothing: another message would have met the error, too.
+    Unavailable,
 }
 
 impl HandlerError {
     /// An error that no new attempt can mend: the message is refused at once.
     pub fn terminal(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self {
-            source: source.into(),
-            is_terminal: true,
-        }
+        Self::of_class(Class::Terminal, source.into())
+    }
+
+    /// Something that the handler needs is down, such as an API. A [`Consumer`](crate::Consumer) pauses the
+    /// destination, and the message uses up no attempt.
+    pub fn unavailable(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self::of_class(Class::Unavailable, source.into())
+    }
+
+    fn of_class(class: Class, source: Box<dyn StdError + Send + Sync>) -> Self {
+        Self { source, class }
     }
 
     /// Whether no new attempt can mend it.
     pub fn is_terminal(&self) -> bool {
-        self.is_terminal
+        self.class == Class::Terminal
+    }
+
+    /// Whether something is down that the handler needs.
+    pub fn is_unavailable(&self) -> bool {
+        self.class == Class::Unavailable
     }
 
     /// What the handler failed with.
@@ -85,7 +109,7 @@ impl HandlerError {
             }
             // An `anyhow::Error` shows the cause of what it was made from, but not that itself.
             if let Some(answer) = error.downcast_ref::<DbError>() {
-                return Some(ErrorKind::of_answer(answer));
+                return Some(ErrorKind::of_server(answer));
             }
             cause = error.source();
         }
@@ -99,10 +123,13 @@ impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for HandlerError {
         // A payload that cannot be read today cannot be read tomorrow.
         let is_unreadable = matches!(source.downcast_ref(), Some(Error::Decode(_)));
         let is_refused = source.downcast_ref().is_some_and(CallFailed::is_terminal);
-        Self {
-            is_terminal: is_unreadable || is_refused || source.is::<TerminalError>(),
-            source,
-        }
+        let is_terminal = is_unreadable || is_refused || source.is::<TerminalError>();
+        let class = match is_terminal {
+            true => Class::Terminal,
+            false if source.is::<UnavailableError>() => Class::Unavailable,
+            false => Class::Failed,
+        };
+        Self::of_class(class, source)
     }
 }
 
@@ -119,15 +146,28 @@ impl TerminalError {
     }
 }
 
+/// An [unavailable](HandlerError::unavailable) dependency, for a pipeline of services whose errors are boxed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UnavailableError(#[source] Box<dyn StdError + Send + Sync>);
+
+impl UnavailableError {
+    /// Says of an error that another message would have met it, too.
+    pub fn new(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self(source.into())
+    }
+}
+
 impl fmt::Debug for HandlerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.source, f)
     }
 }
 
+/// The error and all its causes.
 impl fmt::Display for HandlerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.source.fmt(f)
+        f.write_str(&causes(&*self.source))
     }
 }
 

@@ -83,11 +83,13 @@ pub use brokers::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription};
 #[cfg(feature = "rabbitmq")]
 pub use brokers::{RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription};
 #[cfg(feature = "runtime")]
-pub use consumer::{Batches, Consumer, Delivery, Receipt, Selector, Source, SourceEnded, Summary, TransportError, terminated};
+pub use consumer::{
+    Batches, Consumer, ConsumerStatus, Delivery, Receipt, Selector, Source, SourceEnded, Summary, TransportError, terminated,
+};
 #[cfg(feature = "runtime")]
 pub use filter::{After, Before, Filter};
 #[cfg(feature = "runtime")]
-pub use handler::{CheckedHandler, Handled, Handler, HandlerError, TerminalError};
+pub use handler::{CheckedHandler, Handled, Handler, HandlerError, TerminalError, UnavailableError};
 #[cfg(feature = "runtime")]
 pub use layer::{IdemLayer, IdemService, Protected, ServiceHandler, service_handler};
 #[cfg(feature = "runtime")]

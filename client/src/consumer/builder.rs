@@ -3,10 +3,12 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use deadpool_postgres::Pool;
+use tokio::sync::watch;
 
 use super::{
     routes::{Routes, Work},
     runtime::{self, Runtime},
+    status::{ConsumerStatus, Status},
 };
 use crate::{CheckedHandler, Error, Handler, Idem, Selector, Source, Summary, describe_metrics, lease::LeasedHandler};
 
@@ -40,6 +42,7 @@ pub struct Consumer<S> {
     pub(super) idem: Idem,
     pub(super) routes: Routes,
     pub(super) settings: Settings,
+    pub(super) status: Status,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +90,13 @@ impl<S: Source> Consumer<S> {
                 longest_pause: Duration::from_secs(30),
                 grace: Duration::from_secs(30),
             },
+            status: Status::new(),
         }
+    }
+
+    /// What keeps the consumer from working, now and later: for a health check of the process.
+    pub fn status(&self) -> watch::Receiver<ConsumerStatus> {
+        self.status.subscribe()
     }
 
     /// The policies; [`Idem::default`] unless given.
@@ -185,9 +194,9 @@ impl<S: Source> Consumer<S> {
 
     /// After so many failed deliveries a message is rejected: kept in `idem.dead_letter`, or at the place that the source names; 10
     /// unless given.
-    /// A message that comes again because the database was away has not failed, as far as this
-    /// process has seen it. Most brokers count what other processes gave back like a failure
-    /// (RabbitMQ's quorum queues do not since 4.3).
+    /// A message that was returned without a failure has not failed: the environment failed, or the
+    /// consumer was stopped. Most brokers count these returns, too (RabbitMQ's quorum queues do not
+    /// since 4.3), so each process counts the failures that it has seen.
     pub fn max_deliveries(mut self, deliveries: u32) -> Self {
         self.settings.max_deliveries = deliveries;
         self

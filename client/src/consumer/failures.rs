@@ -10,17 +10,14 @@ use moka::sync::Cache;
 use super::{builder::Settings, intake::growing, queue::Held};
 use crate::Message;
 
-/// Of so many messages it is counted here what their broker does not count.
+/// The failures of so many messages are counted here.
 const REMEMBERED: u64 = 10_000;
 const REMEMBERED_FOR: Duration = Duration::from_secs(3600);
 
-/// Counts failed deliveries: the broker's own count is kept through restarts and across processes; where it has none, this
-/// process counts.
+/// Counts failures. A broker that also counts what was returned without a failure cannot tell them apart, so
+/// this process counts what it has seen fail.
 pub(super) struct Failures {
-    /// Failures that this process has seen: a broker may count the first delivery of a message, and none after it.
     failed: Cache<u64, u32>,
-    /// Deliveries that were no failures. Most brokers count them.
-    excused: Cache<u64, u32>,
     /// Rejections that could not be kept.
     unkept: Cache<u64, u32>,
     max_deliveries: u32,
@@ -32,7 +29,6 @@ impl Failures {
     pub(super) fn new(settings: &Settings) -> Self {
         Self {
             failed: remembering(),
-            excused: remembering(),
             unkept: remembering(),
             max_deliveries: settings.max_deliveries,
             first_pause: settings.first_pause,
@@ -40,44 +36,23 @@ impl Failures {
         }
     }
 
-    /// Takes down one more, and answers how long to wait before the next attempt; `None` when there shall be none.
+    /// Counts one more failure. Returns how long to wait before the next attempt, or `None` when there shall be
+    /// none.
     pub(super) fn count(&self, held: &mut Held) -> Option<Duration> {
-        let identity = identity(&held.message);
-        let failed = one_more(&self.failed, identity);
+        let failed = one_more(&self.failed, identity(&held.message));
         let failures = match held.message.deliveries() {
-            Some(deliveries) => deliveries
-                .saturating_sub(self.excused(held, identity))
-                .saturating_add(held.repeats),
-            None => failed,
+            // What other processes and earlier runs saw fail, and this delivery.
+            Some(deliveries) if !held.receipt.counts_releases() => deliveries.saturating_add(held.repeats),
+            _ => failed,
         };
         held.repeats = held.repeats.saturating_add(1);
         (failures < self.max_deliveries).then(|| self.pause(failures))
     }
 
-    /// It goes back to its broker, and has not failed.
-    pub(super) fn excuse(&self, message: &Message) {
-        if message.deliveries().is_some() {
-            one_more(&self.excused, identity(message));
-        }
-    }
-
-    /// How many deliveries were no failures, and yet the broker has counted them.
-    fn excused(&self, held: &Held, identity: u64) -> u32 {
-        if held.receipt.counts_releases() {
-            self.excused.get(&identity).unwrap_or(0)
-        } else {
-            0
-        }
-    }
-
     /// It has ended one way or the other.
-    pub(super) fn forget(&self, held: &Held) {
-        // Most have never failed, and to hash a payload takes its time.
-        let is_first = held.message.deliveries() == Some(1) && held.repeats == 0;
-        if !is_first && self.failed.entry_count() + self.excused.entry_count() > 0 {
-            let identity = identity(&held.message);
-            self.failed.invalidate(&identity);
-            self.excused.invalidate(&identity);
+    pub(super) fn forget(&self, message: &Message) {
+        if self.failed.entry_count() > 0 {
+            self.failed.invalidate(&identity(message));
         }
     }
 
@@ -112,7 +87,7 @@ fn one_more(cache: &Cache<u64, u32>, identity: u64) -> u32 {
 }
 
 /// The same at every delivery of one message, and different for another one.
-fn identity(message: &Message) -> u64 {
+pub(super) fn identity(message: &Message) -> u64 {
     let mut hash = DefaultHasher::new();
     message.topic().hash(&mut hash);
     message.message_id().hash(&mut hash);

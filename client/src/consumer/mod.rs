@@ -5,11 +5,13 @@
 //! one of their key; how much a broker sends ahead is the source's business.
 
 mod attempt;
+mod breaker;
+mod breakers;
 mod builder;
 mod ended;
 mod failures;
-mod gate;
 mod intake;
+mod probe;
 mod queue;
 mod rejections;
 mod requeued;
@@ -18,6 +20,7 @@ mod runtime;
 mod selector;
 mod shutdown;
 mod source;
+mod status;
 mod summary;
 mod verdict;
 mod workers;
@@ -27,4 +30,5 @@ pub use ended::SourceEnded;
 pub use selector::Selector;
 pub use shutdown::terminated;
 pub use source::{Delivery, Receipt, Source, TransportError};
+pub use status::ConsumerStatus;
 pub use summary::Summary;

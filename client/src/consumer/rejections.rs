@@ -7,7 +7,6 @@ use crate::{
     deadletters::reject,
     lease::Burial,
     panics::unwinding,
-    process::is_environmental,
     step::{Step, again},
 };
 
@@ -55,9 +54,4 @@ pub(super) async fn keep(
         "a message is rejected; it is among the dead letters (idem.dead_letters) unless it was processed before"
     );
     Ok(())
-}
-
-/// Whether other messages cannot be kept either: the database is away, or the dead letters have reached their limit.
-pub(super) fn concerns_all(error: &Error) -> bool {
-    is_environmental(error)
 }

@@ -171,6 +171,11 @@ impl Table {
         handled
     }
 
+    /// The destination of each route, in the order of their numbers.
+    pub(super) fn destinations(&self) -> impl Iterator<Item = &Destination> {
+        self.0.iter().map(|route| &route.destination)
+    }
+
     fn handlers(&self) -> impl Iterator<Item = &Route> {
         self.0.iter().filter(|route| !matches!(route.work, Work::Store))
     }

@@ -19,20 +19,23 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     attempt::attempt,
+    breakers::{Attempted, Breakers, Culprit},
     builder::{Consumer, Settings},
     ended::SourceEnded,
-    failures::Failures,
-    gate::Gate,
+    failures::{Failures, identity},
     intake::Intake,
     queue::{Held, Queue},
-    rejections::{KeptAs, concerns_all, keep},
+    rejections::{KeptAs, keep},
     requeued::Requeued,
     routes::{Route, Table},
     summary::{Counters, Outcome, Summary},
     verdict::Verdict,
     workers::Workers,
 };
-use crate::{Destination, Error, Idem, Message, Processed, Settlement, Source, panics::unwinding, telemetry};
+use crate::{
+    Destination, Error, Idem, Message, Processed, Settlement, Source, error::causes, panics::unwinding,
+    process::is_environmental, telemetry,
+};
 
 /// How long a broker may take to hear what is given back, after the grace.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -55,7 +58,7 @@ pub(super) struct Runtime<S> {
     /// Wakes whoever has the turn: there may be something in the queue for it.
     changed: Notify,
     has_ended: AtomicBool,
-    gate: Gate,
+    breakers: Breakers,
     failures: Failures,
     counters: Counters,
     /// Nothing more is fetched.
@@ -95,8 +98,11 @@ impl<S: Source> Runtime<S> {
         let capacity = settings
             .concurrency
             .saturating_mul(settings.batches.max)
+            // Beside a message that is tried again in place, another one can succeed.
+            .max(2)
             .min(Semaphore::MAX_PERMITS);
         let routes = consumer.routes.check(&consumer.idem)?;
+        let breakers = Breakers::new(&routes, consumer.status);
         let inbox = consumer.source.inbox().cloned();
         let destinations = routes.handled().into_iter().filter(|handled| inbox.as_ref() != Some(handled));
         let requeued = Requeued::new(&consumer.pool, destinations, routes.unrouted()?);
@@ -112,7 +118,7 @@ impl<S: Source> Runtime<S> {
             queue: Queue::default(),
             changed: Notify::new(),
             has_ended: AtomicBool::new(false),
-            gate: Gate::new(),
+            breakers,
             failures: Failures::new(&settings),
             counters: Counters::default(),
             stop: CancellationToken::new(),
@@ -164,8 +170,8 @@ impl<S: Source> Runtime<S> {
             if self.stop.is_cancelled() {
                 return batch;
             }
-            if self.gate.is_closed() {
-                self.wait_for_database(std::mem::take(&mut batch)).await;
+            if self.breakers.block_all() {
+                self.wait_for_environment(std::mem::take(&mut batch)).await;
                 until = None;
                 continue;
             }
@@ -185,6 +191,7 @@ impl<S: Source> Runtime<S> {
                 () = self.stop.cancelled() => return batch,
                 () = at(until) => return batch,
                 () = at(self.queue.next_due()) => {}
+                () = at(self.breakers.next_due()) => self.breakers.probe_due(&self.pool).await,
                 () = self.changed.notified() => {}
                 held = self.fetch(&mut intake), if !intake.has_ended() => match held {
                     Some(held) => self.queue.push(held),
@@ -194,13 +201,14 @@ impl<S: Source> Runtime<S> {
         }
     }
 
-    /// Gives back what nobody has begun to process, and waits until the database serves or the consumer is stopped.
-    async fn wait_for_database(&self, mut unbegun: Vec<Held>) {
+    /// Gives back what no worker has begun to process, and waits until something can be tried or the consumer is
+    /// stopped.
+    async fn wait_for_environment(&self, mut unbegun: Vec<Held>) {
         unbegun.extend(std::iter::from_fn(|| self.queue.take()));
         join_all(unbegun.into_iter().map(|held| self.away(held))).await;
         tokio::select! {
             () = self.stop.cancelled() => {}
-            () = self.gate.pass(&self.pool) => {}
+            () = self.breakers.wait(&self.pool) => {}
         }
     }
 
@@ -224,7 +232,13 @@ impl<S: Source> Runtime<S> {
 
     async fn process(&self, batch: Vec<Held>) {
         for (route, group) in self.by_route(batch).await {
+            if let Some(pause) = self.breakers.pause_of(route.number) {
+                let given_back = group.into_iter().map(|held| self.excused(held, pause, Outcome::GivenBack));
+                join_all(given_back).await;
+                continue;
+            }
             let messages: Vec<Message> = group.iter().map(|held| held.message.clone()).collect();
+            let began = Instant::now();
             let answers = tokio::select! {
                 biased;
                 () = self.cut.cancelled() => None,
@@ -233,7 +247,7 @@ impl<S: Source> Runtime<S> {
             match answers {
                 Some(answers) => {
                     let ends = group.into_iter().zip(answers);
-                    join_all(ends.map(|(held, answer)| self.conclude(held, answer))).await;
+                    join_all(ends.map(|(held, answer)| self.conclude(held, route, began, answer))).await;
                 }
                 None => {
                     join_all(group.into_iter().map(|held| self.give_back(held))).await;
@@ -265,9 +279,10 @@ impl<S: Source> Runtime<S> {
         groups
     }
 
-    async fn conclude(&self, held: Held, answer: Result<Processed, Error>) {
-        if answer.is_ok() {
-            self.gate.works();
+    async fn conclude(&self, held: Held, route: &Route, began: Instant, answer: Result<Processed, Error>) {
+        if let Ok(processed) = &answer {
+            let is_handled = matches!(processed, Processed::New { .. } | Processed::Unprotected { .. });
+            self.breakers.succeeded(route.number, began, is_handled);
         }
         let kept_as = match &answer {
             Ok(Processed::Mismatch) => KeptAs::Hash,
@@ -276,15 +291,35 @@ impl<S: Source> Runtime<S> {
         match Verdict::of(answer) {
             Verdict::Over(Settlement::Reject { reason }, _) => self.reject(held, reason, kept_as).await,
             Verdict::Over(settlement, outcome) => {
-                self.failures.forget(&held);
+                self.forget(&held);
                 self.settle(held, settlement, outcome).await;
             }
             Verdict::Again { after } => self.excused(held, after, Outcome::Retried).await,
             Verdict::Failed { error, after } => self.failed(held, &error, after).await,
             Verdict::Away(error) => {
-                self.gate.close(&error);
-                self.away(held).await;
+                let attempted = Attempted {
+                    identity: identity(&held.message),
+                    route: route.number,
+                };
+                match self.breakers.judge(attempted, &error) {
+                    Culprit::Message => self.failed(held, &error, Duration::ZERO).await,
+                    Culprit::Environment { after } => {
+                        // The worker that fetches stops at once.
+                        self.changed.notify_one();
+                        self.excused(held, after, Outcome::GivenBack).await;
+                    }
+                }
             }
+        }
+    }
+
+    /// The message has ended one way or the other.
+    fn forget(&self, held: &Held) {
+        // Most have never failed, and hashing a payload takes time.
+        let is_first = held.message.deliveries() == Some(1) && held.repeats == 0;
+        if !is_first {
+            self.failures.forget(&held.message);
+            self.breakers.forget(|| identity(&held.message));
         }
     }
 
@@ -297,10 +332,20 @@ impl<S: Source> Runtime<S> {
         match self.failures.count(&mut held) {
             Some(pause) => {
                 let after = pause.max(at_least);
-                tracing::warn!(%error, ?after, message_id = held.message.message_id(), "a message failed, and is tried again");
+                tracing::warn!(
+                    error = causes(error),
+                    ?after,
+                    attempt = held.repeats,
+                    destination = held.message.given_destination().map(Destination::as_str),
+                    message_id = held.message.message_id(),
+                    "a message failed, and is tried again"
+                );
                 self.again(held, Settlement::Retry { after }, after, Outcome::Retried).await;
             }
-            None => self.reject(held, format!("failed too often: {error}"), KeptAs::Itself).await,
+            None => {
+                let reason = format!("failed too often: {}", causes(error));
+                self.reject(held, reason, KeptAs::Itself).await;
+            }
         }
     }
 
@@ -312,7 +357,7 @@ impl<S: Source> Runtime<S> {
             permit,
             ..
         } = held;
-        let told = unwinding(async { receipt.failed(error.to_string()).await }).await;
+        let told = unwinding(async { receipt.failed(causes(error)).await }).await;
         let settlement = match told.unwrap_or_else(|panic| Err(panic.into())) {
             Ok(settlement) => settlement,
             Err(cause) => {
@@ -320,7 +365,14 @@ impl<S: Source> Runtime<S> {
                 Settlement::RETRY
             }
         };
-        tracing::warn!(%error, ?settlement, message_id = message.message_id(), "a message failed");
+        tracing::warn!(
+            error = causes(error),
+            ?settlement,
+            attempt = message.deliveries(),
+            destination = message.given_destination().map(Destination::as_str),
+            message_id = message.message_id(),
+            "a message failed"
+        );
         self.counters.count(match settlement {
             Settlement::Reject { .. } => Outcome::Rejected,
             _ => Outcome::Retried,
@@ -333,11 +385,8 @@ impl<S: Source> Runtime<S> {
         self.excused(held, self.failures.first_pause(), Outcome::GivenBack).await;
     }
 
-    /// Lets it come again for what was no failure, whatever the broker counts.
+    /// Lets it come again for what was no failure.
     async fn excused(&self, held: Held, after: Duration, outcome: Outcome) {
-        if held.sequence.is_none() {
-            self.failures.excuse(&held.message);
-        }
         self.again(held, Settlement::Release { after }, after, outcome).await;
     }
 
@@ -351,7 +400,7 @@ impl<S: Source> Runtime<S> {
                 topic = held.message.topic(),
                 "a message is rejected"
             );
-            self.failures.forget(&held);
+            self.forget(&held);
             return self.settle(held, Settlement::Reject { reason }, Outcome::Rejected).await;
         }
         let kept = match destination.cloned().map_or_else(|| self.routes.unrouted(), Ok) {
@@ -360,19 +409,25 @@ impl<S: Source> Runtime<S> {
         };
         match kept {
             Ok(()) => {
-                self.failures.forget(&held);
+                self.forget(&held);
                 telemetry::settled(held.message.given_destination(), &Settlement::Reject { reason });
                 self.counters.count(Outcome::Rejected);
                 self.settle_at_broker(held, Settlement::Acknowledge).await;
             }
             // It stays at its broker.
-            Err(error) if concerns_all(&error) => {
-                self.gate.close(&error);
+            Err(error) if is_environmental(&error) => {
+                self.breakers.trip_all(&error);
+                self.changed.notify_one();
                 self.away(held).await;
             }
             Err(error) => {
                 let after = self.failures.pause_unkept(&held.message);
-                tracing::warn!(%error, ?after, message_id = held.message.message_id(), "a rejected message cannot be kept yet");
+                tracing::warn!(
+                    error = causes(&error),
+                    ?after,
+                    message_id = held.message.message_id(),
+                    "a rejected message cannot be kept yet"
+                );
                 self.excused(held, after, Outcome::GivenBack).await;
             }
         }

@@ -7,7 +7,7 @@ use deadpool_postgres::Pool;
 use super::{
     Idem,
     engine::{self, Work},
-    environment::{is_environmental, is_unfit},
+    environment::is_environmental,
     front::Ready,
     leased::Leases,
 };
@@ -56,7 +56,7 @@ impl Idem {
         };
         match error.kind() {
             // The database could be reached: a handler that loses each of its connections is at fault itself.
-            _ if matches!(error, Error::Handler(_)) && !is_unfit(&error) => leases.failed_with(&held, error).await,
+            _ if matches!(error, Error::Handler(_)) && !is_environmental(&error) => leases.failed_with(&held, error).await,
             // Nobody knows, or nothing can be written down: the lease ends by itself, and the next attempt finds out.
             ErrorKind::AmbiguousCommit | ErrorKind::ConnectionLost | ErrorKind::PoolExhausted => Err(error),
             ErrorKind::NotClaimed => leases.not_held().await,

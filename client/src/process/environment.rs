@@ -1,45 +1,94 @@
-//! Which errors say nothing about the message: the database or the set-up failed.
+//! Which errors are the environment's: another message would have met them, too.
+//!
+//! `docs/consumer-runtime.md` has the same list as a table.
 
 use std::error::Error as StdError;
 
-use tokio_postgres::error::DbError;
+use deadpool_postgres::PoolError;
 
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, HandlerError};
 
-/// Whether another message would have met the same error.
+/// Whether an error says nothing about the message.
 pub(crate) fn is_environmental(error: &Error) -> bool {
-    if is_unfit(error) {
-        return true;
-    }
-    match error.kind() {
-        // The database could be reached at each attempt, and the handler lost it each time: a
-        // message may end its session, for example by taking too long. Without a count it would
-        // come for ever.
-        ErrorKind::ConnectionLost => !matches!(error, Error::Handler(_)),
-        // Should an ambiguous commit have taken effect, the next delivery is a duplicate.
-        ErrorKind::AmbiguousCommit | ErrorKind::PoolExhausted => true,
-        // A missing grant or extension would send all messages to the dead letters.
-        ErrorKind::NotGranted | ErrorKind::NotInstalled => true,
+    match error {
+        Error::Handler(error) => is_of_environment(error),
+        // A commit in doubt: if it took effect, the next delivery is a duplicate.
+        Error::AmbiguousCommit(_) | Error::Pool(_) => true,
+        Error::Database(cause) => ErrorKind::of(cause) == ErrorKind::ConnectionLost || is_listed(cause),
         _ => false,
     }
 }
 
-/// Whether the server cannot serve this client at all: its disk is full, it is read-only, it does
-/// not know the role or the database, or it keeps no more dead letters. A handler may be the first to meet this error, because
-/// in some styles it is the first to write.
-pub(super) fn is_unfit(error: &Error) -> bool {
-    let mut cause: Option<&(dyn StdError + 'static)> = match error {
-        Error::Handler(error) if error.is_terminal() => None,
-        Error::Handler(error) => Some(error.source()),
-        other => Some(other),
-    };
+/// The same for an error of a handler.
+///
+/// Its own connection is an exception: the database could be reached at each attempt, and the handler lost the
+/// connection each time. A message may do that, for example by taking too long.
+pub(super) fn is_of_environment(error: &HandlerError) -> bool {
+    if error.is_terminal() {
+        return false;
+    }
+    error.is_unavailable() || is_listed(error.source())
+}
+
+/// Whether the server's error among these causes is on the list.
+fn is_listed(error: &(dyn StdError + 'static)) -> bool {
+    let mut cause = Some(error);
     while let Some(error) = cause {
-        // `anyhow` shows the answer of the server, and hides the driver's error around it.
-        let answer = error.downcast_ref::<DbError>().map(DbError::code);
-        if let Some(state) = answer.or_else(|| error.downcast_ref().and_then(tokio_postgres::Error::code)) {
-            return matches!(state.code(), "25006" | "28000" | "28P01" | "3D000" | "53100" | "53400");
+        if let Some(error) = error.downcast_ref::<Error>() {
+            return is_environmental(error);
+        }
+        if error.is::<PoolError>() {
+            return true;
+        }
+        // `anyhow` shows the server's error and hides the driver's error around it.
+        let driver = error.downcast_ref::<tokio_postgres::Error>();
+        let server = error
+            .downcast_ref()
+            .or_else(|| driver.and_then(tokio_postgres::Error::as_db_error));
+        if let Some(server) = server {
+            let is_loss = ErrorKind::of_server(server) == ErrorKind::ConnectionLost;
+            return !is_loss && is_listed_state(server.code().code());
         }
         cause = error.source();
     }
     false
+}
+
+/// The list of SQLSTATEs.
+fn is_listed_state(state: &str) -> bool {
+    match state {
+        // query_canceled: the message may take longer than `statement_timeout`.
+        "57014" => false,
+        // read_only_sql_transaction, and a role or a database that the server does not know.
+        "25006" | "3D000" => true,
+        // A missing grant, and a table, function, schema or column that is not there: a deployment is not complete.
+        "42501" | "42P01" | "42883" | "42703" | "3F000" => true,
+        // Connection, authorization, resources (a full disk, connections, memory), the operator, the system.
+        state => ["08", "28", "53", "57", "58"].iter().any(|class| state.starts_with(class)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listed_state_is_the_environments_and_others_are_not() {
+        for state in [
+            "08006", "28P01", "53100", "57P03", "58030", "25006", "42501", "42P01", "42883", "3F000",
+        ] {
+            assert!(is_listed_state(state), "{state}");
+        }
+        for state in ["57014", "23505", "22P02", "40001", "42601", "55000", "P0001", "XX000"] {
+            assert!(!is_listed_state(state), "{state}");
+        }
+    }
+
+    #[test]
+    fn an_api_that_is_down_is_the_environments_and_a_refusal_is_not() {
+        let down = HandlerError::unavailable("the payment provider returned 503");
+        assert!(is_environmental(&Error::Handler(down)));
+        assert!(!is_environmental(&Error::Handler("a bad day".into())));
+        assert!(!is_environmental(&Error::Handler(HandlerError::terminal("no such order"))));
+    }
 }

@@ -12,6 +12,7 @@ use tracing::Instrument;
 use super::{
     Idem,
     engine::Doubt,
+    environment::is_of_environment,
     front::{Prepared, Ready},
 };
 use crate::{
@@ -209,6 +210,10 @@ impl<'w> Leases<'w> {
         let (reason, is_terminal) = (error.to_string(), error.is_terminal());
         if is_terminal {
             return self.bury(held, &reason).await;
+        }
+        if is_of_environment(&error) {
+            self.give_back(held).await?;
+            return Err(Error::Handler(error));
         }
         let rest = again(self.policy.retry, || async {
             let step = Step::begin(self.pool).await?;

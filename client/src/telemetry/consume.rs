@@ -24,3 +24,7 @@ pub(crate) fn source_failed() {
 pub(crate) fn database_is_away(is_away: bool) {
     gauge!(metric::CONSUMER_DATABASE_AWAY).set(if is_away { 1.0 } else { 0.0 });
 }
+
+pub(crate) fn destination_is_paused(destination: &Destination, is_paused: bool) {
+    gauge!(metric::CONSUMER_PAUSED, "destination" => destination.to_string()).set(if is_paused { 1.0 } else { 0.0 });
+}

@@ -10,6 +10,7 @@ pub(super) const IN_FLIGHT: &str = "idem_in_flight";
 pub(super) const CONSUMER_SETTLED: &str = "idem_consumer_settled_total";
 pub(super) const CONSUMER_SOURCE_ERRORS: &str = "idem_consumer_source_errors_total";
 pub(super) const CONSUMER_DATABASE_AWAY: &str = "idem_consumer_database_away";
+pub(super) const CONSUMER_PAUSED: &str = "idem_consumer_paused";
 
 pub(super) const RELAY_PUBLISHED: &str = "idem_relay_published_total";
 pub(super) const RELAY_PUBLISH_DURATION: &str = "idem_relay_publish_duration_seconds";
@@ -42,6 +43,11 @@ pub fn describe_metrics() {
         CONSUMER_DATABASE_AWAY,
         Unit::Count,
         "1 while nothing is fetched because the database does not serve"
+    );
+    describe_gauge!(
+        CONSUMER_PAUSED,
+        Unit::Count,
+        "1 while the messages of a destination meet failures of the environment"
     );
 
     describe_counter!(

@@ -8,7 +8,7 @@ mod process;
 mod publish;
 mod trace;
 
-pub(crate) use consume::{database_is_away, settled, source_failed};
+pub(crate) use consume::{database_is_away, destination_is_paused, settled, source_failed};
 pub use metric::describe_metrics;
 pub(crate) use process::{Processing, of_process_batch, retried};
 pub(crate) use publish::{Publishing, nothing_waits, parked, publishes_batch};

@@ -19,7 +19,7 @@ use tokio_postgres::{Client, Config, Error, NoTls};
 
 use crate::{
     broker::Broker,
-    ground::{SCHEMA, done, in_time, message, note, noting, until},
+    ground::{SCHEMA, done, in_time, message, note, until},
     support::source_ended,
 };
 
@@ -154,17 +154,20 @@ async fn messages_of_a_key_keep_their_order_through_a_database_that_is_away() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shutdown_does_not_wait_for_a_database_that_is_away() {
     let mut mortal = tokio::task::block_in_place(Mortal::new);
-    tokio::task::block_in_place(|| mortal.cluster.kill()).unwrap();
+    let pool = mortal.pool.clone();
     let broker = Broker::with(messages());
     let noticed = async {
+        until("it consumes", async || !broker.told().acknowledged.is_empty()).await;
+        tokio::task::block_in_place(|| mortal.cluster.kill()).unwrap();
         let is_noticed = async || !broker.told().released.is_empty() && broker.unsettled() == 0;
         until("all is given back", is_noticed).await;
     };
-    let consumer = Consumer::new(mortal.pool.clone(), broker.clone())
-        .handle("away", noting())
+    let consumer = Consumer::new(pool, broker.clone())
+        .handle("away", work)
         .concurrency(CONCURRENCY)
         .grace(Duration::from_secs(3600));
     let summary = in_time(consumer.run(noticed)).await.unwrap();
-    assert_eq!((summary.handled, summary.rejected), (0, 0));
-    assert_eq!((broker.unsettled(), broker.waiting()), (0, MESSAGES));
+    let acknowledged = broker.told().acknowledged.len();
+    assert_eq!((summary.handled, summary.rejected), (acknowledged as u64, 0));
+    assert_eq!((broker.unsettled(), broker.waiting()), (0, MESSAGES - acknowledged));
 }

@@ -203,43 +203,49 @@ async fn what_its_broker_was_not_told_comes_again_and_is_a_duplicate() {
 async fn a_database_that_is_not_set_up_sends_nothing_to_the_dead_letters() {
     let ground = Ground::new().await;
     let client = ground.pool.get().await.unwrap();
-    client.batch_execute("DROP EXTENSION idem").await.unwrap();
-    let broker = Broker::with([message("m", "")]).closed();
+    let broker = Broker::with([message("first", "")]);
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .handle("set-up", crate::ground::noting())
         .back_off(SHORT, LONG)
         .max_deliveries(2);
     let running = tokio::spawn(consumer.run(pending()));
-    until("it was given back three times", async || broker.told().released.len() >= 3).await;
+    until("it consumes", async || broker.told().acknowledged.len() == 1).await;
+    client.batch_execute("DROP EXTENSION idem").await.unwrap();
+    broker.send(message("m", ""));
+    until("it was given back", async || !broker.told().released.is_empty()).await;
     client.batch_execute("CREATE EXTENSION idem").await.unwrap();
+    drop(broker.clone().closed());
     let summary = source_ended(in_time(running).await.unwrap());
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 0, 0));
-    assert_eq!(ground.done().await.len(), 1);
+    assert_eq!((summary.handled, summary.retried, summary.rejected), (2, 0, 0));
+    assert_eq!(ground.done().await, ["first", "m"]);
 }
 
-/// The first three deliveries are released, because idem is not installed. Then the handler fails
-/// each time; the message is allowed to fail three times.
+/// The first three attempts meet an API that is down. Then the handler fails each time; the message is
+/// allowed to fail three times.
 async fn releases_are_no_failures(broker: Broker) {
     let ground = Ground::new().await;
-    let client = ground.pool.get().await.unwrap();
-    client.batch_execute("DROP EXTENSION idem").await.unwrap();
     let attempts = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&attempts);
     let handler = move |_: Tx, _: Message| {
-        counted.fetch_add(1, Ordering::Relaxed);
-        async { Err("not this time".into()) }
+        let attempt = counted.fetch_add(1, Ordering::Relaxed);
+        async move {
+            Err(match attempt {
+                0..3 => HandlerError::unavailable("the API is down"),
+                _ => "not this time".into(),
+            })
+        }
     };
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .handle("excused", handler)
         .back_off(SHORT, LONG)
         .max_deliveries(3);
-    let running = tokio::spawn(consumer.run(pending()));
-    until("it was released three times", async || broker.told().released.len() >= 3).await;
-    client.batch_execute("CREATE EXTENSION idem").await.unwrap();
-    let summary = source_ended(in_time(running).await.unwrap());
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (0, 2, 1));
-    assert_eq!(attempts.load(Ordering::Relaxed), 3);
-    assert_eq!(broker.told().retried.len(), 2);
+    let summary = source_ended(in_time(consumer.run(pending())).await);
+    assert_eq!(
+        (summary.handled, summary.given_back, summary.retried, summary.rejected),
+        (0, 3, 2, 1)
+    );
+    assert_eq!(attempts.load(Ordering::Relaxed), 6);
+    assert_eq!((broker.told().released.len(), broker.told().retried.len()), (3, 2));
 }
 
 #[tokio::test]
@@ -255,7 +261,7 @@ async fn i4_releases_are_no_failures_if_the_broker_omits_them() {
 #[tokio::test]
 async fn a_server_that_takes_no_writes_sends_nothing_to_the_dead_letters() {
     let ground = Ground::new().await;
-    let broker = Broker::with([message("m", "")]).closed();
+    let broker = Broker::with([message("first", "")]);
     // It holds for new sessions.
     let read_only = |is: &str| {
         ground.psql(&format!(
@@ -270,22 +276,31 @@ async fn a_server_that_takes_no_writes_sends_nothing_to_the_dead_letters() {
              WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()",
         );
     };
-    read_only("on");
-    end_sessions();
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .handle("set-up", crate::ground::noting())
         .back_off(SHORT, LONG)
         .max_deliveries(2);
+    let status = consumer.status();
     let running = tokio::spawn(consumer.run(pending()));
-    until("it was given back three times", async || broker.told().released.len() >= 3).await;
+    until("it consumes", async || broker.told().acknowledged.len() == 1).await;
+    read_only("on");
+    end_sessions();
+    broker.send(message("m", ""));
+    until("the status says so", async || {
+        status.borrow().paused.as_ref().is_some_and(|why| why.starts_with("25006"))
+    })
+    .await;
+    assert!(!broker.told().released.is_empty());
     read_only("off");
     // As with a server that was replaced by another one, the sessions that are there stay as they are: the consumer has to leave
     // them. Those of a proxy it cannot.
     if std::env::var_os("IDEM_TEST_PGBOUNCER").is_some() {
         end_sessions();
     }
+    drop(broker.clone().closed());
     let summary = source_ended(in_time(running).await.unwrap());
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 0, 0));
+    assert_eq!((summary.handled, summary.retried, summary.rejected), (2, 0, 0));
+    assert!(status.borrow().is_ready());
 }
 
 /// Sessions of this database, other than the asking one, that are in a transaction.

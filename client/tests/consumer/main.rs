@@ -9,6 +9,7 @@ mod batches;
 mod database_away;
 mod drain;
 mod ends;
+mod environment;
 mod failures;
 mod once;
 mod order;

@@ -1,0 +1,216 @@
+//! What is the environment's pauses the consumer and uses up no attempt; what is the message's fails alone.
+
+use std::{
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use idem_client::{Consumer, HandlerError, Selector, Tx};
+
+use crate::{
+    broker::Broker,
+    ground::{Ground, in_time, message, note, noting, until},
+    support::source_ended,
+};
+
+const SHORT: Duration = Duration::from_millis(2);
+const LONG: Duration = Duration::from_millis(16);
+
+/// A table that does not exist yet.
+const MISSING: &str = "INSERT INTO later VALUES (1)";
+const CREATE: &str = "CREATE TABLE later (n int)";
+
+/// A handler that needs a table for the messages whose id begins so.
+fn needing(prefix: &'static str) -> impl idem_client::Handler {
+    move |tx: Tx, message: idem_client::Message| async move {
+        note(&tx, &message).await?;
+        if message.message_id().is_some_and(|id| id.starts_with(prefix)) {
+            tx.batch_execute(MISSING).await?;
+        }
+        Ok(vec![])
+    }
+}
+
+#[tokio::test]
+async fn i4_missing_business_table_uses_up_no_attempt() {
+    let ground = Ground::new().await;
+    let broker = Broker::with((0..3).map(|n| message(format!("m-{n}"), ""))).closed();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("environment", needing("m"))
+        .back_off(SHORT, LONG)
+        .max_deliveries(2);
+    let running = tokio::spawn(consumer.run(pending()));
+    until("they came again", async || {
+        broker.told().released.len() + broker.told().retried.len() >= 6
+    })
+    .await;
+    ground.psql(CREATE);
+    let summary = source_ended(in_time(running).await.unwrap());
+    assert_eq!((summary.handled, summary.retried, summary.rejected), (3, 0, 0));
+}
+
+/// One message meets such an error at each attempt, and the others do not.
+async fn fails_alone(key: &str, change: impl FnOnce(Consumer<Broker>) -> Consumer<Broker>) {
+    let ground = Ground::new().await;
+    let broker = Broker::with([message("bad", "")]);
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("alone", needing("bad"))
+        .back_off(SHORT, LONG)
+        .max_deliveries(3);
+    let running = tokio::spawn(change(consumer).run(pending()));
+    let mut sent = 0;
+    until("the bad one is rejected", async || {
+        broker.send(message(format!("m-{sent}"), key));
+        sent += 1;
+        !broker.told().rejected.is_empty()
+    })
+    .await;
+    let summary = source_ended({
+        drop(broker.clone().closed());
+        in_time(running).await.unwrap()
+    });
+    assert_eq!((summary.handled, summary.rejected), (sent, 1));
+    let reason = &broker.told().rejected[0].1;
+    assert!(
+        reason.contains("failed too often") && reason.contains("relation \"later\" does not exist"),
+        "{reason}"
+    );
+}
+
+#[tokio::test]
+async fn i4_one_message_with_such_an_error_fails_alone() {
+    fails_alone("", |consumer| consumer).await;
+}
+
+#[tokio::test]
+async fn i4_it_fails_alone_also_without_concurrency() {
+    fails_alone("", |consumer| consumer.concurrency(1)).await;
+}
+
+#[tokio::test]
+async fn i4_it_fails_alone_also_where_order_is_kept() {
+    fails_alone("key", |consumer| consumer.concurrency(1).ordered_by_key(true)).await;
+}
+
+#[tokio::test]
+async fn a_route_that_is_paused_does_not_stop_the_others() {
+    let ground = Ground::new().await;
+    let broker = Broker::with((0..5).map(|n| message(format!("broken-{n}"), "")));
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .route(
+            Selector::matching(|message| message.message_id().is_some_and(|id| id.starts_with("broken"))),
+            "broken",
+            needing("broken"),
+        )
+        .handle("works", noting())
+        .back_off(SHORT, LONG)
+        .concurrency(2)
+        .max_deliveries(2);
+    let running = tokio::spawn(consumer.run(pending()));
+    for n in 0..200 {
+        broker.send(message(format!("m-{n}"), ""));
+    }
+    until("the others are handled", async || ground.done().await.len() == 200).await;
+    assert_eq!(broker.told().rejected, [], "no attempt of the broken route is used up");
+    ground.psql(CREATE);
+    let summary = source_ended({
+        drop(broker.clone().closed());
+        in_time(running).await.unwrap()
+    });
+    assert_eq!((summary.handled, summary.retried, summary.rejected), (205, 0, 0));
+}
+
+#[tokio::test]
+async fn nothing_is_fetched_before_the_database_serves() {
+    let ground = Ground::new().await;
+    ground.psql("DROP EXTENSION idem");
+    let broker = Broker::with([message("m", "")]).closed();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone()).handle("preflight", noting());
+    let sessions = || async {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%idem_try_claim%' AND pid <> pg_backend_pid()";
+        let client = ground.pool.get().await.unwrap();
+        client.query_typed_one(sql, &[]).await.unwrap().get::<_, i64>(0)
+    };
+    let running = tokio::spawn(consumer.run(pending()));
+    until("it looked", async || sessions().await > 0 || broker.told().asked > 0).await;
+    assert_eq!(broker.told().asked, 0);
+    ground.psql("CREATE EXTENSION idem");
+    let summary = source_ended(in_time(running).await.unwrap());
+    assert_eq!((summary.handled, summary.given_back), (1, 0));
+}
+
+/// A broker that counts each delivery has counted five that no handler saw.
+#[tokio::test]
+async fn returns_at_shutdown_are_no_failures_of_the_message() {
+    let ground = Ground::new().await;
+    let broker = Broker::with([message("m", "")]).counting();
+    let attempts = Arc::new(AtomicU32::new(0));
+    for _ in 0..5 {
+        // Another message is handled for ever, so that this one waits for its turn and goes back.
+        let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+            .handle("returns", |_: Tx, _: idem_client::Message| async { pending().await })
+            .grace(Duration::ZERO);
+        let held = async { until("it is held", async || broker.unsettled() == 1).await };
+        let summary = in_time(consumer.run(held)).await.unwrap();
+        assert_eq!((summary.given_back, summary.rejected), (1, 0));
+    }
+    let counted = Arc::clone(&attempts);
+    let handler = move |tx: Tx, message: idem_client::Message| {
+        let counted = Arc::clone(&counted);
+        async move {
+            note(&tx, &message).await?;
+            match counted.fetch_add(1, Ordering::Relaxed) {
+                0 => Err("a bad day".into()),
+                _ => Ok(vec![]),
+            }
+        }
+    };
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone().closed())
+        .handle("returns", handler)
+        .back_off(SHORT, LONG)
+        .max_deliveries(5);
+    let summary = source_ended(in_time(consumer.run(pending())).await);
+    assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 1, 0));
+}
+
+#[tokio::test]
+async fn status_names_a_paused_destination_and_why() {
+    let ground = Ground::new().await;
+    let broker = Broker::with([message("m", "")]).closed();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone()).handle("status", needing("m"));
+    let mut status = consumer.status();
+    let running = tokio::spawn(consumer.run(pending()));
+    let paused = in_time(status.wait_for(|status| !status.is_ready())).await.unwrap().clone();
+    assert_eq!(paused.paused, None);
+    let why = &paused.paused_destinations["status"];
+    assert!(why.contains("42P01: relation \"later\" does not exist"), "{why}");
+    ground.psql(CREATE);
+    source_ended(in_time(running).await.unwrap());
+    assert!(status.borrow().is_ready());
+}
+
+/// The database counts attempts under a lease; these are none.
+#[tokio::test]
+async fn an_unavailable_api_uses_up_no_attempt_under_a_lease() {
+    let ground = Ground::new().await;
+    ground.psql("SELECT idem_configure_retries('leased', max_attempts => 1)");
+    let broker = Broker::with([message("m", "")]).closed();
+    let attempts = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&attempts);
+    let handler = move |_: idem_client::lease::Work, _: idem_client::Message| {
+        let attempt = counted.fetch_add(1, Ordering::Relaxed);
+        async move {
+            match attempt {
+                0..2 => Err(HandlerError::unavailable("the API returned 503")),
+                _ => Ok(vec![]),
+            }
+        }
+    };
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone()).handle_leased("leased", handler);
+    let summary = source_ended(in_time(consumer.run(pending())).await);
+    assert_eq!((summary.handled, summary.given_back, summary.rejected), (1, 2, 0));
+}
