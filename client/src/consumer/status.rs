@@ -36,18 +36,29 @@ impl Status {
         self.0.subscribe()
     }
 
+    /// Changes the status, and returns what stood there before.
+    fn change<T: Default>(&self, change: impl FnOnce(&mut ConsumerStatus) -> T) -> T {
+        let mut before = T::default();
+        self.0.send_modify(|status| before = change(status));
+        before
+    }
+
     pub(super) fn paused(&self, why: Option<String>) {
-        telemetry::database_is_away(why.is_some());
-        self.0.send_modify(|status| status.paused = why);
+        let is_paused = why.is_some();
+        let before = self.change(|status| std::mem::replace(&mut status.paused, why));
+        if before.is_some() != is_paused {
+            telemetry::database_is_away(is_paused);
+        }
     }
 
     pub(super) fn paused_destination(&self, destination: &Destination, why: Option<String>) {
-        telemetry::destination_is_paused(destination, why.is_some());
-        self.0.send_modify(|status| {
-            match why {
-                Some(why) => status.paused_destinations.insert(destination.to_string(), why),
-                None => status.paused_destinations.remove(destination.as_str()),
-            };
+        let is_paused = why.is_some();
+        let before = self.change(|status| match why {
+            Some(why) => status.paused_destinations.insert(destination.to_string(), why),
+            None => status.paused_destinations.remove(destination.as_str()),
         });
+        if before.is_some() != is_paused {
+            telemetry::destination_is_paused(destination, is_paused);
+        }
     }
 }
