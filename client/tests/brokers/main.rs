@@ -1,5 +1,6 @@
 //! Sources and publishers on real servers from Debian's packages.
 
+mod counting;
 mod nats;
 mod rabbitmq;
 mod rejected;

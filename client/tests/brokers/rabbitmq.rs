@@ -17,7 +17,7 @@ use crate::{DEADLINE, assert_silent, assert_whole, collect, next, plain, text, w
 static SHARED: Mutex<Option<RabbitMq>> = Mutex::new(None);
 
 /// The server that these tests share; it ends with the process.
-fn shared() -> String {
+pub fn shared() -> String {
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     match &*shared {
         Some(server) => server.url(),
