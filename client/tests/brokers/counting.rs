@@ -20,7 +20,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{DEADLINE, rabbitmq::shared};
+use crate::{
+    DEADLINE,
+    rabbitmq::{declare_with, shared},
+};
 
 /// How a message comes back to its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,17 +208,6 @@ fn text(value: &str) -> AMQPValue {
     AMQPValue::LongString(value.into())
 }
 
-/// Declares a durable queue.
-async fn declare(url: &str, queue: &str, arguments: &[(&str, AMQPValue)]) {
-    let (_connection, channel) = connect(url).await.unwrap();
-    let mut table = FieldTable::default();
-    for (name, value) in arguments {
-        table.insert((*name).into(), value.clone());
-    }
-    let durable = QueueDeclareOptions::durable();
-    channel.queue_declare(queue.into(), durable, table).await.unwrap();
-}
-
 /// Publishes one persistent message, and waits until the broker has confirmed it.
 async fn publish(url: &str, queue: &str, text: &str) {
     let (_connection, channel) = connect(url).await.unwrap();
@@ -228,7 +220,7 @@ async fn publish(url: &str, queue: &str, text: &str) {
 }
 
 /// How many messages wait in the queue, without those that a consumer holds.
-async fn waiting(url: &str, queue: &str) -> u32 {
+pub async fn waiting(url: &str, queue: &str) -> u32 {
     let (_connection, channel) = connect(url).await.unwrap();
     let passive = QueueDeclareOptions {
         passive: true,
@@ -254,7 +246,7 @@ async fn deliver(url: &str, queue: &str, how: Return, times: u64) -> Vec<Seen> {
 /// A queue of this kind with one message in it.
 async fn probe(url: &str, queue: &str, kind: &str, arguments: &[(&str, AMQPValue)]) {
     let kind = [("x-queue-type", text(kind))];
-    declare(url, queue, &[&kind, arguments].concat()).await;
+    declare_with(url, queue, &[&kind, arguments].concat()).await;
     publish(url, queue, "probe").await;
 }
 
@@ -342,7 +334,7 @@ struct Limited<'a> {
 impl<'a> Limited<'a> {
     async fn new(url: &'a str, name: &str, arguments: &[(&str, AMQPValue)]) -> Self {
         let (queue, letters) = (format!("limit-{name}"), format!("limit-{name}-letters"));
-        declare(url, &letters, &[]).await;
+        declare_with(url, &letters, &[]).await;
         let target = [
             ("x-dead-letter-exchange", text("")),
             ("x-dead-letter-routing-key", text(&letters)),

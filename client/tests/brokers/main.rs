@@ -7,6 +7,7 @@ mod rejected;
 #[path = "../support/mod.rs"]
 mod support;
 mod traffic;
+mod withheld;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
