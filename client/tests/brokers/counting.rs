@@ -221,13 +221,22 @@ async fn publish(url: &str, queue: &str, text: &str) {
 
 /// How many messages wait in the queue, without those that a consumer holds.
 pub async fn waiting(url: &str, queue: &str) -> u32 {
+    found(url, queue).await.message_count()
+}
+
+/// How many consumers the queue has.
+pub async fn consumers(url: &str, queue: &str) -> u32 {
+    found(url, queue).await.consumer_count()
+}
+
+async fn found(url: &str, queue: &str) -> lapin::Queue {
     let (_connection, channel) = connect(url).await.unwrap();
     let passive = QueueDeclareOptions {
         passive: true,
         ..QueueDeclareOptions::durable()
     };
-    let queue = channel.queue_declare(queue.into(), passive, FieldTable::default());
-    queue.await.unwrap().message_count()
+    let found = channel.queue_declare(queue.into(), passive, FieldTable::default());
+    found.await.unwrap()
 }
 
 /// Takes the message of this queue, and brings it back, as often as this; returns what each delivery said.
@@ -448,9 +457,9 @@ async fn default_consumer_timeout_is_30_minutes() {
     assert_eq!(timeout.unwrap(), "{ok,1800000}");
 }
 
-/// A server with a consumer timeout of one second, which it looks for at once and not each minute.
-fn impatient() -> RabbitMq {
-    let server = RabbitMq::start_with("consumer_timeout = 1000").unwrap();
+/// A server with this consumer timeout, which it looks for at once and not each minute.
+pub fn impatient(timeout_s: u32) -> RabbitMq {
+    let server = RabbitMq::start_with(&format!("consumer_timeout = {timeout_s}000")).unwrap();
     let often = "application:set_env(rabbit, channel_tick_interval, 200), \
                  application:set_env(rabbit, quorum_tick_interval, 200).";
     server.control(&["eval", often]).unwrap();
@@ -465,7 +474,7 @@ async fn timed_out(consuming: &mut Consuming) -> Option<lapin::Error> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn consumer_timeout_of_a_quorum_queue_counts_before_rabbitmq_4_3() {
-    let server = impatient();
+    let server = impatient(1);
     let url = server.url();
     probe(&url, "late", "quorum", &[]).await;
     for returns in 0..3 {
@@ -482,7 +491,7 @@ async fn consumer_timeout_of_a_quorum_queue_counts_before_rabbitmq_4_3() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn consumer_timeout_of_a_classic_queue_is_none_since_rabbitmq_4_3() {
-    let server = impatient();
+    let server = impatient(1);
     let url = server.url();
     probe(&url, "late", "classic", &[]).await;
     if !counts_failures_only() {

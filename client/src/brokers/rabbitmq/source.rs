@@ -197,21 +197,21 @@ impl Source for RabbitMqSource {
                 none.insert(timeout(self.config.timeout(), starting).await??)
             }
         };
-        // In random order, so that a queue that always has messages does not keep the others waiting.
-        let delivered = tokio::select! {
-            (message, receipt) = consuming.withheld.next() => return Ok(Some(Delivery::new(message, receipt))),
-            delivered = consuming.consumer.next() => delivered,
-        };
-        match delivered {
-            Some(Ok(delivery)) => Ok(Some(consuming.receive(&self.subscription, delivery))),
-            Some(Err(error)) => {
-                self.leave();
-                Err(error.into())
-            }
-            None => {
-                self.leave();
-                Err(CANCELLED.into())
-            }
+        loop {
+            // In random order, so that a queue that always has messages does not keep the others waiting.
+            let delivered = tokio::select! {
+                (message, receipt) = consuming.withheld.next() => return Ok(Some(Delivery::new(message, receipt))),
+                delivered = consuming.consumer.next() => delivered,
+            };
+            let error = match delivered {
+                // Its channel has been closed since: the broker delivers it again.
+                Some(Ok(delivery)) if !delivery.acker.usable() => continue,
+                Some(Ok(delivery)) => return Ok(Some(consuming.receive(&self.subscription, delivery))),
+                Some(Err(error)) => error.into(),
+                None => CANCELLED.into(),
+            };
+            self.leave();
+            return Err(error);
         }
     }
 
