@@ -11,16 +11,18 @@ use std::{
 
 use idem_brokers::RabbitMq;
 use idem_client::{
-    Consumer, Message, Publisher, RabbitMqConfig, RabbitMqSource, RabbitMqSubscription, Selector, Settlement, Source, Tx,
+    Consumer, Error, Message, Publisher, RabbitMqConfig, RabbitMqSource, RabbitMqSubscription, Selector, Settlement, Source,
+    Summary, Tx,
 };
 use lapin::types::AMQPValue;
+use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::{
     assert_silent,
     counting::{consumers, impatient, waiting},
     next, plain,
     rabbitmq::{declare_with, publisher, shared},
-    support::{Database, until},
+    support::{Database, in_time, until},
     text,
 };
 
@@ -188,45 +190,94 @@ async fn classic_queue_gets_a_released_message_back() {
     assert_eq!(next(&mut first).await.message().deliveries(), None);
 }
 
-/// I4: each attempt fails because the extension is missing, more often than the queue delivers a message.
+/// A consumer whose database lacks the extension: each attempt fails, and none of them by the message.
+struct Unserved {
+    db: Database,
+    attempts: Arc<AtomicU32>,
+    running: JoinHandle<Result<Summary, Error>>,
+    stop: oneshot::Sender<()>,
+}
+
+impl Unserved {
+    /// Consumes from this queue, whose one message is to become a row of the table `done`.
+    async fn start(url: &str, queue: &str) -> Self {
+        let db = Database::create();
+        let sql = "DROP EXTENSION idem CASCADE; CREATE TABLE done (text text)";
+        db.connect().await.batch_execute(sql).await.unwrap();
+        let attempts = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&attempts);
+        let any = Selector::matching(move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            true
+        });
+        let handler = |tx: Tx, message: Message| async move {
+            let text = format!("{:?}", message.deliveries());
+            tx.execute("INSERT INTO done (text) VALUES ($1)", &[&text]).await?;
+            Ok(vec![])
+        };
+        let consumer = Consumer::new(db.pool(4), source(url, queue))
+            .back_off(Duration::from_millis(10), Duration::from_millis(100))
+            .route(any, queue, handler);
+        let (stop, stopped) = oneshot::channel();
+        let running = tokio::spawn(consumer.run(async {
+            let _ = stopped.await;
+        }));
+        Self {
+            db,
+            attempts,
+            running,
+            stop,
+        }
+    }
+
+    /// Waits until the message was attempted so often.
+    async fn attempted(&self, times: u32) {
+        until("the message is attempted often enough", async || {
+            self.attempts.load(Ordering::Relaxed) >= times
+        })
+        .await;
+    }
+
+    async fn stop(self) -> Summary {
+        self.stop.send(()).unwrap();
+        in_time(self.running).await.unwrap().unwrap()
+    }
+}
+
+/// I4: the attempts are more than the queue delivers a message.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_failures_of_the_database_use_up_no_delivery() {
     let url = shared();
     declare(&url, "environment", &[("x-delivery-limit", AMQPValue::LongInt(3))]).await;
     publisher(&url).publish(&plain("environment", "kept")).await.unwrap();
-    let db = Database::create();
-    let client = db.connect().await;
-    client
-        .batch_execute("DROP EXTENSION idem CASCADE; CREATE TABLE done (text text)")
-        .await
-        .unwrap();
-
-    let attempts = Arc::new(AtomicU32::new(0));
-    let counted = Arc::clone(&attempts);
-    let any = Selector::matching(move |_| {
-        counted.fetch_add(1, Ordering::Relaxed);
-        true
-    });
-    let handler = |tx: Tx, message: Message| async move {
-        let text = format!("{:?}", message.deliveries());
-        tx.execute("INSERT INTO done (text) VALUES ($1)", &[&text]).await?;
-        Ok(vec![])
-    };
-    let consumer = Consumer::new(db.pool(4), source(&url, "environment"))
-        .back_off(Duration::from_millis(10), Duration::from_millis(100))
-        .route(any, "environment", handler);
-    let running = tokio::spawn(consumer.run(pending()));
-    until("it is attempted more often than the queue delivers", async || {
-        attempts.load(Ordering::Relaxed) > 5
-    })
-    .await;
+    let unserved = Unserved::start(&url, "environment").await;
+    unserved.attempted(6).await;
+    let client = unserved.db.connect().await;
     client.batch_execute("CREATE EXTENSION idem").await.unwrap();
     until("it is handled", async || {
         let rows = client.query("SELECT text FROM done", &[]).await.unwrap();
         rows.iter().any(|row| row.get::<_, &str>(0) == "Some(1)")
     })
     .await;
-    running.abort();
+    let summary = unserved.stop().await;
+    assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shutdown_returns_a_withheld_message_once() {
+    let url = shared();
+    queue_of(&url, "shutdown", "returned").await;
+    let unserved = Unserved::start(&url, "shutdown").await;
+    unserved.attempted(3).await;
+    let summary = unserved.stop().await;
+    assert_eq!((summary.handled, summary.rejected, summary.failed_settlements), (0, 0, 0));
+
+    let counted = if counts_returns() { 2 } else { 1 };
+    let returned = next(&mut source(&url, "shutdown")).await;
+    assert_eq!(
+        (text(&returned), returned.message().deliveries()),
+        ("returned".into(), Some(counted))
+    );
 }
 
 /// I4: a person has time to act before RabbitMQ 4 deletes the message.
