@@ -93,7 +93,8 @@ impl Seen {
         }
     }
 
-    /// Of a quorum queue, after so many returns of which so many are counted. A count of zero has no header.
+    /// Of a quorum queue, after so many returns of which so many are counted. A count of zero has
+    /// no header.
     fn quorum(returns: u64, counted: u64) -> Self {
         let header = |count: u64| (count > 0).then_some(count);
         Self {
@@ -111,7 +112,8 @@ impl Seen {
     }
 }
 
-/// A consumer of one queue, behind a proxy that can cut its connection as the death of its process does.
+/// A consumer of one queue, behind a proxy that can cut its connection as the death of its process
+/// does.
 struct Consuming {
     connection: Connection,
     channel: Channel,
@@ -153,7 +155,8 @@ impl Consuming {
         next.expect("a delivery in time").expect("the consumer goes on")
     }
 
-    /// What was delivered stays unacknowledged, and nothing more is delivered: the broker would count that, too.
+    /// What was delivered stays unacknowledged, and nothing more is delivered: the broker would
+    /// count that, too.
     async fn cancel(&self) {
         let options = BasicCancelOptions::default();
         self.channel.basic_cancel("probe".into(), options).await.unwrap();
@@ -239,7 +242,8 @@ async fn found(url: &str, queue: &str) -> lapin::Queue {
     found.await.unwrap()
 }
 
-/// Takes the message of this queue, and brings it back, as often as this; returns what each delivery said.
+/// Takes the message of this queue, and brings it back, as often as this; returns what each
+/// delivery said.
 async fn deliver(url: &str, queue: &str, how: Return, times: u64) -> Vec<Seen> {
     let mut seen = Vec::new();
     for _ in 0..times {
@@ -466,7 +470,8 @@ pub fn impatient(timeout_s: u32) -> RabbitMq {
     server
 }
 
-/// Waits for the consumer timeout. Returns the error that closed the channel; none when the broker has cancelled the consumer.
+/// Waits for the consumer timeout. Returns the error that closed the channel; none when the broker
+/// has cancelled the consumer.
 async fn timed_out(consuming: &mut Consuming) -> Option<lapin::Error> {
     let end = timeout(DEADLINE, consuming.consumer.next());
     end.await.expect("it times out").map(|end| end.unwrap_err())

@@ -108,7 +108,8 @@ async fn withheld_message_returns_when_its_hold_ends() {
     assert_eq!(again.message().deliveries(), Some(counted));
 }
 
-/// As while the database is away: nothing is fetched, until both the hold and the consumer timeout are over.
+/// As while the database is away: nothing is fetched, until both the hold and the consumer timeout
+/// are over.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_outage_costs_a_withheld_message_two_deliveries() {
     let server = impatient(3);
@@ -190,7 +191,8 @@ async fn classic_queue_gets_a_released_message_back() {
     assert_eq!(next(&mut first).await.message().deliveries(), None);
 }
 
-/// A consumer whose database lacks the extension: each attempt fails, and none of them by the message.
+/// A consumer whose database lacks the extension: each attempt fails, and none of them by the
+/// message.
 struct Unserved {
     db: Database,
     attempts: Arc<AtomicU32>,

@@ -170,7 +170,8 @@ fn has_booted(log: &str) -> bool {
 }
 
 impl RabbitMqServer {
-    /// What the server and its command line share: the name of the node, and where its name server is.
+    /// What the server and its command line share: the name of the node, and where its name server
+    /// is.
     fn set_environment(&self, command: &mut Command, home: &Home) {
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy();

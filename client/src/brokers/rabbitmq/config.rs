@@ -100,9 +100,10 @@ pub struct RabbitMqSubscription {
     /// given: the consumer keeps rejected messages in `idem.dead_letter`.
     #[serde(default)]
     pub dead_letter_exchange: bool,
-    /// How long a message that did not fail is kept unacknowledged and delivered again by this process, where RabbitMQ counts
-    /// each return to the queue. After that the message returns, and the queue counts it. In seconds, 900 unless given; it has
-    /// to be shorter than the consumer timeout of the server, which is 1,800. Zero returns such messages at once.
+    /// How long a message that did not fail is kept unacknowledged and delivered again by this
+    /// process, where RabbitMQ counts each return to the queue. After that the message returns, and
+    /// the queue counts it. In seconds, 900 unless given; it has to be shorter than the consumer
+    /// timeout of the server, which is 1,800. Zero returns such messages at once.
     #[serde(default = "hold_s")]
     pub hold_s: u16,
 }
@@ -134,7 +135,8 @@ impl RabbitMqSubscription {
         self
     }
 
-    /// How long a message that did not fail is kept unacknowledged where RabbitMQ counts each return, in seconds.
+    /// How long a message that did not fail is kept unacknowledged where RabbitMQ counts each
+    /// return, in seconds.
     #[must_use]
     pub fn hold_s(mut self, seconds: u16) -> Self {
         self.hold_s = seconds;

@@ -198,7 +198,8 @@ impl Source for RabbitMqSource {
             }
         };
         loop {
-            // In random order, so that a queue that always has messages does not keep the others waiting.
+            // In random order, so that a queue that always has messages does not keep the others
+            // waiting.
             let delivered = tokio::select! {
                 (message, receipt) = consuming.withheld.next() => return Ok(Some(Delivery::new(message, receipt))),
                 delivered = consuming.consumer.next() => delivered,
