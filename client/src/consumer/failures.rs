@@ -46,7 +46,9 @@ impl Failures {
             _ => failed,
         };
         held.repeats = held.repeats.saturating_add(1);
-        (failures < self.max_deliveries).then(|| self.pause(failures))
+        // A message that is tried again in place is not returned.
+        let is_last = held.sequence.is_none() && held.receipt.is_near_limit();
+        (failures < self.max_deliveries && !is_last).then(|| self.pause(failures))
     }
 
     /// It has ended one way or the other.

@@ -63,6 +63,12 @@ pub trait Receipt: Send + 'static {
         true
     }
 
+    /// Whether its broker may delete the message when it is returned once more, and keep it nowhere. Then the
+    /// consumer rejects it at its next failure, so that it is kept. False unless given.
+    fn is_near_limit(&self) -> bool {
+        false
+    }
+
     /// The message failed with this error. Answers what becomes of it.
     fn failed(self: Box<Self>, error: String) -> BoxFuture<'static, Result<Settlement, TransportError>> {
         let _ = error;

@@ -1,11 +1,13 @@
 //! Sources and publishers on real servers from Debian's packages.
 
+mod counting;
 mod nats;
 mod rabbitmq;
 mod rejected;
 #[path = "../support/mod.rs"]
 mod support;
 mod traffic;
+mod withheld;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};

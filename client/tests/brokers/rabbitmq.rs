@@ -17,7 +17,7 @@ use crate::{DEADLINE, assert_silent, assert_whole, collect, next, plain, text, w
 static SHARED: Mutex<Option<RabbitMq>> = Mutex::new(None);
 
 /// The server that these tests share; it ends with the process.
-fn shared() -> String {
+pub fn shared() -> String {
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     match &*shared {
         Some(server) => server.url(),
@@ -33,16 +33,24 @@ async fn admin(url: &str) -> (Connection, Channel) {
 }
 
 async fn declare(url: &str, queue: &str, arguments: &[(&str, &str)]) {
+    let texts = arguments
+        .iter()
+        .map(|(name, value)| (*name, AMQPValue::LongString((*value).into())));
+    declare_with(url, queue, &texts.collect::<Vec<_>>()).await;
+}
+
+/// Declares a durable queue with arguments of any type.
+pub async fn declare_with(url: &str, queue: &str, arguments: &[(&str, AMQPValue)]) {
     let (_connection, channel) = admin(url).await;
     let mut table = FieldTable::default();
     for (name, value) in arguments {
-        table.insert((*name).into(), AMQPValue::LongString((*value).into()));
+        table.insert((*name).into(), value.clone());
     }
     let durable = QueueDeclareOptions::durable();
     channel.queue_declare(queue.into(), durable, table).await.unwrap();
 }
 
-fn publisher(url: &str) -> RabbitMqPublisher {
+pub fn publisher(url: &str) -> RabbitMqPublisher {
     RabbitMqPublisher::new(RabbitMqConfig::new(url))
 }
 
@@ -82,26 +90,6 @@ async fn a_retried_message_comes_again_and_is_counted() {
         next(&mut source).await.settle(Settlement::Acknowledge).await.unwrap();
         assert_silent(&mut source).await;
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_released_message_is_not_counted_since_rabbitmq_4_3() {
-    let url = shared();
-    let counts = if RabbitMq::version().unwrap() >= (4, 3) {
-        [1, 1, 1]
-    } else {
-        [1, 2, 3]
-    };
-    declare(&url, "released", &[("x-queue-type", "quorum")]).await;
-    publisher(&url).publish(&plain("released", "again")).await.unwrap();
-    let mut source = source(&url, "released");
-    for deliveries in counts {
-        let delivery = next(&mut source).await;
-        assert_eq!(delivery.message().deliveries(), Some(deliveries));
-        delivery.settle(Settlement::RELEASE).await.unwrap();
-    }
-    next(&mut source).await.settle(Settlement::Acknowledge).await.unwrap();
-    assert_silent(&mut source).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

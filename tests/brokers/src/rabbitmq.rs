@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use idem_cluster::{Home, Process, wait_for};
 use nix::sys::signal::Signal;
 
@@ -21,6 +21,8 @@ pub type RabbitMq = Server<RabbitMqServer>;
 /// What [`RabbitMq`] runs.
 pub struct RabbitMqServer {
     port: Port,
+    /// Lines of `rabbitmq.conf` besides its own.
+    settings: String,
     /// Where the node talks to other nodes. There are none, but it insists.
     distribution: Port,
     epmd: Epmd,
@@ -39,9 +41,18 @@ impl RabbitMq {
     /// # Errors
     /// When it does not start; with the last lines of its log.
     pub fn start() -> Result<Self> {
+        Self::start_with("")
+    }
+
+    /// Starts a new server with these lines in its `rabbitmq.conf` as well.
+    ///
+    /// # Errors
+    /// When it does not start; with the last lines of its log.
+    pub fn start_with(settings: &str) -> Result<Self> {
         let home = Home::create(RabbitMqServer::NAME)?;
         let program = RabbitMqServer {
             port: Port::claim()?,
+            settings: settings.to_owned(),
             distribution: Port::claim()?,
             epmd: Epmd::start(&home)?,
         };
@@ -59,6 +70,25 @@ impl RabbitMq {
             .filter_map(|entry| version_of(entry.ok()?.file_name().to_str()?))
             .max()
             .with_context(|| format!("no RabbitMQ in {}", installed.display()))
+    }
+
+    /// Runs `rabbitmqctl` with these arguments, and returns its output.
+    ///
+    /// # Errors
+    /// When the command fails; with its output.
+    pub fn control(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new("/usr/lib/rabbitmq/bin/rabbitmqctl");
+        self.program().set_environment(&mut command, self.home());
+        // Erlang writes UTF-8 only where the locale says so, and warns otherwise.
+        command.env("LC_ALL", "C.UTF-8").arg("--quiet").args(arguments);
+        let output = command.output().context("cannot run rabbitmqctl")?;
+        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        ensure!(
+            output.status.success(),
+            "rabbitmqctl {arguments:?} failed: {text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(text)
     }
 
     /// Where it listens: `amqp://guest:guest@127.0.0.1:PORT/%2f`.
@@ -85,8 +115,10 @@ impl Program for RabbitMqServer {
              log.console = true\n\
              log.file = false\n\
              vm_memory_high_watermark.absolute = 512MB\n\
-             disk_free_limit.absolute = 50MB\n",
+             disk_free_limit.absolute = 50MB\n\
+             {settings}\n",
             port = self.port.number(),
+            settings = self.settings,
         );
         fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
         fs::write(&plugins, "[].\n")?;
@@ -100,19 +132,10 @@ impl Program for RabbitMqServer {
 
         // Not the one in the search path, which becomes the user of the machine's own server.
         let mut command = Command::new("/usr/lib/rabbitmq/bin/rabbitmq-server");
-        for (name, _) in std::env::vars_os() {
-            let name = name.to_string_lossy();
-            if name.starts_with("RABBITMQ_") || name.starts_with("ERL_") {
-                command.env_remove(name.as_ref());
-            }
-        }
+        self.set_environment(&mut command, home);
         command
-            .env("HOME", dir)
-            // The machine's settings are not ours.
-            .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
             // The script becomes the server, and does not wait for it: signals hit the right process.
             .env("RUNNING_UNDER_SYSTEMD", "true")
-            .env("RABBITMQ_NODENAME", format!("idem-{}@localhost", self.port.number()))
             .env("RABBITMQ_MNESIA_BASE", dir.join("data"))
             .env("RABBITMQ_LOG_BASE", dir.join("logs"))
             .env("RABBITMQ_CONFIG_FILE", config)
@@ -122,8 +145,6 @@ impl Program for RabbitMqServer {
                 "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
                 "-start_epmd false -kernel inet_dist_use_interface {127,0,0,1}",
             )
-            .env("ERL_EPMD_PORT", self.epmd.port.number().to_string())
-            .env("ERL_EPMD_ADDRESS", "127.0.0.1")
             .env("ERL_CRASH_DUMP", dir.join("erl_crash.dump"));
         Ok(command)
     }
@@ -146,6 +167,26 @@ impl Program for RabbitMqServer {
 fn has_booted(log: &str) -> bool {
     let last = log.rsplit("Starting RabbitMQ").next();
     last.is_some_and(|start| start.contains("Server startup complete"))
+}
+
+impl RabbitMqServer {
+    /// What the server and its command line share: the name of the node, and where its name server
+    /// is.
+    fn set_environment(&self, command: &mut Command, home: &Home) {
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy();
+            if name.starts_with("RABBITMQ_") || name.starts_with("ERL_") {
+                command.env_remove(name.as_ref());
+            }
+        }
+        command
+            .env("HOME", home.dir())
+            // The machine's settings are not ours.
+            .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
+            .env("RABBITMQ_NODENAME", format!("idem-{}@localhost", self.port.number()))
+            .env("ERL_EPMD_PORT", self.epmd.port.number().to_string())
+            .env("ERL_EPMD_ADDRESS", "127.0.0.1");
+    }
 }
 
 impl Epmd {

@@ -100,10 +100,20 @@ pub struct RabbitMqSubscription {
     /// given: the consumer keeps rejected messages in `idem.dead_letter`.
     #[serde(default)]
     pub dead_letter_exchange: bool,
+    /// How long a message that did not fail is kept unacknowledged and delivered again by this
+    /// process, where RabbitMQ counts each return to the queue. After that the message returns, and
+    /// the queue counts it. In seconds, 900 unless given; it has to be shorter than the consumer
+    /// timeout of the server, which is 1,800. Zero returns such messages at once.
+    #[serde(default = "hold_s")]
+    pub hold_s: u16,
 }
 
 fn prefetch() -> u16 {
     100
+}
+
+fn hold_s() -> u16 {
+    900
 }
 
 impl RabbitMqSubscription {
@@ -113,6 +123,7 @@ impl RabbitMqSubscription {
             queue: queue.into(),
             prefetch: prefetch(),
             dead_letter_exchange: false,
+            hold_s: hold_s(),
         }
     }
 
@@ -122,6 +133,18 @@ impl RabbitMqSubscription {
     pub fn dead_letter_exchange(mut self) -> Self {
         self.dead_letter_exchange = true;
         self
+    }
+
+    /// How long a message that did not fail is kept unacknowledged where RabbitMQ counts each
+    /// return, in seconds.
+    #[must_use]
+    pub fn hold_s(mut self, seconds: u16) -> Self {
+        self.hold_s = seconds;
+        self
+    }
+
+    pub(super) fn hold(&self) -> Duration {
+        Duration::from_secs(self.hold_s.into())
     }
 
     /// The broker delivers this many messages before it waits for one to be settled.
@@ -149,5 +172,7 @@ mod tests {
         assert!(read(r#"{"url": "amqp://x", "exchnage": "y"}"#).is_err());
         let read = serde_json::from_str::<RabbitMqSubscription>;
         assert_eq!(read(r#"{"queue": "q"}"#).unwrap(), RabbitMqSubscription::new("q"));
+        let patient = read(r#"{"queue": "q", "hold-s": 60}"#).unwrap();
+        assert_eq!(patient, RabbitMqSubscription::new("q").hold_s(60));
     }
 }

@@ -6,6 +6,7 @@ mod properties;
 mod publisher;
 mod receipt;
 mod source;
+mod withheld;
 
 pub use config::{RabbitMqConfig, RabbitMqSubscription};
 pub use publisher::RabbitMqPublisher;

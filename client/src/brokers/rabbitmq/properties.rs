@@ -1,6 +1,6 @@
 //! Messages as AMQP properties and headers, and back.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::RangeInclusive};
 
 use lapin::{
     BasicProperties,
@@ -107,10 +107,31 @@ fn table(properties: &BasicProperties) -> impl Iterator<Item = (&ShortString, &A
 /// whether the message failed then or not.
 const ACQUIRED: &str = "x-acquired-count";
 
-/// Whether the broker counts a return of a message that did not fail: quorum queues before RabbitMQ
-/// 4.3 do.
+/// A quorum queue adds this header to a message that was delivered before; since RabbitMQ 4.3 only
+/// when the message failed then.
+const DELIVERED: &str = "x-delivery-count";
+
+/// From here on a message is near the delivery limit of 20 that quorum queues have since RabbitMQ
+/// 4.0, unless they are declared with another one.
+const NEAR_LIMIT: RangeInclusive<u32> = 15..=20;
+
+/// Whether the queue counts a return of a message that did not fail: quorum queues before RabbitMQ
+/// 4.3 do. The first delivery of a message does not show it.
+pub(super) fn counts_returns(delivery: &Delivery) -> Option<bool> {
+    let has = |wanted: &str| table(&delivery.properties).any(|(name, _)| name.as_str() == wanted);
+    delivery.redelivered.then(|| has(DELIVERED) && !has(ACQUIRED))
+}
+
+/// Whether the message's number of deliveries includes those after which it was returned without a
+/// failure.
 pub(super) fn counts_releases(delivery: &Delivery) -> bool {
     !table(&delivery.properties).any(|(name, _)| name.as_str() == ACQUIRED)
+}
+
+/// How many deliveries the queue counts, when RabbitMQ 4 may delete the message soon.
+pub(super) fn near_limit(delivery: &Delivery) -> Option<u32> {
+    let counted = table(&delivery.properties).find(|(name, _)| name.as_str() == DELIVERED)?;
+    count(counted.1).filter(|counted| NEAR_LIMIT.contains(counted))
 }
 
 /// Quorum queues count earlier deliveries in `x-delivery-count`. Since RabbitMQ 4.3 they count
@@ -120,7 +141,7 @@ pub(super) fn counts_releases(delivery: &Delivery) -> bool {
 /// `x-death`.
 fn deliveries(queue: &str, delivery: &Delivery) -> Option<u32> {
     let find = |wanted: &str| table(&delivery.properties).find_map(|(name, value)| (name.as_str() == wanted).then_some(value));
-    let before = match find("x-delivery-count").and_then(count) {
+    let before = match find(DELIVERED).and_then(count) {
         Some(before) => before,
         None if !counts_releases(delivery) => 0,
         None if delivery.redelivered => return None,
@@ -222,6 +243,26 @@ mod tests {
         effect.headers.clear();
         effect.message_type = Some("t".repeat(256));
         assert!(outgoing(&effect).is_err());
+    }
+
+    #[test]
+    fn only_a_redelivery_shows_whether_a_return_counts() {
+        let of = |headers: &[&str], redelivered| {
+            let mut table = FieldTable::default();
+            for name in headers {
+                table.insert((*name).into(), AMQPValue::LongLongInt(1));
+            }
+            let mut delivery = Delivery::mock(1, "".into(), "q".into(), redelivered, b"{}".to_vec());
+            delivery.properties = BasicProperties::default().with_headers(table);
+            counts_returns(&delivery)
+        };
+        assert_eq!(of(&[], false), None);
+        // A header that the sender has set.
+        assert_eq!(of(&["x-delivery-count"], false), None);
+        assert_eq!(of(&["x-delivery-count"], true), Some(true));
+        assert_eq!(of(&["x-delivery-count", "x-acquired-count"], true), Some(false));
+        assert_eq!(of(&["x-acquired-count"], true), Some(false));
+        assert_eq!(of(&[], true), Some(false));
     }
 
     #[test]

@@ -7,44 +7,112 @@ use lapin::{
     Acker,
     options::{BasicAckOptions, BasicNackOptions, BasicRejectOptions},
 };
-use tokio::{runtime::Handle, time::sleep};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, sleep},
+};
 
-use super::source::Session;
-use crate::{Receipt, Settlement, TransportError};
+use super::{source::Session, withheld::Withheld};
+use crate::{Message, Receipt, Settlement, TransportError};
 
-/// A message is not held longer than this: after 30 minutes RabbitMQ takes the whole channel for dead.
-const LONGEST_HOLD: Duration = Duration::from_secs(300);
+/// A message does not wait longer than this before it returns to its queue: after 30 minutes
+/// RabbitMQ closes the channel.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 const NO_DEAD_LETTER_EXCHANGE: &str = "the subscription names no dead-letter exchange, and without one RabbitMQ deletes a \
     rejected message: keep it with deadletters::reject and acknowledge it, or say dead_letter_exchange";
 
 pub(super) struct RabbitMqReceipt {
     acker: Option<Acker>,
+    /// Where the message waits when it is released; none where the queue does not count a return.
+    hold: Option<Hold>,
     counts_releases: bool,
+    /// Whether the queue may delete the message when it is returned.
+    is_near_limit: bool,
     has_dead_letter_exchange: bool,
-    /// The channel stays open as long as somebody may still settle.
+    /// The channel stays open as long as a delivery may be settled.
     session: Arc<Session>,
 }
 
+/// What it takes to deliver a message again without its broker.
+pub(super) struct Hold {
+    pub(super) message: Message,
+    /// How long the message may stay unacknowledged.
+    pub(super) until: Instant,
+    pub(super) withheld: Arc<Withheld>,
+}
+
 impl RabbitMqReceipt {
-    pub(super) fn new(acker: Acker, counts_releases: bool, has_dead_letter_exchange: bool, session: Arc<Session>) -> Self {
+    pub(super) fn new(
+        acker: Acker,
+        hold: Option<Hold>,
+        counts_releases: bool,
+        is_near_limit: bool,
+        has_dead_letter_exchange: bool,
+        session: Arc<Session>,
+    ) -> Self {
         Self {
             acker: Some(acker),
+            hold,
             counts_releases,
+            is_near_limit,
             has_dead_letter_exchange,
             session,
+        }
+    }
+
+    /// Whether the broker still waits for a settlement.
+    pub(super) fn is_usable(&self) -> bool {
+        self.acker.as_ref().is_some_and(Acker::usable)
+    }
+
+    /// Returns the message to its queue.
+    pub(super) async fn give_back(mut self) {
+        if let Some(acker) = self.acker.take() {
+            give_back(&acker).await;
+        }
+    }
+
+    /// Has the source deliver the message again, so that the queue does not count a return.
+    /// Otherwise returns the receipt.
+    fn withhold(self, after: Duration) -> Result<(), Self> {
+        let Some(Hold {
+            message,
+            until,
+            withheld,
+        }) = &self.hold
+        else {
+            return Err(self);
+        };
+        let (message, until, withheld) = (message.clone(), *until, Arc::clone(withheld));
+        let due = Instant::now().checked_add(after).unwrap_or(until);
+        if self.is_usable() {
+            withheld.add(message, self, due, until)
+        } else {
+            Err(self)
         }
     }
 }
 
 impl Receipt for RabbitMqReceipt {
-    fn settle(mut self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>> {
+    fn settle(self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>> {
         if matches!(settlement, Settlement::Reject { .. }) && !self.has_dead_letter_exchange {
             // Dropped, it comes again.
             return Box::pin(async { Err(NO_DEAD_LETTER_EXCHANGE.into()) });
         }
-        let acker = self.acker.take();
-        let open = Arc::clone(&self.session);
+        let (mut receipt, mut settlement) = (*self, settlement);
+        if let Settlement::Release { after } = settlement {
+            receipt = match receipt.withhold(after) {
+                Ok(()) => return Box::pin(async { Ok(()) }),
+                Err(receipt) => receipt,
+            };
+            if receipt.hold.is_some() {
+                // The source has ended, or the message was withheld for as long as it may be.
+                settlement = Settlement::RELEASE;
+            }
+        }
+        let acker = receipt.acker.take();
+        let open = Arc::clone(&receipt.session);
         Box::pin(async move {
             let Some(acker) = acker else { return Ok(()) };
             match settlement {
@@ -61,7 +129,12 @@ impl Receipt for RabbitMqReceipt {
     }
 
     fn counts_releases(&self) -> bool {
+        // Also where releases are withheld: a shutdown returns messages.
         self.counts_releases
+    }
+
+    fn is_near_limit(&self) -> bool {
+        self.is_near_limit
     }
 }
 
@@ -103,12 +176,19 @@ async fn requeue(why: Requeue, acker: Acker, after: Duration, session: Arc<Sessi
     }
     // When this process ends before, the broker delivers again at once, and so nothing is lost.
     tokio::spawn(async move {
-        sleep(after.min(LONGEST_HOLD)).await;
+        sleep(after.min(LONGEST_PAUSE)).await;
         if let Err(error) = put_back.await {
             tracing::debug!(%error, "a message that was held back comes again by itself");
         }
     });
     Ok(())
+}
+
+/// Returns a message that the consumer has not begun to process.
+pub(super) async fn give_back(acker: &Acker) {
+    if let Err(error) = release(acker).await {
+        tracing::debug!(%error, "a message that cannot be returned comes again by itself");
+    }
 }
 
 async fn reject(acker: &Acker, requeue: bool) -> Result<(), TransportError> {

@@ -1,0 +1,416 @@
+//! A message that did not fail uses up no delivery of its queue, whatever RabbitMQ counts.
+
+use std::{
+    future::pending,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use idem_brokers::RabbitMq;
+use idem_client::{
+    Consumer, Error, Message, Publisher, RabbitMqConfig, RabbitMqSource, RabbitMqSubscription, Selector, Settlement, Source,
+    Summary, Tx,
+};
+use lapin::types::AMQPValue;
+use tokio::{sync::oneshot, task::JoinHandle};
+
+use crate::{
+    assert_silent,
+    counting::{consumers, impatient, waiting},
+    next, plain,
+    rabbitmq::{declare_with, publisher, shared},
+    support::{Database, in_time, until},
+    text,
+};
+
+async fn declare(url: &str, queue: &str, arguments: &[(&str, AMQPValue)]) {
+    let kind = [("x-queue-type", AMQPValue::LongString("quorum".into()))];
+    declare_with(url, queue, &[&kind, arguments].concat()).await;
+}
+
+/// A quorum queue with this message in it.
+async fn queue_of(url: &str, queue: &str, text: &str) {
+    declare(url, queue, &[]).await;
+    publisher(url).publish(&plain(queue, text)).await.unwrap();
+}
+
+fn subscribed(url: &str, subscription: RabbitMqSubscription) -> RabbitMqSource {
+    RabbitMqSource::new(RabbitMqConfig::new(url), subscription)
+}
+
+fn source(url: &str, queue: &str) -> RabbitMqSource {
+    subscribed(url, RabbitMqSubscription::new(queue))
+}
+
+/// Before RabbitMQ 4.3 a quorum queue counts each return.
+fn counts_returns() -> bool {
+    RabbitMq::version().unwrap() < (4, 3)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn released_message_is_delivered_again_and_not_counted() {
+    let url = shared();
+    queue_of(&url, "released", "again").await;
+    let mut source = source(&url, "released");
+    for _ in 0..30 {
+        let delivery = next(&mut source).await;
+        assert_eq!(delivery.message().deliveries(), Some(1));
+        delivery.settle(Settlement::RELEASE).await.unwrap();
+    }
+    next(&mut source).await.settle(Settlement::Acknowledge).await.unwrap();
+    assert_silent(&mut source).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn released_message_waits_as_long_as_was_asked() {
+    let url = shared();
+    queue_of(&url, "released-later", "later").await;
+    let mut source = source(&url, "released-later");
+    let (began, after) = (Instant::now(), Duration::from_secs(2));
+    next(&mut source).await.settle(Settlement::Release { after }).await.unwrap();
+    publisher(&url).publish(&plain("released-later", "other")).await.unwrap();
+    let other = next(&mut source).await;
+    assert_eq!(text(&other), "other");
+    other.settle(Settlement::Acknowledge).await.unwrap();
+
+    let later = next(&mut source).await;
+    assert_eq!((text(&later), later.message().deliveries()), ("later".into(), Some(1)));
+    assert!(began.elapsed() >= after);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failure_after_releases_is_counted_once() {
+    let url = shared();
+    queue_of(&url, "released-fails", "fails").await;
+    let mut source = source(&url, "released-fails");
+    for _ in 0..5 {
+        next(&mut source).await.settle(Settlement::RELEASE).await.unwrap();
+    }
+    next(&mut source).await.settle(Settlement::RETRY).await.unwrap();
+    assert_eq!(next(&mut source).await.message().deliveries(), Some(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn withheld_message_returns_when_its_hold_ends() {
+    let url = shared();
+    queue_of(&url, "hold-ends", "held").await;
+    let mut first = subscribed(&url, RabbitMqSubscription::new("hold-ends").prefetch(1).hold_s(1));
+    let began = Instant::now();
+    let after = Duration::from_secs(3600);
+    next(&mut first).await.settle(Settlement::Release { after }).await.unwrap();
+    // The broker has it back, and counts that where it counts returns.
+    let again = next(&mut first).await;
+    assert!(began.elapsed() >= Duration::from_secs(1));
+    let counted = if counts_returns() { 2 } else { 1 };
+    assert_eq!(again.message().deliveries(), Some(counted));
+}
+
+/// As while the database is away: nothing is fetched, until both the hold and the consumer timeout
+/// are over.
+#[tokio::test(flavor = "multi_thread")]
+async fn long_outage_costs_a_withheld_message_two_deliveries() {
+    let server = impatient(3);
+    let url = server.url();
+    queue_of(&url, "outage", "held").await;
+    let mut source = subscribed(&url, RabbitMqSubscription::new("outage").hold_s(1));
+    let after = Duration::from_secs(3600);
+    next(&mut source).await.settle(Settlement::Release { after }).await.unwrap();
+    // RabbitMQ 4.3 counts neither, and keeps a consumer that it has cancelled on its list.
+    if counts_returns() {
+        until("the broker has ended the consumer", async || {
+            consumers(&url, "outage").await == 0
+        })
+        .await;
+    }
+
+    let counted = if counts_returns() { 3 } else { 1 };
+    let again = next(&mut source).await;
+    assert_eq!(again.message().deliveries(), Some(counted));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hold_of_zero_returns_a_message_at_once() {
+    let url = shared();
+    queue_of(&url, "no-hold", "returned").await;
+    let mut source = subscribed(&url, RabbitMqSubscription::new("no-hold").hold_s(0));
+    next(&mut source).await.settle(Settlement::RELEASE).await.unwrap();
+    let counted = if counts_returns() { 2 } else { 1 };
+    assert_eq!(next(&mut source).await.message().deliveries(), Some(counted));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closed_source_returns_what_it_withholds() {
+    let url = shared();
+    queue_of(&url, "closed", "returned").await;
+    let mut first = source(&url, "closed");
+    let after = Duration::from_secs(3600);
+    next(&mut first).await.settle(Settlement::Release { after }).await.unwrap();
+    first.close().await;
+    let mut second = source(&url, "closed");
+    assert_eq!(text(&next(&mut second).await), "returned");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dropped_source_returns_what_it_withholds() {
+    let url = shared();
+    queue_of(&url, "dropped", "withheld").await;
+    publisher(&url).publish(&plain("dropped", "open")).await.unwrap();
+    let mut first = source(&url, "dropped");
+    let after = Duration::from_secs(3600);
+    next(&mut first).await.settle(Settlement::Release { after }).await.unwrap();
+    let open = next(&mut first).await;
+    drop(first);
+    let mut second = source(&url, "dropped");
+    let withheld = next(&mut second).await;
+    assert_eq!(text(&withheld), "withheld");
+    withheld.settle(Settlement::Acknowledge).await.unwrap();
+    // The channel of the first source is still open, and nothing will fetch from it again.
+    open.settle(Settlement::Release { after: Duration::ZERO }).await.unwrap();
+    assert_eq!(text(&next(&mut second).await), "open");
+}
+
+/// A classic queue counts nothing, so that other consumers may have the message.
+#[tokio::test(flavor = "multi_thread")]
+async fn classic_queue_gets_a_released_message_back() {
+    let url = shared();
+    declare_with(&url, "released-classic", &[]).await;
+    publisher(&url).publish(&plain("released-classic", "free")).await.unwrap();
+    let mut first = source(&url, "released-classic");
+    next(&mut first).await.settle(Settlement::RETRY).await.unwrap();
+    next(&mut first).await.settle(Settlement::RELEASE).await.unwrap();
+    let again = next(&mut first).await;
+    assert_eq!(again.message().deliveries(), None);
+    // The first redelivery has shown what kind of queue it is.
+    publisher(&url).publish(&plain("released-classic", "fresh")).await.unwrap();
+    let fresh = next(&mut first).await;
+    assert_eq!((text(&fresh), fresh.message().deliveries()), ("fresh".into(), Some(1)));
+    fresh.settle(Settlement::RELEASE).await.unwrap();
+    assert_eq!(next(&mut first).await.message().deliveries(), None);
+}
+
+/// A consumer whose database lacks the extension: each attempt fails, and none of them by the
+/// message.
+struct Unserved {
+    db: Database,
+    attempts: Arc<AtomicU32>,
+    running: JoinHandle<Result<Summary, Error>>,
+    stop: oneshot::Sender<()>,
+}
+
+impl Unserved {
+    /// Consumes from this queue, whose one message is to become a row of the table `done`.
+    async fn start(url: &str, queue: &str) -> Self {
+        let db = Database::create();
+        let sql = "DROP EXTENSION idem CASCADE; CREATE TABLE done (text text)";
+        db.connect().await.batch_execute(sql).await.unwrap();
+        let attempts = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&attempts);
+        let any = Selector::matching(move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            true
+        });
+        let handler = |tx: Tx, message: Message| async move {
+            let text = format!("{:?}", message.deliveries());
+            tx.execute("INSERT INTO done (text) VALUES ($1)", &[&text]).await?;
+            Ok(vec![])
+        };
+        let consumer = Consumer::new(db.pool(4), source(url, queue))
+            .back_off(Duration::from_millis(10), Duration::from_millis(100))
+            .route(any, queue, handler);
+        let (stop, stopped) = oneshot::channel();
+        let running = tokio::spawn(consumer.run(async {
+            let _ = stopped.await;
+        }));
+        Self {
+            db,
+            attempts,
+            running,
+            stop,
+        }
+    }
+
+    /// Waits until the message was attempted so often.
+    async fn attempted(&self, times: u32) {
+        until("the message is attempted often enough", async || {
+            self.attempts.load(Ordering::Relaxed) >= times
+        })
+        .await;
+    }
+
+    async fn stop(self) -> Summary {
+        self.stop.send(()).unwrap();
+        in_time(self.running).await.unwrap().unwrap()
+    }
+}
+
+/// I4: the attempts are more than the queue delivers a message.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_failures_of_the_database_use_up_no_delivery() {
+    let url = shared();
+    declare(&url, "environment", &[("x-delivery-limit", AMQPValue::LongInt(3))]).await;
+    publisher(&url).publish(&plain("environment", "kept")).await.unwrap();
+    let unserved = Unserved::start(&url, "environment").await;
+    unserved.attempted(6).await;
+    let client = unserved.db.connect().await;
+    client.batch_execute("CREATE EXTENSION idem").await.unwrap();
+    until("it is handled", async || {
+        let rows = client.query("SELECT text FROM done", &[]).await.unwrap();
+        rows.iter().any(|row| row.get::<_, &str>(0) == "Some(1)")
+    })
+    .await;
+    let summary = unserved.stop().await;
+    assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shutdown_returns_a_withheld_message_once() {
+    let url = shared();
+    queue_of(&url, "shutdown", "returned").await;
+    let unserved = Unserved::start(&url, "shutdown").await;
+    unserved.attempted(3).await;
+    let summary = unserved.stop().await;
+    assert_eq!((summary.handled, summary.rejected, summary.failed_settlements), (0, 0, 0));
+
+    let counted = if counts_returns() { 2 } else { 1 };
+    let returned = next(&mut source(&url, "shutdown")).await;
+    assert_eq!(
+        (text(&returned), returned.message().deliveries()),
+        ("returned".into(), Some(counted))
+    );
+}
+
+/// I4: a person has time to act before RabbitMQ 4 deletes the message.
+#[tokio::test]
+async fn delivery_near_the_default_limit_is_warned_of() {
+    let url = shared();
+    queue_of(&url, "near-limit", "poison").await;
+    let log = Log::default();
+    let logging = tracing_subscriber::fmt().with_ansi(false).with_writer(log.clone()).finish();
+    let _logging = tracing::subscriber::set_default(logging);
+    let warnings = || log.text().matches("delivery limit").count();
+    let mut source = source(&url, "near-limit");
+    for _ in 0..15 {
+        next(&mut source).await.settle(Settlement::RETRY).await.unwrap();
+        assert_eq!(warnings(), 0, "{}", log.text());
+    }
+    next(&mut source).await.settle(Settlement::Acknowledge).await.unwrap();
+    assert_eq!(warnings(), 1, "{}", log.text());
+    assert!(log.text().contains("near-limit"), "{}", log.text());
+}
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
+    }
+}
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl tracing_subscriber::fmt::MakeWriter<'_> for Log {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}
+
+/// I4: at the defaults of the consumer, failures alone never reach the default limit of RabbitMQ 4.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_message_that_fails_is_kept_before_the_limit() {
+    let url = shared();
+    queue_of(&url, "always-fails", "poison").await;
+    let db = Database::create();
+    let client = db.connect().await;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&seen);
+    let handler = move |_: Tx, message: Message| {
+        noted.lock().unwrap().push(message.deliveries());
+        async { Err("it never succeeds".into()) }
+    };
+    let consumer = Consumer::new(db.pool(4), source(&url, "always-fails"))
+        .back_off(Duration::from_millis(1), Duration::from_millis(2))
+        .handle("always-fails", handler);
+    let running = tokio::spawn(consumer.run(pending()));
+    until("it is kept", async || {
+        let sql = "SELECT count(*) FROM idem.dead_letters WHERE destination = 'always-fails'";
+        client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) == 1
+    })
+    .await;
+    running.abort();
+    let expected: Vec<Option<u32>> = (1..=10).map(Some).collect();
+    assert_eq!(*seen.lock().unwrap(), expected);
+}
+
+/// How often a message is tried that was delivered so often before, and always fails.
+async fn attempts_after(deliveries: u32, queue: &str) -> usize {
+    let url = shared();
+    queue_of(&url, queue, "poison").await;
+    for _ in 0..deliveries {
+        let mut source = source(&url, queue);
+        drop(next(&mut source).await);
+        source.close().await;
+    }
+    let db = Database::create();
+    let client = db.connect().await;
+    let attempts = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&attempts);
+    let handler = move |_: Tx, _: Message| {
+        *counted.lock().unwrap() += 1;
+        async { Err("it never succeeds".into()) }
+    };
+    let consumer = Consumer::new(db.pool(4), source(&url, queue))
+        .back_off(Duration::from_millis(1), Duration::from_millis(2))
+        .max_deliveries(3)
+        .handle(queue, handler);
+    let running = tokio::spawn(consumer.run(pending()));
+    until("it is kept", async || {
+        let sql = "SELECT count(*) FROM idem.dead_letters WHERE destination = $1";
+        client.query_one(sql, &[&queue]).await.unwrap().get::<_, i64>(0) == 1
+    })
+    .await;
+    running.abort();
+    *attempts.lock().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clean_restarts_use_up_no_delivery() {
+    assert_eq!(attempts_after(5, "restarted").await, 3);
+}
+
+/// Where a return counts, other processes may have seen it fail, too: one more return could delete it.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_message_near_the_limit_is_kept_at_its_next_failure() {
+    let expected = if counts_returns() { 1 } else { 3 };
+    assert_eq!(attempts_after(16, "near-the-limit").await, expected);
+}
+
+/// A shutdown is no failure of the messages that the broker has sent ahead.
+#[tokio::test(flavor = "multi_thread")]
+async fn closed_source_returns_what_was_sent_ahead() {
+    let url = shared();
+    queue_of(&url, "sent-ahead", "handled").await;
+    publisher(&url).publish(&plain("sent-ahead", "ahead")).await.unwrap();
+    let mut first = source(&url, "sent-ahead");
+    next(&mut first).await.settle(Settlement::Acknowledge).await.unwrap();
+    until("both are sent", async || waiting(&url, "sent-ahead").await == 0).await;
+    first.close().await;
+    let mut second = source(&url, "sent-ahead");
+    let ahead = next(&mut second).await;
+    let counted = if counts_returns() { 2 } else { 1 };
+    assert_eq!((text(&ahead), ahead.message().deliveries()), ("ahead".into(), Some(counted)));
+}
