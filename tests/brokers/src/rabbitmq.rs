@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use idem_cluster::{Home, Process, wait_for};
 use nix::sys::signal::Signal;
 
@@ -20,6 +20,7 @@ pub type RabbitMq = Server<RabbitMqServer>;
 
 /// What [`RabbitMq`] runs.
 pub struct RabbitMqServer {
+    settings: String,
     port: Port,
     /// Where the node talks to other nodes. There are none, but it insists.
     distribution: Port,
@@ -39,8 +40,17 @@ impl RabbitMq {
     /// # Errors
     /// When it does not start; with the last lines of its log.
     pub fn start() -> Result<Self> {
+        Self::start_with("")
+    }
+
+    /// The same with further lines of its configuration.
+    ///
+    /// # Errors
+    /// When it does not start; with the last lines of its log.
+    pub fn start_with(settings: &str) -> Result<Self> {
         let home = Home::create(RabbitMqServer::NAME)?;
         let program = RabbitMqServer {
+            settings: settings.to_owned(),
             port: Port::claim()?,
             distribution: Port::claim()?,
             epmd: Epmd::start(&home)?,
@@ -64,7 +74,28 @@ impl RabbitMq {
     /// Where it listens: `amqp://guest:guest@127.0.0.1:PORT/%2f`.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.program().port.number())
+        self.url_of("guest")
+    }
+
+    /// The same for another user, whose password is the name.
+    #[must_use]
+    pub fn url_of(&self, user: &str) -> String {
+        format!("amqp://{user}:{user}@127.0.0.1:{}/%2f", self.program().port.number())
+    }
+
+    /// Runs `rabbitmqctl`, which takes some seconds.
+    ///
+    /// # Errors
+    /// When it fails; with what it printed.
+    pub fn ctl(&self, arguments: &[&str]) -> Result<()> {
+        let output = self.program().program("rabbitmqctl", self.home()).args(arguments).output()?;
+        ensure!(
+            output.status.success(),
+            "rabbitmqctl {arguments:?} fails: {}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(())
     }
 }
 
@@ -72,6 +103,27 @@ impl RabbitMq {
 fn version_of(folder: &str) -> Option<(u32, u32)> {
     let mut numbers = folder.strip_prefix("rabbitmq_server-")?.split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+impl RabbitMqServer {
+    /// One of RabbitMQ's programs, for this server.
+    fn program(&self, name: &str, home: &Home) -> Command {
+        // Not the one in the search path, which becomes the user of the machine's own server.
+        let mut command = Command::new(Path::new("/usr/lib/rabbitmq/bin").join(name));
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy();
+            if name.starts_with("RABBITMQ_") || name.starts_with("ERL_") {
+                command.env_remove(name.as_ref());
+            }
+        }
+        command
+            .env("HOME", home.dir())
+            // The machine's settings are not ours.
+            .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
+            .env("RABBITMQ_NODENAME", format!("idem-{}@localhost", self.port.number()))
+            .env("ERL_EPMD_PORT", self.epmd.port.number().to_string());
+        command
+    }
 }
 
 impl Program for RabbitMqServer {
@@ -85,8 +137,10 @@ impl Program for RabbitMqServer {
              log.console = true\n\
              log.file = false\n\
              vm_memory_high_watermark.absolute = 512MB\n\
-             disk_free_limit.absolute = 50MB\n",
+             disk_free_limit.absolute = 50MB\n\
+             {settings}",
             port = self.port.number(),
+            settings = self.settings,
         );
         fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
         fs::write(&plugins, "[].\n")?;
@@ -98,21 +152,10 @@ impl Program for RabbitMqServer {
             fs::set_permissions(&cookie, Permissions::from_mode(0o400))?;
         }
 
-        // Not the one in the search path, which becomes the user of the machine's own server.
-        let mut command = Command::new("/usr/lib/rabbitmq/bin/rabbitmq-server");
-        for (name, _) in std::env::vars_os() {
-            let name = name.to_string_lossy();
-            if name.starts_with("RABBITMQ_") || name.starts_with("ERL_") {
-                command.env_remove(name.as_ref());
-            }
-        }
+        let mut command = self.program("rabbitmq-server", home);
         command
-            .env("HOME", dir)
-            // The machine's settings are not ours.
-            .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
             // The script becomes the server, and does not wait for it: signals hit the right process.
             .env("RUNNING_UNDER_SYSTEMD", "true")
-            .env("RABBITMQ_NODENAME", format!("idem-{}@localhost", self.port.number()))
             .env("RABBITMQ_MNESIA_BASE", dir.join("data"))
             .env("RABBITMQ_LOG_BASE", dir.join("logs"))
             .env("RABBITMQ_CONFIG_FILE", config)
@@ -122,7 +165,6 @@ impl Program for RabbitMqServer {
                 "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
                 "-start_epmd false -kernel inet_dist_use_interface {127,0,0,1}",
             )
-            .env("ERL_EPMD_PORT", self.epmd.port.number().to_string())
             .env("ERL_EPMD_ADDRESS", "127.0.0.1")
             .env("ERL_CRASH_DUMP", dir.join("erl_crash.dump"));
         Ok(command)
