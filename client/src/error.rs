@@ -264,27 +264,52 @@ fn is_last_word(answer: &DbError) -> bool {
     matches!(answer.parsed_severity(), Some(Severity::Fatal | Severity::Panic))
 }
 
-/// The driver's own text is "db error"; the server's message and hint are what helps.
+/// The driver's own text is "db error", or hides why a connection failed.
 fn describe(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(answer) => {
             let hint = answer.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
             format!("{}: {}{hint}", answer.code().code(), answer.message())
         }
-        None => error.to_string(),
+        None => causes(error),
     }
 }
 
-/// An error and all that is behind it, for whom only its text is left.
-#[cfg(feature = "runtime")]
-fn causes(error: &tokio_postgres::Error) -> String {
-    let all = std::iter::successors(Some(error as &(dyn std::error::Error + 'static)), |&error| error.source());
-    all.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+/// An error and its causes on one line. Many errors end with the text of their cause, which is not
+/// repeated.
+pub(crate) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let driver = error.downcast_ref::<tokio_postgres::Error>();
+        let answer = driver.filter(|driver| driver.as_db_error().is_some());
+        let next = answer.map_or_else(|| error.to_string(), describe);
+        if !text.ends_with(&next) {
+            text = format!("{text}: {next}");
+        }
+        // Behind an error of the server is its message, which `describe` has.
+        cause = error.source().filter(|_| answer.is_none());
+    }
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot connect")]
+    struct Outer(#[source] Inner);
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot resolve: {0}")]
+    struct Inner(#[source] io::Error);
+
+    #[test]
+    fn causes_are_all_there_and_none_twice() {
+        let error = Outer(Inner(io::Error::other("no such host")));
+        assert_eq!(causes(&error), "cannot connect: cannot resolve: no such host");
+    }
 
     #[test]
     fn a_lost_conflict_is_retryable_and_a_wrong_argument_is_not() {

@@ -1,5 +1,8 @@
 //! Sources and publishers on real servers from Debian's packages.
 
+mod environment;
+#[path = "../support/log.rs"]
+mod log;
 mod nats;
 mod rabbitmq;
 mod rejected;
@@ -80,7 +83,8 @@ async fn publish(publisher: &impl Publisher, effect: &OutgoingMessage, away: &At
     loop {
         match publisher.publish(effect).await {
             Ok(()) => return,
-            Err(PublishError::Unavailable(error)) => {
+            // A broker that comes back may have its queues and streams a little later.
+            Err(PublishError::Unavailable(error) | PublishError::TopicUnavailable(error)) => {
                 away.fetch_add(1, Ordering::SeqCst);
                 assert!(started.elapsed() < DEADLINE, "not published: {error}");
                 tokio::time::sleep(Duration::from_millis(50)).await;
