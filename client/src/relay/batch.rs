@@ -19,7 +19,7 @@ use super::{
     memory::Memory,
     pauses::Pauses,
     runtime::Settings,
-    steps::{Steps, is_final},
+    steps::{Steps, is_final, is_gone},
     waiting::Waiting,
 };
 use crate::{
@@ -66,7 +66,8 @@ enum Event<'a> {
     Parked(usize, Result<(), Error>),
 }
 
-/// Publishes a batch whose lease was asked for at this moment. An error is final.
+/// Publishes a batch whose lease was asked for at this moment. The error is final, or says that
+/// the relay is gone.
 pub(super) async fn publish<P: Publisher>(context: Context<'_, P>, batch: &Batch, asked: Instant) -> Result<Outcome, Error> {
     let lanes = Lanes::new(&batch.messages, |message| context.memory.is_confirmed(message));
     let lease = context.steps.settings.lease;
@@ -311,7 +312,7 @@ impl<'a, P: Publisher> Work<'a, P> {
     fn stepped<T>(&mut self, result: Result<T, Error>) -> Result<Option<T>, Error> {
         match result {
             Ok(answer) => Ok(Some(answer)),
-            Err(error) if is_final(&error) => Err(error),
+            Err(error) if is_final(&error) || is_gone(&error) => Err(error),
             Err(error) => {
                 let (partition, error) = (self.context.steps.partition, causes(&error));
                 warn!(partition, error, "the lease of a batch is lost: it comes again");
@@ -336,7 +337,9 @@ async fn again_until<T, F: Future<Output = Result<T, Error>>>(until: Instant, st
     let mut pauses = Pauses::new(Duration::from_millis(50), Duration::from_secs(1));
     loop {
         match step().await {
-            Err(error) if error.kind() != ErrorKind::NotClaimed && !is_final(&error) && Instant::now() < until => {
+            Err(error)
+                if error.kind() != ErrorKind::NotClaimed && !is_final(&error) && !is_gone(&error) && Instant::now() < until =>
+            {
                 sleep(pauses.next()).await;
             }
             answer => return answer,

@@ -1,6 +1,11 @@
 //! Effects that go straight into the inboxes of the same database.
 
-use std::{future::Future, pin::pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use deadpool_postgres::Pool;
 use tokio::{
@@ -18,7 +23,7 @@ use super::{
     pauses::Pauses,
     runtime::{AWAY, MAX_BYTES, partitions},
     status::Status,
-    steps::is_final,
+    steps::{is_final, is_gone, worse},
 };
 use crate::{Error, panics, process::Loan};
 
@@ -114,40 +119,70 @@ impl HandOver {
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<u64, Error> {
         let mut shutdown = pin!(shutdown);
         let notes = Notes::new(&self.relay, Status::new());
-        let partitions = select! {
-            partitions = partitions(&self.pool, &self.relay, &notes) => partitions?,
-            () = &mut shutdown => return Ok(0),
-        };
-        info!(relay = self.relay, partitions, "effects are handed over");
-        let (bell, stop, shared) = (Arc::new(Bell::new()), CancellationToken::new(), Arc::new(self));
+        let (shared, mut passed) = (Arc::new(self), 0);
+        loop {
+            let relay = &shared.relay;
+            let partitions = select! {
+                partitions = partitions(&shared.pool, relay, &notes) => partitions?,
+                () = &mut shutdown => return Ok(passed),
+            };
+            info!(relay, partitions, "effects are handed over");
+            match shared.serve(partitions, &notes, shutdown.as_mut(), &mut passed).await {
+                Err(error) if is_gone(&error) => {}
+                ended => return ended.map(|()| passed),
+            }
+        }
+    }
+
+    /// Works on all partitions until `shutdown` completes. The error may be that the relay is gone.
+    async fn serve(
+        self: &Arc<Self>,
+        partitions: i32,
+        notes: &Notes,
+        mut shutdown: Pin<&mut impl Future<Output = ()>>,
+        passed: &mut u64,
+    ) -> Result<(), Error> {
+        let (bell, stop) = (Arc::new(Bell::new()), CancellationToken::new());
         let mut tasks = JoinSet::new();
         for partition in 0..partitions {
-            tasks.spawn(Arc::clone(&shared).work(partition, notes.of_partition(partition), Arc::clone(&bell), stop.clone()));
+            let notes = notes.of_partition(partition);
+            tasks.spawn(Arc::clone(self).work(partition, notes, Arc::clone(&bell), stop.clone()));
         }
-        let mut ring = pin!(bell.ring(&shared.pool));
-        let (mut passed, mut failed) = (0, None);
+        let mut ring = pin!(bell.ring(&self.pool));
+        let (mut failed, mut is_requested) = (None, false);
         loop {
             select! {
-                ended = tasks.join_next() => match ended {
-                    None => break,
-                    Some(Ok(Ok(count))) => passed += count,
-                    Some(Ok(Err(error))) => {
-                        failed.get_or_insert(error);
+                ended = tasks.join_next() => {
+                    let error = match ended {
+                        None => break,
+                        Some(Ok((count, ended))) => {
+                            *passed += count;
+                            ended.err()
+                        }
+                        Some(Err(ended)) => panics::of_task(ended),
+                    };
+                    if let Some(error) = error {
+                        failed = worse(failed, error);
                         stop.cancel();
                     }
-                    Some(Err(ended)) => {
-                        failed = failed.or(panics::of_task(ended));
-                        stop.cancel();
-                    }
-                },
-                () = &mut shutdown, if !stop.is_cancelled() => stop.cancel(),
+                }
+                () = &mut shutdown, if !stop.is_cancelled() => {
+                    is_requested = true;
+                    stop.cancel();
+                }
                 () = &mut ring, if !stop.is_cancelled() => {}
             }
         }
-        failed.map_or(Ok(passed), Err)
+        failed.filter(|error| !is_requested || !is_gone(error)).map_or(Ok(()), Err)
     }
 
-    async fn work(self: Arc<Self>, partition: i32, notes: Notes, bell: Arc<Bell>, stop: CancellationToken) -> Result<u64, Error> {
+    async fn work(
+        self: Arc<Self>,
+        partition: i32,
+        notes: Notes,
+        bell: Arc<Bell>,
+        stop: CancellationToken,
+    ) -> (u64, Result<(), Error>) {
         let (mut idle, mut away) = (Pauses::new(IDLE.0, IDLE.1), Pauses::new(AWAY.0, AWAY.1));
         let mut rung = bell.listen();
         let mut passed = 0;
@@ -177,11 +212,11 @@ impl HandOver {
                     away.reset();
                     idle.reset();
                 }
-                Err(error) if is_final(&error) => return Err(error),
+                Err(error) if is_final(&error) || is_gone(&error) => return (passed, Err(error)),
                 Err(_) => drop(timeout(away.next(), stop.cancelled()).await),
             }
         }
-        Ok(passed)
+        (passed, Ok(()))
     }
 
     /// Given up, its connection is closed: the server rolls back, or has committed.

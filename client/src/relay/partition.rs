@@ -16,7 +16,7 @@ use super::{
     memory::Memory,
     pauses::Pauses,
     runtime::AWAY,
-    steps::{Steps, is_final},
+    steps::{Steps, is_final, is_gone},
 };
 use crate::{Error, ErrorKind, error::causes, telemetry};
 
@@ -49,7 +49,7 @@ impl<P: Publisher> Partition<P> {
         }
     }
 
-    /// Works until it is told to stop. An error is final.
+    /// Works until it is told to stop. The error is final, or says that the relay is gone.
     pub(super) async fn run(mut self) -> Result<(), Error> {
         let (bell, stop) = (Arc::clone(&self.bell), self.stop.clone());
         let mut rung = bell.listen();
@@ -80,7 +80,7 @@ impl<P: Publisher> Partition<P> {
                         () = sleep(idle.next()) => {}
                     }
                 }
-                Err(error) if is_final(&error) => return Err(error),
+                Err(error) if is_final(&error) || is_gone(&error) => return Err(error),
                 // The step is in the log.
                 Err(_) => self.rest(away.next()).await,
             }
@@ -138,7 +138,7 @@ impl<P: Publisher> Partition<P> {
                     warn!(partition, error, "another process has taken over a batch");
                     break;
                 }
-                Err(error) if is_final(&error) => return Err(error),
+                Err(error) if is_final(&error) || is_gone(&error) => return Err(error),
                 // A batch that is published is not acknowledged yet. The step is in the log.
                 Err(_) => {
                     let pause = away.next();

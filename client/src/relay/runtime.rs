@@ -1,6 +1,11 @@
 //! The relay as its user sees it: settings, start, end.
 
-use std::{future::Future, pin::pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use deadpool_postgres::Pool;
 use tokio::{select, sync::watch, task::JoinSet, time::sleep};
@@ -15,7 +20,7 @@ use super::{
     pauses::Pauses,
     relay_partitions,
     status::Status,
-    steps::{Steps, is_final},
+    steps::{Steps, is_final, is_gone, worse},
 };
 use crate::{Error, describe_metrics, panics};
 
@@ -176,13 +181,33 @@ impl<P: Publisher> Relay<P> {
         describe_metrics();
         let mut shutdown = pin!(shutdown);
         let notes = Notes::new(&self.settings.name, self.status.clone());
-        let partitions = select! {
-            partitions = partitions(&self.pool, &self.settings.name, &notes) => partitions?,
-            () = &mut shutdown => return Ok(self.status.summary()),
-        };
-        let relay = self.settings.name.clone();
-        info!(relay, partitions, "the relay works");
-        let (bell, stop, settings) = (Arc::new(Bell::new()), CancellationToken::new(), Arc::new(self.settings));
+        let relay = &self.settings.name;
+        loop {
+            let partitions = select! {
+                partitions = partitions(&self.pool, relay, &notes) => partitions?,
+                () = &mut shutdown => break,
+            };
+            info!(relay, partitions, "the relay works");
+            match self.serve(partitions, &notes, shutdown.as_mut()).await {
+                Err(error) if is_gone(&error) => {}
+                ended => {
+                    ended?;
+                    break;
+                }
+            }
+        }
+        let summary = self.status.summary();
+        info!(relay, summary.published, summary.parked, "the relay has ended");
+        Ok(summary)
+    }
+
+    /// Works on all partitions until `shutdown` completes. The error may be that the relay is gone.
+    async fn serve(&self, partitions: i32, notes: &Notes, mut shutdown: Pin<&mut impl Future<Output = ()>>) -> Result<(), Error> {
+        let (bell, stop, settings) = (
+            Arc::new(Bell::new()),
+            CancellationToken::new(),
+            Arc::new(self.settings.clone()),
+        );
         let mut tasks = JoinSet::new();
         for partition in 0..partitions {
             let steps = Steps {
@@ -195,29 +220,29 @@ impl<P: Publisher> Relay<P> {
             tasks.spawn(partition.run());
         }
         let mut ring = pin!(bell.ring(&self.pool));
-        let mut failed = None;
+        let (mut failed, mut is_requested) = (None, false);
         loop {
             select! {
-                ended = tasks.join_next() => match ended {
-                    None => break,
-                    Some(Ok(Ok(()))) => {}
-                    Some(Ok(Err(error))) => {
-                        failed.get_or_insert(error);
+                ended = tasks.join_next() => {
+                    let error = match ended {
+                        None => break,
+                        Some(Ok(ended)) => ended.err(),
+                        // The publisher panicked.
+                        Some(Err(ended)) => panics::of_task(ended),
+                    };
+                    if let Some(error) = error {
+                        failed = worse(failed, error);
                         stop.cancel();
                     }
-                    // The publisher panicked.
-                    Some(Err(ended)) => {
-                        failed = failed.or(panics::of_task(ended));
-                        stop.cancel();
-                    }
-                },
-                () = &mut shutdown, if !stop.is_cancelled() => stop.cancel(),
+                }
+                () = &mut shutdown, if !stop.is_cancelled() => {
+                    is_requested = true;
+                    stop.cancel();
+                }
                 () = &mut ring, if !stop.is_cancelled() => {}
             }
         }
-        let summary = self.status.summary();
-        info!(relay, summary.published, summary.parked, "the relay has ended");
-        failed.map_or(Ok(summary), Err)
+        failed.filter(|error| !is_requested || !is_gone(error)).map_or(Ok(()), Err)
     }
 }
 

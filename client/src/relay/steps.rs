@@ -67,3 +67,13 @@ impl Steps {
 pub(super) fn is_final(error: &Error) -> bool {
     error.kind() == ErrorKind::Invalid || error.sqlstate() == Some(&SqlState::INVALID_TRANSACTION_STATE)
 }
+
+/// Whether the relay does not exist. Another one of its name may have other partitions.
+pub(super) fn is_gone(error: &Error) -> bool {
+    error.kind() == ErrorKind::NotFound
+}
+
+/// Adds an error to the one that ends a relay. That the relay is gone matters least.
+pub(super) fn worse(known: Option<Error>, other: Error) -> Option<Error> {
+    known.filter(|known| !is_gone(known)).or(Some(other))
+}

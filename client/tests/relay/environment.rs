@@ -138,6 +138,26 @@ async fn i4_transaction_ids_that_went_backwards_are_waited_for() {
     assert_eq!(log.lines(Level::WARN, "").len(), 1);
 }
 
+/// Goal: a relay is created again with more partitions, while its process runs. Invariant: I4.
+#[tokio::test]
+async fn i4_every_partition_of_a_relay_created_again_is_served() {
+    const KEYS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let db = Database::create();
+    let mut client = db.connect().await;
+    create_relay(&client, "again", 1, false).await.unwrap();
+    let broker = Broker::default();
+    let relay = Running::start(quick(db.pool(3), broker.clone()).name("again"));
+    until("it serves", async || relay.status.borrow().database).await;
+    drop_relay(&client, "again").await.unwrap();
+    until("it is missing", async || !relay.status.borrow().database).await;
+    create_relay(&client, "again", 4, false).await.unwrap();
+    say_rounds(&mut client, &KEYS, 1).await;
+    broker.until_taken(KEYS.len()).await;
+    drop_relay(&client, "again").await.unwrap();
+    until("it is missing", async || !relay.status.borrow().database).await;
+    relay.stop().await;
+}
+
 /// Sends effects of two keys to a topic that has no place, each before one that can be published.
 async fn say_to_both(client: &Client) {
     for (topic, key, says) in [
