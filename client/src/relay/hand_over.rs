@@ -128,7 +128,7 @@ impl HandOver {
             };
             info!(relay, partitions, "effects are handed over");
             match shared.serve(partitions, &notes, shutdown.as_mut(), &mut passed).await {
-                Err(error) if is_gone(&error) => {}
+                Err(error) if is_gone(&error) => notes.partitions_are_gone(),
                 ended => return ended.map(|()| passed),
             }
         }

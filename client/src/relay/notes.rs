@@ -152,6 +152,13 @@ impl Notes {
         }
     }
 
+    /// The relay is gone, and all its partitions have ended.
+    pub(super) fn partitions_are_gone(&self) {
+        let mut troubles = self.troubles();
+        troubles.partitions_are_gone();
+        self.show_topics(&troubles);
+    }
+
     fn show_topics(&self, troubles: &Troubles) {
         self.status.topics(troubles);
         telemetry::relay_unavailable_topics(&self.relay, troubles.topics().count());

@@ -189,7 +189,7 @@ impl<P: Publisher> Relay<P> {
             };
             info!(relay, partitions, "the relay works");
             match self.serve(partitions, &notes, shutdown.as_mut()).await {
-                Err(error) if is_gone(&error) => {}
+                Err(error) if is_gone(&error) => notes.partitions_are_gone(),
                 ended => {
                     ended?;
                     break;

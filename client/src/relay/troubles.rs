@@ -104,6 +104,13 @@ impl Troubles {
         self.topics.len() < before
     }
 
+    /// The relay is gone, and its partitions with it. Asking for the new ones is partition 0's.
+    pub(super) fn partitions_are_gone(&mut self) {
+        self.database = BTreeSet::from([0]);
+        self.broker.clear();
+        self.topics.clear();
+    }
+
     /// The topics that are not available, and why.
     pub(super) fn topics(&self) -> impl Iterator<Item = (&str, &str)> {
         let topics = self.topics.iter();

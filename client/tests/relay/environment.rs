@@ -140,7 +140,7 @@ async fn i4_transaction_ids_that_went_backwards_are_waited_for() {
 
 /// Goal: a relay is created again with more partitions, while its process runs. Invariant: I4.
 #[tokio::test]
-async fn i4_every_partition_of_a_relay_created_again_is_served() {
+async fn i4_all_partitions_of_a_relay_created_again_are_served() {
     const KEYS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
     let db = Database::create();
     let mut client = db.connect().await;
@@ -153,8 +153,13 @@ async fn i4_every_partition_of_a_relay_created_again_is_served() {
     create_relay(&client, "again", 4, false).await.unwrap();
     say_rounds(&mut client, &KEYS, 1).await;
     broker.until_taken(KEYS.len()).await;
+    until_acknowledged(&client, "again").await;
     drop_relay(&client, "again").await.unwrap();
     until("it is missing", async || !relay.status.borrow().database).await;
+    create_relay(&client, "again", 1, false).await.unwrap();
+    say(&client, None, "last").await;
+    broker.until_taken(KEYS.len() + 1).await;
+    until("it serves", async || relay.status.borrow().database).await;
     relay.stop().await;
 }
 
