@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use idem_brokers::Nats;
+use idem_brokers::{Nats, RabbitMq};
 use idem_cluster::{Cluster, Install, Process};
 use nix::sys::signal::Signal;
 
@@ -239,6 +239,30 @@ fn i4_missing_stream_is_not_ready_until_it_is_made() {
     assert_eq!(sum_of(&metrics, "idem_relay_unavailable_topics", ""), 0.0);
     assert_eq!(stream_length(&nats), 20);
     assert_eq!(log_lines(&log, &["\"WARN\""]).len(), 1);
+    assert_eq!(relay.terminate().code(), Some(0));
+}
+
+/// Goal: an operator who reads the log of a relay without a queue, and without a broker. Invariant: I4.
+#[test]
+fn i4_missing_queue_and_lost_broker_are_a_line_each() {
+    let cluster = server();
+    let mut rabbit = RabbitMq::start().unwrap();
+    let log = tempfile::tempfile().unwrap();
+    let arguments = ["--broker", "rabbitmq", "--broker-url", &rabbit.url()];
+    let relay = Running::start_with(&cluster, &arguments, log.try_clone().unwrap());
+    relay.get_until("/readyz", is_200);
+    let send = "SELECT count(idem_send('facts', to_jsonb(n))) FROM generate_series(1, 20) n";
+    cluster.psql("postgres", send).unwrap();
+    let attempts = |body: &str, outcome: &str| sum_of(body, "idem_relay_published_total", outcome);
+    let trouble = || [log_lines(&log, &["\"WARN\""]), log_lines(&log, &["\"ERROR\""])].concat();
+    relay.get_until("/metrics", |_, body| attempts(body, "topic_unavailable") >= 25.0);
+    let lines = trouble();
+    assert!(lines.len() == 1 && lines[0].contains("NO_ROUTE"), "{lines:#?}");
+
+    rabbit.kill().unwrap();
+    relay.get_until("/metrics", |_, body| attempts(body, "\"unavailable\"") >= 5.0);
+    let lines = trouble();
+    assert!(lines.len() == 2 && lines[1].contains("broker is not available"), "{lines:#?}");
     assert_eq!(relay.terminate().code(), Some(0));
 }
 
