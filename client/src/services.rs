@@ -20,8 +20,10 @@ use crate::{Consumer, Error, HandOver, Publisher, Relay, Source, panics};
 /// # Ok(()) }
 /// ```
 ///
-/// A relay waits for its grant and its creation, see [`Relay::run`]. The consumers go on, and their effects wait in the outbox. At a shutdown the consumers stop first, each within its grace, and the relays after the last commit of the
-/// consumers. What is not published by then stays in the outbox, for the next start.
+/// A relay waits for its grant and its creation, see [`Relay::run`]. The consumers go on, and their
+/// effects wait in the outbox. At a shutdown the consumers stop first, each within its grace, and
+/// the relays after the last commit of the consumers. What is not published by then stays in the
+/// outbox, for the next start.
 #[derive(Default)]
 #[must_use = "nothing runs before `run`"]
 pub struct Services {

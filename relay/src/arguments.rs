@@ -49,7 +49,8 @@ pub struct Arguments {
     #[arg(long, value_enum, env = "IDEM_RELAY_LOG_FORMAT", default_value_t = LogFormat::Json)]
     pub log_format: LogFormat,
 
-    /// Read the settings, connect to the database, the relay and the broker, say what was found, and leave
+    /// Read the settings, connect to the database, the relay and the broker, say what was found,
+    /// and leave
     #[arg(long)]
     pub check: bool,
 }

@@ -242,7 +242,7 @@ fn i4_missing_stream_is_not_ready_until_it_is_made() {
     assert_eq!(relay.terminate().code(), Some(0));
 }
 
-/// Goal: an operator who reads the log of a relay without a queue, and without a broker. Invariant: I4.
+/// Goal: the log of a relay without a queue, and then without a broker. Invariant: I4.
 #[test]
 fn i4_missing_queue_and_lost_broker_are_a_line_each() {
     let cluster = server();

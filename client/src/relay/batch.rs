@@ -241,7 +241,7 @@ impl<'a, P: Publisher> Work<'a, P> {
             Err(error @ PublishError::Unavailable(_)) => {
                 self.ready.push_front(lane);
                 self.waiting.undecided(&message.topic);
-                self.broker_is_away(&error);
+                self.broker_is_away(message, &error);
             }
             Err(error @ PublishError::TopicUnavailable(_)) => {
                 self.broker_answers();
@@ -297,8 +297,8 @@ impl<'a, P: Publisher> Work<'a, P> {
     }
 
     /// The partition pauses, once for all that is under way.
-    fn broker_is_away(&mut self, error: &PublishError) {
-        self.context.steps.notes.broker_fails(error);
+    fn broker_is_away(&mut self, message: &OutgoingMessage, error: &PublishError) {
+        self.context.steps.notes.broker_fails(message, error);
         if self.is_paused {
             return;
         }

@@ -113,9 +113,10 @@ impl HandOver {
 
     /// Works until `shutdown`; answers how many effects have passed, those of other topics included.
     ///
-    /// Failures of the environment are retried: the database is away, the relay does not exist, the role lacks its grant, or the
-    /// extension is not installed. The error is one that waiting does not mend: a setting is out of its range, or sessions are
-    /// not READ COMMITTED. Dropping the future stops it at once, and loses nothing.
+    /// Failures of the environment are retried: the database is away, the relay does not exist, the
+    /// role lacks its grant, or the extension is not installed. The error is one that waiting does
+    /// not mend: a setting is out of its range, or sessions are not READ COMMITTED. Dropping the
+    /// future stops it at once, and loses nothing.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<u64, Error> {
         let mut shutdown = pin!(shutdown);
         let notes = Notes::new(&self.relay, Status::new());

@@ -47,8 +47,8 @@ impl Notes {
         done
     }
 
-    /// A step in the database under a lease has ended. A stale token and a lost conflict are replies
-    /// of a database that serves.
+    /// A step in the database under a lease has ended. A stale token and a lost conflict are
+    /// replies of a database that serves.
     pub(super) fn leased_step<T>(&self, done: Result<T, Error>) -> Result<T, Error> {
         match &done {
             Err(error) if matches!(error.kind(), ErrorKind::NotClaimed | ErrorKind::Conflict) => self.database_serves(),
@@ -90,18 +90,18 @@ impl Notes {
     }
 
     /// The broker did not answer.
-    pub(super) fn broker_fails(&self, error: &PublishError) {
-        let reason = error.reason();
+    pub(super) fn broker_fails(&self, message: &OutgoingMessage, error: &PublishError) {
+        let (topic, reason) = (&message.topic, error.reason());
         let mut troubles = self.troubles();
         let is_new = troubles.broker_fails(self.partition);
         self.status.broker(Some(&reason));
         telemetry::relay_broker_is_away(&self.relay, true);
         drop(troubles);
-        let (relay, partition) = (&*self.relay, self.partition);
+        let (relay, partition, id) = (&*self.relay, self.partition, message.message_id);
         if is_new {
-            warn!(relay, partition, error = reason, "the broker is not available: effects wait");
+            warn!(relay, partition, topic, message.id = %id, error = reason, "the broker is not available: effects wait");
         } else {
-            debug!(relay, partition, error = reason, "the broker is not available");
+            debug!(relay, partition, topic, message.id = %id, error = reason, "the broker is not available");
         }
     }
 

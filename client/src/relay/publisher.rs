@@ -84,8 +84,8 @@ pub enum PublishError {
     #[error("the broker is not available: {0}")]
     Unavailable(#[source] Box<dyn StdError + Send + Sync>),
     /// The broker has no place for this topic, or refuses to publish to it: its exchange, queue or
-    /// stream does not exist, is full, or a permission is missing. Effects of this topic wait for as
-    /// long as it takes, and effects of other topics go on.
+    /// stream does not exist, is full, or a permission is missing. Effects of this topic wait for
+    /// as long as it takes, and effects of other topics go on.
     #[error("the topic is not available: {0}")]
     TopicUnavailable(#[source] Box<dyn StdError + Send + Sync>),
     /// The broker did not take this effect, but may later: it is tried again, up to the relay's limit, and then parked.

@@ -26,12 +26,14 @@ use crate::{Error, describe_metrics, panics};
 
 /// Publishes the effects of a database: leases batches, gives them to a [`Publisher`], acknowledges.
 ///
-/// Any number of processes may run the same relay: they share its partitions, and when one dies the others take over as
-/// soon as its leases have run out. An effect is published at least once, under the same message id each time, and effects
-/// of one key in order: an effect that the broker does not take holds up those of its key, and no others in its batch.
+/// Any number of processes may run the same relay: they share its partitions, and when one dies the
+/// others take over as soon as its leases have run out. An effect is published at least once, under
+/// the same message id each time, and effects of one key in order: an effect that the broker does
+/// not take holds up those of its key, and no others in its batch.
 ///
 /// A broker that has no place for a topic, or refuses it, is waited for: see
-/// [`PublishError::TopicUnavailable`](crate::PublishError::TopicUnavailable) and [`RelayStatus::unavailable`].
+/// [`PublishError::TopicUnavailable`](crate::PublishError::TopicUnavailable) and
+/// [`RelayStatus::unavailable`].
 ///
 /// Each step in the database is one short statement on a connection of the pool, and none is held while the broker is
 /// talked to. Besides, one connection waits for new effects: a pool of at least two.
@@ -170,11 +172,13 @@ impl<P: Publisher> Relay<P> {
 
     /// Publishes until `shutdown` ends; then finishes what it has, acknowledges, and leaves.
     ///
-    /// Failures of the environment are retried, and visible in the [status](Self::status): the database or the broker is away,
-    /// the relay does not exist, the role lacks its grant, the extension is not installed or has another version, transaction
-    /// ids went backwards (see `idem_repair_relays`), or the broker has no place for a topic. The error is one that waiting
-    /// does not mend: a setting is out of its range, or sessions are not READ COMMITTED. A panic of the publisher ends the
-    /// relay with [`Error::WorkerPanicked`], after the other partitions have stopped.
+    /// Failures of the environment are retried, and visible in the [status](Self::status): the
+    /// database or the broker is away, the relay does not exist, the role lacks its grant, the
+    /// extension is not installed or has another version, transaction ids went backwards (see
+    /// `idem_repair_relays`), or the broker has no place for a topic. The error is one that waiting
+    /// does not mend: a setting is out of its range, or sessions are not READ COMMITTED. A panic of
+    /// the publisher ends the relay with [`Error::WorkerPanicked`], after the other partitions have
+    /// stopped.
     ///
     /// Dropping the future stops it at once: what was leased comes again after its lease.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<RelaySummary, Error> {

@@ -18,9 +18,9 @@ use super::{OutgoingMessage, PublishError, Publisher, erased::ErasedPublisher};
 /// # }
 /// ```
 ///
-/// The more exact wins: a whole topic before a prefix, a longer prefix before a shorter one. An effect that has no way to go
-/// is parked. A partition waits for a broker that is away, also with its effects for others; of a topic that is not available
-/// its effects wait.
+/// The more exact wins: a whole topic before a prefix, a longer prefix before a shorter one. An
+/// effect that has no way to go is parked. A partition waits for a broker that is away, also with
+/// its effects for others; of a topic that is not available its effects wait.
 #[derive(Default)]
 #[must_use = "give it to a Relay"]
 pub struct Topics {

@@ -92,8 +92,8 @@ impl Troubles {
         ends
     }
 
-    /// A partition has no batch any more, so it waits for neither broker nor topics. Returns whether
-    /// topics are gone with that.
+    /// A partition has no batch any more, so it waits for neither broker nor topics. Returns
+    /// whether topics are gone with that.
     pub(super) fn forget(&mut self, partition: i32) -> bool {
         self.broker.remove(&partition);
         let before = self.topics.len();

@@ -43,8 +43,8 @@ impl<'a> Waiting<'a> {
         false
     }
 
-    /// The topic refused the effect of a lane, which waits from now on. Returns the pause that begins
-    /// with that, unless one lasts already.
+    /// The topic refused the effect of a lane, which waits from now on. Returns the pause that
+    /// begins with that, unless one lasts already.
     pub(super) fn refused(&mut self, topic: &'a str, lane: usize) -> Option<Duration> {
         let topic = self.0.entry(topic).or_insert_with(|| Topic {
             lanes: VecDeque::new(),

@@ -291,7 +291,7 @@ fn denied(subject: &str) -> String {
     )
 }
 
-/// Goal: a user who may not publish to one subject. Invariant: I4.
+/// Goal: a user without the permission to publish to one subject. Invariant: I4.
 #[tokio::test]
 async fn i4_permission_refused_by_nats_is_waited_for() {
     let mut server = Nats::start_with(&denied("closed.>")).unwrap();

@@ -334,7 +334,7 @@ async fn i4_missing_queue_is_waited_for_and_others_go_on() {
     assert_waited_for(publisher(&url), "declared-late", "declared-first", mend).await;
 }
 
-/// Goal: an exchange that nobody has declared yet, beside topics that need none. Invariant: I4.
+/// Goal: an exchange that is not declared yet, beside topics that need none. Invariant: I4.
 #[tokio::test]
 async fn i4_missing_exchange_is_waited_for_and_others_go_on() {
     let url = shared();

@@ -21,8 +21,9 @@ use crate::TransportError;
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct NatsConfig {
-    /// `nats://user:password@host:port`, or `tls://`; several servers with commas between them, which share the user and
-    /// password of the first. Special characters in either are percent-encoded. A user without a password is a token.
+    /// `nats://user:password@host:port`, or `tls://`; several servers with commas between them,
+    /// which share the user and password of the first. Special characters in either are
+    /// percent-encoded. A user without a password is a token.
     pub url: String,
     /// How long to wait for an answer of the server. In seconds, 10 unless given.
     #[serde(default = "timeout_s")]

@@ -49,9 +49,10 @@ const ERRORS: usize = 256;
 
 /// Publishes effects to NATS JetStream: to the subject that the topic names, confirmed by the stream that takes it.
 ///
-/// A subject that no stream takes, a stream that is full and a missing permission are [`PublishError::TopicUnavailable`]. An
-/// effect that its stream refuses for what it is, for example for its size, is [`PublishError::Rejected`]. One that is larger
-/// than the server allows, or that has a subject or header that NATS does not know, is [`PublishError::Permanent`].
+/// A subject that no stream takes, a stream that is full and a missing permission are
+/// [`PublishError::TopicUnavailable`]. An effect that its stream refuses for what it is, for
+/// example for its size, is [`PublishError::Rejected`]. One that is larger than the server allows,
+/// or that has a subject or header that NATS does not know, is [`PublishError::Permanent`].
 ///
 /// The header `Nats-Msg-Id` is the effect's id, by which a stream drops duplicates within its window; further headers are
 /// `idem-key`, `message-type`, `content-type`, `traceparent`, `idem-source-destination`, and those of the effect.
@@ -121,15 +122,17 @@ impl Publisher for NatsPublisher {
 
     async fn check(&self) -> Result<(), PublishError> {
         let context = self.context().await?;
-        if context.client().server_info().jetstream {
-            return Ok(());
+        // A server without JetStream may have it elsewhere in its cluster. That takes a permission.
+        if !context.client().server_info().jetstream {
+            let account = context.query_account().await;
+            account.map_err(|error| PublishError::Unavailable(error.into()))?;
         }
-        Err(PublishError::Unavailable("the server has no JetStream".into()))
+        Ok(())
     }
 }
 
-/// Waits until the server refuses the permission to publish to this subject; for ever if it does not.
-/// The server replies nothing then, and its protocol has this text in the place of a code.
+/// Waits until the server refuses the permission to publish to this subject; for ever if it does
+/// not. The server replies nothing then, and its protocol has this text in the place of a code.
 async fn refusal_of(mut errors: broadcast::Receiver<String>, subject: &str) -> String {
     let refusal = format!("Permissions Violation for Publish to \"{subject}\"").to_lowercase();
     loop {

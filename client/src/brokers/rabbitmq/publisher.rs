@@ -23,14 +23,15 @@ use crate::{OutgoingMessage, PublishError, Publisher, TransportError};
 /// Publishes effects to RabbitMQ: to the queue that the topic names, or to the configured exchange with the topic as routing
 /// key. They are persistent, and confirmed by every queue that they went to.
 ///
-/// An exchange that does not exist, an effect that no queue takes, a queue that is full and a missing permission are
-/// [`PublishError::TopicUnavailable`]. An effect that RabbitMQ refuses for its size or its properties is
-/// [`PublishError::Rejected`]. One whose headers do not fit into a frame (128 kB, unless the server is configured
-/// otherwise) is [`PublishError::Permanent`].
+/// An exchange that does not exist, an effect that no queue takes, a queue that is full and a
+/// missing permission are [`PublishError::TopicUnavailable`]. An effect that RabbitMQ refuses for
+/// its size or its properties is [`PublishError::Rejected`]. One whose headers do not fit into a
+/// frame (128 kB, unless the server is configured otherwise) is [`PublishError::Permanent`].
 ///
-/// The property *message id* is the effect's id, *timestamp* the second of its recording, *type* and *content type* are its
-/// own. A header `correlation-id` of the effect becomes that property; its other headers travel as texts, beside `idem-key`,
-/// `idem-source-destination` and `traceparent`.
+/// The property *message id* is the effect's id, *timestamp* the second of its recording, *type*
+/// and *content type* are its own. A header `correlation-id` of the effect becomes that property;
+/// its other headers travel as texts, beside `idem-key`, `idem-source-destination` and
+/// `traceparent`.
 ///
 /// It connects at the first publish, and again at the next one after the connection was lost.
 pub struct RabbitMqPublisher {
