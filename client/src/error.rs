@@ -310,6 +310,20 @@ fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 mod tests {
     use super::*;
 
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot connect")]
+    struct Outer(#[source] Inner);
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot resolve: {0}")]
+    struct Inner(#[source] io::Error);
+
+    #[test]
+    fn causes_are_all_there_and_none_twice() {
+        let error = Outer(Inner(io::Error::other("no such host")));
+        assert_eq!(causes(&error), "cannot connect: cannot resolve: no such host");
+    }
+
     #[test]
     fn a_lost_conflict_is_retryable_and_a_wrong_argument_is_not() {
         for (state, kind) in [

@@ -1,15 +1,12 @@
 //! The consumers and relays of one process.
 
-use std::{future::Future, time::Duration};
+use std::future::Future;
 
 use futures_util::{FutureExt, future::BoxFuture};
-use tokio::{select, task::JoinSet, time::sleep};
+use tokio::{select, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Consumer, Error, ErrorKind, HandOver, Publisher, Relay, Source, panics, relay::Pauses};
-
-/// The pauses while a relay lacks its grant, its row or the extension.
-const MISSING: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+use crate::{Consumer, Error, HandOver, Publisher, Relay, Source, panics};
 
 /// Runs consumers and relays in one process.
 ///
@@ -23,9 +20,10 @@ const MISSING: (Duration, Duration) = (Duration::from_millis(500), Duration::fro
 /// # Ok(()) }
 /// ```
 ///
-/// A relay that lacks its grant, and one that was not created yet, is waited for: the consumers go on, and their effects wait in
-/// the outbox. At a shutdown the consumers stop first, each within its grace, and the relays after the last commit of the
-/// consumers. What is not published by then stays in the outbox, for the next start.
+/// A relay waits for its grant and its creation, see [`Relay::run`]. The consumers go on, and their
+/// effects wait in the outbox. At a shutdown the consumers stop first, each within its grace, and
+/// the relays after the last commit of the consumers. What is not published by then stays in the
+/// outbox, for the next start.
 #[derive(Default)]
 #[must_use = "nothing runs before `run`"]
 pub struct Services {
@@ -53,11 +51,7 @@ impl Services {
     /// Adds a relay.
     pub fn relay<P: Publisher>(mut self, relay: Relay<P>) -> Self {
         self.relays.push(Box::new(|stop| {
-            async move {
-                let run = || relay.another().run(stop.cancelled());
-                through_what_is_missing(&stop, run).await.map(drop)
-            }
-            .boxed()
+            async move { relay.run(stop.cancelled()).await.map(drop) }.boxed()
         }));
         self
     }
@@ -65,11 +59,7 @@ impl Services {
     /// Adds a hand-over, which stops with the relays.
     pub fn hand_over(mut self, hand_over: HandOver) -> Self {
         self.relays.push(Box::new(|stop| {
-            async move {
-                let run = || hand_over.clone().run(stop.cancelled());
-                through_what_is_missing(&stop, run).await.map(drop)
-            }
-            .boxed()
+            async move { hand_over.run(stop.cancelled()).await.map(drop) }.boxed()
         }));
         self
     }
@@ -126,34 +116,4 @@ impl Group {
         }
         failed
     }
-}
-
-/// Runs something again, later each time, as long as a grant, a relay or the extension is missing.
-async fn through_what_is_missing<T, Fut>(stop: &CancellationToken, mut run: impl FnMut() -> Fut) -> Result<Option<T>, Error>
-where
-    Fut: Future<Output = Result<T, Error>>,
-{
-    let mut pauses = Pauses::new(MISSING.0, MISSING.1);
-    while !stop.is_cancelled() {
-        match run().await {
-            Err(error) if is_missing(&error) => {
-                let pause = pauses.next();
-                tracing::warn!(%error, ?pause, "a relay cannot work yet, and is started again");
-                select! {
-                    () = stop.cancelled() => {}
-                    () = sleep(pause) => {}
-                }
-            }
-            ended => return ended.map(Some),
-        }
-    }
-    Ok(None)
-}
-
-/// Whether an administrator can add what is missing, while the consumers go on.
-fn is_missing(error: &Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::NotGranted | ErrorKind::NotFound | ErrorKind::NotInstalled
-    )
 }

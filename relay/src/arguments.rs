@@ -49,7 +49,8 @@ pub struct Arguments {
     #[arg(long, value_enum, env = "IDEM_RELAY_LOG_FORMAT", default_value_t = LogFormat::Json)]
     pub log_format: LogFormat,
 
-    /// Read the settings, reach the database and the relay, say what was found, and leave
+    /// Read the settings, connect to the database, the relay and the broker, say what was found,
+    /// and leave
     #[arg(long)]
     pub check: bool,
 }
@@ -108,7 +109,8 @@ Exit codes:
   0  stopped as it was told to
   1  something unexpected; the log says what
   2  wrong usage or settings: nothing was begun
-  3  the database refuses: no such relay, not granted, extension not installed
+  3  the environment, with --check: database or broker cannot be reached or refuses, no such
+     relay, not granted, extension not installed. Without --check it waits for all of these
 ";
 
 #[cfg(test)]

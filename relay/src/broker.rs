@@ -31,4 +31,12 @@ impl Publisher for Publishers {
             Self::Kafka(publisher) => publisher.publish(message).await,
         }
     }
+
+    async fn check(&self) -> Result<(), PublishError> {
+        match self {
+            Self::RabbitMq(publisher) => publisher.check().await,
+            Self::Nats(publisher) => publisher.check().await,
+            Self::Kafka(publisher) => publisher.check().await,
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use idem_client::{Error, ErrorKind};
+use idem_client::{Error, ErrorKind, PublishError};
 
 /// The exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub enum Exit {
     Stopped = 0,
     Unexpected = 1,
     Settings = 2,
-    Refused = 3,
+    Environment = 3,
 }
 
 impl From<Exit> for ExitCode {
@@ -38,24 +38,54 @@ impl Failure {
 
     /// Says why, and answers how to end.
     pub fn report(self) -> ExitCode {
-        // The log may not be there yet, and this line is for whoever looks why it does not run.
-        eprintln!("error: {:#}", self.error);
+        // The log may not be there yet.
+        eprintln!("error: {}", causes(&self.error));
         self.exit.into()
     }
 }
 
-/// Only what cannot mend itself gets here: the runtime goes on for ever about the rest.
+/// An error and its causes on one line. A cause that the line ends with already is not repeated.
+fn causes(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |text, cause| match cause.to_string() {
+        cause if text.is_empty() => cause,
+        cause if text.ends_with(&cause) => text,
+        cause => format!("{text}: {cause}"),
+    })
+}
+
+/// A relay that runs waits for the environment. `--check` reports what the environment lacks.
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let refused = match error.kind() {
-            ErrorKind::NotGranted | ErrorKind::NotInstalled | ErrorKind::ReadOnly => true,
-            // A relay, a database or a role that does not exist; a wrong password.
-            _ => error
-                .sqlstate()
-                .is_some_and(|state| matches!(state.code(), "42704" | "3D000" | "28000" | "28P01")),
+        let exit = match error.kind() {
+            ErrorKind::NotFound
+            | ErrorKind::NotGranted
+            | ErrorKind::NotInstalled
+            | ErrorKind::NotClaimed
+            | ErrorKind::ReadOnly
+            | ErrorKind::ConnectionLost
+            | ErrorKind::PoolExhausted => Exit::Environment,
+            ErrorKind::Invalid => Exit::Settings,
+            // A database or a role that does not exist, or a wrong password.
+            _ => match error.sqlstate().map(|state| state.code()) {
+                Some("3D000" | "28000" | "28P01") => Exit::Environment,
+                _ => Exit::Unexpected,
+            },
         };
         Self {
-            exit: if refused { Exit::Refused } else { Exit::Unexpected },
+            exit,
+            error: error.into(),
+        }
+    }
+}
+
+impl From<PublishError> for Failure {
+    fn from(error: PublishError) -> Self {
+        let exit = match error {
+            PublishError::Unavailable(_) | PublishError::TopicUnavailable(_) => Exit::Environment,
+            _ => Exit::Settings,
+        };
+        Self {
+            exit,
             error: error.into(),
         }
     }

@@ -51,14 +51,37 @@ impl Server {
 async fn ready(State(sources): State<Sources>) -> (StatusCode, String) {
     let status = sources.status.borrow();
     // A broker that was never asked is not known to be away.
-    let code = if status.database && status.broker != Some(false) {
+    let code = if status.database && status.broker != Some(false) && status.unavailable_topics == 0 {
         StatusCode::OK
     } else {
         StatusCode::SERVICE_UNAVAILABLE
     };
-    let say = |is_there| if is_there { "ok" } else { "away" };
-    let broker = status.broker.map_or("not asked yet", say);
-    (code, format!("database: {}\nbroker: {broker}\n", say(status.database)))
+    (code, report(&status))
+}
+
+/// One line for the database, the broker, and each topic whose effects wait.
+fn report(status: &RelayStatus) -> String {
+    let state = |is_there: bool, error: &Option<String>| match error {
+        Some(error) if !is_there => format!("away: {}", one_line(error)),
+        _ if is_there => "ok".to_owned(),
+        _ => "away".to_owned(),
+    };
+    let database = state(status.database, &status.database_error);
+    let broker = status.broker.map(|is_there| state(is_there, &status.broker_error));
+    let broker = broker.unwrap_or_else(|| "not asked yet".to_owned());
+    let mut report = format!("database: {database}\nbroker: {broker}\n");
+    for topic in &status.unavailable {
+        report += &format!("topic {:?}: {}\n", topic.topic, one_line(&topic.reason));
+    }
+    let more = status.unavailable_topics - status.unavailable.len();
+    if more > 0 {
+        report += &format!("and {more} topics more\n");
+    }
+    report
+}
+
+fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
 }
 
 async fn metrics_text(State(sources): State<Sources>) -> String {

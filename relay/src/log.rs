@@ -5,9 +5,13 @@ use tracing_subscriber::EnvFilter;
 
 use crate::arguments::LogFormat;
 
+/// The clients of brokers log each attempt, with its payload. The relay logs their errors itself,
+/// when they are new. A directive for one of them in `--log` comes after these, and replaces it.
+const CLIENTS: &str = "lapin=off,async_nats=off";
+
 /// Sends what is traced from here on to standard error.
 pub fn start(filter: &str, format: LogFormat) -> Result<()> {
-    let filter = EnvFilter::try_new(filter).with_context(|| format!("`{filter}` is not a log filter"))?;
+    let filter = EnvFilter::try_new(format!("{CLIENTS},{filter}")).with_context(|| format!("`{filter}` is not a log filter"))?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match format {
         LogFormat::Json => log.json().flatten_event(true).init(),

@@ -12,7 +12,7 @@ use std::{convert::Infallible, process::ExitCode, time::Duration};
 
 use anyhow::Context;
 use clap::Parser;
-use idem_client::{Relay, relay_partitions, terminated};
+use idem_client::{Publisher, Relay, relay_partitions, terminated};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 use crate::{
@@ -37,7 +37,7 @@ async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let config = Config::read(arguments).map_err(Failure::settings)?;
     let pool = database::pool(&config.database).map_err(Failure::settings)?;
     if arguments.check {
-        return check(&config, &pool).await;
+        return check(config, &pool).await;
     }
 
     let metrics = PrometheusBuilder::new()
@@ -77,12 +77,14 @@ async fn keep_small(metrics: &PrometheusHandle) -> Infallible {
     }
 }
 
-/// What can be found out without publishing anything.
-async fn check(config: &Config, pool: &deadpool_postgres::Pool) -> Result<(), Failure> {
+/// Connects to database and broker, and publishes nothing.
+async fn check(config: Config, pool: &deadpool_postgres::Pool) -> Result<(), Failure> {
+    let publisher = Publishers::new(config.broker).map_err(Failure::settings)?;
     let connection = pool.get().await.map_err(idem_client::Error::from)?;
     let partitions = relay_partitions(&**connection, &config.relay).await?;
+    publisher.check().await?;
     println!(
-        "relay \"{}\" has {partitions} partition(s); the settings are right",
+        "relay \"{}\" has {partitions} partition(s), and the broker accepts connections",
         config.relay
     );
     Ok(())

@@ -2,14 +2,14 @@
 
 use std::{
     fs::File,
-    io::{Read, Write},
+    io::{Read, Seek, SeekFrom, Write},
     net::{TcpListener, TcpStream},
     os::fd::AsFd,
     process::{Command, ExitStatus, Output, Stdio},
     time::{Duration, Instant},
 };
 
-use idem_brokers::Nats;
+use idem_brokers::{Nats, RabbitMq};
 use idem_cluster::{Cluster, Install, Process};
 use nix::sys::signal::Signal;
 
@@ -52,13 +52,17 @@ struct Running {
 
 impl Running {
     fn start(cluster: &Cluster, kind: &str, broker: &str) -> Self {
+        let log = File::from(std::io::stderr().as_fd().try_clone_to_owned().unwrap());
+        Self::start_with(cluster, &["--broker", kind, "--broker-url", broker], log)
+    }
+
+    fn start_with(cluster: &Cluster, arguments: &[&str], log: File) -> Self {
         let port = free_port();
         let mut command = program();
         command
             .env("IDEM_RELAY_DATABASE_URL", cluster.connection_string("postgres"))
-            .env("IDEM_RELAY_BROKER_URL", broker)
-            .args(["--broker", kind, "--listen", &format!("127.0.0.1:{port}")]);
-        let log = File::from(std::io::stderr().as_fd().try_clone_to_owned().unwrap());
+            .args(arguments)
+            .args(["--listen", &format!("127.0.0.1:{port}")]);
         let process = Process::spawn(command, log, &[Signal::SIGKILL]).unwrap();
         Self { process, port }
     }
@@ -189,40 +193,160 @@ fn wrong_settings_are_told_before_anything_is_begun() {
     assert!(stderr(&output).contains("/does/not/exist"), "{}", stderr(&output));
 }
 
+/// The lines of a log that contain all of these texts.
+fn log_lines(log: &File, texts: &[&str]) -> Vec<String> {
+    let mut text = String::new();
+    let mut log = log;
+    log.seek(SeekFrom::Start(0)).unwrap();
+    log.read_to_string(&mut text).unwrap();
+    let fits = |line: &&str| texts.iter().all(|text| line.contains(text));
+    text.lines().filter(fits).map(str::to_owned).collect()
+}
+
+/// Goal: a relay that starts before the stream of a subject. Invariant: I4.
 #[test]
-fn a_database_that_refuses_has_an_exit_code_of_its_own() {
+fn i4_missing_stream_is_not_ready_until_it_is_made() {
     let cluster = server();
-    let ask = |arguments: &[&str], database: &str| {
-        answer(
-            program()
-                .args(["--check", "--broker", "nats", "--broker-url", "nats://127.0.0.1:1"])
-                .args(["--database-url", &cluster.connection_string(database)])
-                .args(arguments),
-        )
-    };
-    let fine = ask(&[], "postgres");
+    let nats = Nats::start().unwrap();
+    let log = tempfile::tempfile().unwrap();
+    // An effect that is blamed is parked at its first attempt.
+    let mut config = tempfile::NamedTempFile::new().unwrap();
+    config.write_all(b"[publish]\nmax-attempts = 1\n").unwrap();
+    let config = config.path().display().to_string();
+    let arguments = ["--config", &config, "--broker", "nats", "--broker-url", &nats.url()];
+    let relay = Running::start_with(&cluster, &arguments, log.try_clone().unwrap());
+    relay.get_until("/readyz", is_200);
+    let send = "SELECT count(idem_send('facts', to_jsonb(n))) FROM generate_series(1, 20) n";
+    cluster.psql("postgres", send).unwrap();
+    let attempts = |body: &str| sum_of(body, "idem_relay_published_total", "outcome=");
+    relay.get_until("/metrics", |_, body| attempts(body) >= 25.0);
+    let parked = "SELECT count(*) FROM idem.parked";
+    assert_eq!(cluster.psql("postgres", parked).unwrap().trim(), "0");
+    let (status, body) = relay.get("/readyz").unwrap();
+    assert!(
+        status.contains(" 503 ") && body.contains("topic \"facts\""),
+        "{status} {body}"
+    );
+    let metrics = relay.get("/metrics").unwrap().1;
+    assert_eq!(sum_of(&metrics, "idem_relay_unavailable_topics", ""), 1.0);
+    let warnings = log_lines(&log, &["\"WARN\""]);
+    assert!(warnings.len() == 1 && warnings[0].contains("facts"), "{warnings:#?}");
+
+    make_stream(&nats);
+    relay.get_until("/readyz", is_200);
+    let published = |body: &str| sum_of(body, "idem_relay_published_total", r#"outcome="published""#);
+    let metrics = relay.get_until("/metrics", |_, body| published(body) >= 20.0);
+    assert_eq!(sum_of(&metrics, "idem_relay_unavailable_topics", ""), 0.0);
+    assert_eq!(stream_length(&nats), 20);
+    assert_eq!(log_lines(&log, &["\"WARN\""]).len(), 1);
+    assert_eq!(relay.terminate().code(), Some(0));
+}
+
+/// Goal: the log of a relay without a queue, and then without a broker. Invariant: I4.
+#[test]
+fn i4_missing_queue_and_lost_broker_are_a_line_each() {
+    let cluster = server();
+    let mut rabbit = RabbitMq::start().unwrap();
+    let log = tempfile::tempfile().unwrap();
+    let arguments = ["--broker", "rabbitmq", "--broker-url", &rabbit.url()];
+    let relay = Running::start_with(&cluster, &arguments, log.try_clone().unwrap());
+    relay.get_until("/readyz", is_200);
+    let send = "SELECT count(idem_send('facts', to_jsonb(n))) FROM generate_series(1, 20) n";
+    cluster.psql("postgres", send).unwrap();
+    let attempts = |body: &str, outcome: &str| sum_of(body, "idem_relay_published_total", outcome);
+    let trouble = || [log_lines(&log, &["\"WARN\""]), log_lines(&log, &["\"ERROR\""])].concat();
+    relay.get_until("/metrics", |_, body| attempts(body, "topic_unavailable") >= 25.0);
+    let lines = trouble();
+    assert!(lines.len() == 1 && lines[0].contains("NO_ROUTE"), "{lines:#?}");
+
+    rabbit.kill().unwrap();
+    relay.get_until("/metrics", |_, body| attempts(body, "\"unavailable\"") >= 5.0);
+    let lines = trouble();
+    assert!(lines.len() == 2 && lines[1].contains("broker is not available"), "{lines:#?}");
+    assert_eq!(relay.terminate().code(), Some(0));
+}
+
+/// Goal: a relay that starts before `idem_create_relay`. Invariant: I4.
+#[test]
+fn i4_missing_relay_is_not_ready_until_it_is_created() {
+    let cluster = server();
+    let nats = Nats::start().unwrap();
+    make_stream(&nats);
+    let log = tempfile::tempfile().unwrap();
+    let arguments = ["--broker", "nats", "--broker-url", &nats.url(), "--relay", "later"];
+    let relay = Running::start_with(&cluster, &arguments, log.try_clone().unwrap());
+    relay.get_until("/readyz", |status, body| status.contains(" 503 ") && body.contains("42704"));
+    relay.get_until("/livez", is_200);
+    cluster.psql("postgres", "SELECT idem_create_relay('later')").unwrap();
+    relay.get_until("/readyz", is_200);
+    cluster.psql("postgres", "SELECT idem_send('facts', '1')").unwrap();
+    let published = |body: &str| sum_of(body, "idem_relay_published_total", r#"outcome="published""#);
+    relay.get_until("/metrics", |_, body| published(body) >= 1.0);
+    let warnings = log_lines(&log, &["\"WARN\""]);
+    assert!(warnings.len() == 1 && warnings[0].contains("42704"), "{warnings:#?}");
+    assert_eq!(relay.terminate().code(), Some(0));
+}
+
+/// Runs `idem-relay --check`.
+fn check(database: &str, broker: [&str; 2], arguments: &[&str]) -> Output {
+    let [kind, url] = broker;
+    let mut command = program();
+    command.args(["--check", "--broker", kind, "--broker-url", url, "--database-url", database]);
+    answer(command.args(arguments))
+}
+
+#[test]
+fn check_fails_when_the_database_refuses() {
+    let cluster = server();
+    let nats = Nats::start().unwrap();
+    let (url, database) = (nats.url(), cluster.connection_string("postgres"));
+    let fine = check(&database, ["nats", &url], &[]);
     assert!(fine.status.success(), "{fine:?}");
     assert!(String::from_utf8_lossy(&fine.stdout).contains("1 partition"), "{fine:?}");
 
-    let no_relay = ask(&["--relay", "nobody"], "postgres");
+    let no_relay = check(&database, ["nats", &url], &["--relay", "nobody"]);
     assert_eq!(no_relay.status.code(), Some(3), "{no_relay:?}");
     assert!(stderr(&no_relay).contains("idem_create_relay"), "{}", stderr(&no_relay));
 
-    let no_extension = ask(&[], "template1");
+    let no_extension = check(&cluster.connection_string("template1"), ["nats", &url], &[]);
     assert_eq!(no_extension.status.code(), Some(3), "{no_extension:?}");
 
-    // Not only when checking.
-    let run = answer(
-        program()
-            .args(["--broker", "nats", "--broker-url", "nats://127.0.0.1:1", "--relay", "nobody"])
-            .args([
-                "--listen",
-                "127.0.0.1:0",
-                "--database-url",
-                &cluster.connection_string("postgres"),
-            ]),
-    );
-    assert_eq!(run.status.code(), Some(3), "{run:?}");
+    let no_server = check("host=127.0.0.1 port=1 user=nobody", ["nats", &url], &[]);
+    assert_eq!(no_server.status.code(), Some(3), "{no_server:?}");
+    assert!(stderr(&no_server).contains("Connection refused"), "{}", stderr(&no_server));
+}
+
+#[test]
+fn check_fails_without_a_broker() {
+    let cluster = server();
+    let database = cluster.connection_string("postgres");
+    // A port that nothing listens on: each broker's client has its own words for that.
+    for (kind, url, said) in [
+        ("rabbitmq", "amqp://127.0.0.1:1", "Connection refused"),
+        ("nats", "nats://127.0.0.1:1", "Connection refused"),
+        ("kafka", "127.0.0.1:1", "transport failure"),
+    ] {
+        let no_broker = check(&database, [kind, url], &[]);
+        assert_eq!(no_broker.status.code(), Some(3), "{kind}: {no_broker:?}");
+        let error = stderr(&no_broker);
+        assert!(
+            error.contains("the broker is not available") && error.contains(said),
+            "{kind}: {error}"
+        );
+    }
+}
+
+#[test]
+fn check_fails_when_the_broker_refuses() {
+    let cluster = server();
+    let nats = Nats::start_with("authorization { user: relay, password: right }").unwrap();
+    let database = cluster.connection_string("postgres");
+    let url = |password: &str| nats.url().replace("nats://", &format!("nats://relay:{password}@"));
+    let refused = check(&database, ["nats", &url("wrong")], &[]);
+    assert_eq!(refused.status.code(), Some(3), "{refused:?}");
+    assert!(stderr(&refused).contains("authorization violation"), "{}", stderr(&refused));
+    let fine = check(&database, ["nats", &url("right")], &[]);
+    assert!(fine.status.success(), "{fine:?}");
 }
 
 #[test]

@@ -11,17 +11,20 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument, info, warn};
+use tracing::{Instrument, debug, warn};
 
 use super::{
     Batch, OutgoingMessage, PublishError, Publisher,
     lanes::Lanes,
     memory::Memory,
     pauses::Pauses,
-    steps::{Steps, is_final},
+    runtime::Settings,
+    steps::{Steps, is_final, is_gone},
+    waiting::Waiting,
 };
 use crate::{
     Error, ErrorKind,
+    error::causes,
     telemetry::{self, Publishing},
 };
 
@@ -49,10 +52,12 @@ pub(super) struct Broker {
     pub(super) pauses: Pauses,
 }
 
-enum Event {
+enum Event<'a> {
     Published(usize, Result<(), PublishError>),
     /// A lane may try again.
     Rested(usize),
+    /// An effect of this topic may be tried again.
+    TopicRested(&'a str),
     /// The broker may be asked again.
     Paused,
     /// It is time to think of the lease.
@@ -61,13 +66,15 @@ enum Event {
     Parked(usize, Result<(), Error>),
 }
 
-/// Publishes a batch whose lease was asked for at this moment. An error is final.
+/// Publishes a batch whose lease was asked for at this moment. The error is final, or says that
+/// the relay is gone.
 pub(super) async fn publish<P: Publisher>(context: Context<'_, P>, batch: &Batch, asked: Instant) -> Result<Outcome, Error> {
     let lanes = Lanes::new(&batch.messages, |message| context.memory.is_confirmed(message));
     let lease = context.steps.settings.lease;
     let mut work = Work {
         ready: lanes.all().collect(),
         lanes,
+        waiting: Waiting::default(),
         messages: &batch.messages,
         token: batch.token,
         leased_until: asked + lease,
@@ -90,7 +97,9 @@ struct Work<'a, P> {
     lanes: Lanes,
     /// Lanes whose next effect can be published now.
     ready: VecDeque<usize>,
-    events: FuturesUnordered<BoxFuture<'a, Event>>,
+    /// Lanes whose next effect waits for its topic.
+    waiting: Waiting<'a>,
+    events: FuturesUnordered<BoxFuture<'a, Event<'a>>>,
     in_flight: usize,
     /// Nothing is published while the broker is away, until it may be asked again.
     is_paused: bool,
@@ -142,6 +151,9 @@ impl<'a, P: Publisher> Work<'a, P> {
         while may_start && self.in_flight < at_most {
             let Some(lane) = self.ready.pop_front() else { return };
             let Some(place) = self.lanes.next_of(lane) else { continue };
+            if !self.waiting.admits(&messages[place].topic, lane) {
+                continue;
+            }
             self.in_flight += 1;
             let patience = settings.publish_timeout;
             let publish = async move {
@@ -180,13 +192,14 @@ impl<'a, P: Publisher> Work<'a, P> {
         }
     }
 
-    fn take(&mut self, event: Event) -> Result<(), Error> {
+    fn take(&mut self, event: Event<'a>) -> Result<(), Error> {
         match event {
             Event::Published(lane, result) => {
                 self.in_flight -= 1;
                 self.published(lane, result);
             }
             Event::Rested(lane) => self.ready.push_back(lane),
+            Event::TopicRested(topic) => self.ready.extend(self.waiting.pause_ends(topic)),
             Event::Paused => self.is_paused = false,
             Event::LeaseWanes => self.lease_wanes = true,
             Event::Extended(asked, result) => {
@@ -200,7 +213,7 @@ impl<'a, P: Publisher> Work<'a, P> {
             Event::Parked(lane, result) => {
                 self.is_stepping = false;
                 if self.stepped(result)?.is_some() {
-                    self.context.steps.status.parked();
+                    self.context.steps.notes.status.parked();
                     // Also when the lease ends before the batch is done: whoever unparks it gives it all its attempts.
                     if let Some(place) = self.lanes.next_of(lane) {
                         self.context.memory.forget(&self.messages[place]);
@@ -216,37 +229,52 @@ impl<'a, P: Publisher> Work<'a, P> {
     fn published(&mut self, lane: usize, result: Result<(), PublishError>) {
         let Some(place) = self.lanes.next_of(lane) else { return };
         let message = &self.messages[place];
-        let settings = &self.context.steps.settings;
-        let error = match result {
+        match result {
             Ok(()) => {
                 self.broker_answers();
-                self.context.steps.status.published();
+                self.context.steps.notes.status.published();
                 self.context.memory.confirmed(message);
+                self.ready.extend(self.waiting.takes(&message.topic));
+                self.context.steps.notes.topic_takes(&message.topic);
                 self.advance(lane);
-                return;
             }
-            Err(error) => error,
-        };
-        match error {
-            PublishError::Unavailable(_) => {
+            Err(error @ PublishError::Unavailable(_)) => {
                 self.ready.push_front(lane);
-                self.broker_is_away(&error);
+                self.waiting.undecided(&message.topic);
+                self.broker_is_away(message, &error);
             }
-            PublishError::Rejected(_) => {
+            Err(error @ PublishError::TopicUnavailable(_)) => {
                 self.broker_answers();
-                let failures = self.context.memory.failed(message);
-                if failures >= settings.max_attempts {
-                    self.park(lane, message, format!("after {failures} attempts: {error}"));
-                } else {
-                    let pause = Pauses::after(settings.back_off.0, settings.back_off.1, failures);
-                    info!(message.id = %message.message_id, failures, ?pause, %error, "an effect is tried again");
-                    self.after(pause, Event::Rested(lane));
+                self.context.steps.notes.topic_fails(message, &error);
+                if let Some(pause) = self.waiting.refused(&message.topic, lane) {
+                    self.after(pause, Event::TopicRested(&message.topic));
                 }
             }
-            PublishError::Permanent(_) => {
+            Err(error) => {
                 self.broker_answers();
-                self.park(lane, message, error.to_string());
+                // That says nothing of the topic, so another effect of it is tried.
+                self.ready.extend(self.waiting.undecided(&message.topic));
+                self.failed(lane, message, &error);
             }
+        }
+    }
+
+    /// An attempt failed for what the effect is: it is tried again, or parked.
+    fn failed(&mut self, lane: usize, message: &OutgoingMessage, error: &PublishError) {
+        if let PublishError::Permanent(_) = error {
+            return self.park(lane, message, error.causes());
+        }
+        let Settings {
+            back_off, max_attempts, ..
+        } = self.context.steps.settings.as_ref();
+        let attempt = self.context.memory.failed(message);
+        let (id, topic, reason) = (message.message_id, &message.topic, error.causes());
+        if attempt >= *max_attempts {
+            self.park(lane, message, format!("after {attempt} attempts: {reason}"));
+        } else {
+            let pause = Pauses::after(back_off.0, back_off.1, attempt);
+            debug!(message.id = %id, topic, attempt, ?pause, error = reason, "an effect is tried again");
+            self.after(pause, Event::Rested(lane));
         }
     }
 
@@ -263,20 +291,18 @@ impl<'a, P: Publisher> Work<'a, P> {
 
     fn broker_answers(&mut self) {
         if std::mem::take(&mut self.context.broker.is_away) {
-            info!(partition = self.context.steps.partition, "the broker is back");
             self.context.broker.pauses.reset();
         }
-        self.context.steps.status.broker(true);
+        self.context.steps.notes.broker_answers();
     }
 
     /// The partition pauses, once for all that is under way.
-    fn broker_is_away(&mut self, error: &PublishError) {
-        self.context.steps.status.broker(false);
+    fn broker_is_away(&mut self, message: &OutgoingMessage, error: &PublishError) {
+        self.context.steps.notes.broker_fails(message, error);
         if self.is_paused {
             return;
         }
         let pause = self.context.broker.pauses.next();
-        warn!(partition = self.context.steps.partition, ?pause, %error, "nothing is published");
         self.context.broker.is_away = true;
         self.is_paused = true;
         self.after(pause, Event::Paused);
@@ -286,9 +312,10 @@ impl<'a, P: Publisher> Work<'a, P> {
     fn stepped<T>(&mut self, result: Result<T, Error>) -> Result<Option<T>, Error> {
         match result {
             Ok(answer) => Ok(Some(answer)),
-            Err(error) if is_final(&error) => Err(error),
+            Err(error) if is_final(&error) || is_gone(&error) => Err(error),
             Err(error) => {
-                warn!(partition = self.context.steps.partition, %error, "the lease of a batch is lost: it comes again");
+                let (partition, error) = (self.context.steps.partition, causes(&error));
+                warn!(partition, error, "the lease of a batch is lost: it comes again");
                 self.is_lost = true;
                 Ok(None)
             }
@@ -300,7 +327,7 @@ impl<'a, P: Publisher> Work<'a, P> {
         self.events.push(sleep_until(half).map(|()| Event::LeaseWanes).boxed());
     }
 
-    fn after(&mut self, pause: Duration, event: Event) {
+    fn after(&mut self, pause: Duration, event: Event<'a>) {
         self.events.push(sleep(pause).map(|()| event).boxed());
     }
 }
@@ -310,7 +337,9 @@ async fn again_until<T, F: Future<Output = Result<T, Error>>>(until: Instant, st
     let mut pauses = Pauses::new(Duration::from_millis(50), Duration::from_secs(1));
     loop {
         match step().await {
-            Err(error) if error.kind() != ErrorKind::NotClaimed && !is_final(&error) && Instant::now() < until => {
+            Err(error)
+                if error.kind() != ErrorKind::NotClaimed && !is_final(&error) && !is_gone(&error) && Instant::now() < until =>
+            {
                 sleep(pauses.next()).await;
             }
             answer => return answer,

@@ -8,16 +8,26 @@ use super::{OutgoingMessage, PublishError, Publisher};
 
 pub(super) trait ErasedPublisher: Send + Sync {
     fn publish<'a>(&'a self, message: &'a OutgoingMessage) -> BoxFuture<'a, Result<(), PublishError>>;
+
+    fn check(&self) -> BoxFuture<'_, Result<(), PublishError>>;
 }
 
 impl<P: Publisher> ErasedPublisher for P {
     fn publish<'a>(&'a self, message: &'a OutgoingMessage) -> BoxFuture<'a, Result<(), PublishError>> {
         Publisher::publish(self, message).boxed()
     }
+
+    fn check(&self) -> BoxFuture<'_, Result<(), PublishError>> {
+        Publisher::check(self).boxed()
+    }
 }
 
 impl<P: Publisher> Publisher for Arc<P> {
     async fn publish(&self, message: &OutgoingMessage) -> Result<(), PublishError> {
         Publisher::publish(&**self, message).await
+    }
+
+    async fn check(&self) -> Result<(), PublishError> {
+        Publisher::check(&**self).await
     }
 }

@@ -1,6 +1,11 @@
 //! Effects that go straight into the inboxes of the same database.
 
-use std::{future::Future, pin::pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use deadpool_postgres::Pool;
 use tokio::{
@@ -10,15 +15,20 @@ use tokio::{
 };
 use tokio_postgres::{GenericClient, types::Type};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::info;
 
-use super::{bell::Bell, pauses::Pauses, relay_partitions, runtime::MAX_BYTES, steps::is_final};
+use super::{
+    bell::Bell,
+    notes::Notes,
+    pauses::Pauses,
+    runtime::{AWAY, MAX_BYTES, partitions},
+    status::Status,
+    steps::{is_final, is_gone, worse},
+};
 use crate::{Error, panics, process::Loan};
 
 /// How long an idle partition sleeps that nobody wakes: first, and at most.
 const IDLE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
-/// The pauses while the database is away.
-const AWAY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// Puts the next effects of a relay whose topic is among `topics` into the inboxes of the destinations of these names, and acknowledges
 /// the batch, in one transaction. One that cannot be received is parked with its reason. Answers how many effects the batch had, those of
@@ -103,44 +113,77 @@ impl HandOver {
 
     /// Works until `shutdown`; answers how many effects have passed, those of other topics included.
     ///
-    /// A database that is away is waited for. The error is one that waiting does not mend: the relay does not exist, the role lacks
-    /// its grant, the extension is not installed. Dropping the future stops it at once, and loses nothing.
+    /// Failures of the environment are retried: the database is away, the relay does not exist, the
+    /// role lacks its grant, or the extension is not installed. The error is one that waiting does
+    /// not mend: a setting is out of its range, or sessions are not READ COMMITTED. Dropping the
+    /// future stops it at once, and loses nothing.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<u64, Error> {
         let mut shutdown = pin!(shutdown);
-        let partitions = select! {
-            partitions = self.partitions() => partitions?,
-            () = &mut shutdown => return Ok(0),
-        };
-        info!(relay = self.relay, partitions, "effects are handed over");
-        let (bell, stop, shared) = (Arc::new(Bell::new()), CancellationToken::new(), Arc::new(self));
+        let notes = Notes::new(&self.relay, Status::new());
+        let (shared, mut passed) = (Arc::new(self), 0);
+        loop {
+            let relay = &shared.relay;
+            let partitions = select! {
+                partitions = partitions(&shared.pool, relay, &notes) => partitions?,
+                () = &mut shutdown => return Ok(passed),
+            };
+            info!(relay, partitions, "effects are handed over");
+            match shared.serve(partitions, &notes, shutdown.as_mut(), &mut passed).await {
+                Err(error) if is_gone(&error) => notes.partitions_are_gone(),
+                ended => return ended.map(|()| passed),
+            }
+        }
+    }
+
+    /// Works on all partitions until `shutdown` completes. The error may be that the relay is gone.
+    async fn serve(
+        self: &Arc<Self>,
+        partitions: i32,
+        notes: &Notes,
+        mut shutdown: Pin<&mut impl Future<Output = ()>>,
+        passed: &mut u64,
+    ) -> Result<(), Error> {
+        let (bell, stop) = (Arc::new(Bell::new()), CancellationToken::new());
         let mut tasks = JoinSet::new();
         for partition in 0..partitions {
-            tasks.spawn(Arc::clone(&shared).work(partition, Arc::clone(&bell), stop.clone()));
+            let notes = notes.of_partition(partition);
+            tasks.spawn(Arc::clone(self).work(partition, notes, Arc::clone(&bell), stop.clone()));
         }
-        let mut ring = pin!(bell.ring(&shared.pool));
-        let (mut passed, mut failed) = (0, None);
+        let mut ring = pin!(bell.ring(&self.pool));
+        let (mut failed, mut is_requested) = (None, false);
         loop {
             select! {
-                ended = tasks.join_next() => match ended {
-                    None => break,
-                    Some(Ok(Ok(count))) => passed += count,
-                    Some(Ok(Err(error))) => {
-                        failed.get_or_insert(error);
+                ended = tasks.join_next() => {
+                    let error = match ended {
+                        None => break,
+                        Some(Ok((count, ended))) => {
+                            *passed += count;
+                            ended.err()
+                        }
+                        Some(Err(ended)) => panics::of_task(ended),
+                    };
+                    if let Some(error) = error {
+                        failed = worse(failed, error);
                         stop.cancel();
                     }
-                    Some(Err(ended)) => {
-                        failed = failed.or(panics::of_task(ended));
-                        stop.cancel();
-                    }
-                },
-                () = &mut shutdown, if !stop.is_cancelled() => stop.cancel(),
+                }
+                () = &mut shutdown, if !stop.is_cancelled() => {
+                    is_requested = true;
+                    stop.cancel();
+                }
                 () = &mut ring, if !stop.is_cancelled() => {}
             }
         }
-        failed.map_or(Ok(passed), Err)
+        failed.filter(|error| !is_requested || !is_gone(error)).map_or(Ok(()), Err)
     }
 
-    async fn work(self: Arc<Self>, partition: i32, bell: Arc<Bell>, stop: CancellationToken) -> Result<u64, Error> {
+    async fn work(
+        self: Arc<Self>,
+        partition: i32,
+        notes: Notes,
+        bell: Arc<Bell>,
+        stop: CancellationToken,
+    ) -> (u64, Result<(), Error>) {
         let (mut idle, mut away) = (Pauses::new(IDLE.0, IDLE.1), Pauses::new(AWAY.0, AWAY.1));
         let mut rung = bell.listen();
         let mut passed = 0;
@@ -155,7 +198,7 @@ impl HandOver {
                 handed_over = self.hand_over(partition) => handed_over,
                 () = given_up => break,
             };
-            match handed_over {
+            match notes.step(handed_over) {
                 Ok(0) => {
                     away.reset();
                     let _idle = bell.idle();
@@ -170,15 +213,11 @@ impl HandOver {
                     away.reset();
                     idle.reset();
                 }
-                Err(error) if is_final(&error) => return Err(error),
-                Err(error) => {
-                    let pause = away.next();
-                    warn!(relay = self.relay, partition, ?pause, %error, "nothing is handed over");
-                    let _ = timeout(pause, stop.cancelled()).await;
-                }
+                Err(error) if is_final(&error) || is_gone(&error) => return (passed, Err(error)),
+                Err(_) => drop(timeout(away.next(), stop.cancelled()).await),
             }
         }
-        Ok(passed)
+        (passed, Ok(()))
     }
 
     /// Given up, its connection is closed: the server rolls back, or has committed.
@@ -195,19 +234,5 @@ impl HandOver {
         .await?;
         loan.give_back();
         Ok(count)
-    }
-
-    async fn partitions(&self) -> Result<i32, Error> {
-        let mut away = Pauses::new(AWAY.0, AWAY.1);
-        loop {
-            match async { relay_partitions(&**self.pool.get().await?, &self.relay).await }.await {
-                Err(error) if !is_final(&error) => {
-                    let pause = away.next();
-                    warn!(relay = self.relay, ?pause, %error, "the hand-over cannot start yet");
-                    sleep(pause).await;
-                }
-                answer => return answer,
-            }
-        }
     }
 }

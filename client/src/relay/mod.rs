@@ -8,6 +8,7 @@ mod hand_over;
 mod lanes;
 mod local;
 mod memory;
+mod notes;
 mod partition;
 mod pauses;
 mod publisher;
@@ -15,6 +16,8 @@ mod runtime;
 mod status;
 mod steps;
 mod topics;
+mod troubles;
+mod waiting;
 
 pub use calls::{
     Batch, create_relay, drop_relay, relay_ack, relay_discard, relay_discard_all, relay_extend, relay_next, relay_park,
@@ -25,5 +28,5 @@ pub use local::Local;
 pub(crate) use pauses::Pauses;
 pub use publisher::{OutgoingMessage, PublishError, Publisher};
 pub use runtime::Relay;
-pub use status::{RelayStatus, RelaySummary};
+pub use status::{RelayStatus, RelaySummary, UnavailableTopic};
 pub use topics::Topics;

@@ -15,14 +15,13 @@ use super::{
     bell::Bell,
     memory::Memory,
     pauses::Pauses,
-    steps::{Steps, is_final},
+    runtime::AWAY,
+    steps::{Steps, is_final, is_gone},
 };
-use crate::{Error, ErrorKind, telemetry};
+use crate::{Error, ErrorKind, error::causes, telemetry};
 
 /// How long an idle partition sleeps that nobody wakes: first, and at most. Another process may have died over it.
 const IDLE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
-/// The pauses while the database or the broker is away.
-const AWAY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 pub(super) struct Partition<P> {
     steps: Steps,
@@ -50,7 +49,7 @@ impl<P: Publisher> Partition<P> {
         }
     }
 
-    /// Works until it is told to stop. An error is final.
+    /// Works until it is told to stop. The error is final, or says that the relay is gone.
     pub(super) async fn run(mut self) -> Result<(), Error> {
         let (bell, stop) = (Arc::clone(&self.bell), self.stop.clone());
         let mut rung = bell.listen();
@@ -72,6 +71,7 @@ impl<P: Publisher> Partition<P> {
                 }
                 Ok(None) => {
                     away.reset();
+                    self.steps.notes.has_no_batch();
                     telemetry::nothing_waits(&self.steps.settings.name, self.steps.partition);
                     let _idle = bell.idle();
                     select! {
@@ -80,13 +80,9 @@ impl<P: Publisher> Partition<P> {
                         () = sleep(idle.next()) => {}
                     }
                 }
-                // Here it says that transaction ids went backwards, which somebody has to repair.
-                Err(error) if is_final(&error) || error.kind() == ErrorKind::NotClaimed => return Err(error),
-                Err(error) => {
-                    let pause = away.next();
-                    warn!(partition = self.steps.partition, ?pause, %error, "no batch can be had");
-                    self.rest(pause).await;
-                }
+                Err(error) if is_final(&error) || is_gone(&error) => return Err(error),
+                // The step is in the log.
+                Err(_) => self.rest(away.next()).await,
             }
         }
         Ok(())
@@ -138,13 +134,14 @@ impl<P: Publisher> Partition<P> {
                 Ok(()) => break,
                 Err(error) if error.kind() == ErrorKind::NotClaimed => {
                     // Or an acknowledgement took effect whose answer was lost.
-                    warn!(partition = self.steps.partition, %error, "another process has taken over a batch");
+                    let (partition, error) = (self.steps.partition, causes(&error));
+                    warn!(partition, error, "another process has taken over a batch");
                     break;
                 }
-                Err(error) if is_final(&error) => return Err(error),
-                Err(error) => {
+                Err(error) if is_final(&error) || is_gone(&error) => return Err(error),
+                // A batch that is published is not acknowledged yet. The step is in the log.
+                Err(_) => {
                     let pause = away.next();
-                    warn!(partition = self.steps.partition, ?pause, %error, "a batch is published and not acknowledged yet");
                     if self.stop.is_cancelled() {
                         let until = *given_up_at.get_or_insert(Instant::now() + self.steps.settings.grace);
                         if Instant::now() >= until {
@@ -160,6 +157,7 @@ impl<P: Publisher> Partition<P> {
         for message in &batch.messages {
             self.memory.forget(message);
         }
+        self.steps.notes.has_no_batch();
         Ok(())
     }
 

@@ -7,6 +7,8 @@ use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use crate::error::causes;
+
 /// An effect on its way to a broker.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -63,19 +65,49 @@ pub trait Publisher: Send + Sync + 'static {
     /// together. After [`PublishError::Unavailable`] the caller waits and calls again: a publisher that lost its connection
     /// connects anew then.
     fn publish(&self, message: &OutgoingMessage) -> impl Future<Output = Result<(), PublishError>> + Send;
+
+    /// Connects to the broker, and publishes nothing. `Ok` unless implemented.
+    ///
+    /// [`PublishError::Unavailable`] when the broker cannot be reached or refuses the connection.
+    fn check(&self) -> impl Future<Output = Result<(), PublishError>> + Send {
+        async { Ok(()) }
+    }
 }
 
 /// Why an effect was not published.
+///
+/// The first two are failures of the environment: they use up no attempt, and park nothing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
     /// The broker is away, which says nothing about the effect: it is tried again for as long as it takes.
     #[error("the broker is not available: {0}")]
     Unavailable(#[source] Box<dyn StdError + Send + Sync>),
+    /// The broker has no place for this topic, or refuses to publish to it: its exchange, queue or
+    /// stream does not exist, is full, or a permission is missing. Effects of this topic wait for
+    /// as long as it takes, and effects of other topics go on.
+    #[error("the topic is not available: {0}")]
+    TopicUnavailable(#[source] Box<dyn StdError + Send + Sync>),
     /// The broker did not take this effect, but may later: it is tried again, up to the relay's limit, and then parked.
     #[error("the broker did not take it: {0}")]
     Rejected(#[source] Box<dyn StdError + Send + Sync>),
     /// No broker will ever take this effect: it is parked at once.
     #[error("it cannot be published: {0}")]
     Permanent(#[source] Box<dyn StdError + Send + Sync>),
+}
+
+impl PublishError {
+    /// This error and its causes on one line.
+    pub(crate) fn causes(&self) -> String {
+        causes(self)
+    }
+
+    /// What is behind this error, without its kind.
+    pub(crate) fn reason(&self) -> String {
+        match self {
+            Self::Unavailable(error) | Self::TopicUnavailable(error) | Self::Rejected(error) | Self::Permanent(error) => {
+                causes(&**error)
+            }
+        }
+    }
 }

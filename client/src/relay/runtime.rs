@@ -1,28 +1,39 @@
 //! The relay as its user sees it: settings, start, end.
 
-use std::{future::Future, pin::pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use deadpool_postgres::Pool;
 use tokio::{select, sync::watch, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::{
     Publisher, RelayStatus, RelaySummary,
     bell::Bell,
+    notes::Notes,
     partition::Partition,
     pauses::Pauses,
     relay_partitions,
     status::Status,
-    steps::{Steps, is_final},
+    steps::{Steps, is_final, is_gone, worse},
 };
 use crate::{Error, describe_metrics, panics};
 
 /// Publishes the effects of a database: leases batches, gives them to a [`Publisher`], acknowledges.
 ///
-/// Any number of processes may run the same relay: they share its partitions, and when one dies the others take over as
-/// soon as its leases have run out. An effect is published at least once, under the same message id each time, and effects
-/// of one key in order: an effect that the broker does not take holds up those of its key, and nobody else in its batch.
+/// Any number of processes may run the same relay: they share its partitions, and when one dies the
+/// others take over as soon as its leases have run out. An effect is published at least once, under
+/// the same message id each time, and effects of one key in order: an effect that the broker does
+/// not take holds up those of its key, and no others in its batch.
+///
+/// A broker that has no place for a topic, or refuses it, is waited for: see
+/// [`PublishError::TopicUnavailable`](crate::PublishError::TopicUnavailable) and
+/// [`RelayStatus::unavailable`].
 ///
 /// Each step in the database is one short statement on a connection of the pool, and none is held while the broker is
 /// talked to. Besides, one connection waits for new effects: a pool of at least two.
@@ -54,6 +65,9 @@ pub struct Relay<P> {
     settings: Settings,
     status: Status,
 }
+
+/// The pauses while the database or the broker is away: the first and the longest.
+pub(super) const AWAY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// What a batch has at most unless a setting says otherwise.
 pub(super) const MAX_BYTES: i64 = 16 * 1024 * 1024;
@@ -151,16 +165,6 @@ impl<P: Publisher> Relay<P> {
         self
     }
 
-    /// The same relay, to be run again; both have one status.
-    pub(crate) fn another(&self) -> Self {
-        Self {
-            pool: self.pool.clone(),
-            publisher: Arc::clone(&self.publisher),
-            settings: self.settings.clone(),
-            status: self.status.clone(),
-        }
-    }
-
     /// How it fares, from now on and while it runs.
     pub fn status(&self) -> watch::Receiver<RelayStatus> {
         self.status.subscribe()
@@ -168,75 +172,91 @@ impl<P: Publisher> Relay<P> {
 
     /// Publishes until `shutdown` ends; then finishes what it has, acknowledges, and leaves.
     ///
-    /// A database or broker that is away is waited for. The error is one that waiting does not mend: the relay does not exist,
-    /// the role lacks its grant, the extension is not installed, a setting is out of its range, or transaction ids went
-    /// backwards (see `idem_repair_relays`). A panic of the publisher ends the relay with
-    /// [`Error::WorkerPanicked`], after the other partitions have stopped.
+    /// Failures of the environment are retried, and visible in the [status](Self::status): the
+    /// database or the broker is away, the relay does not exist, the role lacks its grant, the
+    /// extension is not installed or has another version, transaction ids went backwards (see
+    /// `idem_repair_relays`), or the broker has no place for a topic. The error is one that waiting
+    /// does not mend: a setting is out of its range, or sessions are not READ COMMITTED. A panic of
+    /// the publisher ends the relay with [`Error::WorkerPanicked`], after the other partitions have
+    /// stopped.
     ///
     /// Dropping the future stops it at once: what was leased comes again after its lease.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<RelaySummary, Error> {
         describe_metrics();
         let mut shutdown = pin!(shutdown);
-        let partitions = select! {
-            partitions = self.partitions() => partitions?,
-            () = &mut shutdown => return Ok(self.status.summary()),
-        };
-        let relay = self.settings.name.clone();
-        info!(relay, partitions, "the relay works");
-        let (bell, stop, settings) = (Arc::new(Bell::new()), CancellationToken::new(), Arc::new(self.settings));
+        let notes = Notes::new(&self.settings.name, self.status.clone());
+        let relay = &self.settings.name;
+        loop {
+            let partitions = select! {
+                partitions = partitions(&self.pool, relay, &notes) => partitions?,
+                () = &mut shutdown => break,
+            };
+            info!(relay, partitions, "the relay works");
+            match self.serve(partitions, &notes, shutdown.as_mut()).await {
+                Err(error) if is_gone(&error) => notes.partitions_are_gone(),
+                ended => {
+                    ended?;
+                    break;
+                }
+            }
+        }
+        let summary = self.status.summary();
+        info!(relay, summary.published, summary.parked, "the relay has ended");
+        Ok(summary)
+    }
+
+    /// Works on all partitions until `shutdown` completes. The error may be that the relay is gone.
+    async fn serve(&self, partitions: i32, notes: &Notes, mut shutdown: Pin<&mut impl Future<Output = ()>>) -> Result<(), Error> {
+        let (bell, stop, settings) = (
+            Arc::new(Bell::new()),
+            CancellationToken::new(),
+            Arc::new(self.settings.clone()),
+        );
         let mut tasks = JoinSet::new();
         for partition in 0..partitions {
             let steps = Steps {
                 pool: self.pool.clone(),
                 settings: Arc::clone(&settings),
-                status: self.status.clone(),
+                notes: notes.of_partition(partition),
                 partition,
             };
             let partition = Partition::new(steps, Arc::clone(&self.publisher), Arc::clone(&bell), stop.clone());
             tasks.spawn(partition.run());
         }
         let mut ring = pin!(bell.ring(&self.pool));
-        let mut failed = None;
+        let (mut failed, mut is_requested) = (None, false);
         loop {
             select! {
-                ended = tasks.join_next() => match ended {
-                    None => break,
-                    Some(Ok(Ok(()))) => {}
-                    Some(Ok(Err(error))) => {
-                        failed.get_or_insert(error);
+                ended = tasks.join_next() => {
+                    let error = match ended {
+                        None => break,
+                        Some(Ok(ended)) => ended.err(),
+                        // The publisher panicked.
+                        Some(Err(ended)) => panics::of_task(ended),
+                    };
+                    if let Some(error) = error {
+                        failed = worse(failed, error);
                         stop.cancel();
                     }
-                    // The publisher panicked.
-                    Some(Err(ended)) => {
-                        failed = failed.or(panics::of_task(ended));
-                        stop.cancel();
-                    }
-                },
-                () = &mut shutdown, if !stop.is_cancelled() => stop.cancel(),
+                }
+                () = &mut shutdown, if !stop.is_cancelled() => {
+                    is_requested = true;
+                    stop.cancel();
+                }
                 () = &mut ring, if !stop.is_cancelled() => {}
             }
         }
-        let summary = self.status.summary();
-        info!(relay, summary.published, summary.parked, "the relay has ended");
-        failed.map_or(Ok(summary), Err)
+        failed.filter(|error| !is_requested || !is_gone(error)).map_or(Ok(()), Err)
     }
+}
 
-    async fn partitions(&self) -> Result<i32, Error> {
-        let mut away = Pauses::new(Duration::from_millis(100), Duration::from_secs(5));
-        loop {
-            let asked = async { relay_partitions(&**self.pool.get().await?, &self.settings.name).await }.await;
-            match asked {
-                Ok(partitions) => {
-                    self.status.database(true);
-                    return Ok(partitions);
-                }
-                Err(error) if is_final(&error) => return Err(error),
-                Err(error) => {
-                    let pause = away.next();
-                    warn!(?pause, %error, "the relay cannot start yet");
-                    sleep(pause).await;
-                }
-            }
+/// How many partitions the relay has, as soon as the database says it.
+pub(super) async fn partitions(pool: &Pool, relay: &str, notes: &Notes) -> Result<i32, Error> {
+    let mut away = Pauses::new(AWAY.0, AWAY.1);
+    loop {
+        match notes.step(async { relay_partitions(&**pool.get().await?, relay).await }.await) {
+            Err(error) if !is_final(&error) => sleep(away.next()).await,
+            asked => return asked,
         }
     }
 }

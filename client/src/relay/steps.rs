@@ -6,7 +6,7 @@ use deadpool_postgres::Pool;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
-use super::{Batch, relay_ack, relay_extend, relay_next, relay_park, runtime::Settings, status::Status};
+use super::{Batch, notes::Notes, relay_ack, relay_extend, relay_next, relay_park, runtime::Settings};
 use crate::{Error, ErrorKind, sql::kept};
 
 /// What a batch is given back with: the shortest lease.
@@ -16,7 +16,7 @@ const GIVEN_BACK: Duration = Duration::from_millis(1);
 pub(super) struct Steps {
     pub(super) pool: Pool,
     pub(super) settings: Arc<Settings>,
-    pub(super) status: Status,
+    pub(super) notes: Notes,
     pub(super) partition: i32,
 }
 
@@ -29,7 +29,8 @@ impl Steps {
             max_bytes,
             ..
         } = &*self.settings;
-        self.noted(async { relay_next(&**self.pool.get().await?, name, self.partition, *batch, *lease, *max_bytes).await }.await)
+        let notes = &self.notes;
+        notes.step(async { relay_next(&**self.pool.get().await?, name, self.partition, *batch, *lease, *max_bytes).await }.await)
     }
 
     pub(super) async fn extend(&self, token: i64) -> Result<i64, Error> {
@@ -42,34 +43,37 @@ impl Steps {
 
     async fn lease_again(&self, token: i64, lease: Duration) -> Result<i64, Error> {
         let name = &self.settings.name;
-        self.noted(async { relay_extend(&**self.pool.get().await?, name, self.partition, token, lease).await }.await)
+        let notes = &self.notes;
+        notes.leased_step(async { relay_extend(&**self.pool.get().await?, name, self.partition, token, lease).await }.await)
     }
 
     pub(super) async fn ack(&self, token: i64) -> Result<(), Error> {
         let name = &self.settings.name;
-        self.noted(async { relay_ack(&**self.pool.get().await?, name, self.partition, token).await }.await)
+        let notes = &self.notes;
+        notes.leased_step(async { relay_ack(&**self.pool.get().await?, name, self.partition, token).await }.await)
     }
 
     pub(super) async fn park(&self, token: i64, message_id: Uuid, reason: &str) -> Result<(), Error> {
         let (name, reason) = (&self.settings.name, kept(reason));
-        self.noted(async { relay_park(&**self.pool.get().await?, name, self.partition, token, message_id, &reason).await }.await)
-    }
-
-    fn noted<T>(&self, done: Result<T, Error>) -> Result<T, Error> {
-        // That a batch is not held, or a lost conflict, is an answer too.
-        let answers = match &done {
-            Ok(_) => true,
-            Err(error) => matches!(error.kind(), ErrorKind::NotClaimed | ErrorKind::Conflict),
-        };
-        self.status.database(answers);
-        done
+        let notes = &self.notes;
+        notes.leased_step(
+            async { relay_park(&**self.pool.get().await?, name, self.partition, token, message_id, &reason).await }.await,
+        )
     }
 }
 
-/// Whether no attempt can succeed until somebody has put something right: a relay that does not exist, a missing grant.
+/// Whether waiting cannot help: a setting is out of its range, or sessions are not READ COMMITTED.
+/// Whatever else the database lacks, an administrator can add while relays wait.
 pub(super) fn is_final(error: &Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::Invalid | ErrorKind::NotFound | ErrorKind::NotGranted | ErrorKind::NotInstalled
-    ) || error.sqlstate() == Some(&SqlState::INVALID_TRANSACTION_STATE)
+    error.kind() == ErrorKind::Invalid || error.sqlstate() == Some(&SqlState::INVALID_TRANSACTION_STATE)
+}
+
+/// Whether the relay does not exist. Another one of its name may have other partitions.
+pub(super) fn is_gone(error: &Error) -> bool {
+    error.kind() == ErrorKind::NotFound
+}
+
+/// Adds an error to the one that ends a relay. That the relay is gone matters least.
+pub(super) fn worse(known: Option<Error>, other: Error) -> Option<Error> {
+    known.filter(|known| !is_gone(known)).or(Some(other))
 }

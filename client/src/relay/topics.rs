@@ -18,8 +18,9 @@ use super::{OutgoingMessage, PublishError, Publisher, erased::ErasedPublisher};
 /// # }
 /// ```
 ///
-/// The more exact wins: a whole topic before a prefix, a longer prefix before a shorter one. An effect that has no way to go
-/// is parked. A partition waits for a broker that is away, also with its effects for others.
+/// The more exact wins: a whole topic before a prefix, a longer prefix before a shorter one. An
+/// effect that has no way to go is parked. A partition waits for a broker that is away, also with
+/// its effects for others; of a topic that is not available its effects wait.
 #[derive(Default)]
 #[must_use = "give it to a Relay"]
 pub struct Topics {
@@ -79,6 +80,14 @@ impl Publisher for Topics {
                 format!("no publisher is set up for the topic \"{}\"", message.topic).into(),
             )),
         }
+    }
+
+    async fn check(&self) -> Result<(), PublishError> {
+        let by_prefix = self.prefixes.iter().map(|(_, to)| to);
+        for publisher in self.exact.values().chain(by_prefix).chain(&self.otherwise) {
+            publisher.check().await?;
+        }
+        Ok(())
     }
 }
 

@@ -18,6 +18,9 @@ pub(super) const RELAY_LAG: &str = "idem_relay_lag_seconds";
 pub(super) const RELAY_BATCH: &str = "idem_relay_batch_effects";
 pub(super) const RELAY_PARKED: &str = "idem_relay_parked_total";
 pub(super) const RELAY_IN_FLIGHT: &str = "idem_relay_in_flight";
+pub(super) const RELAY_DATABASE_AWAY: &str = "idem_relay_database_away";
+pub(super) const RELAY_BROKER_AWAY: &str = "idem_relay_broker_away";
+pub(super) const RELAY_UNAVAILABLE_TOPICS: &str = "idem_relay_unavailable_topics";
 
 /// Tells the recorder that is installed what each metric is, and its unit.
 ///
@@ -68,4 +71,19 @@ pub fn describe_metrics() {
     describe_histogram!(RELAY_BATCH, Unit::Count, "Effects in a batch");
     describe_counter!(RELAY_PARKED, Unit::Count, "Effects that were parked");
     describe_gauge!(RELAY_IN_FLIGHT, Unit::Count, "Effects that the broker has not answered yet");
+    describe_gauge!(
+        RELAY_DATABASE_AWAY,
+        Unit::Count,
+        "1 while a relay waits because the database does not serve it"
+    );
+    describe_gauge!(
+        RELAY_BROKER_AWAY,
+        Unit::Count,
+        "1 while effects wait because the broker is not available"
+    );
+    describe_gauge!(
+        RELAY_UNAVAILABLE_TOPICS,
+        Unit::Count,
+        "Topics whose effects wait because the broker has no place for them"
+    );
 }

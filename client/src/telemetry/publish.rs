@@ -55,6 +55,7 @@ impl Publishing {
         let outcome = match answer {
             Ok(()) => "published",
             Err(PublishError::Unavailable(_)) => "unavailable",
+            Err(PublishError::TopicUnavailable(_)) => "topic_unavailable",
             Err(PublishError::Rejected(_)) => "rejected",
             Err(PublishError::Permanent(_)) => "permanent",
         };
@@ -95,4 +96,23 @@ fn lag(relay: &str, partition: i32, seconds: f64) {
 
 pub(crate) fn parked(relay: &str) {
     counter!(metric::RELAY_PARKED, "relay" => relay.to_owned()).increment(1);
+}
+
+/// A relay begins to run: its gauges of trouble are there from then on.
+pub(crate) fn relay_begins(relay: &str) {
+    relay_database_is_away(relay, false);
+    relay_broker_is_away(relay, false);
+    relay_unavailable_topics(relay, 0);
+}
+
+pub(crate) fn relay_database_is_away(relay: &str, is_away: bool) {
+    gauge!(metric::RELAY_DATABASE_AWAY, "relay" => relay.to_owned()).set(u8::from(is_away));
+}
+
+pub(crate) fn relay_broker_is_away(relay: &str, is_away: bool) {
+    gauge!(metric::RELAY_BROKER_AWAY, "relay" => relay.to_owned()).set(u8::from(is_away));
+}
+
+pub(crate) fn relay_unavailable_topics(relay: &str, topics: usize) {
+    gauge!(metric::RELAY_UNAVAILABLE_TOPICS, "relay" => relay.to_owned()).set(topics as f64);
 }

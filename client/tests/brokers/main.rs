@@ -1,6 +1,9 @@
 //! Sources and publishers on real servers from Debian's packages.
 
 mod counting;
+mod environment;
+#[path = "../support/log.rs"]
+mod log;
 mod nats;
 mod rabbitmq;
 mod rejected;
@@ -82,7 +85,8 @@ async fn publish(publisher: &impl Publisher, effect: &OutgoingMessage, away: &At
     loop {
         match publisher.publish(effect).await {
             Ok(()) => return,
-            Err(PublishError::Unavailable(error)) => {
+            // A broker that comes back may have its queues and streams a little later.
+            Err(PublishError::Unavailable(error) | PublishError::TopicUnavailable(error)) => {
                 away.fetch_add(1, Ordering::SeqCst);
                 assert!(started.elapsed() < DEADLINE, "not published: {error}");
                 tokio::time::sleep(Duration::from_millis(50)).await;

@@ -9,6 +9,7 @@ use idem_client::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription, Publi
 
 use tokio::sync::mpsc;
 
+use crate::environment::{assert_parked, assert_waited_for};
 use crate::rejected::assert_rejected_and_requeued;
 use crate::traffic::Traffic;
 use crate::{DEADLINE, assert_silent, assert_whole, collect, next, plain, text, whole};
@@ -234,7 +235,7 @@ async fn what_is_not_settled_comes_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_no_stream_takes_or_its_stream_refuses_is_rejected() {
+async fn topic_without_a_stream_or_with_a_full_one_is_unavailable() {
     let url = shared();
     declare(&url, "full", |config| {
         config.max_messages = 1;
@@ -243,12 +244,71 @@ async fn what_no_stream_takes_or_its_stream_refuses_is_rejected() {
     .await;
     let publisher = publisher(&url);
     let error = publisher.publish(&plain("no.such.subject", "x")).await.unwrap_err();
-    assert!(matches!(&error, PublishError::Rejected(_)), "{error:?}");
+    assert!(matches!(&error, PublishError::TopicUnavailable(_)), "{error:?}");
     assert!(error.to_string().contains("no.such.subject"), "{error}");
 
     publisher.publish(&plain("full.x", "x")).await.unwrap();
     let error = publisher.publish(&plain("full.x", "x")).await.unwrap_err();
-    assert!(matches!(&error, PublishError::Rejected(_)), "{error:?}");
+    assert!(matches!(&error, PublishError::TopicUnavailable(_)), "{error:?}");
+}
+
+/// Goal: a deployment that publishes before its stream is made. Invariant: I4.
+#[tokio::test]
+async fn i4_missing_stream_is_waited_for_and_others_go_on() {
+    let url = shared();
+    declare(&url, "made-first", |_| {}).await;
+    let mend = async { drop(declare(&url, "made-late", |_| {}).await) };
+    assert_waited_for(publisher(&url), "made-late.x", "made-first.x", mend).await;
+}
+
+/// Goal: a stream that takes no more until it is emptied. Invariant: I4.
+#[tokio::test]
+async fn i4_full_stream_is_waited_for_and_others_go_on() {
+    let url = shared();
+    declare(&url, "spacious", |_| {}).await;
+    let full = declare(&url, "cramped", |config| {
+        config.max_messages = 3;
+        config.discard = stream::DiscardPolicy::New;
+    })
+    .await;
+    for text in ["1", "2", "3"] {
+        publisher(&url).publish(&plain("cramped.x", text)).await.unwrap();
+    }
+    let mend = async {
+        full.purge().await.unwrap();
+    };
+    assert_waited_for(publisher(&url), "cramped.x", "spacious.x", mend).await;
+}
+
+/// The default user may do everything, and the other one may not publish to these subjects.
+fn denied(subject: &str) -> String {
+    format!(
+        "authorization {{ users: [\n\
+           {{ user: admin, password: admin }}\n\
+           {{ user: limited, password: limited, permissions: {{ publish: {{ deny: \"{subject}\" }} }} }}\n\
+         ] }}\n\
+         no_auth_user: admin"
+    )
+}
+
+/// Goal: a user without the permission to publish to one subject. Invariant: I4.
+#[tokio::test]
+async fn i4_permission_refused_by_nats_is_waited_for() {
+    let mut server = Nats::start_with(&denied("closed.>")).unwrap();
+    let url = server.url();
+    declare(&url, "closed", |_| {}).await;
+    declare(&url, "open", |_| {}).await;
+    let limited = url.replace("nats://", "nats://limited:limited@");
+    let mend = async { server.reconfigure(&denied("elsewhere.>")).unwrap() };
+    assert_waited_for(publisher(&limited), "closed.x", "open.x", mend).await;
+}
+
+/// Goal: an effect that its stream refuses for what it is. Invariant: I4.
+#[tokio::test]
+async fn i4_effect_at_fault_is_parked_by_a_nats_relay() {
+    let url = shared();
+    declare(&url, "small", |config| config.max_message_size = 1000).await;
+    assert_parked(publisher(&url), "small.x", "message size exceeds maximum").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -375,4 +435,17 @@ async fn a_broker_that_is_killed_loses_nothing_confirmed_and_both_sides_go_on() 
     server.start_again().unwrap();
     traffic.go_on(200).await;
     traffic.finish().await;
+}
+
+/// Goal: a server whose users have passwords. Invariant: I9.
+#[tokio::test]
+async fn user_and_password_of_the_url_are_used() {
+    let server = Nats::start_with("authorization { user: relay, password: \"p@ss/word\" }").unwrap();
+    let url = |password: &str| server.url().replace("nats://", &format!("nats://relay:{password}@"));
+    publisher(&url("p%40ss%2Fword")).check().await.unwrap();
+    for url in [url("wrong"), server.url()] {
+        let error = publisher(&url).check().await.unwrap_err();
+        assert!(matches!(error, PublishError::Unavailable(_)), "{error:?}");
+        assert!(error.to_string().contains("authorization violation"), "{error}");
+    }
 }

@@ -1,18 +1,20 @@
+use std::sync::atomic::AtomicU32;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use idem_brokers::RabbitMq;
 use idem_client::{
-    PublishError, Publisher, RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription, Settlement, Source,
+    PublishError, Publisher, RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription, Settlement, Source, Topics,
 };
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
 
+use crate::environment::{assert_parked, assert_waited_for};
 use crate::rejected::assert_rejected_and_requeued;
 use crate::traffic::Traffic;
-use crate::{DEADLINE, assert_silent, assert_whole, collect, next, plain, text, whole};
+use crate::{DEADLINE, assert_silent, assert_whole, collect, next, plain, publish, text, whole};
 
 static SHARED: Mutex<Option<RabbitMq>> = Mutex::new(None);
 
@@ -231,7 +233,7 @@ async fn a_source_that_is_gone_leaves_time_to_settle() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_no_queue_takes_is_rejected_and_nothing_else() {
+async fn topic_without_a_queue_is_unavailable_and_no_other() {
     let url = shared();
     declare(&url, "there", &[]).await;
     let publisher = publisher(&url);
@@ -243,7 +245,9 @@ async fn what_no_queue_takes_is_rejected_and_nothing_else() {
     for (effect, answer) in effects.iter().zip(answers) {
         match (effect.topic.as_str(), answer) {
             ("there", Ok(())) => {}
-            ("nowhere", Err(PublishError::Rejected(reason))) => assert!(reason.to_string().contains("NO_ROUTE"), "{reason}"),
+            ("nowhere", Err(PublishError::TopicUnavailable(reason))) => {
+                assert!(reason.to_string().contains("NO_ROUTE"), "{reason}")
+            }
             (topic, answer) => panic!("{topic}: {answer:?}"),
         }
     }
@@ -283,9 +287,12 @@ async fn an_exchange_routes_by_topic_and_one_that_is_missing_is_waited_for() {
     let missing = RabbitMqPublisher::new(RabbitMqConfig::new(&url).exchange("comes later"));
     for _ in 0..2 {
         let error = missing.publish(&plain("orders.placed", "x")).await.unwrap_err();
-        assert!(matches!(error, PublishError::Unavailable(_)), "{error}");
+        assert!(matches!(error, PublishError::TopicUnavailable(_)), "{error}");
         assert!(error.to_string().contains("comes later"), "{error}");
     }
+    let error = missing.check().await.unwrap_err();
+    assert!(matches!(&error, PublishError::TopicUnavailable(_)), "{error}");
+    assert!(error.to_string().contains("comes later"), "{error}");
     let options = ExchangeDeclareOptions::default();
     channel
         .exchange_declare("comes later".into(), ExchangeKind::Fanout, options, FieldTable::default())
@@ -303,6 +310,127 @@ async fn an_exchange_routes_by_topic_and_one_that_is_missing_is_waited_for() {
         .await
         .unwrap();
     missing.publish(&plain("orders.placed", "y")).await.unwrap();
+    missing.check().await.unwrap();
+}
+
+/// Goal: a deployment that publishes before its queue is declared. Invariant: I4.
+#[tokio::test]
+async fn i4_missing_queue_is_waited_for_and_others_go_on() {
+    let url = shared();
+    declare(&url, "declared-first", &[]).await;
+    let mend = async { declare(&url, "declared-late", &[]).await };
+    assert_waited_for(publisher(&url), "declared-late", "declared-first", mend).await;
+}
+
+/// Goal: an exchange that is not declared yet, beside topics that need none. Invariant: I4.
+#[tokio::test]
+async fn i4_missing_exchange_is_waited_for_and_others_go_on() {
+    let url = shared();
+    declare(&url, "no-exchange-needed", &[]).await;
+    let late = RabbitMqPublisher::new(RabbitMqConfig::new(&url).exchange("exchange-late"));
+    let publisher = Topics::new().topic("through-exchange", late).otherwise(publisher(&url));
+    let (_connection, channel) = admin(&url).await;
+    let mend = declare_fanout(&channel, "exchange-late", "no-exchange-needed");
+    assert_waited_for(publisher, "through-exchange", "no-exchange-needed", mend).await;
+}
+
+/// Declares an exchange and binds this queue to it.
+async fn declare_fanout(channel: &Channel, exchange: &str, queue: &str) {
+    let (options, table) = (ExchangeDeclareOptions::default(), FieldTable::default());
+    channel
+        .exchange_declare(exchange.into(), ExchangeKind::Fanout, options, table.clone())
+        .await
+        .unwrap();
+    let options = QueueBindOptions::default();
+    let bound = channel.queue_bind(queue.into(), exchange.into(), "".into(), options, table);
+    bound.await.unwrap();
+}
+
+/// Goal: a user whose permissions lack one exchange. Invariant: I4.
+#[tokio::test]
+async fn i4_permission_refused_by_rabbitmq_is_waited_for() {
+    let server = RabbitMq::start().unwrap();
+    let url = server.url();
+    let (_connection, channel) = admin(&url).await;
+    declare(&url, "open", &[]).await;
+    declare_fanout(&channel, "closed", "open").await;
+    server.control(&["add_user", "limited", "limited"]).unwrap();
+    let permit = |exchanges: &str| {
+        server
+            .control(&["set_permissions", "limited", "^$", exchanges, "^$"])
+            .unwrap()
+    };
+    permit("^amq.default$");
+    let config = || RabbitMqConfig::new(server.url_of("limited"));
+    let closed = RabbitMqPublisher::new(config().exchange("closed"));
+    let publisher = Topics::new()
+        .topic("refused", closed)
+        .otherwise(RabbitMqPublisher::new(config()));
+    let mend = async {
+        permit(".*");
+    };
+    assert_waited_for(publisher, "refused", "open", mend).await;
+}
+
+/// Goal: a queue that takes no more until it is emptied. Invariant: I4.
+#[tokio::test]
+async fn i4_full_queue_is_waited_for_and_others_go_on() {
+    let url = shared();
+    declare(&url, "roomy", &[]).await;
+    let (_connection, channel) = admin(&url).await;
+    let mut table = FieldTable::default();
+    table.insert("x-max-length".into(), AMQPValue::LongInt(3));
+    table.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
+    let durable = QueueDeclareOptions::durable();
+    channel.queue_declare("full".into(), durable, table).await.unwrap();
+    for text in ["1", "2", "3"] {
+        publisher(&url).publish(&plain("full", text)).await.unwrap();
+    }
+    let mend = async {
+        let mut source = source(&url, "full");
+        while let Some(delivery) = source.next().await.unwrap() {
+            let number = text(&delivery);
+            delivery.settle(Settlement::Acknowledge).await.unwrap();
+            if number == "3" {
+                break;
+            }
+        }
+    };
+    assert_waited_for(publisher(&url), "full", "roomy", mend).await;
+}
+
+/// Goal: a server that runs out of memory or disk. Invariant: I4.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_server_with_an_alarm_is_unavailable_and_says_why() {
+    let server = RabbitMq::start().unwrap();
+    let url = server.url();
+    declare(&url, "alarmed", &[]).await;
+    let publisher = RabbitMqPublisher::new(RabbitMqConfig::new(&url).timeout_s(2));
+    publisher.publish(&plain("alarmed", "before")).await.unwrap();
+    server.control(&["set_vm_memory_high_watermark", "absolute", "1"]).unwrap();
+    for attempt in 0..2 {
+        let error = publisher.publish(&plain("alarmed", "while")).await.unwrap_err();
+        assert!(matches!(&error, PublishError::Unavailable(_)), "{attempt}: {error:?}");
+        assert!(error.to_string().contains("memory or disk alarm"), "{attempt}: {error}");
+    }
+    let error = publisher.check().await.unwrap_err();
+    assert!(error.to_string().contains("memory or disk alarm"), "{error}");
+    server
+        .control(&["set_vm_memory_high_watermark", "absolute", "512MB"])
+        .unwrap();
+    let away = AtomicU32::new(0);
+    publish(&publisher, &plain("alarmed", "after"), &away).await;
+    let wanted = ["before", "while", "after"].map(str::to_owned);
+    collect(&mut source(&url, "alarmed"), wanted.into()).await;
+}
+
+/// Goal: an effect that RabbitMQ refuses for what it is. Invariant: I4.
+#[tokio::test]
+async fn i4_effect_at_fault_is_parked_by_a_rabbitmq_relay() {
+    let server = RabbitMq::start_with("max_message_size = 4096\n").unwrap();
+    let url = server.url();
+    declare(&url, "small", &[]).await;
+    assert_parked(publisher(&url), "small", "PRECONDITION_FAILED").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

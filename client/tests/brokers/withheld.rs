@@ -16,10 +16,12 @@ use idem_client::{
 };
 use lapin::types::AMQPValue;
 use tokio::{sync::oneshot, task::JoinHandle};
+use tracing::Level;
 
 use crate::{
     assert_silent,
     counting::{consumers, impatient, waiting},
+    log::Log,
     next, plain,
     rabbitmq::{declare_with, publisher, shared},
     support::{Database, in_time, until},
@@ -191,8 +193,7 @@ async fn classic_queue_gets_a_released_message_back() {
     assert_eq!(next(&mut first).await.message().deliveries(), None);
 }
 
-/// A consumer whose database lacks the extension: each attempt fails, and none of them by the
-/// message.
+/// A consumer whose database lacks a table: each attempt fails, and none of them by the message.
 struct Unserved {
     db: Database,
     attempts: Arc<AtomicU32>,
@@ -204,8 +205,6 @@ impl Unserved {
     /// Consumes from this queue, whose one message is to become a row of the table `done`.
     async fn start(url: &str, queue: &str) -> Self {
         let db = Database::create();
-        let sql = "DROP EXTENSION idem CASCADE; CREATE TABLE done (text text)";
-        db.connect().await.batch_execute(sql).await.unwrap();
         let attempts = Arc::new(AtomicU32::new(0));
         let counted = Arc::clone(&attempts);
         let any = Selector::matching(move |_| {
@@ -255,7 +254,7 @@ async fn i4_failures_of_the_database_use_up_no_delivery() {
     let unserved = Unserved::start(&url, "environment").await;
     unserved.attempted(6).await;
     let client = unserved.db.connect().await;
-    client.batch_execute("CREATE EXTENSION idem").await.unwrap();
+    client.batch_execute("CREATE TABLE done (text text)").await.unwrap();
     until("it is handled", async || {
         let rows = client.query("SELECT text FROM done", &[]).await.unwrap();
         rows.iter().any(|row| row.get::<_, &str>(0) == "Some(1)")
@@ -287,46 +286,18 @@ async fn shutdown_returns_a_withheld_message_once() {
 async fn delivery_near_the_default_limit_is_warned_of() {
     let url = shared();
     queue_of(&url, "near-limit", "poison").await;
-    let log = Log::default();
-    let logging = tracing_subscriber::fmt().with_ansi(false).with_writer(log.clone()).finish();
-    let _logging = tracing::subscriber::set_default(logging);
-    let warnings = || log.text().matches("delivery limit").count();
+    let (log, _guard) = Log::keep();
+    let warnings = || log.lines(Level::WARN, "delivery limit");
     let mut source = source(&url, "near-limit");
     for _ in 0..15 {
         next(&mut source).await.settle(Settlement::RETRY).await.unwrap();
-        assert_eq!(warnings(), 0, "{}", log.text());
+        assert_eq!(warnings(), Vec::<String>::new());
     }
     next(&mut source).await.settle(Settlement::Acknowledge).await.unwrap();
-    assert_eq!(warnings(), 1, "{}", log.text());
-    assert!(log.text().contains("near-limit"), "{}", log.text());
-}
-
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
-    }
-}
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl tracing_subscriber::fmt::MakeWriter<'_> for Log {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
-    }
+    let [warning] = &warnings()[..] else {
+        panic!("one warning, not {:?}", warnings());
+    };
+    assert!(warning.contains("near-limit"), "{warning}");
 }
 
 /// I4: at the defaults of the consumer, failures alone never reach the default limit of RabbitMQ 4.
@@ -362,8 +333,9 @@ async fn attempts_after(deliveries: u32, queue: &str) -> usize {
     queue_of(&url, queue, "poison").await;
     for _ in 0..deliveries {
         let mut source = source(&url, queue);
-        drop(next(&mut source).await);
+        let delivery = next(&mut source).await;
         source.close().await;
+        delivery.settle(Settlement::RELEASE).await.unwrap();
     }
     let db = Database::create();
     let client = db.connect().await;

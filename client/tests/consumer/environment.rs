@@ -11,9 +11,12 @@ use std::{
 
 use idem_client::{Consumer, HandlerError, Selector, Tx};
 
+use tracing::Level;
+
 use crate::{
     broker::Broker,
     ground::{Ground, in_time, message, note, noting, until},
+    log::Log,
     support::source_ended,
 };
 
@@ -213,4 +216,54 @@ async fn an_unavailable_api_uses_up_no_attempt_under_a_lease() {
     let consumer = Consumer::new(ground.pool.clone(), broker.clone()).handle_leased("leased", handler);
     let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!((summary.handled, summary.given_back, summary.rejected), (1, 2, 0));
+}
+
+/// The pauses open and close the breaker in turn; a person reads it once.
+#[tokio::test]
+async fn environment_that_fails_is_a_warning_with_all_causes() {
+    let (log, _guard) = Log::keep();
+    let ground = Ground::new().await;
+    let broker = Broker::with([message("m", "")]).closed();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("logged", needing("m"))
+        .max_deliveries(2);
+    let running = consumer.run(pending());
+    let mending = async {
+        until("it came again", async || broker.told().released.len() >= 4).await;
+        ground.psql(CREATE);
+    };
+    let (ended, ()) = tokio::join!(in_time(running), mending);
+    source_ended(ended);
+    let [warning] = &log.lines(Level::WARN, "")[..] else {
+        panic!("one warning, not {:?}", log.lines(Level::WARN, ""));
+    };
+    assert!(
+        warning.contains("logged") && warning.contains("42P01: relation") && warning.contains("does not exist"),
+        "{warning}"
+    );
+    assert_eq!(log.lines(Level::INFO, "goes on").len(), 1);
+}
+
+#[tokio::test]
+async fn failure_of_a_message_is_logged_with_causes_and_attempt() {
+    let (log, _guard) = Log::keep();
+    let ground = Ground::new().await;
+    let broker = Broker::with([message("m-1", "")]).closed();
+    let handler = async |tx: Tx, _: idem_client::Message| {
+        tx.batch_execute("SELECT 1/0").await?;
+        Ok(vec![])
+    };
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("logged", handler)
+        .back_off(SHORT, LONG)
+        .max_deliveries(2);
+    source_ended(in_time(consumer.run(pending())).await);
+    let lines = log.lines(Level::WARN, "22012: division by zero");
+    let [first, last] = &lines[..] else {
+        panic!("two lines, not {lines:?}");
+    };
+    for word in ["m-1", "logged", "attempt=1"] {
+        assert!(first.contains(word), "{word}: {first}");
+    }
+    assert!(last.contains("failed too often"), "{last}");
 }

@@ -2,6 +2,8 @@
 
 mod broker;
 mod ground;
+#[path = "../support/log.rs"]
+mod log;
 #[path = "../support/mod.rs"]
 mod support;
 

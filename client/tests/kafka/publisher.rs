@@ -73,7 +73,7 @@ async fn refused_with(kafka: &Kafka, refusal: Refusal) -> Result<(), PublishErro
 async fn what_a_broker_refuses_is_told_apart() {
     let kafka = Kafka::start();
     let refused = refused_with(&kafka, Refusal::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED).await;
-    assert!(matches!(refused, Err(PublishError::Rejected(_))), "{refused:?}");
+    assert!(matches!(refused, Err(PublishError::TopicUnavailable(_))), "{refused:?}");
     let refused = refused_with(&kafka, Refusal::RD_KAFKA_RESP_ERR_INVALID_RECORD).await;
     assert!(matches!(refused, Err(PublishError::Permanent(_))), "{refused:?}");
     // One that the client mends itself.
@@ -91,14 +91,34 @@ async fn a_message_that_is_too_large_is_never_tried_again() {
 }
 
 #[tokio::test]
-async fn an_unknown_topic_is_rejected() {
+async fn unknown_topic_is_unavailable_until_it_exists() {
     let kafka = Kafka::start();
     let unknown = Refusal::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
     kafka.mock.topic_error("nowhere", unknown).unwrap();
     let mut message = numbered(1);
     message.topic = "nowhere".into();
-    let refused = kafka.publisher().publish(&message).await;
-    assert!(matches!(refused, Err(PublishError::Rejected(_))), "{refused:?}");
+    let publisher = kafka.publisher();
+    let refused = publisher.publish(&message).await;
+    assert!(matches!(refused, Err(PublishError::TopicUnavailable(_))), "{refused:?}");
+    kafka
+        .mock
+        .topic_error("nowhere", Refusal::RD_KAFKA_RESP_ERR_NO_ERROR)
+        .unwrap();
+    let deadline = tokio::time::Instant::now() + crate::PATIENCE;
+    while let Err(error) = publisher.publish(&message).await {
+        assert!(matches!(error, PublishError::TopicUnavailable(_)), "{error:?}");
+        assert!(tokio::time::Instant::now() < deadline, "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn check_fails_while_the_cluster_is_down() {
+    let kafka = Kafka::start();
+    let publisher = kafka.publisher();
+    publisher.check().await.unwrap();
+    kafka.mock.broker_down(-1).unwrap();
+    let refused = publisher.check().await;
+    assert!(matches!(refused, Err(PublishError::Unavailable(_))), "{refused:?}");
 }
 
 #[tokio::test]
@@ -140,9 +160,6 @@ async fn a_producer_that_failed_for_good_is_replaced() {
     kafka.mock.request_errors(RDKafkaApiKey::InitProducerId, &[refused]);
     let publisher = kafka.publisher();
     let refused = publisher.publish(&numbered(1)).await;
-    assert!(
-        matches!(refused, Err(PublishError::Unavailable(_) | PublishError::Rejected(_))),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(PublishError::Unavailable(_))), "{refused:?}");
     publisher.publish(&numbered(1)).await.unwrap();
 }

@@ -19,6 +19,8 @@ pub enum Fate {
     Reject,
     Refuse,
     Unavailable,
+    /// The topic has no place.
+    NoPlace,
     /// Never answers.
     Silence,
 }
@@ -130,6 +132,7 @@ impl Publisher for Broker {
             Fate::Reject => return Err(PublishError::Rejected("the queue is full".into())),
             Fate::Refuse => return Err(PublishError::Permanent("no such exchange".into())),
             Fate::Unavailable => return Err(PublishError::Unavailable("connection refused".into())),
+            Fate::NoPlace => return Err(PublishError::TopicUnavailable("no such queue".into())),
             Fate::Silence => std::future::pending().await,
         }
         self.state().taken.push(Taken {

@@ -1,8 +1,11 @@
 //! The relay on a real server, with a broker in memory that fails in every way.
 
 mod broker;
+mod environment;
 mod faults;
 mod local;
+#[path = "../support/log.rs"]
+mod log;
 mod order;
 mod processes;
 // Not all of it is used here.

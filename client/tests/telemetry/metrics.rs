@@ -11,8 +11,8 @@ use std::{
 use deadpool_postgres::{Manager, Pool};
 use futures_util::future::BoxFuture;
 use idem_client::{
-    Consumer, Delivery, Effect, HandlerError, Idem, Message, Receipt, Relay, Selector, Settlement, Source, TransportError, Tx,
-    describe_metrics, send,
+    Consumer, Delivery, Effect, HandlerError, Idem, Message, OutgoingMessage, PublishError, Publisher, Receipt, Relay, Selector,
+    Settlement, Source, TransportError, Tx, create_relay, describe_metrics, send,
 };
 use metrics::{Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
@@ -328,14 +328,75 @@ async fn a_relay_counts_what_its_broker_says() {
         total,
         lines([
             "idem_relay_batch_effects{relay=default} 1 times",
+            "idem_relay_broker_away{relay=default} 0",
+            "idem_relay_database_away{relay=default} 0",
             "idem_relay_in_flight{relay=default} 0",
             "idem_relay_parked_total{relay=default} 2",
             "idem_relay_publish_duration_seconds{relay=default} 4 times",
             "idem_relay_published_total{relay=default,outcome=permanent} 1",
             "idem_relay_published_total{relay=default,outcome=published} 1",
             "idem_relay_published_total{relay=default,outcome=rejected} 2",
+            "idem_relay_unavailable_topics{relay=default} 0",
         ])
     );
+}
+
+/// Fails for the environment, twice for each topic.
+#[derive(Default)]
+struct Environment(Mutex<HashMap<String, u32>>);
+
+impl Publisher for Environment {
+    async fn publish(&self, message: &OutgoingMessage) -> Result<(), PublishError> {
+        let mut attempts = self.0.lock().unwrap();
+        let attempts = attempts.entry(message.topic.clone()).or_default();
+        *attempts += 1;
+        match message.topic.as_str() {
+            _ if *attempts > 2 => Ok(()),
+            "absent" => Err(PublishError::TopicUnavailable("no such queue".into())),
+            _ => Err(PublishError::Unavailable("connection refused".into())),
+        }
+    }
+}
+
+/// Goal: an alarm for whatever keeps a relay from its work.
+#[tokio::test]
+async fn what_a_relay_waits_for_is_measured() {
+    let database = Database::create();
+    let client = database.connect().await;
+    let recorder = Watcher::default();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let relay = Relay::new(database.pool(3), Environment::default()).name("later");
+    let status = relay.status();
+    let relay = relay.run(async {
+        let _ = stopped.await;
+    });
+    let history = |gauge: &str| {
+        let mut values = recorder.set_to(gauge);
+        values.dedup();
+        values
+    };
+    let (summary, ()) = tokio::join!(relay, async {
+        until("the relay is missing", async || {
+            history("idem_relay_database_away") == [0.0, 1.0]
+        })
+        .await;
+        create_relay(&client, "later", 1, false).await.unwrap();
+        until("it serves", async || status.borrow().database).await;
+        for topic in ["absent", "away"] {
+            send(&client, &Effect::bytes(topic, [], "x")).await.unwrap();
+        }
+        until("all is published", async || status.borrow().published == 2).await;
+        stop.send(()).unwrap();
+    });
+    assert_eq!(summary.unwrap().parked, 0);
+    for gauge in [
+        "idem_relay_database_away",
+        "idem_relay_broker_away",
+        "idem_relay_unavailable_topics",
+    ] {
+        assert_eq!(history(gauge), [0.0, 1.0, 0.0], "{gauge}");
+    }
 }
 
 #[tokio::test]

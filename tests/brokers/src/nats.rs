@@ -3,11 +3,14 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpStream};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use idem_cluster::Home;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::port::Port;
 use crate::server::{Program, Server};
@@ -18,6 +21,7 @@ pub type Nats = Server<NatsServer>;
 /// What [`Nats`] runs.
 pub struct NatsServer {
     port: Port,
+    settings: String,
 }
 
 impl Nats {
@@ -26,8 +30,28 @@ impl Nats {
     /// # Errors
     /// When it does not start; with the last lines of its log.
     pub fn start() -> Result<Self> {
+        Self::start_with("")
+    }
+
+    /// Starts a new server with further lines of its configuration.
+    ///
+    /// # Errors
+    /// When it does not start; with the last lines of its log.
+    pub fn start_with(settings: &str) -> Result<Self> {
         let port = Port::claim()?;
-        Self::start_in(Home::create(NatsServer::NAME)?, NatsServer { port })
+        let settings = settings.to_owned();
+        Self::start_in(Home::create(NatsServer::NAME)?, NatsServer { port, settings })
+    }
+
+    /// Gives the running server other lines of its configuration. It reads them soon.
+    ///
+    /// # Errors
+    /// When it does not run, or the file cannot be written.
+    pub fn reconfigure(&mut self, settings: &str) -> Result<()> {
+        settings.clone_into(&mut self.program_mut().settings);
+        self.program().configure(self.home())?;
+        let pid = self.pid().context("nats does not run")?;
+        Ok(kill(Pid::from_raw(pid.try_into()?), Signal::SIGHUP)?)
     }
 
     /// Where it listens: `nats://127.0.0.1:PORT`.
@@ -37,18 +61,28 @@ impl Nats {
     }
 }
 
+impl NatsServer {
+    /// Writes the configuration and returns its path.
+    fn configure(&self, home: &Home) -> Result<PathBuf> {
+        let file = home.dir().join("nats.conf");
+        let text = format!(
+            "listen: \"127.0.0.1:{port}\"\n\
+             jetstream {{ store_dir: \"{store}\", max_memory_store: 64MB, max_file_store: 4GB }}\n\
+             {settings}\n",
+            port = self.port.number(),
+            store = home.dir().join("data").display(),
+            settings = self.settings,
+        );
+        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        Ok(file)
+    }
+}
+
 impl Program for NatsServer {
     const NAME: &'static str = "nats";
 
     fn command(&self, home: &Home) -> Result<Command> {
-        let file = home.dir().join("nats.conf");
-        let text = format!(
-            "listen: \"127.0.0.1:{port}\"\n\
-             jetstream {{ store_dir: \"{store}\", max_memory_store: 64MB, max_file_store: 4GB }}\n",
-            port = self.port.number(),
-            store = home.dir().join("data").display(),
-        );
-        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        let file = self.configure(home)?;
         let mut command = Command::new("/usr/sbin/nats-server");
         command.arg("--config").arg(file);
         Ok(command)

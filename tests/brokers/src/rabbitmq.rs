@@ -20,9 +20,8 @@ pub type RabbitMq = Server<RabbitMqServer>;
 
 /// What [`RabbitMq`] runs.
 pub struct RabbitMqServer {
-    port: Port,
-    /// Lines of `rabbitmq.conf` besides its own.
     settings: String,
+    port: Port,
     /// Where the node talks to other nodes. There are none, but it insists.
     distribution: Port,
     epmd: Epmd,
@@ -44,15 +43,15 @@ impl RabbitMq {
         Self::start_with("")
     }
 
-    /// Starts a new server with these lines in its `rabbitmq.conf` as well.
+    /// The same with further lines of its configuration.
     ///
     /// # Errors
     /// When it does not start; with the last lines of its log.
     pub fn start_with(settings: &str) -> Result<Self> {
         let home = Home::create(RabbitMqServer::NAME)?;
         let program = RabbitMqServer {
-            port: Port::claim()?,
             settings: settings.to_owned(),
+            port: Port::claim()?,
             distribution: Port::claim()?,
             epmd: Epmd::start(&home)?,
         };
@@ -72,13 +71,24 @@ impl RabbitMq {
             .with_context(|| format!("no RabbitMQ in {}", installed.display()))
     }
 
-    /// Runs `rabbitmqctl` with these arguments, and returns its output.
+    /// Where it listens: `amqp://guest:guest@127.0.0.1:PORT/%2f`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.url_of("guest")
+    }
+
+    /// The same for another user, whose password is the name.
+    #[must_use]
+    pub fn url_of(&self, user: &str) -> String {
+        format!("amqp://{user}:{user}@127.0.0.1:{}/%2f", self.program().port.number())
+    }
+
+    /// Runs `rabbitmqctl` with these arguments, and returns its output. That takes some seconds.
     ///
     /// # Errors
     /// When the command fails; with its output.
     pub fn control(&self, arguments: &[&str]) -> Result<String> {
-        let mut command = Command::new("/usr/lib/rabbitmq/bin/rabbitmqctl");
-        self.program().set_environment(&mut command, self.home());
+        let mut command = self.program().program("rabbitmqctl", self.home());
         // Erlang writes UTF-8 only where the locale says so, and warns otherwise.
         command.env("LC_ALL", "C.UTF-8").arg("--quiet").args(arguments);
         let output = command.output().context("cannot run rabbitmqctl")?;
@@ -90,18 +100,34 @@ impl RabbitMq {
         );
         Ok(text)
     }
-
-    /// Where it listens: `amqp://guest:guest@127.0.0.1:PORT/%2f`.
-    #[must_use]
-    pub fn url(&self) -> String {
-        format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.program().port.number())
-    }
 }
 
 /// The version in the name of a folder such as `rabbitmq_server-3.10.8`.
 fn version_of(folder: &str) -> Option<(u32, u32)> {
     let mut numbers = folder.strip_prefix("rabbitmq_server-")?.split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+impl RabbitMqServer {
+    /// One of RabbitMQ's programs, for this server.
+    fn program(&self, name: &str, home: &Home) -> Command {
+        // Not the one in the search path, which becomes the user of the machine's own server.
+        let mut command = Command::new(Path::new("/usr/lib/rabbitmq/bin").join(name));
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy();
+            if name.starts_with("RABBITMQ_") || name.starts_with("ERL_") {
+                command.env_remove(name.as_ref());
+            }
+        }
+        command
+            .env("HOME", home.dir())
+            // The machine's settings are not ours.
+            .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
+            .env("RABBITMQ_NODENAME", format!("idem-{}@localhost", self.port.number()))
+            .env("ERL_EPMD_PORT", self.epmd.port.number().to_string())
+            .env("ERL_EPMD_ADDRESS", "127.0.0.1");
+        command
+    }
 }
 
 impl Program for RabbitMqServer {
@@ -130,9 +156,7 @@ impl Program for RabbitMqServer {
             fs::set_permissions(&cookie, Permissions::from_mode(0o400))?;
         }
 
-        // Not the one in the search path, which becomes the user of the machine's own server.
-        let mut command = Command::new("/usr/lib/rabbitmq/bin/rabbitmq-server");
-        self.set_environment(&mut command, home);
+        let mut command = self.program("rabbitmq-server", home);
         command
             // The script becomes the server, and does not wait for it: signals hit the right process.
             .env("RUNNING_UNDER_SYSTEMD", "true")
@@ -167,26 +191,6 @@ impl Program for RabbitMqServer {
 fn has_booted(log: &str) -> bool {
     let last = log.rsplit("Starting RabbitMQ").next();
     last.is_some_and(|start| start.contains("Server startup complete"))
-}
-
-impl RabbitMqServer {
-    /// What the server and its command line share: the name of the node, and where its name server
-    /// is.
-    fn set_environment(&self, command: &mut Command, home: &Home) {
-        for (name, _) in std::env::vars_os() {
-            let name = name.to_string_lossy();
-            if name.starts_with("RABBITMQ_") || name.starts_with("ERL_") {
-                command.env_remove(name.as_ref());
-            }
-        }
-        command
-            .env("HOME", home.dir())
-            // The machine's settings are not ours.
-            .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
-            .env("RABBITMQ_NODENAME", format!("idem-{}@localhost", self.port.number()))
-            .env("ERL_EPMD_PORT", self.epmd.port.number().to_string())
-            .env("ERL_EPMD_ADDRESS", "127.0.0.1");
-    }
 }
 
 impl Epmd {

@@ -1,4 +1,5 @@
-//! What an error of Kafka says about the effect that was to be published.
+//! What an error of Kafka says about the effect that was to be published: the table in
+//! `docs/relays.md`.
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
@@ -9,11 +10,11 @@ impl From<KafkaError> for PublishError {
         match error.rdkafka_error_code() {
             Some(code) if is_permanent(code) => Self::Permanent(error.into()),
             Some(code) if is_unavailable(code) => Self::Unavailable(error.into()),
+            Some(code) if is_of_the_topic(code) => Self::TopicUnavailable(error.into()),
             // Its producer is gone, or a name holds a zero byte.
             None if error == KafkaError::Canceled => Self::Unavailable(error.into()),
             None => Self::Permanent(error.into()),
-            // What may be mended from outside, such as a topic that is missing or a right that was not granted, and
-            // everything unknown: its attempts are counted.
+            // Everything unknown: its attempts are counted.
             Some(_) => Self::Rejected(error.into()),
         }
     }
@@ -29,6 +30,19 @@ fn is_permanent(code: Code) -> bool {
             | Code::InvalidRecord
             | Code::InvalidTimestamp
             | Code::InvalidTopic
+    )
+}
+
+/// The topic does not exist, a permission on it is missing, or too few of its replicas are in sync.
+fn is_of_the_topic(code: Code) -> bool {
+    matches!(
+        code,
+        Code::UnknownTopic
+            | Code::UnknownTopicOrPartition
+            | Code::UnknownPartition
+            | Code::TopicAuthorizationFailed
+            | Code::NotEnoughReplicas
+            | Code::NotEnoughReplicasAfterAppend
     )
 }
 
@@ -62,8 +76,7 @@ fn is_unavailable(code: Code) -> bool {
             | Code::NotLeaderForPartition
             | Code::ReplicaNotAvailable
             | Code::PreferredLeaderNotAvailable
-            | Code::NotEnoughReplicas
-            | Code::NotEnoughReplicasAfterAppend
+            | Code::ClusterAuthorizationFailed
             | Code::CoordinatorLoadInProgress
             | Code::CoordinatorNotAvailable
             | Code::NotCoordinator
@@ -84,20 +97,27 @@ mod tests {
     #[test]
     fn the_broker_the_effect_and_the_rest_are_told_apart() {
         let of = |code| PublishError::from(KafkaError::MessageProduction(code));
-        for code in [Code::QueueFull, Code::BrokerTransportFailure, Code::MessageTimedOut] {
+        for code in [
+            Code::QueueFull,
+            Code::BrokerTransportFailure,
+            Code::MessageTimedOut,
+            Code::ClusterAuthorizationFailed,
+            Code::SaslAuthenticationFailed,
+        ] {
             assert!(matches!(of(code), PublishError::Unavailable(_)), "{code}");
-        }
-        for code in [Code::MessageSizeTooLarge, Code::InvalidRecord, Code::InvalidTopic] {
-            assert!(matches!(of(code), PublishError::Permanent(_)), "{code}");
         }
         for code in [
             Code::UnknownTopic,
             Code::UnknownTopicOrPartition,
             Code::TopicAuthorizationFailed,
-            Code::ClusterAuthorizationFailed,
-            Code::PolicyViolation,
-            Code::Unknown,
+            Code::NotEnoughReplicas,
         ] {
+            assert!(matches!(of(code), PublishError::TopicUnavailable(_)), "{code}");
+        }
+        for code in [Code::MessageSizeTooLarge, Code::InvalidRecord, Code::InvalidTopic] {
+            assert!(matches!(of(code), PublishError::Permanent(_)), "{code}");
+        }
+        for code in [Code::PolicyViolation, Code::Unknown] {
             assert!(matches!(of(code), PublishError::Rejected(_)), "{code}");
         }
     }

@@ -1,6 +1,9 @@
 //! A producer that is replaced when librdkafka gives it up.
 
-use std::sync::{Mutex, PoisonError};
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use rdkafka::{
     ClientConfig,
@@ -9,7 +12,10 @@ use rdkafka::{
 };
 
 use super::KafkaConfig;
-use crate::TransportError;
+use crate::{PublishError, TransportError};
+
+/// How long a cluster that serves takes at most to describe itself.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What differs from librdkafka's own defaults. Idempotence is not for a configuration to change, the others are.
 const DEFAULTS: [(&str, &str); 4] = [
@@ -61,6 +67,16 @@ impl Producer {
             self.replace(current.number);
         }
         sent
+    }
+
+    /// Asks the cluster for its topics.
+    pub(super) async fn check(&self) -> Result<(), PublishError> {
+        let producer = self.current().producer;
+        let asked = tokio::task::spawn_blocking(move || producer.client().fetch_metadata(None, PATIENCE).map(drop));
+        match asked.await {
+            Ok(described) => Ok(described?),
+            Err(error) => Err(PublishError::Unavailable(error.into())),
+        }
     }
 
     fn current(&self) -> Generation {

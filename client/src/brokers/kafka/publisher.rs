@@ -14,6 +14,8 @@ use crate::{OutgoingMessage, PublishError, Publisher, TransportError, brokers::h
 /// are `message-id`, `message-type`, `content-type`, `traceparent`, `idem-source-destination`, and those of the effect; a
 /// header that is no string travels as JSON. The record's time is that of the recording.
 ///
+/// A topic that does not exist and a missing permission are [`PublishError::TopicUnavailable`].
+///
 /// The producer is idempotent, so its own retries leave no duplicates. Those of a relay that died do, and Kafka does not
 /// dedup by message id: consumers claim by it.
 pub struct KafkaPublisher {
@@ -41,6 +43,10 @@ impl Publisher for KafkaPublisher {
             record = record.timestamp(recorded_ms);
         }
         Ok(self.producer.send(record).await?)
+    }
+
+    async fn check(&self) -> Result<(), PublishError> {
+        self.producer.check().await
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use async_nats::{
-    ConnectOptions,
+    ConnectOptions, ServerAddr,
     jetstream::{Context, context::ContextBuilder},
 };
 use serde::Deserialize;
@@ -21,7 +21,9 @@ use crate::TransportError;
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct NatsConfig {
-    /// `nats://user:password@host:port`, or `tls://`; several servers with commas between them.
+    /// `nats://user:password@host:port`, or `tls://`; several servers with commas between them,
+    /// which share the user and password of the first. Special characters in either are
+    /// percent-encoded. A user without a password is a token.
     pub url: String,
     /// How long to wait for an answer of the server. In seconds, 10 unless given.
     #[serde(default = "timeout_s")]
@@ -64,15 +66,11 @@ impl NatsConfig {
     }
 
     /// Connects once; from then on the client connects again by itself whenever the connection is lost.
-    pub(super) async fn connect(&self, role: &str) -> Result<Context, TransportError> {
-        self.connect_with(ConnectOptions::new(), role).await
-    }
-
-    /// Connects as [`connect`](Self::connect) does, with further options.
     pub(super) async fn connect_with(&self, options: ConnectOptions, role: &str) -> Result<Context, TransportError> {
         let timeout = Duration::from_secs(self.timeout_s.into());
-        let urls: Vec<_> = self.url.split(',').map(str::trim).collect();
-        let client = options
+        let urls = self.url.split(',').map(|url| url.trim().parse());
+        let urls = urls.collect::<Result<Vec<ServerAddr>, _>>()?;
+        let client = with_credentials(options, &urls)
             .name(format!("idem {role}"))
             .connection_timeout(timeout)
             .request_timeout(Some(timeout))
@@ -83,6 +81,32 @@ impl NatsConfig {
             .max_ack_inflight(self.max_unconfirmed.max(1).into())
             .build(client))
     }
+}
+
+/// The options with what the urls say about the user. The client itself does not read that.
+fn with_credentials(options: ConnectOptions, urls: &[ServerAddr]) -> ConnectOptions {
+    let credentials = |url: &ServerAddr| Some((decoded(url.username()?), url.password().map(decoded)));
+    match urls.iter().find_map(credentials) {
+        Some((user, Some(password))) => options.user_and_password(user, password),
+        Some((token, None)) => options.token(token),
+        None => options,
+    }
+}
+
+/// A part of a url without percent-encoding.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let digits = tail
+            .get(..2)
+            .filter(|digits| *first == b'%' && digits.iter().all(u8::is_ascii_hexdigit));
+        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        let encoded = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(encoded.unwrap_or(*first));
+        rest = if encoded.is_some() { &tail[2..] } else { tail };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// The url may hold a password.
@@ -172,6 +196,12 @@ impl NatsSubscription {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn percent_encoding_is_decoded() {
+        assert_eq!(decoded("p%40ss%2Fw%c3%b6rd"), "p@ss/w\u{f6}rd");
+        assert_eq!(decoded("100%"), "100%");
+    }
 
     #[test]
     fn a_password_is_not_printed() {

@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 
 use async_nats::{
-    Subject,
+    ConnectOptions, Event, ServerError, Subject,
     connection::State,
     jetstream::{
         self, Context, ErrorCode,
@@ -11,13 +11,17 @@ use async_nats::{
         message::PublishMessage,
     },
 };
-use tokio::sync::OnceCell;
+use tokio::{
+    select,
+    sync::{OnceCell, broadcast},
+};
 
 use super::{NatsConfig, message};
 use crate::{OutgoingMessage, PublishError, Publisher};
 
 /// What the server says of itself and not of the effect. Its status 503 is no guide: a stream that is full has that, too.
-const NOT_NOW: [ErrorCode; 11] = [
+const NOT_NOW: [ErrorCode; 12] = [
+    ErrorCode::ACCOUNT_RESOURCES_EXCEEDED,
     ErrorCode::CLUSTER_INCOMPLETE,
     ErrorCode::CLUSTER_NOT_ACTIVE,
     ErrorCode::CLUSTER_NOT_ASSIGNED,
@@ -31,10 +35,24 @@ const NOT_NOW: [ErrorCode; 11] = [
     ErrorCode::STORAGE_RESOURCES_EXCEEDED,
 ];
 
+/// What the server says of a stream and not of the effect: it is full, sealed or offline.
+const NOT_THIS_STREAM: [ErrorCode; 5] = [
+    ErrorCode::STREAM_OFFLINE,
+    ErrorCode::STREAM_OFFLINE_REASON,
+    ErrorCode::STREAM_SEALED,
+    ErrorCode::STREAM_STORE_FAILED,
+    ErrorCode::STREAM_TOO_MANY_REQUESTS,
+];
+
+/// How many errors of the server a publish may not have read yet. Older ones are lost to it.
+const ERRORS: usize = 256;
+
 /// Publishes effects to NATS JetStream: to the subject that the topic names, confirmed by the stream that takes it.
 ///
-/// An effect whose subject no stream takes is [`PublishError::Rejected`], as is one that its stream refuses; one that is larger
-/// than the server allows, or that has a subject or header that NATS does not know, is [`PublishError::Permanent`].
+/// A subject that no stream takes, a stream that is full and a missing permission are
+/// [`PublishError::TopicUnavailable`]. An effect that its stream refuses for what it is, for
+/// example for its size, is [`PublishError::Rejected`]. One that is larger than the server allows,
+/// or that has a subject or header that NATS does not know, is [`PublishError::Permanent`].
 ///
 /// The header `Nats-Msg-Id` is the effect's id, by which a stream drops duplicates within its window; further headers are
 /// `idem-key`, `message-type`, `content-type`, `traceparent`, `idem-source-destination`, and those of the effect.
@@ -43,6 +61,8 @@ const NOT_NOW: [ErrorCode; 11] = [
 pub struct NatsPublisher {
     config: NatsConfig,
     context: OnceCell<Context>,
+    /// The errors that the server sends besides its replies.
+    errors: broadcast::Sender<String>,
 }
 
 impl NatsPublisher {
@@ -51,11 +71,22 @@ impl NatsPublisher {
         Self {
             config,
             context: OnceCell::new(),
+            errors: broadcast::Sender::new(ERRORS),
         }
     }
 
     async fn context(&self) -> Result<&Context, PublishError> {
-        let connecting = self.context.get_or_try_init(|| self.config.connect("publisher"));
+        let connecting = self.context.get_or_try_init(|| {
+            let errors = self.errors.clone();
+            let options = ConnectOptions::new().event_callback(move |event| {
+                if let Event::ServerError(ServerError::Other(error)) = event {
+                    // Without a publish under way nothing waits for it.
+                    let _ = errors.send(error);
+                }
+                std::future::ready(())
+            });
+            self.config.connect_with(options, "publisher")
+        });
         let context = connecting.await.map_err(PublishError::Unavailable)?;
         // Otherwise it would be kept until the connection is back, and nobody would know for how long.
         if context.client().connection_state() == State::Connected {
@@ -72,36 +103,74 @@ impl Publisher for NatsPublisher {
         let subject = Subject::validated(&message.topic).map_err(|error| PublishError::Permanent(error.into()))?;
         let outgoing = PublishMessage::build().payload(message.payload.clone()).headers(headers);
         let context = self.context().await?;
-        let published = match context.send_publish(subject, outgoing).await {
-            Ok(confirmation) => confirmation.await,
-            Err(error) => Err(error),
+        let errors = self.errors.subscribe();
+        let published = async {
+            match context.send_publish(subject, outgoing).await {
+                Ok(confirmation) => confirmation.await,
+                Err(error) => Err(error),
+            }
+        };
+        let published = select! {
+            published = published => published,
+            error = refusal_of(errors, &message.topic) => return Err(PublishError::TopicUnavailable(error.into())),
         };
         match published {
             Ok(_) => Ok(()),
-            Err(error) if error.kind() == PublishErrorKind::StreamNotFound => Err(nobody_listens(context, &message.topic).await),
-            Err(error) => Err(classify(error)),
+            Err(error) => Err(classify(context, &message.topic, error).await),
+        }
+    }
+
+    async fn check(&self) -> Result<(), PublishError> {
+        let context = self.context().await?;
+        // A server without JetStream may have it elsewhere in its cluster. That takes a permission.
+        if !context.client().server_info().jetstream {
+            let account = context.query_account().await;
+            account.map_err(|error| PublishError::Unavailable(error.into()))?;
+        }
+        Ok(())
+    }
+}
+
+/// Waits until the server refuses the permission to publish to this subject; for ever if it does
+/// not. The server replies nothing then, and its protocol has this text in the place of a code.
+async fn refusal_of(mut errors: broadcast::Receiver<String>, subject: &str) -> String {
+    let refusal = format!("Permissions Violation for Publish to \"{subject}\"").to_lowercase();
+    loop {
+        match errors.recv().await {
+            Ok(error) if error.to_lowercase().starts_with(&refusal) => return error,
+            Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+            Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
         }
     }
 }
 
-/// Nobody has answered: either no stream takes the subject, or JetStream is not there. The latter would not answer this either.
-async fn nobody_listens(context: &Context, subject: &str) -> PublishError {
-    match context.stream_by_subject(subject).await {
-        Err(error) if error.kind() == GetStreamByNameErrorKind::NotFound => {
-            PublishError::Rejected(format!("no stream takes the subject {subject}").into())
-        }
-        Err(error) => PublishError::Unavailable(error.into()),
-        Ok(stream) => PublishError::Unavailable(format!("the stream {stream} does not answer").into()),
-    }
-}
-
-fn classify(error: jetstream::context::PublishError) -> PublishError {
-    let refusal = error.source().and_then(|source| source.downcast_ref::<jetstream::Error>());
-    let is_refused = refusal.is_some_and(|error| !NOT_NOW.contains(&error.error_code()));
+/// What an error of NATS means: the table in `docs/relays.md`.
+async fn classify(context: &Context, subject: &str, error: jetstream::context::PublishError) -> PublishError {
     match error.kind() {
-        PublishErrorKind::MaxPayloadExceeded => PublishError::Permanent(error.into()),
-        PublishErrorKind::WrongLastMessageId | PublishErrorKind::WrongLastSequence => PublishError::Rejected(error.into()),
-        PublishErrorKind::Other if is_refused => PublishError::Rejected(error.into()),
-        _ => PublishError::Unavailable(error.into()),
+        PublishErrorKind::MaxPayloadExceeded => return PublishError::Permanent(error.into()),
+        PublishErrorKind::WrongLastMessageId | PublishErrorKind::WrongLastSequence => {
+            return PublishError::Rejected(error.into());
+        }
+        PublishErrorKind::StreamNotFound | PublishErrorKind::TimedOut => return unconfirmed(context, subject, error).await,
+        _ => {}
+    }
+    let reply = error.source().and_then(|source| source.downcast_ref::<jetstream::Error>());
+    match reply.map(jetstream::Error::error_code) {
+        Some(code) if NOT_NOW.contains(&code) => PublishError::Unavailable(error.into()),
+        Some(code) if NOT_THIS_STREAM.contains(&code) => PublishError::TopicUnavailable(error.into()),
+        Some(_) => PublishError::Rejected(error.into()),
+        None => PublishError::Unavailable(error.into()),
+    }
+}
+
+/// There was no reply: no stream takes the subject, its stream has no leader, or JetStream is away.
+/// In the last case there is no reply to this request either.
+async fn unconfirmed(context: &Context, subject: &str, error: jetstream::context::PublishError) -> PublishError {
+    match context.stream_by_subject(subject).await {
+        Err(found) if found.kind() == GetStreamByNameErrorKind::NotFound => {
+            PublishError::TopicUnavailable(format!("no stream takes the subject {subject}").into())
+        }
+        Err(_) => PublishError::Unavailable(error.into()),
+        Ok(stream) => PublishError::TopicUnavailable(format!("the stream {stream} does not confirm: {error}").into()),
     }
 }

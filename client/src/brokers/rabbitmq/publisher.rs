@@ -6,10 +6,10 @@ use std::sync::{
 };
 
 use lapin::{
-    BasicProperties, Channel, Confirmation, Connection, ErrorKind,
-    options::{BasicPublishOptions, ConfirmSelectOptions},
+    BasicProperties, Channel, Confirmation, Connection, ConnectionStatus, ErrorKind, ExchangeKind,
+    options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions},
     protocol::{AMQPErrorKind, AMQPSoftError},
-    types::ShortString,
+    types::{FieldTable, ShortString},
 };
 use tokio::{sync::Semaphore, time::timeout};
 
@@ -23,10 +23,15 @@ use crate::{OutgoingMessage, PublishError, Publisher, TransportError};
 /// Publishes effects to RabbitMQ: to the queue that the topic names, or to the configured exchange with the topic as routing
 /// key. They are persistent, and confirmed by every queue that they went to.
 ///
-/// An effect that no queue takes is [`PublishError::Rejected`], as is one that its exchange refuses. An exchange that does not exist is waited for. One whose
-/// headers do not fit into a frame (128 kB, unless the server is told otherwise) is [`PublishError::Permanent`]. The property *message id* is the effect's id, *timestamp* the second of its recording, *type* and *content type* are its own. A
-/// header `correlation-id` of the effect becomes that property; its other headers travel as texts, beside `idem-key`,
-/// `idem-source-destination` and `traceparent`.
+/// An exchange that does not exist, an effect that no queue takes, a queue that is full and a
+/// missing permission are [`PublishError::TopicUnavailable`]. An effect that RabbitMQ refuses for
+/// its size or its properties is [`PublishError::Rejected`]. One whose headers do not fit into a
+/// frame (128 kB, unless the server is configured otherwise) is [`PublishError::Permanent`].
+///
+/// The property *message id* is the effect's id, *timestamp* the second of its recording, *type*
+/// and *content type* are its own. A header `correlation-id` of the effect becomes that property;
+/// its other headers travel as texts, beside `idem-key`, `idem-source-destination` and
+/// `traceparent`.
 ///
 /// It connects at the first publish, and again at the next one after the connection was lost.
 pub struct RabbitMqPublisher {
@@ -38,6 +43,8 @@ pub struct RabbitMqPublisher {
     channels: Semaphore,
     /// What the broker takes in one frame, since there was a connection.
     frame_max: AtomicU32,
+    /// The state of the connection, since there was one.
+    status: Mutex<Option<ConnectionStatus>>,
 }
 
 impl RabbitMqPublisher {
@@ -48,6 +55,7 @@ impl RabbitMqPublisher {
             idle: Mutex::new(Vec::new()),
             channels: Semaphore::new(usize::from(config.max_unconfirmed.max(1))),
             frame_max: AtomicU32::new(u32::MAX),
+            status: Mutex::new(None),
             config,
         }
     }
@@ -77,6 +85,7 @@ impl RabbitMqPublisher {
                 None => connect(&self.config, "publisher").await?,
             };
             self.frame_max.store(connected.configuration().frame_max(), Ordering::Relaxed);
+            *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(connected.status().clone());
             // A connection that dies just now may leave this without an answer: then it is not put back.
             let created = timeout(PATIENCE, connected.create_channel()).await?;
             *connection = Some(connected);
@@ -96,6 +105,17 @@ impl RabbitMqPublisher {
         Err(PublishError::Permanent(
             format!("its headers make a frame of {bytes} bytes, and the broker takes {at_most}").into(),
         ))
+    }
+
+    /// A server with a memory or disk alarm reads nothing from its publishers until the alarm ends.
+    fn is_not_blocked(&self) -> Result<(), PublishError> {
+        let status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*status {
+            Some(status) if status.blocked() && status.connected() => Err(PublishError::Unavailable(
+                "the broker has blocked the connection: it has a memory or disk alarm".into(),
+            )),
+            _ => Ok(()),
+        }
     }
 
     async fn send(
@@ -126,6 +146,7 @@ impl Publisher for RabbitMqPublisher {
         let routing_key = properties::short(&message.topic).map_err(PublishError::Permanent)?;
         let unavailable = |error: TransportError| PublishError::Unavailable(error);
 
+        self.is_not_blocked()?;
         let _permit = self.channels.acquire().await.map_err(|error| unavailable(error.into()))?;
         let channel = self.channel().await.map_err(unavailable)?;
         if let Err(error) = self.fits(&properties) {
@@ -133,36 +154,60 @@ impl Publisher for RabbitMqPublisher {
             return Err(error);
         }
         // A channel on which anything went wrong, or whose answer nobody waited for, is not used again.
-        let confirmation = self
-            .send(&channel, routing_key, properties, &message.payload)
-            .await
-            .map_err(classify)?;
+        let sent = self.send(&channel, routing_key, properties, &message.payload).await;
+        if sent.is_ok() {
+            self.idle().push(channel);
+        }
+        judge(sent).or_else(|error| self.is_not_blocked().and(Err(error)))
+    }
+
+    async fn check(&self) -> Result<(), PublishError> {
+        self.is_not_blocked()?;
+        let channel = self.channel().await.map_err(PublishError::Unavailable)?;
+        if !self.config.exchange.is_empty() {
+            let exchange = properties::short(&self.config.exchange).map_err(PublishError::Permanent)?;
+            let options = ExchangeDeclareOptions {
+                passive: true,
+                ..ExchangeDeclareOptions::default()
+            };
+            // The server does not look at the kind of a passive declaration.
+            let found = channel.exchange_declare(exchange, ExchangeKind::Direct, options, FieldTable::default());
+            let found = timeout(PATIENCE, found).await;
+            found
+                .map_err(|error| PublishError::Unavailable(error.into()))?
+                .map_err(|error| classify(error.into()))?;
+        }
         self.idle().push(channel);
-        judge(confirmation)
+        Ok(())
     }
 }
 
-/// The broker closes a channel for what is on it: an exchange that does not exist, a right that is missing, a message that is too large.
-fn classify(error: TransportError) -> PublishError {
-    match error.downcast_ref::<lapin::Error>().map(lapin::Error::kind) {
-        // The exchange is not there, which is the fault of no effect: parked one by one, all of them would have to be called back.
-        Some(ErrorKind::ProtocolError(answer)) if *answer.kind() == AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND) => {
-            PublishError::Unavailable(error)
-        }
-        Some(ErrorKind::ProtocolError(answer)) if matches!(answer.kind(), AMQPErrorKind::Soft(_)) => {
-            PublishError::Rejected(error)
-        }
-        _ => PublishError::Unavailable(error),
-    }
-}
-
-fn judge(confirmation: Confirmation) -> Result<(), PublishError> {
-    match confirmation {
-        Confirmation::Ack(None) => Ok(()),
-        Confirmation::Ack(Some(returned)) | Confirmation::Nack(Some(returned)) => Err(PublishError::Rejected(
+/// What RabbitMQ's reply to an effect means: the table in `docs/relays.md`.
+fn judge(sent: Result<Confirmation, TransportError>) -> Result<(), PublishError> {
+    match sent {
+        Ok(Confirmation::Ack(None)) => Ok(()),
+        // Mandatory, and no queue is bound for it.
+        Ok(Confirmation::Ack(Some(returned)) | Confirmation::Nack(Some(returned))) => Err(PublishError::TopicUnavailable(
             format!("no queue took it: {} {}", returned.reply_code, returned.reply_text).into(),
         )),
-        Confirmation::Nack(None) => Err(PublishError::Rejected("a queue refused it".into())),
-        Confirmation::NotRequested => Err(PublishError::Unavailable("the broker does not confirm".into())),
+        // The queue is full and has the overflow `reject-publish`, or has no leader.
+        Ok(Confirmation::Nack(None)) => Err(PublishError::TopicUnavailable("a queue refused it".into())),
+        Ok(Confirmation::NotRequested) => Err(PublishError::Unavailable("the broker does not confirm".into())),
+        Err(error) => Err(classify(error)),
+    }
+}
+
+/// The broker closes a channel for what is on it, with a code.
+fn classify(error: TransportError) -> PublishError {
+    let kind = match error.downcast_ref::<lapin::Error>().map(lapin::Error::kind) {
+        Some(ErrorKind::ProtocolError(reply)) => reply.kind(),
+        _ => return PublishError::Unavailable(error),
+    };
+    match kind {
+        // Its exchange does not exist, or a permission is missing.
+        AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND | AMQPSoftError::ACCESSREFUSED) => PublishError::TopicUnavailable(error),
+        // The effect is too large, or has a property that the server refuses.
+        AMQPErrorKind::Soft(_) => PublishError::Rejected(error),
+        AMQPErrorKind::Hard(_) => PublishError::Unavailable(error),
     }
 }

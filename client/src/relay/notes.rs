@@ -1,0 +1,166 @@
+//! What a partition finds out about the database, the broker and topics. Each finding goes into the
+//! status and the metrics, and is logged when it is new.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tracing::{debug, info, warn};
+
+use super::{OutgoingMessage, PublishError, status::Status, steps::is_final, troubles::Troubles};
+use crate::{Error, ErrorKind, error::causes, telemetry};
+
+/// The notes of one partition. All partitions of a process share the status and the troubles.
+#[derive(Clone, Debug)]
+pub(super) struct Notes {
+    pub(super) status: Status,
+    relay: Arc<str>,
+    partition: i32,
+    troubles: Arc<Mutex<Troubles>>,
+}
+
+impl Notes {
+    /// The notes of a relay that begins to run, as those of its partition 0.
+    pub(super) fn new(relay: &str, status: Status) -> Self {
+        telemetry::relay_begins(relay);
+        Self {
+            status,
+            relay: relay.into(),
+            partition: 0,
+            troubles: Arc::default(),
+        }
+    }
+
+    pub(super) fn of_partition(&self, partition: i32) -> Self {
+        let shared = self.clone();
+        Self { partition, ..shared }
+    }
+
+    fn troubles(&self) -> MutexGuard<'_, Troubles> {
+        self.troubles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A step in the database that needs no lease has ended.
+    pub(super) fn step<T>(&self, done: Result<T, Error>) -> Result<T, Error> {
+        match &done {
+            Err(error) if !is_final(error) => self.database_fails(error),
+            _ => self.database_serves(),
+        }
+        done
+    }
+
+    /// A step in the database under a lease has ended. A stale token and a lost conflict are
+    /// replies of a database that serves.
+    pub(super) fn leased_step<T>(&self, done: Result<T, Error>) -> Result<T, Error> {
+        match &done {
+            Err(error) if matches!(error.kind(), ErrorKind::NotClaimed | ErrorKind::Conflict) => self.database_serves(),
+            _ => return self.step(done),
+        }
+        done
+    }
+
+    fn database_fails(&self, error: &Error) {
+        let reason = causes(error);
+        let mut troubles = self.troubles();
+        let is_new = troubles.database_fails(self.partition, error.kind());
+        self.status.database(Some(&reason));
+        telemetry::relay_database_is_away(&self.relay, true);
+        drop(troubles);
+        let (relay, partition) = (&*self.relay, self.partition);
+        if is_new {
+            warn!(
+                relay,
+                partition,
+                error = reason,
+                "the database does not serve the relay, which tries again"
+            );
+        } else {
+            debug!(relay, partition, error = reason, "the database does not serve the relay");
+        }
+    }
+
+    fn database_serves(&self) {
+        let mut troubles = self.troubles();
+        let ends = troubles.database_serves(self.partition);
+        if !troubles.is_database_away() {
+            self.status.database(None);
+        }
+        if ends {
+            telemetry::relay_database_is_away(&self.relay, false);
+            info!(relay = &*self.relay, "the database serves the relay again");
+        }
+    }
+
+    /// The broker did not answer.
+    pub(super) fn broker_fails(&self, message: &OutgoingMessage, error: &PublishError) {
+        let (topic, reason) = (&message.topic, error.reason());
+        let mut troubles = self.troubles();
+        let is_new = troubles.broker_fails(self.partition);
+        self.status.broker(Some(&reason));
+        telemetry::relay_broker_is_away(&self.relay, true);
+        drop(troubles);
+        let (relay, partition, id) = (&*self.relay, self.partition, message.message_id);
+        if is_new {
+            warn!(relay, partition, topic, message.id = %id, error = reason, "the broker is not available: effects wait");
+        } else {
+            debug!(relay, partition, topic, message.id = %id, error = reason, "the broker is not available");
+        }
+    }
+
+    /// The broker answered, whatever it said.
+    pub(super) fn broker_answers(&self) {
+        let mut troubles = self.troubles();
+        let ends = troubles.broker_answers(self.partition);
+        if !troubles.is_broker_away() {
+            self.status.broker(None);
+        }
+        if ends {
+            telemetry::relay_broker_is_away(&self.relay, false);
+            info!(relay = &*self.relay, "the broker is available again");
+        }
+    }
+
+    /// The broker refused an effect because of its topic.
+    pub(super) fn topic_fails(&self, message: &OutgoingMessage, error: &PublishError) {
+        let (topic, reason) = (&message.topic, error.reason());
+        let mut troubles = self.troubles();
+        let is_new = troubles.topic_fails(self.partition, topic, &reason);
+        if is_new {
+            self.show_topics(&troubles);
+        }
+        drop(troubles);
+        let (relay, partition, id) = (&*self.relay, self.partition, message.message_id);
+        if is_new {
+            warn!(relay, partition, topic, message.id = %id, error = reason, "a topic is not available: its effects wait");
+        } else {
+            debug!(relay, partition, topic, message.id = %id, error = reason, "a topic is not available");
+        }
+    }
+
+    /// The broker confirmed an effect of this topic.
+    pub(super) fn topic_takes(&self, topic: &str) {
+        let mut troubles = self.troubles();
+        if troubles.topic_takes(self.partition, topic) {
+            self.show_topics(&troubles);
+            info!(relay = &*self.relay, topic, "a topic is available again");
+        }
+    }
+
+    /// The partition has no batch.
+    pub(super) fn has_no_batch(&self) {
+        let mut troubles = self.troubles();
+        if troubles.forget(self.partition) {
+            self.show_topics(&troubles);
+        }
+    }
+
+    /// The relay is gone, and all its partitions have ended.
+    pub(super) fn partitions_are_gone(&self) {
+        let mut troubles = self.troubles();
+        troubles.partitions_are_gone();
+        self.show_topics(&troubles);
+    }
+
+    fn show_topics(&self, troubles: &Troubles) {
+        self.status.topics(troubles);
+        telemetry::relay_unavailable_topics(&self.relay, troubles.topics().count());
+    }
+}

@@ -1,0 +1,158 @@
+//! Which partitions of a process wait for the database, the broker or a topic.
+//!
+//! Several partitions meet the same trouble, so it begins with the first of them and ends with the
+//! last. Only these two are logged.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ErrorKind;
+
+/// What the partitions of one process wait for.
+#[derive(Debug, Default)]
+pub(super) struct Troubles {
+    database: BTreeSet<i32>,
+    /// The kinds of errors that were logged since the database served last.
+    database_kinds: Vec<ErrorKind>,
+    broker: BTreeSet<i32>,
+    is_broker_logged: bool,
+    topics: BTreeMap<String, Topic>,
+}
+
+#[derive(Debug)]
+struct Topic {
+    reason: String,
+    partitions: BTreeSet<i32>,
+}
+
+impl Troubles {
+    /// A step in the database failed. Returns whether that is new.
+    pub(super) fn database_fails(&mut self, partition: i32, kind: ErrorKind) -> bool {
+        self.database.insert(partition);
+        let is_new = !self.database_kinds.contains(&kind);
+        if is_new {
+            self.database_kinds.push(kind);
+        }
+        is_new
+    }
+
+    /// A step in the database succeeded. Returns whether that ends the trouble.
+    pub(super) fn database_serves(&mut self, partition: i32) -> bool {
+        self.database.remove(&partition);
+        let ends = self.database.is_empty() && !self.database_kinds.is_empty();
+        if ends {
+            self.database_kinds.clear();
+        }
+        ends
+    }
+
+    pub(super) fn is_database_away(&self) -> bool {
+        !self.database.is_empty()
+    }
+
+    /// The broker did not answer. Returns whether that is new.
+    pub(super) fn broker_fails(&mut self, partition: i32) -> bool {
+        self.broker.insert(partition);
+        !std::mem::replace(&mut self.is_broker_logged, true)
+    }
+
+    /// The broker answered. Returns whether that ends the trouble.
+    pub(super) fn broker_answers(&mut self, partition: i32) -> bool {
+        self.broker.remove(&partition);
+        self.broker.is_empty() && std::mem::take(&mut self.is_broker_logged)
+    }
+
+    pub(super) fn is_broker_away(&self) -> bool {
+        !self.broker.is_empty()
+    }
+
+    /// A topic is not available. Returns whether that is new.
+    pub(super) fn topic_fails(&mut self, partition: i32, topic: &str, reason: &str) -> bool {
+        if let Some(known) = self.topics.get_mut(topic) {
+            known.partitions.insert(partition);
+            return false;
+        }
+        let new = Topic {
+            reason: reason.to_owned(),
+            partitions: BTreeSet::from([partition]),
+        };
+        self.topics.insert(topic.to_owned(), new);
+        true
+    }
+
+    /// A topic took an effect. Returns whether that ends the trouble.
+    pub(super) fn topic_takes(&mut self, partition: i32, topic: &str) -> bool {
+        let Some(known) = self.topics.get_mut(topic) else {
+            return false;
+        };
+        known.partitions.remove(&partition);
+        let ends = known.partitions.is_empty();
+        if ends {
+            self.topics.remove(topic);
+        }
+        ends
+    }
+
+    /// A partition has no batch any more, so it waits for neither broker nor topics. Returns
+    /// whether topics are gone with that.
+    pub(super) fn forget(&mut self, partition: i32) -> bool {
+        self.broker.remove(&partition);
+        let before = self.topics.len();
+        self.topics.retain(|_, topic| {
+            topic.partitions.remove(&partition);
+            !topic.partitions.is_empty()
+        });
+        self.topics.len() < before
+    }
+
+    /// The relay is gone, and its partitions with it. Asking for the new ones is partition 0's.
+    pub(super) fn partitions_are_gone(&mut self) {
+        self.database = BTreeSet::from([0]);
+        self.broker.clear();
+        self.topics.clear();
+    }
+
+    /// The topics that are not available, and why.
+    pub(super) fn topics(&self) -> impl Iterator<Item = (&str, &str)> {
+        let topics = self.topics.iter();
+        topics.map(|(topic, known)| (topic.as_str(), known.reason.as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_begins_with_its_first_partition_and_ends_with_its_last() {
+        let mut troubles = Troubles::default();
+        assert!(!troubles.broker_answers(0), "there was none");
+        assert!(troubles.broker_fails(0) && !troubles.broker_fails(1) && !troubles.broker_fails(0));
+        assert!(!troubles.broker_answers(0) && troubles.is_broker_away());
+        assert!(troubles.broker_answers(1) && !troubles.is_broker_away());
+        assert!(troubles.topic_fails(0, "t", "no queue") && !troubles.topic_fails(1, "t", "no exchange"));
+        assert_eq!(troubles.topics().collect::<Vec<_>>(), [("t", "no queue")]);
+        assert!(!troubles.topic_takes(1, "t") && troubles.topic_takes(0, "t"));
+        assert_eq!(troubles.topics().count(), 0);
+    }
+
+    #[test]
+    fn each_kind_of_database_trouble_is_new_once() {
+        let mut troubles = Troubles::default();
+        assert!(troubles.database_fails(0, ErrorKind::ConnectionLost));
+        assert!(troubles.database_fails(0, ErrorKind::NotGranted));
+        assert!(!troubles.database_fails(1, ErrorKind::ConnectionLost));
+        assert!(!troubles.database_serves(0) && troubles.database_serves(1));
+        assert!(!troubles.database_serves(1));
+        assert!(troubles.database_fails(0, ErrorKind::ConnectionLost), "it is new again");
+    }
+
+    #[test]
+    fn partition_without_a_batch_waits_for_no_topic() {
+        let mut troubles = Troubles::default();
+        troubles.topic_fails(0, "t", "no queue");
+        troubles.topic_fails(1, "t", "no queue");
+        assert!(!troubles.forget(0));
+        assert!(troubles.forget(1));
+        assert_eq!(troubles.topics().count(), 0);
+    }
+}

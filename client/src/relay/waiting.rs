@@ -1,0 +1,105 @@
+//! The lanes of a batch that wait for a topic. One of them tries again after each pause, and all go
+//! on when the broker takes an effect of the topic.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
+
+use super::{pauses::Pauses, runtime::AWAY};
+
+/// Topics that are not available, and the lanes that wait for them.
+#[derive(Debug, Default)]
+pub(super) struct Waiting<'a>(HashMap<&'a str, Topic>);
+
+#[derive(Debug)]
+struct Topic {
+    lanes: VecDeque<usize>,
+    pauses: Pauses,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum State {
+    /// No effect of the topic is published before the pause is over.
+    Resting,
+    /// One lane may try.
+    Due,
+    /// One lane tries.
+    Trying,
+}
+
+impl<'a> Waiting<'a> {
+    /// Whether a lane may publish an effect of this topic now. Otherwise the lane waits here.
+    pub(super) fn admits(&mut self, topic: &str, lane: usize) -> bool {
+        let Some(topic) = self.0.get_mut(topic) else {
+            return true;
+        };
+        if topic.state == State::Due {
+            topic.state = State::Trying;
+            return true;
+        }
+        topic.lanes.push_back(lane);
+        false
+    }
+
+    /// The topic refused the effect of a lane, which waits from now on. Returns the pause that
+    /// begins with that, unless one lasts already.
+    pub(super) fn refused(&mut self, topic: &'a str, lane: usize) -> Option<Duration> {
+        let topic = self.0.entry(topic).or_insert_with(|| Topic {
+            lanes: VecDeque::new(),
+            pauses: Pauses::new(AWAY.0, AWAY.1),
+            state: State::Trying,
+        });
+        topic.lanes.push_back(lane);
+        if topic.state == State::Resting {
+            return None;
+        }
+        topic.state = State::Resting;
+        Some(topic.pauses.next())
+    }
+
+    /// The pause of a topic is over. Returns the lane that tries.
+    pub(super) fn pause_ends(&mut self, topic: &str) -> Option<usize> {
+        let topic = self.0.get_mut(topic)?;
+        topic.state = State::Due;
+        topic.lanes.pop_front()
+    }
+
+    /// The lane that tried has no result about the topic, so that another one tries. Returns it.
+    pub(super) fn undecided(&mut self, topic: &str) -> Option<usize> {
+        let topic = self.0.get_mut(topic)?;
+        if topic.state == State::Trying {
+            topic.state = State::Due;
+        }
+        (topic.state == State::Due).then(|| topic.lanes.pop_front()).flatten()
+    }
+
+    /// The topic took an effect. Returns the lanes that waited for it.
+    pub(super) fn takes(&mut self, topic: &str) -> VecDeque<usize> {
+        self.0.remove(topic).map(|topic| topic.lanes).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_lane_tries_after_each_pause_and_all_go_on_together() {
+        let mut waiting = Waiting::default();
+        assert!(waiting.admits("t", 0) && waiting.admits("t", 1), "nothing is known of it");
+        assert!(waiting.refused("t", 0).is_some());
+        assert_eq!(waiting.refused("t", 1), None, "the pause lasts");
+        assert!(!waiting.admits("t", 2) && waiting.admits("other", 3));
+        assert_eq!(waiting.pause_ends("t"), Some(0));
+        assert!(waiting.admits("t", 0) && !waiting.admits("t", 4), "one tries");
+        assert!(waiting.refused("t", 0).is_some(), "the next pause begins");
+        assert_eq!(waiting.pause_ends("t"), Some(1));
+        assert!(waiting.admits("t", 1));
+        assert_eq!(waiting.undecided("t"), Some(2), "another one tries");
+        assert!(waiting.admits("t", 2));
+        assert_eq!(waiting.takes("t"), [4, 0]);
+        assert!(waiting.admits("t", 5));
+    }
+}

@@ -1,0 +1,331 @@
+//! I4: what the database or the broker lacks is waited for, logged once and visible in the status.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use deadpool_postgres::{Manager, Pool};
+use idem_client::{Effect, OutgoingMessage, PublishError, Publisher, create_relay, drop_relay, repair_relays, send};
+use tokio_postgres::{Client, NoTls};
+use tracing::Level;
+
+use crate::{
+    broker::{Broker, Fate},
+    log::Log,
+    support::{Database, until},
+    world::{Running, parked, quick, rounds, say, say_rounds, until_acknowledged},
+};
+
+/// Waits until the server has rolled back this many more statements.
+async fn until_refused(client: &Client, times: i64) {
+    let rolled_back = async || -> i64 {
+        let rolled_back = "SELECT xact_rollback FROM pg_stat_database WHERE datname = current_database()";
+        client.query_one(rolled_back, &[]).await.unwrap().get(0)
+    };
+    let before = rolled_back().await;
+    until("the relay is refused again", async || rolled_back().await >= before + times).await;
+}
+
+/// Goal: an administrator creates, drops and creates the relay while it runs. Invariant: I4.
+#[tokio::test]
+async fn i4_missing_relay_is_waited_for_with_one_warning() {
+    let (log, _guard) = Log::keep();
+    let db = Database::create();
+    let client = db.connect().await;
+    let broker = Broker::default();
+    let relay = Running::start(quick(db.pool(2), broker.clone()).name("later"));
+    for round in 1..=2 {
+        until_refused(&client, 3).await;
+        assert!(!relay.status.borrow().database);
+        let reason = relay.status.borrow().database_error.clone().unwrap_or_default();
+        assert!(reason.starts_with("42704: "), "{reason}");
+        create_relay(&client, "later", 1, false).await.unwrap();
+        until("it serves", async || relay.status.borrow().database).await;
+        say(&client, Some("a"), &format!("a-{round}")).await;
+        broker.until_taken(round).await;
+        assert_eq!(relay.status.borrow().database_error, None);
+        let warnings = log.lines(Level::WARN, "");
+        assert_eq!(warnings.len(), round, "{warnings:#?}");
+        until_acknowledged(&client, "later").await;
+        drop_relay(&client, "later").await.unwrap();
+    }
+    until_refused(&client, 1).await;
+    relay.stop().await;
+    assert_eq!(broker.of_key("a"), ["a-1", "a-2"]);
+}
+
+/// Goal: a role without `idem_grant`. Invariant: I4.
+#[tokio::test]
+async fn i4_missing_grant_is_waited_for_with_one_warning() {
+    let (log, _guard) = Log::keep();
+    let db = Database::create();
+    let client = db.connect().await;
+    let role = format!("ungranted_of_{}", db.name);
+    client.batch_execute(&format!("CREATE ROLE {role} LOGIN")).await.unwrap();
+    let mut config: tokio_postgres::Config = db.direct_url().parse().unwrap();
+    config.user(&role);
+    let pool = Pool::builder(Manager::new(config, NoTls)).max_size(2).build().unwrap();
+    let broker = Broker::default();
+    let relay = Running::start(quick(pool, broker.clone()));
+    say(&client, Some("a"), "a-0").await;
+    until_refused(&client, 3).await;
+    let reason = relay.status.borrow().database_error.clone().unwrap_or_default();
+    assert!(reason.starts_with("42501: "), "{reason}");
+    let grant = format!("SELECT idem_grant('{role}', 'relay')");
+    client.batch_execute(&grant).await.unwrap();
+    broker.until_taken(1).await;
+    let warnings = log.lines(Level::WARN, "");
+    assert_eq!(warnings.len(), 1, "{warnings:#?}");
+    relay.stop().await;
+}
+
+/// Goal: a client that is newer than the SQL, until ALTER EXTENSION UPDATE. Invariant: I4.
+#[tokio::test]
+async fn i4_older_sql_is_waited_for_with_one_warning() {
+    let (log, _guard) = Log::keep();
+    let db = Database::create();
+    let client = db.connect().await;
+    let rename = async |from: &str, to: &str| {
+        let rename = format!("ALTER FUNCTION {from}(text, integer, integer, interval, bigint) RENAME TO {to}");
+        client.batch_execute(&rename).await.unwrap();
+    };
+    let broker = Broker::default();
+    let relay = Running::start(quick(db.pool(2), broker.clone()));
+    say(&client, Some("a"), "a-0").await;
+    broker.until_taken(1).await;
+    rename("idem_relay_next", "not_there_yet").await;
+    say(&client, Some("a"), "a-1").await;
+    until_refused(&client, 3).await;
+    let reason = relay.status.borrow().database_error.clone().unwrap_or_default();
+    assert!(reason.starts_with("42883: "), "{reason}");
+    rename("not_there_yet", "idem_relay_next").await;
+    broker.until_taken(2).await;
+    relay.stop().await;
+    assert_eq!(broker.of_key("a"), rounds("a", 2));
+    assert_eq!(log.lines(Level::WARN, "").len(), 1);
+}
+
+/// Goal: a restore into a younger cluster, repaired while a relay waits. Invariant: I4.
+#[tokio::test]
+async fn i4_transaction_ids_that_went_backwards_are_waited_for() {
+    let (log, _guard) = Log::keep();
+    let db = Database::create();
+    let mut client = db.connect().await;
+    let broker = Broker::default();
+    let relay = Running::start(quick(db.pool(2), broker.clone()));
+    let mut status = relay.status.clone();
+    status.wait_for(|status| status.database).await.unwrap();
+    let tx = client.transaction().await.unwrap();
+    say(tx.client(), Some("a"), "a-0").await;
+    for slice in 0..4 {
+        let young = format!("UPDATE idem.outbox_{slice} SET tx = '99999999'");
+        tx.batch_execute(&young).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+    until_refused(&client, 3).await;
+    let reason = relay.status.borrow().database_error.clone().unwrap_or_default();
+    assert!(
+        reason.starts_with("55000: ") && reason.contains("idem_repair_relays"),
+        "{reason}"
+    );
+    assert_eq!(repair_relays(&client).await.unwrap(), 1);
+    broker.until_taken(1).await;
+    relay.stop().await;
+    assert_eq!(log.lines(Level::WARN, "").len(), 1);
+}
+
+/// Goal: a relay is created again with more partitions, while its process runs. Invariant: I4.
+#[tokio::test]
+async fn i4_all_partitions_of_a_relay_created_again_are_served() {
+    const KEYS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let db = Database::create();
+    let mut client = db.connect().await;
+    create_relay(&client, "again", 1, false).await.unwrap();
+    let broker = Broker::default();
+    let relay = Running::start(quick(db.pool(3), broker.clone()).name("again"));
+    until("it serves", async || relay.status.borrow().database).await;
+    drop_relay(&client, "again").await.unwrap();
+    until("it is missing", async || !relay.status.borrow().database).await;
+    create_relay(&client, "again", 4, false).await.unwrap();
+    say_rounds(&mut client, &KEYS, 1).await;
+    broker.until_taken(KEYS.len()).await;
+    until_acknowledged(&client, "again").await;
+    drop_relay(&client, "again").await.unwrap();
+    until("it is missing", async || !relay.status.borrow().database).await;
+    create_relay(&client, "again", 1, false).await.unwrap();
+    say(&client, None, "last").await;
+    broker.until_taken(KEYS.len() + 1).await;
+    until("it serves", async || relay.status.borrow().database).await;
+    relay.stop().await;
+}
+
+/// Sends effects of two keys to a topic that has no place, each before one that can be published.
+async fn say_to_both(client: &Client) {
+    for (topic, key, says) in [
+        ("absent", "a", "a-0"),
+        ("things", "a", "a-1"),
+        ("absent", "b", "b-0"),
+        ("things", "b", "b-1"),
+        ("things", "c", "c-0"),
+    ] {
+        send(client, &Effect::json(topic, &says).unwrap().key(key)).await.unwrap();
+    }
+}
+
+/// The rule of a broker that has no place for the topic `absent` as long as this is true.
+fn absent(is_absent: &Arc<AtomicBool>) -> impl FnMut(&str) -> Fate + Send + 'static {
+    let is_absent = Arc::clone(is_absent);
+    move |says| match says {
+        "a-0" | "b-0" if is_absent.load(Ordering::SeqCst) => Fate::NoPlace,
+        _ => Fate::Take,
+    }
+}
+
+/// Goal: two processes share a partition whose topic has no place for many leases. Invariant: I4.
+#[tokio::test]
+async fn i4_lease_is_kept_while_a_topic_has_no_place() {
+    let db = Database::create();
+    let client = db.connect().await;
+    say_to_both(&client).await;
+    let is_absent = Arc::new(AtomicBool::new(true));
+    let (broker, other) = (Broker::default(), Broker::default());
+    broker.rule(absent(&is_absent));
+    let start = |broker: &Broker| Running::start(quick(db.pool(2), broker.clone()).lease(Duration::from_millis(800)));
+    let first = start(&broker);
+    broker.until_taken(1).await;
+    let second = start(&other);
+    let extended = "SELECT count(*) > 6 FROM idem.progress WHERE leased_until IS NOT NULL";
+    until("the lease is extended", async || {
+        client.query_one(extended, &[]).await.unwrap().get(0)
+    })
+    .await;
+    assert_eq!(other.taken(), [], "the batch stays with its process");
+    assert_eq!(broker.of_key("c"), ["c-0"]);
+    assert_eq!(broker.taken().len(), 1);
+    is_absent.store(false, Ordering::SeqCst);
+    until_acknowledged(&client, "default").await;
+    first.stop().await;
+    second.stop().await;
+    for key in ["a", "b"] {
+        assert_eq!(broker.of_key(key), rounds(key, 2), "each once");
+    }
+    assert_eq!((other.taken(), broker.overlaps()), (vec![], vec![]));
+    assert_eq!(parked(&client).await, []);
+}
+
+/// Goal: a process that stops in the middle of the wait. Invariant: I4.
+#[tokio::test]
+async fn i4_batch_with_an_absent_topic_is_given_back_at_a_stop() {
+    let db = Database::create();
+    let client = db.connect().await;
+    say_to_both(&client).await;
+    let is_absent = Arc::new(AtomicBool::new(true));
+    let broker = Broker::default();
+    broker.rule(absent(&is_absent));
+    // The lease is an hour: a process that keeps it would stop the next one.
+    let relay = Running::start(quick(db.pool(2), broker.clone()));
+    broker.until_taken(1).await;
+    until("it waits", async || relay.status.borrow().unavailable_topics == 1).await;
+    relay.stop().await;
+
+    let heir = Broker::default();
+    let relay = Running::start(quick(db.pool(2), heir.clone()));
+    until_acknowledged(&client, "default").await;
+    relay.stop().await;
+    assert_eq!(heir.of_key("a"), rounds("a", 2));
+    assert_eq!(heir.of_key("b"), rounds("b", 2));
+}
+
+/// Goal: a backlog for a topic that has no place is no load for the broker. Invariant: I4.
+#[tokio::test]
+async fn one_effect_of_an_absent_topic_is_tried_at_a_time() {
+    const KEYS: [&str; 40] = ["k"; 40];
+    let db = Database::create();
+    let mut client = db.connect().await;
+    let tx = client.transaction().await.unwrap();
+    for (n, key) in KEYS.iter().enumerate() {
+        say(tx.client(), Some(&format!("{key}{n}")), "absent").await;
+    }
+    tx.commit().await.unwrap();
+    let broker = Broker::default();
+    broker.rule(|_| Fate::NoPlace);
+    let relay = Running::start(quick(db.pool(2), broker.clone()).in_flight(KEYS.len()));
+    until("all were tried", async || broker.attempts("absent") >= 40).await;
+    // The first pauses are 100 ms and 200 ms, with jitter.
+    until("one is tried again", async || broker.attempts("absent") > 41).await;
+    assert!(broker.attempts("absent") < 50, "{}", broker.attempts("absent"));
+    broker.rule(|_| Fate::Take);
+    until_acknowledged(&client, "default").await;
+    relay.stop().await;
+    assert_eq!(broker.taken().len(), KEYS.len());
+    assert_eq!(parked(&client).await, []);
+}
+
+/// Goal: many partitions meet a broker that is away. Invariant: I4.
+#[tokio::test]
+async fn i4_broker_that_is_away_is_logged_once() {
+    let (log, _guard) = Log::keep();
+    let db = Database::create();
+    let mut client = db.connect().await;
+    create_relay(&client, "split", 4, true).await.unwrap();
+    say_rounds(&mut client, &["a", "b", "c", "d", "e", "f"], 2).await;
+    let broker = Broker::default();
+    broker.rule(|_| Fate::Unavailable);
+    let relay = Running::start(quick(db.pool(5), broker.clone()).name("split"));
+    let first = ["a-0", "b-0", "c-0", "d-0", "e-0", "f-0"];
+    until("it is asked again and again", async || {
+        first.iter().map(|says| broker.attempts(says)).sum::<u32>() > 20
+    })
+    .await;
+    let status = relay.status.borrow().clone();
+    assert_eq!(
+        (status.broker, status.broker_error.as_deref()),
+        (Some(false), Some("connection refused"))
+    );
+    broker.rule(|_| Fate::Take);
+    until_acknowledged(&client, "split").await;
+    until("it is there again", async || relay.status.borrow().broker == Some(true)).await;
+    assert_eq!(relay.status.borrow().broker_error, None);
+    relay.stop().await;
+    let (warnings, infos) = (log.lines(Level::WARN, ""), log.lines(Level::INFO, "available again"));
+    assert_eq!((warnings.len(), infos.len()), (1, 1), "{warnings:#?} {infos:#?}");
+}
+
+/// An error with causes, as a broker's client has it.
+#[derive(Debug, thiserror::Error)]
+#[error("connecting failed")]
+struct Connecting(#[source] std::io::Error);
+
+/// Fails for what the effect is.
+struct Refuses;
+
+impl Publisher for Refuses {
+    async fn publish(&self, _: &OutgoingMessage) -> Result<(), PublishError> {
+        let cause = std::io::Error::other("the disk is on fire");
+        Err(PublishError::Rejected(Connecting(cause).into()))
+    }
+}
+
+/// Goal: the log and the parked effect tell an operator the whole story.
+#[tokio::test]
+async fn parked_effect_has_all_causes_and_the_log_names_it() {
+    let (log, _guard) = Log::keep();
+    let db = Database::create();
+    let client = db.connect().await;
+    let id = say(&client, None, "poison").await;
+    let relay = Running::start(quick(db.pool(2), Refuses).max_attempts(3));
+    until_acknowledged(&client, "default").await;
+    relay.stop().await;
+    let reason = "after 3 attempts: the broker did not take it: connecting failed: the disk is on fire";
+    assert_eq!(parked(&client).await, [(id, reason.to_owned())]);
+    let warnings = log.lines(Level::WARN, reason);
+    assert_eq!(warnings.len(), 1);
+    assert!(
+        warnings[0].contains(&id.to_string()) && warnings[0].contains("things"),
+        "{warnings:?}"
+    );
+}
