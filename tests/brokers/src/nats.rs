@@ -18,6 +18,7 @@ pub type Nats = Server<NatsServer>;
 /// What [`Nats`] runs.
 pub struct NatsServer {
     port: Port,
+    settings: String,
 }
 
 impl Nats {
@@ -26,8 +27,30 @@ impl Nats {
     /// # Errors
     /// When it does not start; with the last lines of its log.
     pub fn start() -> Result<Self> {
-        let port = Port::claim()?;
-        Self::start_in(Home::create(NatsServer::NAME)?, NatsServer { port })
+        Self::start_with("")
+    }
+
+    /// Starts a new server with further settings, as lines of its configuration file.
+    ///
+    /// # Errors
+    /// When it does not start; with the last lines of its log.
+    pub fn start_with(settings: &str) -> Result<Self> {
+        let program = NatsServer {
+            port: Port::claim()?,
+            settings: settings.to_owned(),
+        };
+        Self::start_in(Home::create(NatsServer::NAME)?, program)
+    }
+
+    /// The port where it listens, on 127.0.0.1.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.program().port.number()
+    }
+
+    /// Changes the further settings. The server takes them at its next start.
+    pub fn configure(&mut self, settings: &str) {
+        settings.clone_into(&mut self.program_mut().settings);
     }
 
     /// Where it listens: `nats://127.0.0.1:PORT`.
@@ -44,7 +67,9 @@ impl Program for NatsServer {
         let file = home.dir().join("nats.conf");
         let text = format!(
             "listen: \"127.0.0.1:{port}\"\n\
-             jetstream {{ store_dir: \"{store}\", max_memory_store: 64MB, max_file_store: 4GB }}\n",
+             jetstream {{ store_dir: \"{store}\", max_memory_store: 64MB, max_file_store: 4GB }}\n\
+             {settings}\n",
+            settings = self.settings,
             port = self.port.number(),
             store = home.dir().join("data").display(),
         );

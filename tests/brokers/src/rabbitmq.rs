@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use idem_cluster::{Home, Process, wait_for};
 use nix::sys::signal::Signal;
 
+use crate::authority::Certified;
 use crate::port::Port;
 use crate::server::{Program, Server};
 
@@ -21,9 +22,16 @@ pub type RabbitMq = Server<RabbitMqServer>;
 /// What [`RabbitMq`] runs.
 pub struct RabbitMqServer {
     port: Port,
+    tls: Option<Tls>,
     /// Where the node talks to other nodes. There are none, but it insists.
     distribution: Port,
     epmd: Epmd,
+}
+
+/// The listener for TLS.
+struct Tls {
+    port: Port,
+    settings: String,
 }
 
 /// Erlang's name server. A node would start one for the whole machine, as a daemon, and leave it there; so each has its own, which
@@ -39,9 +47,42 @@ impl RabbitMq {
     /// # Errors
     /// When it does not start; with the last lines of its log.
     pub fn start() -> Result<Self> {
+        Self::start_as(None)
+    }
+
+    /// Starts a new server that also listens for TLS, with this certificate. A client's certificate
+    /// has to be signed by `clients`; without that it is not asked for. The common name of a client's
+    /// certificate is its user, if the client wants to be known by it (`EXTERNAL`).
+    ///
+    /// # Errors
+    /// When it does not start; with the last lines of its log.
+    pub fn start_with_tls(server: &Certified, clients: Option<&Path>) -> Result<Self> {
+        let mut settings = format!(
+            "ssl_options.certfile = {}\n\
+             ssl_options.keyfile = {}\n\
+             ssl_cert_login_from = common_name\n\
+             auth_mechanisms.1 = PLAIN\n\
+             auth_mechanisms.2 = EXTERNAL\n",
+            server.certificate.display(),
+            server.key.display(),
+        );
+        if let Some(ca) = clients {
+            settings += &format!(
+                "ssl_options.cacertfile = {}\n\
+                 ssl_options.verify = verify_peer\n\
+                 ssl_options.fail_if_no_peer_cert = true\n",
+                ca.display(),
+            );
+        }
+        let port = Port::claim()?;
+        Self::start_as(Some(Tls { port, settings }))
+    }
+
+    fn start_as(tls: Option<Tls>) -> Result<Self> {
         let home = Home::create(RabbitMqServer::NAME)?;
         let program = RabbitMqServer {
             port: Port::claim()?,
+            tls,
             distribution: Port::claim()?,
             epmd: Epmd::start(&home)?,
         };
@@ -59,6 +100,12 @@ impl RabbitMq {
             .filter_map(|entry| version_of(entry.ok()?.file_name().to_str()?))
             .max()
             .with_context(|| format!("no RabbitMQ in {}", installed.display()))
+    }
+
+    /// The port where it listens for TLS, on 127.0.0.1.
+    #[must_use]
+    pub fn tls_port(&self) -> Option<u16> {
+        self.program().tls.as_ref().map(|tls| tls.port.number())
     }
 
     /// Where it listens: `amqp://guest:guest@127.0.0.1:PORT/%2f`.
@@ -80,7 +127,7 @@ impl Program for RabbitMqServer {
     fn command(&self, home: &Home) -> Result<Command> {
         let dir = home.dir();
         let (config, plugins, cookie) = (dir.join("rabbitmq.conf"), dir.join("plugins"), dir.join(".erlang.cookie"));
-        let text = format!(
+        let mut text = format!(
             "listeners.tcp.1 = 127.0.0.1:{port}\n\
              log.console = true\n\
              log.file = false\n\
@@ -88,8 +135,13 @@ impl Program for RabbitMqServer {
              disk_free_limit.absolute = 50MB\n",
             port = self.port.number(),
         );
+        let mut enabled = "[].\n";
+        if let Some(Tls { port, settings }) = &self.tls {
+            text += &format!("listeners.ssl.1 = 127.0.0.1:{}\n{settings}", port.number());
+            enabled = "[rabbitmq_auth_mechanism_ssl].\n";
+        }
         fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
-        fs::write(&plugins, "[].\n")?;
+        fs::write(&plugins, enabled)?;
         // The password among nodes.
         if !cookie.exists() {
             let mut random = [0; 16];

@@ -51,6 +51,10 @@ impl<P: Program> Server<P> {
         &self.program
     }
 
+    pub(crate) fn program_mut(&mut self) -> &mut P {
+        &mut self.program
+    }
+
     pub(crate) fn home(&self) -> &Home {
         &self.home
     }

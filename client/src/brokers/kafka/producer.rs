@@ -8,7 +8,7 @@ use rdkafka::{
     producer::{FutureProducer, FutureRecord, Producer as _},
 };
 
-use super::KafkaConfig;
+use super::{KafkaConfig, config::not_created};
 use crate::TransportError;
 
 /// What differs from librdkafka's own defaults. Idempotence is not for a configuration to change, the others are.
@@ -39,7 +39,7 @@ impl Producer {
     /// Connects in the background, and again whenever that is needed.
     pub(super) fn new(config: &KafkaConfig) -> Result<Self, TransportError> {
         let config = config.client(&DEFAULTS)?;
-        let producer = config.create()?;
+        let producer = config.create().map_err(not_created)?;
         Ok(Self {
             config,
             current: Mutex::new(Generation { number: 0, producer }),
@@ -79,7 +79,7 @@ impl Producer {
                 let number = number + 1;
                 *current = Generation { number, producer };
             }
-            Err(error) => tracing::warn!(%error, "no new Kafka producer in the place of one that failed"),
+            Err(error) => tracing::warn!(error = %not_created(error), "no new Kafka producer in the place of one that failed"),
         }
     }
 }

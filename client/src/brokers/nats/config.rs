@@ -1,14 +1,8 @@
 //! What has to be known to reach a NATS, and to consume from a stream.
 
-use std::{fmt, time::Duration};
+use std::{fmt, path::PathBuf};
 
-use async_nats::{
-    ConnectOptions,
-    jetstream::{Context, context::ContextBuilder},
-};
 use serde::Deserialize;
-
-use crate::TransportError;
 
 /// How to reach a NATS server or cluster with JetStream.
 ///
@@ -21,8 +15,25 @@ use crate::TransportError;
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct NatsConfig {
-    /// `nats://user:password@host:port`, or `tls://`; several servers with commas between them.
+    /// `nats://user:password@host:port`, or `nats://token@host:port`; several servers with commas between them. With `tls://`
+    /// at one of them, every connection uses TLS and verifies the server's certificate, also that of a server that the cluster
+    /// names.
     pub url: String,
+    /// A PEM file of the authorities to trust; those of the system unless given.
+    #[serde(default)]
+    pub ca: Option<PathBuf>,
+    /// A PEM file of the client's certificate.
+    #[serde(default)]
+    pub client_certificate: Option<PathBuf>,
+    /// A PEM file of the key of that certificate.
+    #[serde(default)]
+    pub client_key: Option<PathBuf>,
+    /// A file with the seed of an nkey, to log in with.
+    #[serde(default)]
+    pub nkey_seed_file: Option<PathBuf>,
+    /// A credentials file (`.creds`) to log in with.
+    #[serde(default)]
+    pub credentials: Option<PathBuf>,
     /// How long to wait for an answer of the server. In seconds, 10 unless given.
     #[serde(default = "timeout_s")]
     pub timeout_s: u16,
@@ -44,9 +55,43 @@ impl NatsConfig {
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
+            ca: None,
+            client_certificate: None,
+            client_key: None,
+            nkey_seed_file: None,
+            credentials: None,
             timeout_s: timeout_s(),
             max_unconfirmed: max_unconfirmed(),
         }
+    }
+
+    /// Trusts the authorities of this PEM file instead of the system's.
+    #[must_use]
+    pub fn ca(mut self, file: impl Into<PathBuf>) -> Self {
+        self.ca = Some(file.into());
+        self
+    }
+
+    /// Presents this certificate to the server. Both are PEM files.
+    #[must_use]
+    pub fn client_certificate(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        self.client_certificate = Some(certificate.into());
+        self.client_key = Some(key.into());
+        self
+    }
+
+    /// Logs in with the nkey whose seed is in this file.
+    #[must_use]
+    pub fn nkey_seed_file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.nkey_seed_file = Some(file.into());
+        self
+    }
+
+    /// Logs in with this credentials file.
+    #[must_use]
+    pub fn credentials(mut self, file: impl Into<PathBuf>) -> Self {
+        self.credentials = Some(file.into());
+        self
     }
 
     /// How long to wait for an answer of the server, in seconds.
@@ -62,33 +107,16 @@ impl NatsConfig {
         self.max_unconfirmed = effects;
         self
     }
-
-    /// Connects once; from then on the client connects again by itself whenever the connection is lost.
-    pub(super) async fn connect(&self, role: &str) -> Result<Context, TransportError> {
-        self.connect_with(ConnectOptions::new(), role).await
-    }
-
-    /// Connects as [`connect`](Self::connect) does, with further options.
-    pub(super) async fn connect_with(&self, options: ConnectOptions, role: &str) -> Result<Context, TransportError> {
-        let timeout = Duration::from_secs(self.timeout_s.into());
-        let urls: Vec<_> = self.url.split(',').map(str::trim).collect();
-        let client = options
-            .name(format!("idem {role}"))
-            .connection_timeout(timeout)
-            .request_timeout(Some(timeout))
-            .connect(urls)
-            .await?;
-        Ok(ContextBuilder::new()
-            .timeout(timeout)
-            .max_ack_inflight(self.max_unconfirmed.max(1).into())
-            .build(client))
-    }
 }
 
 /// The url may hold a password.
 impl fmt::Debug for NatsConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NatsConfig")
+            .field("ca", &self.ca)
+            .field("client_certificate", &self.client_certificate)
+            .field("nkey_seed_file", &self.nkey_seed_file)
+            .field("credentials", &self.credentials)
             .field("timeout_s", &self.timeout_s)
             .field("max_unconfirmed", &self.max_unconfirmed)
             .finish_non_exhaustive()
