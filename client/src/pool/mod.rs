@@ -191,6 +191,9 @@ impl PoolConfig {
             return Err(invalid("host and hostaddr have different numbers of elements"));
         }
         let count = names.len().max(addresses.len());
+        if count == 0 {
+            return Err(invalid("it has no host"));
+        }
         let ports = self.options.list("port");
         if ports.len() > 1 && ports.len() != count {
             return Err(invalid("host and port have different numbers of elements"));

@@ -21,8 +21,8 @@ async fn publish(config: RabbitMqConfig) -> Result<(), idem_client::PublishError
 
 /// The queue is declared over the listener without TLS.
 async fn declare(server: &RabbitMq) {
-    let connection = Connection::connect(&server.url(), ConnectionProperties::default());
-    let connection = connection.await.unwrap();
+    let url = server.url();
+    let connection = Connection::connect(&url, ConnectionProperties::default()).await.unwrap();
     let channel = connection.create_channel().await.unwrap();
     let durable = QueueDeclareOptions::durable();
     channel

@@ -3,6 +3,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 use idem_cluster::Home;
@@ -39,7 +40,10 @@ impl Authority {
     /// # Errors
     /// When its files cannot be written.
     pub fn create() -> Result<Self> {
-        let mut params = params(&[], "idem test authority", Validity::Now)?;
+        // Of two authorities with one name, a client would try the key of the wrong one.
+        static NUMBER: AtomicU32 = AtomicU32::new(1);
+        let name = format!("idem test authority {}", NUMBER.fetch_add(1, Ordering::Relaxed));
+        let mut params = params(&[], &name, Validity::Now)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
         let home = Home::create("authority")?;
