@@ -183,7 +183,9 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
 async fn discovered_server_without_tls_is_not_reached_in_plaintext() {
     let authority = Authority::create().unwrap();
     let certified = authority.server(&["127.0.0.1"], Validity::Now).unwrap();
-    let plain = Nats::start_with("server_name: b\ndebug: true\ncluster { name: c, listen: \"127.0.0.1:-1\" }").unwrap();
+    // JetStream asks for a route; the one at port 1 leads nowhere.
+    let cluster = "cluster { name: c, listen: \"127.0.0.1:-1\", routes: [ \"nats://127.0.0.1:1\" ] }";
+    let plain = Nats::start_with(&format!("server_name: b\ndebug: true\n{cluster}")).unwrap();
     let log = plain.log().unwrap();
     let route = log.lines().find_map(|line| line.split("route connections on ").nth(1));
     let route = route.unwrap_or_else(|| panic!("no route in {log}")).trim();
