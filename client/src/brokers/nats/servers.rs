@@ -93,11 +93,11 @@ mod tests {
 
     #[test]
     fn logins_are_taken_out_of_the_urls() {
-        let servers = Servers::parse("nats://ann:p%40ss@a:1, tls://b").unwrap();
+        let servers = Servers::parse("nats://rita:p%40ss@a:1, tls://b").unwrap();
         assert!(servers.has_tls);
-        assert!(servers.login == Some(Login::User("ann".into(), "p@ss".into())));
+        assert!(servers.login == Some(Login::User("rita".into(), "p@ss".into())));
         let shown = format!("{:?}", servers.addresses);
-        assert!(!shown.contains("ann") && !shown.contains("p%40ss"), "{shown}");
+        assert!(!shown.contains("rita") && !shown.contains("p%40ss"), "{shown}");
         assert!(Servers::parse("s3cret@a").unwrap().login == Some(Login::Token("s3cret".into())));
         assert!(!Servers::parse("a:1").unwrap().has_tls);
     }
