@@ -1,5 +1,7 @@
 //! Messages whose attempts are used up: looking at them, letting them try again, giving them up.
 
+use std::fmt;
+
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
@@ -9,10 +11,10 @@ use tokio_postgres::{
 };
 use tracing::Instrument;
 
-use crate::{Destination, Error, MessageId, lease::Burial, span, sql};
+use crate::{Destination, Error, MessageId, lease::Burial, redacted::Length, span, sql};
 
 /// A message whose attempts are used up, or that failed for good.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct DeadLetter {
     /// The id that it is known by.
@@ -35,6 +37,24 @@ pub struct DeadLetter {
     pub content_type: String,
     /// The headers.
     pub headers: Map<String, Value>,
+}
+
+/// Without the payload, which may hold what no log may show.
+impl fmt::Debug for DeadLetter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeadLetter")
+            .field("id", &self.id)
+            .field("died_at", &self.died_at)
+            .field("received_at", &self.received_at)
+            .field("attempt", &self.attempt)
+            .field("failures", &self.failures)
+            .field("key", &self.key)
+            .field("message_type", &self.message_type)
+            .field("payload", &Length(self.payload.len()))
+            .field("content_type", &self.content_type)
+            .field("headers", &self.headers)
+            .finish()
+    }
 }
 
 /// How one attempt ended.

@@ -1,12 +1,14 @@
 //! An outgoing message, on its way to be recorded with a claim.
 
+use std::fmt;
+
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde::{Serialize, ser::SerializeMap};
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::Error;
+use crate::{Error, redacted::Length};
 
 /// An outgoing message that results from processing: recorded with the claim, published by a relay.
 ///
@@ -23,7 +25,7 @@ use crate::Error;
 /// # let _ = effect;
 /// # Ok::<(), idem_client::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 #[must_use = "an effect does nothing until it is recorded or sent"]
 pub struct Effect {
     pub(crate) topic: String,
@@ -35,10 +37,35 @@ pub struct Effect {
     pub(crate) deliver_after: Option<OffsetDateTime>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+/// Without the payload, which may hold what no log may show.
+impl fmt::Debug for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Effect")
+            .field("topic", &self.topic)
+            .field("payload", &self.payload.length())
+            .field("key", &self.key)
+            .field("message_type", &self.message_type)
+            .field("headers", &self.headers)
+            .field("message_id", &self.message_id)
+            .field("deliver_after", &self.deliver_after)
+            .finish()
+    }
+}
+
+#[derive(Clone, PartialEq)]
 pub(crate) enum Payload {
     Json(Value),
     Bytes { bytes: Vec<u8>, content_type: String },
+}
+
+impl Payload {
+    /// As it is written.
+    fn length(&self) -> Length {
+        Length(match self {
+            Self::Json(json) => json.to_string().len(),
+            Self::Bytes { bytes, .. } => bytes.len(),
+        })
+    }
 }
 
 impl Effect {

@@ -17,6 +17,7 @@ pub mod lease;
 mod outbox;
 mod outcome;
 mod recorded;
+mod redacted;
 mod sent;
 mod span;
 mod sql;
@@ -44,8 +45,12 @@ mod memory;
 mod message;
 #[cfg(feature = "runtime")]
 mod panics;
+#[cfg(any(feature = "nats", feature = "tls"))]
+mod percent;
 #[cfg(feature = "runtime")]
 mod policy;
+#[cfg(feature = "tls")]
+mod pool;
 #[cfg(feature = "runtime")]
 mod process;
 #[cfg(feature = "runtime")]
@@ -60,6 +65,8 @@ mod step;
 mod stored;
 #[cfg(feature = "runtime")]
 mod telemetry;
+#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "tls"))]
+mod tls;
 
 pub use begin::{ClaimedTransaction, begin_and_claim};
 pub use care::{
@@ -96,6 +103,8 @@ pub use layer::{IdemLayer, IdemService, Protected, ServiceHandler, service_handl
 pub use message::{Coordinates, Message};
 #[cfg(feature = "runtime")]
 pub use policy::{IdFunction, IdStrategy, Isolation, MissingId, OnDuplicate, Policies, Policy, Retry, Rule, Store, Style};
+#[cfg(feature = "tls")]
+pub use pool::PoolConfig;
 #[cfg(feature = "runtime")]
 pub use process::{Idem, IdemBuilder, Processed, Savepoint, Tx};
 #[cfg(feature = "runtime")]

@@ -1,11 +1,11 @@
 //! An incoming message, whatever broker it came from.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use bytes::Bytes;
 use time::OffsetDateTime;
 
-use crate::{Destination, Error, stored::Stored};
+use crate::{Destination, Error, redacted::Length, stored::Stored};
 
 /// A message as a consumer meets it. Cheap to clone; its payload is shared.
 ///
@@ -18,10 +18,10 @@ use crate::{Destination, Error, stored::Stored};
 /// assert_eq!(message.destination()?.as_str(), "orders.reserve-inventory");
 /// # Ok::<(), idem_client::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Message(Arc<Parts>);
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 struct Parts {
     topic: String,
     destination: Option<Destination>,
@@ -38,6 +38,27 @@ struct Parts {
     stored: Option<Stored>,
 }
 
+/// Without the payload, which may hold what no log may show.
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message")
+            .field("topic", &self.topic)
+            .field("destination", &self.destination)
+            .field("message_id", &self.message_id)
+            .field("correlation_id", &self.correlation_id)
+            .field("key", &self.key)
+            .field("message_type", &self.message_type)
+            .field("content_type", &self.content_type)
+            .field("headers", &self.headers)
+            .field("payload", &Length(self.payload.len()))
+            .field("coordinates", &self.coordinates)
+            .field("sent_at", &self.sent_at)
+            .field("deliveries", &self.deliveries)
+            .field("stored", &self.stored)
+            .finish()
+    }
+}
+
 /// Where a broker keeps a message: the same at every delivery.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Coordinates {
@@ -47,6 +68,12 @@ pub struct Coordinates {
     pub partition: i32,
     /// The position in it.
     pub offset: i64,
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
 }
 
 impl Message {

@@ -1,15 +1,17 @@
 //! What an earlier execution recorded, for whoever asks again.
 
+use std::fmt;
+
 use serde_json::Value;
 use time::OffsetDateTime;
 use tokio_postgres::{GenericClient, Row};
 use tracing::Instrument;
 use uuid::Uuid;
 
-use crate::{Destination, Error, MessageId, span};
+use crate::{Destination, Error, MessageId, redacted::Length, span};
 
 /// An effect as it was recorded: the same bytes to everyone, as long as the claim is retained.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct RecordedEffect {
     /// The id under which relays publish it; consumers of it dedup by this.
@@ -34,6 +36,25 @@ pub struct RecordedEffect {
     pub deliver_after: Option<OffsetDateTime>,
     /// When it was recorded.
     pub recorded_at: OffsetDateTime,
+}
+
+/// Without the payload, which may hold what no log may show.
+impl fmt::Debug for RecordedEffect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecordedEffect")
+            .field("message_id", &self.message_id)
+            .field("ordinal", &self.ordinal)
+            .field("topic", &self.topic)
+            .field("key", &self.key)
+            .field("message_type", &self.message_type)
+            .field("payload", &Length(self.payload.len()))
+            .field("content_type", &self.content_type)
+            .field("headers", &self.headers)
+            .field("traceparent", &self.traceparent)
+            .field("deliver_after", &self.deliver_after)
+            .field("recorded_at", &self.recorded_at)
+            .finish()
+    }
 }
 
 impl TryFrom<&Row> for RecordedEffect {

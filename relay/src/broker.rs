@@ -16,8 +16,14 @@ impl Publishers {
     /// The publisher for this broker; it connects when it is first needed.
     pub fn new(broker: Broker) -> Result<Self> {
         Ok(match broker {
-            Broker::RabbitMq(config) => Self::RabbitMq(RabbitMqPublisher::new(config)),
-            Broker::Nats(config) => Self::Nats(NatsPublisher::new(config)),
+            Broker::RabbitMq(config) => {
+                config.check()?;
+                Self::RabbitMq(RabbitMqPublisher::new(config))
+            }
+            Broker::Nats(config) => {
+                config.check()?;
+                Self::Nats(NatsPublisher::new(config))
+            }
             Broker::Kafka(config) => Self::Kafka(KafkaPublisher::new(&config).map_err(|error| anyhow!(error))?),
         })
     }

@@ -38,7 +38,7 @@ pub struct Database {
     /// At most so many connections.
     #[serde(default = "default_connections")]
     pub connections: usize,
-    /// PEM certificates to trust instead of the system's.
+    /// PEM certificates of the authorities to trust instead of the system's.
     pub ca: Option<PathBuf>,
 }
 

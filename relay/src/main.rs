@@ -36,14 +36,14 @@ async fn run(arguments: &Arguments) -> Result<(), Failure> {
     log::start(&arguments.log, arguments.log_format).map_err(Failure::settings)?;
     let config = Config::read(arguments).map_err(Failure::settings)?;
     let pool = database::pool(&config.database).map_err(Failure::settings)?;
+    let publisher = Publishers::new(config.broker).map_err(Failure::settings)?;
     if arguments.check {
-        return check(config, &pool).await;
+        return check(&config.relay, &pool, &publisher).await;
     }
 
     let metrics = PrometheusBuilder::new()
         .install_recorder()
         .context("the metrics cannot be recorded")?;
-    let publisher = Publishers::new(config.broker).map_err(Failure::settings)?;
     let relay = Relay::new(pool, publisher)
         .name(config.relay)
         .batch(config.publish.batch)
@@ -78,14 +78,10 @@ async fn keep_small(metrics: &PrometheusHandle) -> Infallible {
 }
 
 /// Connects to database and broker, and publishes nothing.
-async fn check(config: Config, pool: &deadpool_postgres::Pool) -> Result<(), Failure> {
-    let publisher = Publishers::new(config.broker).map_err(Failure::settings)?;
+async fn check(relay: &str, pool: &deadpool_postgres::Pool, publisher: &Publishers) -> Result<(), Failure> {
     let connection = pool.get().await.map_err(idem_client::Error::from)?;
-    let partitions = relay_partitions(&**connection, &config.relay).await?;
+    let partitions = relay_partitions(&**connection, relay).await?;
     publisher.check().await?;
-    println!(
-        "relay \"{}\" has {partitions} partition(s), and the broker accepts connections",
-        config.relay
-    );
+    println!("relay \"{relay}\" has {partitions} partition(s), and the broker accepts connections");
     Ok(())
 }

@@ -1,104 +1,22 @@
 //! The program as an operator meets it: a real database, a real broker, signals, HTTP.
 
+mod support;
+
 use std::{
     fs::File,
     io::{Read, Seek, SeekFrom, Write},
-    net::{TcpListener, TcpStream},
-    os::fd::AsFd,
-    process::{Command, ExitStatus, Output, Stdio},
-    time::{Duration, Instant},
+    process::Output,
 };
 
 use idem_brokers::{Nats, RabbitMq};
-use idem_cluster::{Cluster, Install, Process};
-use nix::sys::signal::Signal;
-
-/// A busy machine takes its time.
-const DEADLINE: Duration = Duration::from_secs(60);
+use idem_cluster::{Cluster, Install};
+use support::{Running, answer, make_stream, program, stderr, stream_length};
 
 fn server() -> Cluster {
     let install = Install::from_env().expect("cargo xtask setup makes the install");
     let cluster = Cluster::builder(&install).name("idem-relay").start().unwrap();
     cluster.psql("postgres", "CREATE EXTENSION idem").unwrap();
     cluster
-}
-
-fn program() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_idem-relay"));
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("IDEM_RELAY_")) {
-        command.env_remove(name);
-    }
-    command
-}
-
-fn answer(command: &mut Command) -> Output {
-    command.stdin(Stdio::null()).output().unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// A port that was free a moment ago.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-/// A running relay, killed at the end whatever happens, and with this process if that is killed.
-struct Running {
-    process: Process,
-    port: u16,
-}
-
-impl Running {
-    fn start(cluster: &Cluster, kind: &str, broker: &str) -> Self {
-        let log = File::from(std::io::stderr().as_fd().try_clone_to_owned().unwrap());
-        Self::start_with(cluster, &["--broker", kind, "--broker-url", broker], log)
-    }
-
-    fn start_with(cluster: &Cluster, arguments: &[&str], log: File) -> Self {
-        let port = free_port();
-        let mut command = program();
-        command
-            .env("IDEM_RELAY_DATABASE_URL", cluster.connection_string("postgres"))
-            .args(arguments)
-            .args(["--listen", &format!("127.0.0.1:{port}")]);
-        let process = Process::spawn(command, log, &[Signal::SIGKILL]).unwrap();
-        Self { process, port }
-    }
-
-    /// Status line and body of a GET; `None` while nobody listens.
-    fn get(&self, path: &str) -> Option<(String, String)> {
-        let mut connection = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
-        write!(
-            connection,
-            "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
-        )
-        .ok()?;
-        let mut text = String::new();
-        connection.read_to_string(&mut text).ok()?;
-        let (head, body) = text.split_once("\r\n\r\n")?;
-        Some((head.lines().next()?.to_owned(), body.to_owned()))
-    }
-
-    fn get_until(&self, path: &str, is_fine: impl Fn(&str, &str) -> bool) -> String {
-        let start = Instant::now();
-        loop {
-            let answer = self.get(path);
-            if let Some((status, body)) = &answer
-                && is_fine(status, body)
-            {
-                return body.clone();
-            }
-            assert!(start.elapsed() < DEADLINE, "{path} still answers {answer:?}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    fn terminate(self) -> ExitStatus {
-        self.process.stop(Signal::SIGTERM, DEADLINE).unwrap();
-        self.process.exit_status().unwrap()
-    }
 }
 
 fn is_200(status: &str, _: &str) -> bool {
@@ -152,30 +70,6 @@ fn sum_of(body: &str, name: &str, label: &str) -> f64 {
         .filter(|line| line.starts_with(name) && line.contains(label))
         .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
         .sum()
-}
-
-fn on_runtime<T>(work: impl Future<Output = T>) -> T {
-    tokio::runtime::Runtime::new().unwrap().block_on(work)
-}
-
-fn make_stream(nats: &Nats) {
-    on_runtime(async {
-        let client = async_nats::connect(nats.url()).await.unwrap();
-        let stream = async_nats::jetstream::stream::Config {
-            name: "FACTS".into(),
-            subjects: vec!["facts".into()],
-            ..Default::default()
-        };
-        async_nats::jetstream::new(client).create_stream(stream).await.unwrap();
-    });
-}
-
-fn stream_length(nats: &Nats) -> u64 {
-    on_runtime(async {
-        let client = async_nats::connect(nats.url()).await.unwrap();
-        let mut stream = async_nats::jetstream::new(client).get_stream("FACTS").await.unwrap();
-        stream.info().await.unwrap().state.messages
-    })
 }
 
 #[test]

@@ -98,9 +98,8 @@ impl<S: Source> Runtime<S> {
         let capacity = settings
             .concurrency
             .saturating_mul(settings.batches.max)
-            // Beside a message that is tried again in place, another one can succeed.
-            .max(2)
-            .min(Semaphore::MAX_PERMITS);
+            // Two: beside a message that is tried again in place, another one can succeed.
+            .clamp(2, Semaphore::MAX_PERMITS);
         let routes = consumer.routes.check(&consumer.idem)?;
         let breakers = Breakers::new(&routes, consumer.status);
         let inbox = consumer.source.inbox().cloned();

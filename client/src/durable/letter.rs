@@ -1,11 +1,13 @@
 //! A message on its way into the inbox.
 
+use std::fmt;
+
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
-use crate::{Error, Message, carried::CORRELATION_ID};
+use crate::{Error, Message, carried::CORRELATION_ID, redacted::Length};
 
 const JSON: &str = "application/json";
 
@@ -18,7 +20,7 @@ const JSON: &str = "application/json";
 /// # let _ = letter;
 /// # Ok::<(), idem_client::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 #[must_use = "a letter does nothing until it is received"]
 pub struct Letter {
     pub(super) payload: Bytes,
@@ -27,6 +29,20 @@ pub struct Letter {
     pub(super) message_type: Option<String>,
     pub(super) headers: Map<String, Value>,
     pub(super) deliver_after: Option<OffsetDateTime>,
+}
+
+/// Without the payload, which may hold what no log may show.
+impl fmt::Debug for Letter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Letter")
+            .field("payload", &Length(self.payload.len()))
+            .field("content_type", &self.content_type)
+            .field("key", &self.key)
+            .field("message_type", &self.message_type)
+            .field("headers", &self.headers)
+            .field("deliver_after", &self.deliver_after)
+            .finish()
+    }
 }
 
 impl Letter {

@@ -1,6 +1,6 @@
 //! A message that the inbox hands out.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
@@ -10,11 +10,12 @@ use tokio_postgres::Row;
 use crate::{
     Destination, Error, Message, MessageId,
     carried::{CORRELATION_ID, MESSAGE_ID, SOURCE_PLACE, SOURCE_TOPIC, place},
+    redacted::Length,
     stored::Stored,
 };
 
 /// A message of the durable inbox, leased.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 #[non_exhaustive]
 #[must_use = "nobody else gets it until it is settled or its lease has run out"]
 pub struct Received {
@@ -44,6 +45,27 @@ pub struct Received {
     pub last_error: Option<String>,
     /// The lease of the attempt before expired: the message may have crashed its consumer.
     pub lease_expired: bool,
+}
+
+/// Without the payload, which may hold what no log may show.
+impl fmt::Debug for Received {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Received")
+            .field("token", &self.token)
+            .field("seq", &self.seq)
+            .field("id", &self.id)
+            .field("key", &self.key)
+            .field("message_type", &self.message_type)
+            .field("payload", &Length(self.payload.len()))
+            .field("content_type", &self.content_type)
+            .field("headers", &self.headers)
+            .field("traceparent", &self.traceparent)
+            .field("attempt", &self.attempt)
+            .field("received_at", &self.received_at)
+            .field("last_error", &self.last_error)
+            .field("lease_expired", &self.lease_expired)
+            .finish()
+    }
 }
 
 impl Received {

@@ -1,16 +1,16 @@
 //! Where effects go. Small, so that one's own transport takes 30 lines.
 
-use std::{error::Error as StdError, future::Future};
+use std::{error::Error as StdError, fmt, future::Future};
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::error::causes;
+use crate::{error::causes, redacted::Length};
 
 /// An effect on its way to a broker.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct OutgoingMessage {
     /// Its number in the outbox, which gives the order; 0 when it comes from none.
@@ -35,6 +35,25 @@ pub struct OutgoingMessage {
     pub recorded_at: OffsetDateTime,
     /// The destination whose handling it results from; `None` for a plain send.
     pub source_destination: Option<String>,
+}
+
+/// Without the payload, which may hold what no log may show.
+impl fmt::Debug for OutgoingMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutgoingMessage")
+            .field("seq", &self.seq)
+            .field("message_id", &self.message_id)
+            .field("topic", &self.topic)
+            .field("key", &self.key)
+            .field("message_type", &self.message_type)
+            .field("payload", &Length(self.payload.len()))
+            .field("content_type", &self.content_type)
+            .field("headers", &self.headers)
+            .field("traceparent", &self.traceparent)
+            .field("recorded_at", &self.recorded_at)
+            .field("source_destination", &self.source_destination)
+            .finish()
+    }
 }
 
 impl OutgoingMessage {

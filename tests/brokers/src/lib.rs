@@ -15,6 +15,7 @@
 //! # }
 //! ```
 
+mod authority;
 mod mail;
 mod nats;
 mod pgbouncer;
@@ -22,6 +23,7 @@ mod port;
 mod rabbitmq;
 mod server;
 
+pub use authority::{Authority, Certified, Validity};
 pub use mail::MailSink;
 pub use nats::Nats;
 pub use pgbouncer::PgBouncer;

@@ -49,9 +49,20 @@ impl Nats {
     /// When it does not run, or the file cannot be written.
     pub fn reconfigure(&mut self, settings: &str) -> Result<()> {
         settings.clone_into(&mut self.program_mut().settings);
-        self.program().configure(self.home())?;
+        self.program().write_settings(self.home())?;
         let pid = self.pid().context("nats does not run")?;
         Ok(kill(Pid::from_raw(pid.try_into()?), Signal::SIGHUP)?)
+    }
+
+    /// The port where it listens, on 127.0.0.1.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.program().port.number()
+    }
+
+    /// Changes the further settings. The server takes them at its next start.
+    pub fn configure(&mut self, settings: &str) {
+        settings.clone_into(&mut self.program_mut().settings);
     }
 
     /// Where it listens: `nats://127.0.0.1:PORT`.
@@ -63,7 +74,7 @@ impl Nats {
 
 impl NatsServer {
     /// Writes the configuration and returns its path.
-    fn configure(&self, home: &Home) -> Result<PathBuf> {
+    fn write_settings(&self, home: &Home) -> Result<PathBuf> {
         let file = home.dir().join("nats.conf");
         let text = format!(
             "listen: \"127.0.0.1:{port}\"\n\
@@ -82,7 +93,7 @@ impl Program for NatsServer {
     const NAME: &'static str = "nats";
 
     fn command(&self, home: &Home) -> Result<Command> {
-        let file = self.configure(home)?;
+        let file = self.write_settings(home)?;
         let mut command = Command::new("/usr/sbin/nats-server");
         command.arg("--config").arg(file);
         Ok(command)

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use idem_cluster::{Home, Process, wait_for};
 use nix::sys::signal::Signal;
 
+use crate::authority::Certified;
 use crate::port::Port;
 use crate::server::{Program, Server};
 
@@ -22,6 +23,8 @@ pub type RabbitMq = Server<RabbitMqServer>;
 pub struct RabbitMqServer {
     settings: String,
     port: Port,
+    /// Where it listens for TLS.
+    tls: Option<Port>,
     /// Where the node talks to other nodes. There are none, but it insists.
     distribution: Port,
     epmd: Epmd,
@@ -40,7 +43,7 @@ impl RabbitMq {
     /// # Errors
     /// When it does not start; with the last lines of its log.
     pub fn start() -> Result<Self> {
-        Self::start_with("")
+        Self::start_as("", None)
     }
 
     /// The same with further lines of its configuration.
@@ -48,10 +51,45 @@ impl RabbitMq {
     /// # Errors
     /// When it does not start; with the last lines of its log.
     pub fn start_with(settings: &str) -> Result<Self> {
+        Self::start_as(settings, None)
+    }
+
+    /// Starts a new server that also listens for TLS, with this certificate. A client's certificate
+    /// has to be signed by `clients`; without that it is not asked for. The common name of a client's
+    /// certificate is its user, if the client wants to be known by it (`EXTERNAL`).
+    ///
+    /// # Errors
+    /// When it does not start; with the last lines of its log.
+    pub fn start_with_tls(server: &Certified, clients: Option<&Path>) -> Result<Self> {
+        let port = Port::claim()?;
+        let mut settings = format!(
+            "listeners.ssl.1 = 127.0.0.1:{}\n\
+             ssl_options.certfile = {}\n\
+             ssl_options.keyfile = {}\n\
+             ssl_cert_login_from = common_name\n\
+             auth_mechanisms.1 = PLAIN\n\
+             auth_mechanisms.2 = EXTERNAL\n",
+            port.number(),
+            server.certificate.display(),
+            server.key.display(),
+        );
+        if let Some(ca) = clients {
+            settings += &format!(
+                "ssl_options.cacertfile = {}\n\
+                 ssl_options.verify = verify_peer\n\
+                 ssl_options.fail_if_no_peer_cert = true\n",
+                ca.display(),
+            );
+        }
+        Self::start_as(&settings, Some(port))
+    }
+
+    fn start_as(settings: &str, tls: Option<Port>) -> Result<Self> {
         let home = Home::create(RabbitMqServer::NAME)?;
         let program = RabbitMqServer {
             settings: settings.to_owned(),
             port: Port::claim()?,
+            tls,
             distribution: Port::claim()?,
             epmd: Epmd::start(&home)?,
         };
@@ -69,6 +107,12 @@ impl RabbitMq {
             .filter_map(|entry| version_of(entry.ok()?.file_name().to_str()?))
             .max()
             .with_context(|| format!("no RabbitMQ in {}", installed.display()))
+    }
+
+    /// The port where it listens for TLS, on 127.0.0.1.
+    #[must_use]
+    pub fn tls_port(&self) -> Option<u16> {
+        self.program().tls.as_ref().map(Port::number)
     }
 
     /// Where it listens: `amqp://guest:guest@127.0.0.1:PORT/%2f`.
@@ -146,8 +190,12 @@ impl Program for RabbitMqServer {
             port = self.port.number(),
             settings = self.settings,
         );
+        let enabled = match self.tls {
+            Some(_) => "[rabbitmq_auth_mechanism_ssl].\n",
+            None => "[].\n",
+        };
         fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
-        fs::write(&plugins, "[].\n")?;
+        fs::write(&plugins, enabled)?;
         // The password among nodes.
         if !cookie.exists() {
             let mut random = [0; 16];

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use crate::cluster::Cluster;
 use crate::home::Home;
 use crate::install::Install;
+use crate::loopback;
 use crate::user::ServerUser;
 
 /// What a new cluster has unless the caller changes it. Each line differs from PostgreSQL's default and gives the reason;
@@ -52,6 +54,10 @@ pub struct Builder {
     environment: Vec<(String, String)>,
     preload: bool,
     data_dir: Option<PathBuf>,
+    address: Option<Ipv4Addr>,
+    /// The certificate, its key, and the authority of the clients' certificates.
+    tls: Option<(PathBuf, PathBuf, PathBuf)>,
+    hba: Option<String>,
 }
 
 impl Builder {
@@ -67,6 +73,9 @@ impl Builder {
             environment: Vec::new(),
             preload: true,
             data_dir: None,
+            address: None,
+            tls: None,
+            hba: None,
         }
     }
 
@@ -82,6 +91,9 @@ impl Builder {
             environment: Vec::new(),
             preload: true,
             data_dir: None,
+            address: None,
+            tls: None,
+            hba: None,
         }
         .preload(primary.settings().contains_key("shared_preload_libraries"))
     }
@@ -121,6 +133,30 @@ impl Builder {
         self
     }
 
+    /// Listens on a loopback address that no other server has, on PostgreSQL's own port.
+    ///
+    /// # Errors
+    /// When no address is free.
+    pub fn tcp(mut self) -> Result<Self> {
+        let address = loopback::free(5432)?;
+        self.address = Some(address);
+        Ok(self.setting("listen_addresses", &address.to_string()))
+    }
+
+    /// Offers TLS with this certificate and key. `client_ca` signs the certificates of clients.
+    #[must_use]
+    pub fn tls(mut self, certificate: &Path, key: &Path, client_ca: &Path) -> Self {
+        self.tls = Some((certificate.to_owned(), key.to_owned(), client_ca.to_owned()));
+        self
+    }
+
+    /// The lines of `pg_hba.conf` for TCP. Without them every connection is trusted.
+    #[must_use]
+    pub fn hba(mut self, lines: &str) -> Self {
+        self.hba = Some(lines.to_owned());
+        self
+    }
+
     /// Makes the data directory, starts the server and waits until it answers.
     ///
     /// # Errors
@@ -143,10 +179,35 @@ impl Builder {
         if !data_dir.join("PG_VERSION").exists() {
             self.fill(&data_dir, user)?;
         }
+        self.copy_tls(&data_dir, user)?;
+        if let Some(lines) = &self.hba {
+            fs::write(data_dir.join("pg_hba.conf"), format!("local all all trust\n{lines}\n"))?;
+        }
         let mut cluster = Cluster::new(self.install, self.name, home, user, data_dir, self.settings);
         cluster.set_environment(self.environment);
+        cluster.set_address(self.address);
         cluster.start()?;
         Ok(cluster)
+    }
+
+    /// Copies the files of TLS: the server reads no key that others may read too.
+    fn copy_tls(&mut self, data_dir: &Path, user: ServerUser) -> Result<()> {
+        let Some((certificate, key, client_ca)) = &self.tls else {
+            return Ok(());
+        };
+        for (setting, name, from) in [
+            ("ssl_cert_file", "server.crt", certificate),
+            ("ssl_key_file", "server.key", key),
+            ("ssl_ca_file", "clients.crt", client_ca),
+        ] {
+            let file = data_dir.join(name);
+            fs::copy(from, &file).with_context(|| format!("cannot copy {}", from.display()))?;
+            fs::set_permissions(&file, Permissions::from_mode(0o600))?;
+            user.own(&file)?;
+            self.settings.insert(setting.to_owned(), name.to_owned());
+        }
+        self.settings.insert("ssl".to_owned(), "on".to_owned());
+        Ok(())
     }
 
     fn fill(&self, data_dir: &Path, user: ServerUser) -> Result<()> {

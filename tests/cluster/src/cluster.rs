@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -37,6 +38,7 @@ pub struct Cluster {
     data_dir: PathBuf,
     settings: BTreeMap<String, String>,
     environment: Vec<(String, String)>,
+    address: Option<Ipv4Addr>,
     home: Home,
 }
 
@@ -63,6 +65,7 @@ impl Cluster {
             data_dir,
             settings,
             environment: Vec::new(),
+            address: None,
             home,
         }
     }
@@ -70,6 +73,10 @@ impl Cluster {
     /// What the server's environment has besides, from its next start.
     pub(crate) fn set_environment(&mut self, environment: Vec<(String, String)>) {
         self.environment = environment;
+    }
+
+    pub(crate) fn set_address(&mut self, address: Option<Ipv4Addr>) {
+        self.address = address;
     }
 
     /// Begins a physical standby of this server: a base backup that then follows it over the socket.
@@ -102,6 +109,12 @@ impl Cluster {
     #[must_use]
     pub fn socket_dir(&self) -> &Path {
         self.home.socket_dir()
+    }
+
+    /// The loopback address that [`Builder::tcp`] found; its port is 5432.
+    #[must_use]
+    pub fn address(&self) -> Option<Ipv4Addr> {
+        self.address
     }
 
     pub(crate) fn settings(&self) -> &BTreeMap<String, String> {

@@ -24,6 +24,7 @@ mod builder;
 mod cluster;
 mod home;
 mod install;
+mod loopback;
 mod process;
 mod shutdown;
 mod user;

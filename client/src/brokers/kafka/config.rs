@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use rdkafka::ClientConfig;
+use rdkafka::{ClientConfig, error::KafkaError};
 use serde::Deserialize;
 
 use crate::Error;
@@ -61,12 +61,43 @@ impl KafkaConfig {
                 "the Kafka property {name} is not free: delivery depends on it"
             )));
         }
+        self.check_security()?;
         let mut client = ClientConfig::new();
         client.extend(defaults.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
         client.extend(self.properties.clone());
         client.set("bootstrap.servers", &self.brokers);
         Ok(client)
     }
+
+    /// librdkafka ignores certificates and passwords that `security.protocol` does not call for, and connects in plaintext.
+    fn check_security(&self) -> Result<(), Error> {
+        let protocol = self.properties.get("security.protocol").map(String::as_str);
+        let protocol = protocol.unwrap_or("plaintext").to_ascii_lowercase();
+        for (prefix, protocols) in [("ssl.", ["ssl", "sasl_ssl"]), ("sasl.", ["sasl_plaintext", "sasl_ssl"])] {
+            let unused = self.properties.keys().find(|name| name.starts_with(prefix));
+            if let Some(name) = unused.filter(|_| !protocols.contains(&protocol.as_str())) {
+                let [first, second] = protocols;
+                return Err(Error::Invalid(format!(
+                    "the Kafka property {name} has no effect: security.protocol has to be {first} or {second}"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An error of a client that was not created. A setting is named without its value: it may be a password or a key, also under
+/// a name that is misspelt.
+pub(super) fn not_created(error: KafkaError) -> Error {
+    Error::Invalid(match error {
+        KafkaError::ClientConfig(_, reason, name, value) => {
+            // librdkafka's reason can repeat the value.
+            let is_shown = value.is_empty() || !reason.contains(&value);
+            let reason = if is_shown { reason.as_str() } else { "its value is not valid" };
+            format!("the Kafka property {name} cannot be used: {reason}")
+        }
+        other => format!("the Kafka client cannot be created: {other}"),
+    })
 }
 
 /// Properties by name alone: passwords are among their values.
@@ -208,6 +239,27 @@ mod tests {
         let config = KafkaConfig::new("localhost:9092").property("sasl.password", "secret");
         let printed = format!("{config:?}");
         assert!(printed.contains("sasl.password") && !printed.contains("secret"), "{printed}");
+    }
+
+    #[test]
+    fn certificates_and_passwords_without_their_protocol_are_errors() {
+        let config = |properties: &[(&str, &str)]| {
+            let mut config = KafkaConfig::new("localhost:9092");
+            for (name, value) in properties {
+                config = config.property(*name, *value);
+            }
+            config.client(&[]).map(drop)
+        };
+        for properties in [
+            [("ssl.ca.location", "/ca.pem"), ("client.id", "x")],
+            [("ssl.ca.location", "/ca.pem"), ("security.protocol", "plaintext")],
+            [("sasl.password", "secret"), ("security.protocol", "ssl")],
+        ] {
+            let error = config(&properties).unwrap_err().to_string();
+            assert!(error.contains("has no effect") && !error.contains("secret"), "{error}");
+        }
+        config(&[("ssl.ca.location", "/ca.pem"), ("security.protocol", "SSL")]).unwrap();
+        config(&[("sasl.password", "secret"), ("security.protocol", "SASL_SSL")]).unwrap();
     }
 
     #[test]

@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 
 use super::{
     KafkaConfig, KafkaSubscription,
+    config::not_created,
     incoming::{self, Record},
     ledger::{Ledger, Place, Ticket},
 };
@@ -141,7 +142,7 @@ impl Driver {
         let mut client = config.client(&DEFAULTS)?;
         client.set("group.id", &subscription.group);
         let member = Member(Arc::clone(&shared));
-        let consumer: BaseConsumer<Member> = client.create_with_context(member)?;
+        let consumer: BaseConsumer<Member> = client.create_with_context(member).map_err(not_created)?;
         let topics: Vec<&str> = subscription.topics.iter().map(String::as_str).collect();
         consumer.subscribe(&topics)?;
         Ok(Self {

@@ -11,7 +11,7 @@ use rdkafka::{
     producer::{FutureProducer, FutureRecord, Producer as _},
 };
 
-use super::KafkaConfig;
+use super::{KafkaConfig, config::not_created};
 use crate::{PublishError, TransportError};
 
 /// How long a cluster that serves takes at most to describe itself.
@@ -45,7 +45,7 @@ impl Producer {
     /// Connects in the background, and again whenever that is needed.
     pub(super) fn new(config: &KafkaConfig) -> Result<Self, TransportError> {
         let config = config.client(&DEFAULTS)?;
-        let producer = config.create()?;
+        let producer = config.create().map_err(not_created)?;
         Ok(Self {
             config,
             current: Mutex::new(Generation { number: 0, producer }),
@@ -95,7 +95,7 @@ impl Producer {
                 let number = number + 1;
                 *current = Generation { number, producer };
             }
-            Err(error) => tracing::warn!(%error, "no new Kafka producer in the place of one that failed"),
+            Err(error) => tracing::warn!(error = %not_created(error), "no new Kafka producer in the place of one that failed"),
         }
     }
 }

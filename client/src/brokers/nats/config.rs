@@ -1,14 +1,8 @@
 //! What has to be known to reach a NATS, and to consume from a stream.
 
-use std::{fmt, time::Duration};
+use std::{fmt, path::PathBuf};
 
-use async_nats::{
-    ConnectOptions, ServerAddr,
-    jetstream::{Context, context::ContextBuilder},
-};
 use serde::Deserialize;
-
-use crate::TransportError;
 
 /// How to reach a NATS server or cluster with JetStream.
 ///
@@ -21,10 +15,25 @@ use crate::TransportError;
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct NatsConfig {
-    /// `nats://user:password@host:port`, or `tls://`; several servers with commas between them,
-    /// which share the user and password of the first. Special characters in either are
-    /// percent-encoded. A user without a password is a token.
+    /// `nats://user:password@host:port`, or `nats://token@host:port`; several servers with commas between them. With `tls://`
+    /// at one of them, every connection uses TLS and verifies the server's certificate, also that of a server that the cluster
+    /// names.
     pub url: String,
+    /// A PEM file of the authorities to trust; those of the system unless given.
+    #[serde(default)]
+    pub ca: Option<PathBuf>,
+    /// A PEM file of the client's certificate.
+    #[serde(default)]
+    pub client_certificate: Option<PathBuf>,
+    /// A PEM file of the key of that certificate.
+    #[serde(default)]
+    pub client_key: Option<PathBuf>,
+    /// A file with the seed of an nkey, to log in with.
+    #[serde(default)]
+    pub nkey_seed_file: Option<PathBuf>,
+    /// A credentials file (`.creds`) to log in with.
+    #[serde(default)]
+    pub credentials: Option<PathBuf>,
     /// How long to wait for an answer of the server. In seconds, 10 unless given.
     #[serde(default = "timeout_s")]
     pub timeout_s: u16,
@@ -46,9 +55,43 @@ impl NatsConfig {
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
+            ca: None,
+            client_certificate: None,
+            client_key: None,
+            nkey_seed_file: None,
+            credentials: None,
             timeout_s: timeout_s(),
             max_unconfirmed: max_unconfirmed(),
         }
+    }
+
+    /// Trusts the authorities of this PEM file instead of the system's.
+    #[must_use]
+    pub fn ca(mut self, file: impl Into<PathBuf>) -> Self {
+        self.ca = Some(file.into());
+        self
+    }
+
+    /// Presents this certificate to the server. Both are PEM files.
+    #[must_use]
+    pub fn client_certificate(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        self.client_certificate = Some(certificate.into());
+        self.client_key = Some(key.into());
+        self
+    }
+
+    /// Logs in with the nkey whose seed is in this file.
+    #[must_use]
+    pub fn nkey_seed_file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.nkey_seed_file = Some(file.into());
+        self
+    }
+
+    /// Logs in with this credentials file.
+    #[must_use]
+    pub fn credentials(mut self, file: impl Into<PathBuf>) -> Self {
+        self.credentials = Some(file.into());
+        self
     }
 
     /// How long to wait for an answer of the server, in seconds.
@@ -64,55 +107,16 @@ impl NatsConfig {
         self.max_unconfirmed = effects;
         self
     }
-
-    /// Connects once; from then on the client connects again by itself whenever the connection is lost.
-    pub(super) async fn connect_with(&self, options: ConnectOptions, role: &str) -> Result<Context, TransportError> {
-        let timeout = Duration::from_secs(self.timeout_s.into());
-        let urls = self.url.split(',').map(|url| url.trim().parse());
-        let urls = urls.collect::<Result<Vec<ServerAddr>, _>>()?;
-        let client = with_credentials(options, &urls)
-            .name(format!("idem {role}"))
-            .connection_timeout(timeout)
-            .request_timeout(Some(timeout))
-            .connect(urls)
-            .await?;
-        Ok(ContextBuilder::new()
-            .timeout(timeout)
-            .max_ack_inflight(self.max_unconfirmed.max(1).into())
-            .build(client))
-    }
-}
-
-/// The options with what the urls say about the user. The client itself does not read that.
-fn with_credentials(options: ConnectOptions, urls: &[ServerAddr]) -> ConnectOptions {
-    let credentials = |url: &ServerAddr| Some((decoded(url.username()?), url.password().map(decoded)));
-    match urls.iter().find_map(credentials) {
-        Some((user, Some(password))) => options.user_and_password(user, password),
-        Some((token, None)) => options.token(token),
-        None => options,
-    }
-}
-
-/// A part of a url without percent-encoding.
-fn decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        let digits = tail
-            .get(..2)
-            .filter(|digits| *first == b'%' && digits.iter().all(u8::is_ascii_hexdigit));
-        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
-        let encoded = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        bytes.push(encoded.unwrap_or(*first));
-        rest = if encoded.is_some() { &tail[2..] } else { tail };
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// The url may hold a password.
 impl fmt::Debug for NatsConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NatsConfig")
+            .field("ca", &self.ca)
+            .field("client_certificate", &self.client_certificate)
+            .field("nkey_seed_file", &self.nkey_seed_file)
+            .field("credentials", &self.credentials)
             .field("timeout_s", &self.timeout_s)
             .field("max_unconfirmed", &self.max_unconfirmed)
             .finish_non_exhaustive()
@@ -196,12 +200,6 @@ impl NatsSubscription {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn percent_encoding_is_decoded() {
-        assert_eq!(decoded("p%40ss%2Fw%c3%b6rd"), "p@ss/w\u{f6}rd");
-        assert_eq!(decoded("100%"), "100%");
-    }
 
     #[test]
     fn a_password_is_not_printed() {

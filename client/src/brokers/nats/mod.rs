@@ -1,10 +1,12 @@
 //! NATS JetStream.
 
 mod config;
+mod connect;
 mod link;
 mod message;
 mod publisher;
 mod receipt;
+mod servers;
 mod source;
 
 pub use config::{NatsConfig, NatsSubscription};

@@ -1,6 +1,6 @@
 //! What has to be known to reach a RabbitMQ, and to consume from it.
 
-use std::{fmt, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
 use serde::Deserialize;
 
@@ -17,7 +17,19 @@ use serde::Deserialize;
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RabbitMqConfig {
     /// `amqp://user:password@host:port/vhost`, or `amqps://`; the virtual host `/` is written `%2f`.
+    ///
+    /// With `amqps://` the server's certificate and its host name are verified. `?auth_mechanism=external` logs in as the user
+    /// that the client's certificate names.
     pub url: String,
+    /// A PEM file of the authorities to trust; those of the system unless given.
+    #[serde(default)]
+    pub ca: Option<PathBuf>,
+    /// A PEM file of the client's certificate.
+    #[serde(default)]
+    pub client_certificate: Option<PathBuf>,
+    /// A PEM file of the key of that certificate.
+    #[serde(default)]
+    pub client_key: Option<PathBuf>,
     /// Where effects are published, with their topic as routing key. The default exchange unless given, where the topic is the
     /// name of a queue.
     #[serde(default)]
@@ -44,10 +56,28 @@ impl RabbitMqConfig {
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
+            ca: None,
+            client_certificate: None,
+            client_key: None,
             exchange: String::new(),
             max_unconfirmed: max_unconfirmed(),
             timeout_s: timeout_s(),
         }
+    }
+
+    /// Trusts the authorities of this PEM file instead of the system's.
+    #[must_use]
+    pub fn ca(mut self, file: impl Into<PathBuf>) -> Self {
+        self.ca = Some(file.into());
+        self
+    }
+
+    /// Presents this certificate to the server. Both are PEM files.
+    #[must_use]
+    pub fn client_certificate(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        self.client_certificate = Some(certificate.into());
+        self.client_key = Some(key.into());
+        self
     }
 
     /// Publishes to this exchange, with the topic as routing key.
@@ -80,6 +110,8 @@ impl RabbitMqConfig {
 impl fmt::Debug for RabbitMqConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RabbitMqConfig")
+            .field("ca", &self.ca)
+            .field("client_certificate", &self.client_certificate)
             .field("exchange", &self.exchange)
             .field("max_unconfirmed", &self.max_unconfirmed)
             .field("timeout_s", &self.timeout_s)

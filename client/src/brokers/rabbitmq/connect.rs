@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
-use lapin::{Connection, ConnectionProperties};
+use lapin::{
+    Connection, ConnectionProperties,
+    runtime::default_runtime,
+    tcp::{AMQPUriTcpExt, RustlsConnector},
+    uri::{AMQPScheme, AMQPUri, AMQPUserInfo},
+};
 use tokio::time::timeout;
 
 use super::RabbitMqConfig;
-use crate::TransportError;
+use crate::{Error, TransportError, tls::Files};
 
 /// How long a server that is there takes at most for what needs no disk: connections and channels. One that is about to come up
 /// may take a connection and never say a word; trying again is what helps.
@@ -15,6 +20,59 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// Connects under a name that people find in RabbitMQ's own lists.
 pub(super) async fn connect(config: &RabbitMqConfig, role: &str) -> Result<Connection, TransportError> {
     let properties = ConnectionProperties::default().with_connection_name(format!("idem {role}").into());
-    let connecting = Connection::connect(&config.url, properties);
+    let (uri, tls) = config.server()?;
+    let connecting = Connection::connector(
+        uri,
+        default_runtime()?,
+        async move |uri, runtime| {
+            let host = uri.authority.host.clone();
+            // The stream alone: the handshake of TLS is ours, and the library logs the whole URL.
+            let place = without_login(uri);
+            let stream = place.connect_async(&runtime).await?;
+            match &tls {
+                Some(tls) => Ok(stream.into_rustls(tls, &host).await?),
+                None => Ok(stream),
+            }
+        },
+        properties,
+    );
     Ok(timeout(PATIENCE.min(config.timeout()), connecting).await??)
+}
+
+fn without_login(mut uri: AMQPUri) -> AMQPUri {
+    uri.scheme = AMQPScheme::AMQP;
+    uri.authority.userinfo = AMQPUserInfo {
+        username: String::new(),
+        password: String::new(),
+    };
+    uri
+}
+
+impl RabbitMqConfig {
+    /// Reads the URL and every file that is named. [`Error::Invalid`] when one of them cannot be used.
+    /// The error names the file and repeats no secret.
+    pub fn check(&self) -> Result<(), Error> {
+        self.server().map(drop)
+    }
+
+    /// Where the server is, and the TLS to it if its URL has TLS.
+    fn server(&self) -> Result<(AMQPUri, Option<RustlsConnector>), Error> {
+        // The library's own error can repeat the URL, with the password in it.
+        let uri: AMQPUri = self
+            .url
+            .parse()
+            .map_err(|_| Error::Invalid("the URL of RabbitMQ is not an amqp:// or amqps:// URL".into()))?;
+        let files = Files {
+            ca: self.ca.as_deref(),
+            certificate: self.client_certificate.as_deref(),
+            key: self.client_key.as_deref(),
+        };
+        match uri.scheme {
+            AMQPScheme::AMQPS => Ok((uri, Some(files.verify_full()?.into()))),
+            AMQPScheme::AMQP if files.is_any() => Err(Error::Invalid(
+                "the RabbitMQ settings name certificates, and the URL is not amqps://".into(),
+            )),
+            AMQPScheme::AMQP => Ok((uri, None)),
+        }
+    }
 }

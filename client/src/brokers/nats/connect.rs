@@ -1,0 +1,85 @@
+//! Connects with the login and the TLS of the configuration.
+
+use std::{fs, path::Path, time::Duration};
+
+use async_nats::{
+    ConnectOptions,
+    jetstream::{Context, context::ContextBuilder},
+};
+
+use super::{NatsConfig, servers::Servers};
+use crate::{Error, TransportError, tls::Files};
+
+impl NatsConfig {
+    /// Reads the URL and every file that is named. [`Error::Invalid`] when one of them cannot be used.
+    /// The error names the file and repeats no secret.
+    pub fn check(&self) -> Result<(), Error> {
+        self.options(ConnectOptions::new()).map(drop)
+    }
+
+    /// Connects once; from then on the client connects again by itself whenever the connection is lost.
+    pub(super) async fn connect_with(&self, options: ConnectOptions, role: &str) -> Result<Context, TransportError> {
+        let timeout = Duration::from_secs(self.timeout_s.into());
+        let (options, servers) = self.options(options)?;
+        let client = options
+            .name(format!("idem {role}"))
+            .connection_timeout(timeout)
+            .request_timeout(Some(timeout))
+            .connect(servers.addresses)
+            .await?;
+        Ok(ContextBuilder::new()
+            .timeout(timeout)
+            .max_ack_inflight(self.max_unconfirmed.max(1).into())
+            .build(client))
+    }
+
+    fn options(&self, options: ConnectOptions) -> Result<(ConnectOptions, Servers), Error> {
+        let mut servers = Servers::parse(&self.url)?;
+        let files = Files {
+            ca: self.ca.as_deref(),
+            certificate: self.client_certificate.as_deref(),
+            key: self.client_key.as_deref(),
+        };
+        if files.is_any() && !servers.has_tls {
+            return Err(Error::Invalid(
+                "the NATS settings name certificates, and no URL is tls://".into(),
+            ));
+        }
+        // Also without `tls://`: a server can ask for TLS, and the client's own default panics.
+        let options = options.require_tls(servers.has_tls).tls_client_config(files.verify_full()?);
+        let login = servers.login.take();
+        let options = match (login, &self.nkey_seed_file, &self.credentials) {
+            (None, None, None) => options,
+            (Some(login), None, None) => login.apply(options),
+            (None, Some(file), None) => options.nkey(seed(file)?),
+            (None, None, Some(file)) => {
+                let text = read(file)?;
+                // The client's own error could repeat a part of the file.
+                let options = options.credentials(&text);
+                options.map_err(|_| unusable(file, "it has no JWT and seed of a NATS user"))?
+            }
+            _ => {
+                return Err(Error::Invalid(
+                    "the NATS settings have several logins; use one of a login in the URL, nkey-seed-file, credentials".into(),
+                ));
+            }
+        };
+        Ok((options, servers))
+    }
+}
+
+/// The seed of a user in a file: the line that begins as such a seed does.
+fn seed(file: &Path) -> Result<String, Error> {
+    let text = read(file)?;
+    let seed = text.lines().map(str::trim).find(|line| line.starts_with("SU"));
+    seed.map(str::to_owned)
+        .ok_or_else(|| unusable(file, "it has no seed of a NATS user, which begins with SU"))
+}
+
+fn read(file: &Path) -> Result<String, Error> {
+    fs::read_to_string(file).map_err(|error| unusable(file, &error.to_string()))
+}
+
+fn unusable(file: &Path, reason: &str) -> Error {
+    Error::Invalid(format!("cannot use {} to log in to NATS: {reason}", file.display()))
+}

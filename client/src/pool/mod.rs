@@ -1,0 +1,298 @@
+//! Pools of connections to PostgreSQL, over TLS unless the connection string disables it.
+
+mod connect;
+mod options;
+
+use std::{fmt, path::PathBuf, time::Duration};
+
+use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use tokio_postgres::{
+    Config,
+    config::{Host, SslMode as Tls, SslNegotiation},
+};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use self::{
+    connect::Hosts,
+    options::{Options, invalid},
+};
+use crate::{Error, tls::Files};
+
+/// How long a server may take to accept a connection, unless the connection string says otherwise.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long the network may take to acknowledge what was sent. A server whose machine is gone says
+/// nothing, and the kernel's own limits are a quarter of an hour and more.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// How to reach PostgreSQL: a connection string, and the size of the pool.
+///
+/// Over TCP every connection uses TLS, and verifies the server's certificate and its host name. Only
+/// `sslmode=disable` allows plaintext. A connection over a Unix socket uses no TLS.
+///
+/// ```no_run
+/// # fn main() -> Result<(), idem_client::Error> {
+/// let pool = idem_client::PoolConfig::parse("postgres://app@db.example.com/shop?sslrootcert=/etc/shop/ca.pem")?
+///     .max_size(8)
+///     .build()?;
+/// # let _ = pool;
+/// # Ok(()) }
+/// ```
+///
+/// | option | effect |
+/// |---|---|
+/// | `sslmode` | `verify-full`, the default: the certificate is valid, a trusted authority signed it, and it is for this host. `verify-ca`: as before, for any host; needs a file of authorities. `disable`: plaintext. `require` is read as `verify-full`; `allow` and `prefer` are errors |
+/// | `sslrootcert` | a PEM file of authorities to trust; `system`, the default: those of the system |
+/// | `sslcert`, `sslkey` | PEM files of the client's certificate and of its key |
+///
+/// All other options are those of [`tokio_postgres::Config`]. With `hostaddr`, the certificate has to
+/// be for `host`, or for the address when there is no `host`. Environment variables such as
+/// `PGSSLROOTCERT` and files such as `~/.postgresql/root.crt` are not read.
+#[derive(Clone)]
+pub struct PoolConfig {
+    options: Options,
+    mode: Mode,
+    ca: Option<PathBuf>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    max_size: usize,
+}
+
+/// What is verified of a server that is reached over TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Disable,
+    VerifyCa,
+    VerifyFull,
+}
+
+impl PoolConfig {
+    /// Reads a URL (`postgres://`) or key=value pairs. [`Error::Invalid`] when an option is unknown,
+    /// or when the options contradict each other. The error repeats no value.
+    pub fn parse(connection: &str) -> Result<Self, Error> {
+        let options = Options::parse(connection)?;
+        let mode = match options.get("sslmode") {
+            None | Some("verify-full" | "require") => Mode::VerifyFull,
+            Some("verify-ca") => Mode::VerifyCa,
+            Some("disable") => Mode::Disable,
+            Some("allow" | "prefer") => {
+                return Err(invalid(
+                    "sslmode allow and prefer fall back to plaintext; use verify-full, verify-ca or disable",
+                ));
+            }
+            Some(_) => return Err(invalid("sslmode is none of verify-full, verify-ca and disable")),
+        };
+        let file = |name| options.get(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let config = Self {
+            mode,
+            ca: file("sslrootcert").filter(|ca| ca.as_os_str() != "system"),
+            certificate: file("sslcert"),
+            key: file("sslkey"),
+            max_size: 10,
+            options,
+        };
+        config.check()?;
+        config.hosts()?;
+        Ok(config)
+    }
+
+    /// At most this many connections; 10 unless given.
+    #[must_use]
+    pub fn max_size(mut self, connections: usize) -> Self {
+        self.max_size = connections;
+        self
+    }
+
+    /// The name that `pg_stat_activity` shows, unless the connection string has one.
+    #[must_use]
+    pub fn application_name(mut self, name: impl Into<String>) -> Self {
+        if self.options.get("application_name").is_none() {
+            self.options.set("application_name", name);
+        }
+        self
+    }
+
+    /// Trusts the authorities of this PEM file. [`Error::Invalid`] when the connection string names
+    /// authorities too, or disables TLS.
+    pub fn ca(mut self, file: impl Into<PathBuf>) -> Result<Self, Error> {
+        if self.options.get("sslrootcert").is_some() {
+            return Err(invalid(
+                "it has sslrootcert, and the settings name another file of authorities",
+            ));
+        }
+        self.ca = Some(file.into());
+        self.check()?;
+        Ok(self)
+    }
+
+    /// A pool without connections. [`Error::Invalid`] when a file cannot be used; the files are read
+    /// here, and not again.
+    pub fn build(&self) -> Result<Pool, Error> {
+        let hosts = self.hosts()?;
+        let tls = hosts
+            .iter()
+            .any(|host| host.get_ssl_mode() != Tls::Disable)
+            .then(|| self.tls());
+        let first = hosts.first().cloned().unwrap_or_default();
+        let manager = ManagerConfig {
+            recycling_method: RecyclingMethod::Fast,
+        };
+        let manager = Manager::from_connect(first, Hosts::new(hosts, tls.transpose()?), manager);
+        Pool::builder(manager)
+            .max_size(self.max_size)
+            .runtime(Runtime::Tokio1)
+            .wait_timeout(Some(CONNECT_TIMEOUT))
+            .create_timeout(Some(CONNECT_TIMEOUT))
+            .build()
+            .map_err(|error| Error::Invalid(format!("the pool cannot be built: {error}")))
+    }
+
+    /// What contradicts itself.
+    fn check(&self) -> Result<(), Error> {
+        let has_files = self.ca.is_some() || self.certificate.is_some() || self.key.is_some();
+        if self.mode == Mode::Disable && (has_files || self.options.get("sslrootcert").is_some()) {
+            return Err(invalid("sslmode disable contradicts the certificates that are set"));
+        }
+        // Anybody can get a certificate from one of the system's authorities, for a name of theirs.
+        if self.mode == Mode::VerifyCa && self.ca.is_none() && self.options.get("sslrootcert").is_none_or(|ca| ca == "system") {
+            return Err(invalid(
+                "sslmode verify-ca needs sslrootcert with a file of your own authority; use verify-full for those of the system",
+            ));
+        }
+        if self.certificate.is_some() != self.key.is_some() {
+            return Err(invalid("sslcert and sslkey go together, and only one of them is set"));
+        }
+        Ok(())
+    }
+
+    fn tls(&self) -> Result<MakeRustlsConnect, Error> {
+        let files = Files {
+            ca: self.ca.as_deref(),
+            certificate: self.certificate.as_deref(),
+            key: self.key.as_deref(),
+        };
+        let mut config = match self.mode {
+            Mode::VerifyCa => files.verify_ca()?,
+            Mode::VerifyFull | Mode::Disable => files.verify_full()?,
+        };
+        // A direct handshake has to name the protocol; other servers are not asked about it.
+        if self.options.get("sslnegotiation") == Some("direct") {
+            config.alpn_protocols = vec![b"postgresql".to_vec()];
+        }
+        Ok(MakeRustlsConnect::new(config))
+    }
+
+    /// The hosts as `tokio-postgres` takes them: all in one configuration, or each in its own when
+    /// some are sockets. A configuration has TLS for all of its hosts or for none.
+    fn hosts(&self) -> Result<Vec<Config>, Error> {
+        let names = self.options.list("host");
+        let addresses = self.options.list("hostaddr");
+        if !names.is_empty() && !addresses.is_empty() && names.len() != addresses.len() {
+            return Err(invalid("host and hostaddr have different numbers of elements"));
+        }
+        let count = names.len().max(addresses.len());
+        if count == 0 {
+            return Err(invalid("it has no host"));
+        }
+        let ports = self.options.list("port");
+        if ports.len() > 1 && ports.len() != count {
+            return Err(invalid("host and port have different numbers of elements"));
+        }
+        let hosts = (0..count)
+            .map(|number| {
+                let at = |list: &[&str]| list.get(number).copied().unwrap_or_default().to_owned();
+                let (name, address) = (at(&names), at(&addresses));
+                Target::new(name, address, ports.get(number).or(ports.first()).copied())
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let sockets = hosts.iter().filter(|host| host.is_socket()).count();
+        if sockets == 0 || sockets == count {
+            return Ok(vec![self.config(&hosts)?]);
+        }
+        if self.options.get("load_balance_hosts") == Some("random") {
+            return Err(invalid("load_balance_hosts random needs hosts that are all sockets, or none"));
+        }
+        hosts.iter().map(|host| self.config(std::slice::from_ref(host))).collect()
+    }
+
+    fn config(&self, hosts: &[Target]) -> Result<Config, Error> {
+        let mut options = self.options.clone();
+        let join = |part: fn(&Target) -> &str| hosts.iter().map(part).collect::<Vec<_>>().join(",");
+        options.set("host", join(|host| &host.name));
+        options.set("port", join(|host| &host.port));
+        if hosts.iter().any(|host| !host.address.is_empty()) {
+            options.set("hostaddr", join(|host| &host.address));
+        } else {
+            options.remove("hostaddr");
+        }
+        let mut config: Config = options.passed_on().parse().map_err(|error| reason(&error))?;
+        let is_socket = config.get_hosts().iter().any(|host| matches!(host, Host::Unix(_)));
+        config.ssl_mode(match self.mode {
+            _ if is_socket => Tls::Disable,
+            Mode::Disable => Tls::Disable,
+            Mode::VerifyCa | Mode::VerifyFull => Tls::Require,
+        });
+        if is_socket {
+            config.ssl_negotiation(SslNegotiation::Postgres);
+        }
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(CONNECT_TIMEOUT);
+        }
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(SILENCE);
+        }
+        if config.get_keepalives_idle() == Config::new().get_keepalives_idle() {
+            config.keepalives_idle(SILENCE);
+        }
+        Ok(config)
+    }
+}
+
+/// One server of the connection string.
+struct Target {
+    /// The name to verify, or the directory of a socket.
+    name: String,
+    /// The address to connect to; empty when the name is to be looked up.
+    address: String,
+    port: String,
+}
+
+impl Target {
+    fn new(name: String, address: String, port: Option<&str>) -> Result<Self, Error> {
+        let port = port.filter(|port| !port.is_empty()).unwrap_or("5432").to_owned();
+        let name = if name.is_empty() { address.clone() } else { name };
+        let target = Self { name, address, port };
+        if target.name.is_empty() {
+            return Err(invalid("a host has neither a name nor an address"));
+        }
+        // It would be reached over TCP, and without TLS as a socket.
+        if target.is_socket() && !target.address.is_empty() {
+            return Err(invalid("a host is the directory of a socket and has hostaddr too"));
+        }
+        Ok(target)
+    }
+
+    fn is_socket(&self) -> bool {
+        self.name.starts_with('/')
+    }
+}
+
+/// The cause alone: which option it is, and not what it holds.
+fn reason(error: &tokio_postgres::Error) -> Error {
+    match std::error::Error::source(error) {
+        Some(source) => invalid(&source.to_string()),
+        None => invalid("an option has a wrong value"),
+    }
+}
+
+/// Without the connection string, which can hold a password.
+impl fmt::Debug for PoolConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolConfig")
+            .field("mode", &self.mode)
+            .field("ca", &self.ca)
+            .field("certificate", &self.certificate)
+            .field("max_size", &self.max_size)
+            .finish_non_exhaustive()
+    }
+}

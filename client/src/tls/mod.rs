@@ -1,0 +1,108 @@
+//! TLS of the links that use rustls: PostgreSQL, RabbitMQ and NATS.
+//!
+//! Each configuration names its provider of cryptography. Without that, rustls panics as soon as two
+//! crates of a program compile in one provider each.
+
+mod files;
+#[cfg(feature = "tls")]
+mod verify_ca;
+
+use std::{path::Path, sync::Arc};
+
+use rustls::{ClientConfig, RootCertStore, crypto::CryptoProvider};
+
+use crate::Error;
+#[cfg(feature = "tls")]
+use verify_ca::SignedByRoots;
+
+/// What a link trusts, and how it identifies itself.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Files<'f> {
+    /// PEM certificates to trust. Without it those of the system are trusted.
+    pub(crate) ca: Option<&'f Path>,
+    /// The client's own certificate, with intermediates.
+    pub(crate) certificate: Option<&'f Path>,
+    /// The private key of that certificate.
+    pub(crate) key: Option<&'f Path>,
+}
+
+impl Files<'_> {
+    /// Whether a file is named, so that a link without TLS contradicts its settings.
+    #[cfg(any(feature = "nats", feature = "rabbitmq"))]
+    pub(crate) fn is_any(&self) -> bool {
+        self.ca.or(self.certificate).or(self.key).is_some()
+    }
+
+    /// Verifies the chain, the validity and the host name of the server's certificate.
+    pub(crate) fn verify_full(&self) -> Result<ClientConfig, Error> {
+        let provider = provider();
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| invalid("TLS cannot be set up", &error))?
+            .with_root_certificates(self.roots()?);
+        self.identify(builder)
+    }
+
+    /// Verifies the chain and the validity of the server's certificate, and not its host name.
+    #[cfg(feature = "tls")]
+    pub(crate) fn verify_ca(&self) -> Result<ClientConfig, Error> {
+        let provider = provider();
+        let verifier = SignedByRoots::new(self.roots()?, &provider);
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| invalid("TLS cannot be set up", &error))?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier));
+        self.identify(builder)
+    }
+
+    fn roots(&self) -> Result<RootCertStore, Error> {
+        match self.ca {
+            Some(file) => files::roots(file),
+            None => Ok(system_roots()),
+        }
+    }
+
+    fn identify(
+        &self,
+        builder: rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>,
+    ) -> Result<ClientConfig, Error> {
+        match (self.certificate, self.key) {
+            (None, None) => Ok(builder.with_no_client_auth()),
+            (Some(certificate), Some(key)) => {
+                let chain = files::certificates(certificate)?;
+                builder.with_client_auth_cert(chain, files::key(key)?).map_err(|error| {
+                    let files = format!("{} and {}", certificate.display(), key.display());
+                    invalid(
+                        &format!("the client certificate and its key cannot be used ({files})"),
+                        &error,
+                    )
+                })
+            }
+            (Some(_), None) => Err(Error::Invalid("a client certificate is set without its key".into())),
+            (None, Some(_)) => Err(Error::Invalid("a key is set without its client certificate".into())),
+        }
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// What the system trusts. Without any certificate every handshake fails, and says why.
+fn system_roots() -> RootCertStore {
+    let found = rustls_native_certs::load_native_certs();
+    for error in &found.errors {
+        tracing::warn!(%error, "a root certificate of the system cannot be read");
+    }
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(found.certs);
+    if roots.is_empty() {
+        tracing::warn!("the system has no root certificates: no server can be verified without a file of them");
+    }
+    roots
+}
+
+fn invalid(what: &str, error: &dyn std::error::Error) -> Error {
+    Error::Invalid(format!("{what}: {error}"))
+}

@@ -1,0 +1,48 @@
+//! TLS and logins of every link, on real servers with certificates of an authority that the test makes.
+
+mod kafka;
+mod nats;
+mod postgres;
+mod proxy;
+mod rabbitmq;
+mod secrets;
+
+use std::error::Error;
+use std::time::Duration;
+
+use idem_client::{OutgoingMessage, PublishError};
+use uuid::Uuid;
+
+/// Longer than anything takes on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// What rustls says of a certificate of an unknown authority, for another host, and out of date.
+const UNKNOWN: &str = "UnknownIssuer";
+const OTHER_HOST: &str = "not valid for name";
+const EXPIRED: &str = "expired";
+
+fn effect(topic: &str) -> OutgoingMessage {
+    OutgoingMessage::new(Uuid::new_v4(), topic, "1")
+}
+
+/// An error with all its causes.
+fn chain(error: &dyn Error) -> String {
+    let mut text = format!("{error} {error:?}");
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text += &format!(": {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// Asserts that nothing was published, because of the way to the broker.
+fn assert_unavailable(published: Result<(), PublishError>, reason: &str) {
+    match published {
+        Err(PublishError::Unavailable(error)) => {
+            let text = chain(&*error);
+            assert!(text.contains(reason), "{reason}: {text}");
+        }
+        other => panic!("{reason}: {other:?}"),
+    }
+}

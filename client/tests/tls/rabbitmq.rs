@@ -1,0 +1,95 @@
+//! RabbitMQ.
+
+use idem_brokers::{Authority, Certified, RabbitMq, Validity};
+use idem_client::{Publisher, RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription, Settlement, Source};
+use lapin::{Connection, ConnectionProperties, options::QueueDeclareOptions, types::FieldTable};
+use tokio::time::timeout;
+
+use crate::{DEADLINE, EXPIRED, OTHER_HOST, UNKNOWN, assert_unavailable, effect};
+
+fn url(server: &RabbitMq, host: &str) -> String {
+    format!("amqps://guest:guest@{host}:{}/%2f", server.tls_port().unwrap())
+}
+
+fn start(server: &Certified) -> RabbitMq {
+    RabbitMq::start_with_tls(server, None).unwrap()
+}
+
+async fn publish(config: RabbitMqConfig) -> Result<(), idem_client::PublishError> {
+    RabbitMqPublisher::new(config).publish(&effect("orders")).await
+}
+
+/// The queue is declared over the listener without TLS.
+async fn declare(server: &RabbitMq) {
+    let url = server.url();
+    let connection = Connection::connect(&url, ConnectionProperties::default()).await.unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    let durable = QueueDeclareOptions::durable();
+    channel
+        .queue_declare("orders".into(), durable, FieldTable::default())
+        .await
+        .unwrap();
+}
+
+async fn assert_delivered(config: RabbitMqConfig) {
+    let mut source = RabbitMqSource::new(config, RabbitMqSubscription::new("orders"));
+    let delivery = timeout(DEADLINE, source.next()).await.unwrap().unwrap().unwrap();
+    assert_eq!(&delivery.message().payload()[..], b"1");
+    delivery.settle(Settlement::Acknowledge).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rabbitmq_is_verified_in_both_directions() {
+    let authority = Authority::create().unwrap();
+    let server = start(&authority.server(&["127.0.0.1"], Validity::Now).unwrap());
+    declare(&server).await;
+    let config = RabbitMqConfig::new(url(&server, "127.0.0.1"));
+    publish(config.clone().ca(authority.ca())).await.unwrap();
+    assert_delivered(config.clone().ca(authority.ca())).await;
+
+    let stranger = Authority::create().unwrap();
+    assert_unavailable(publish(config.clone()).await, UNKNOWN);
+    assert_unavailable(publish(config.ca(stranger.ca())).await, UNKNOWN);
+    let other = RabbitMqConfig::new(url(&server, "localhost")).ca(authority.ca());
+    assert_unavailable(publish(other).await, OTHER_HOST);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn expired_certificate_of_rabbitmq_is_an_error() {
+    let authority = Authority::create().unwrap();
+    let server = start(&authority.server(&["127.0.0.1"], Validity::Expired).unwrap());
+    let config = RabbitMqConfig::new(url(&server, "127.0.0.1")).ca(authority.ca());
+    assert_unavailable(publish(config).await, EXPIRED);
+}
+
+/// Goal: a client's certificate is presented, and names the user with `EXTERNAL`.
+#[tokio::test(flavor = "multi_thread")]
+async fn client_certificate_logs_in_to_rabbitmq() {
+    let authority = Authority::create().unwrap();
+    let server = authority.server(&["127.0.0.1"], Validity::Now).unwrap();
+    let server = RabbitMq::start_with_tls(&server, Some(&authority.ca())).unwrap();
+    declare(&server).await;
+    let config = RabbitMqConfig::new(url(&server, "127.0.0.1")).ca(authority.ca());
+    let guest = authority.client("guest").unwrap();
+    let with = |config: RabbitMqConfig| config.client_certificate(&guest.certificate, &guest.key);
+    publish(with(config.clone())).await.unwrap();
+    assert_unavailable(publish(config).await, "");
+
+    // Without a password in the URL: the certificate alone decides.
+    let port = server.tls_port().unwrap();
+    let external = format!("amqps://nobody:wrong@127.0.0.1:{port}/%2f?auth_mechanism=external");
+    let external = RabbitMqConfig::new(external).ca(authority.ca());
+    publish(with(external.clone())).await.unwrap();
+    let ann = authority.client("ann").unwrap();
+    let denied = external.client_certificate(&ann.certificate, &ann.key);
+    assert_unavailable(publish(denied).await, "");
+}
+
+#[test]
+fn certificates_without_amqps_are_an_error() {
+    let config = RabbitMqConfig::new("amqp://host").ca("/ca.pem");
+    let error = config.check().unwrap_err().to_string();
+    assert!(error.contains("not amqps://"), "{error}");
+    let missing = RabbitMqConfig::new("amqps://host").ca("/none.pem").check();
+    assert!(missing.unwrap_err().to_string().contains("/none.pem"));
+}

@@ -1,0 +1,119 @@
+//! Certificate authorities of tests, and what they sign.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result};
+use idem_cluster::Home;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use time::{Duration, OffsetDateTime};
+
+/// A certificate authority with its own directory, which goes when this is dropped.
+pub struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    home: Home,
+}
+
+/// The files of one certificate and of its key, in PEM.
+#[derive(Clone, Debug)]
+pub struct Certified {
+    /// The certificate.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
+/// When a certificate is valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Validity {
+    /// From yesterday to tomorrow.
+    Now,
+    /// Until an hour ago.
+    Expired,
+}
+
+impl Authority {
+    /// A new authority that nothing trusts yet.
+    ///
+    /// # Errors
+    /// When its files cannot be written.
+    pub fn create() -> Result<Self> {
+        // Of two authorities with one name, a client would try the key of the wrong one.
+        static NUMBER: AtomicU32 = AtomicU32::new(1);
+        let name = format!("idem test authority {}", NUMBER.fetch_add(1, Ordering::Relaxed));
+        let mut params = params(&[], &name, Validity::Now)?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+        let home = Home::create("authority")?;
+        // Servers that run as another user read these files.
+        for dir in [home.dir(), home.dir().parent().unwrap_or(home.dir())] {
+            fs::set_permissions(dir, Permissions::from_mode(0o755))?;
+        }
+        let authority = Self { issuer, home };
+        write(&authority.ca(), &authority.issuer.pem())?;
+        Ok(authority)
+    }
+
+    /// The file of the authority's own certificate.
+    #[must_use]
+    pub fn ca(&self) -> PathBuf {
+        self.home.dir().join("ca.pem")
+    }
+
+    /// Where the files are.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.home.dir()
+    }
+
+    /// Signs a certificate of a server for these host names and addresses.
+    ///
+    /// # Errors
+    /// When it cannot be made or written.
+    pub fn server(&self, names: &[&str], validity: Validity) -> Result<Certified> {
+        let name = names.first().copied().unwrap_or("server");
+        self.sign(names, name, validity, ExtendedKeyUsagePurpose::ServerAuth)
+    }
+
+    /// Signs a certificate of a client with this common name.
+    ///
+    /// # Errors
+    /// When it cannot be made or written.
+    pub fn client(&self, name: &str) -> Result<Certified> {
+        self.sign(&[], name, Validity::Now, ExtendedKeyUsagePurpose::ClientAuth)
+    }
+
+    fn sign(&self, names: &[&str], name: &str, validity: Validity, usage: ExtendedKeyUsagePurpose) -> Result<Certified> {
+        let key = KeyPair::generate()?;
+        let mut params = params(names, name, validity)?;
+        params.extended_key_usages = vec![usage];
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        let file = |suffix: &str| self.home.dir().join(format!("{name}-{validity:?}{suffix}.pem"));
+        let certified = Certified {
+            certificate: file(""),
+            key: file(".key"),
+        };
+        write(&certified.certificate, &certificate.pem())?;
+        write(&certified.key, &key.serialize_pem())?;
+        Ok(certified)
+    }
+}
+
+fn params(names: &[&str], common_name: &str, validity: Validity) -> Result<CertificateParams> {
+    let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+    let mut params = CertificateParams::new(names)?;
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    let now = OffsetDateTime::now_utc();
+    params.not_before = now - Duration::days(1);
+    params.not_after = match validity {
+        Validity::Now => now + Duration::days(1),
+        Validity::Expired => now - Duration::hours(1),
+    };
+    Ok(params)
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}
