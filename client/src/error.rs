@@ -17,7 +17,7 @@ pub enum Error {
     #[error("{0}")]
     Invalid(String),
     /// The payload has no JSON form. Nothing was sent.
-    #[error("the payload cannot be written as JSON: {0}")]
+    #[error("the payload cannot be written as JSON: {}", describe_json(.0))]
     Encode(#[source] serde_json::Error),
     /// The server or the connection said no; [`Error::sqlstate`] and [`Error::kind`] say how.
     #[error("{}", describe(.0))]
@@ -28,7 +28,7 @@ pub enum Error {
     #[error("the connection was lost during COMMIT, which may have taken effect or not")]
     AmbiguousCommit(#[source] Arc<tokio_postgres::Error>),
     /// The payload is not the JSON that was asked for: the same message will fail again.
-    #[error("the payload is not the JSON that was expected: {0}")]
+    #[error("the payload is not the JSON that was expected: {}", describe_json(.0))]
     Decode(#[source] serde_json::Error),
     /// The message has nothing that it could be known by, and its policy is to refuse such messages.
     #[error(
@@ -264,44 +264,60 @@ fn is_last_word(answer: &DbError) -> bool {
     matches!(answer.parsed_severity(), Some(Severity::Fatal | Severity::Panic))
 }
 
-/// The driver's own text is "db error"; the server's message and hint are what helps. The detail may show a row.
+/// The driver's own text is "db error", or hides why a connection failed.
 fn describe(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
-        Some(server) => {
-            let hint = server.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
-            format!("{}: {}{hint}", server.code().code(), server.message())
-        }
+        Some(server) => describe_server(server),
         None => chain(error),
+    }
+}
+
+/// The server's message and hint. The detail may show a row.
+fn describe_server(error: &DbError) -> String {
+    let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
+    format!("{}: {}{hint}", error.code().code(), error.message())
+}
+
+/// Why a payload cannot be read, without the value that was found there.
+fn describe_json(error: &serde_json::Error) -> String {
+    const WITH_A_VALUE: [&str; 4] = ["invalid type", "invalid value", "invalid length", "unknown variant"];
+    let text = error.to_string();
+    let kind = WITH_A_VALUE.into_iter().find(|kind| text.starts_with(kind));
+    match (kind, text.rfind(", expected ")) {
+        (Some(kind), Some(at)) => format!("{kind}{}", &text[at..]),
+        _ => text,
     }
 }
 
 /// An error and all its causes in one line. A cause that its effect quotes already is not repeated.
 pub(crate) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
-    if let Some(error) = error.downcast_ref() {
-        return describe(error);
-    }
-    chain(error)
+    describe_known(error).unwrap_or_else(|| chain(error))
+}
+
+/// Errors whose own text says too little or too much. Their causes are in the description.
+fn describe_known(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let driver = error.downcast_ref::<tokio_postgres::Error>();
+    let shared = error.downcast_ref::<Arc<tokio_postgres::Error>>().map(|shared| &**shared);
+    let server = driver
+        .or(shared)
+        .and_then(tokio_postgres::Error::as_db_error)
+        .or_else(|| error.downcast_ref());
+    server
+        .map(describe_server)
+        .or_else(|| error.downcast_ref().map(describe_json))
 }
 
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let is_database = error
-            .downcast_ref::<tokio_postgres::Error>()
-            .and_then(tokio_postgres::Error::as_db_error);
-        let cause_text = match error.downcast_ref::<tokio_postgres::Error>() {
-            Some(error) if is_database.is_some() => describe(error),
-            _ => error.to_string(),
-        };
-        if !text.contains(&cause_text) {
+        let known = describe_known(error);
+        cause = error.source().filter(|_| known.is_none());
+        let next = known.unwrap_or_else(|| error.to_string());
+        if !text.contains(&next) {
             text.push_str(": ");
-            text.push_str(&cause_text);
+            text.push_str(&next);
         }
-        if is_database.is_some() {
-            break;
-        }
-        cause = error.source();
     }
     text
 }
@@ -344,5 +360,15 @@ mod tests {
             assert_eq!(kind_of(&SqlState::from_code(state)), kind, "{state}");
         }
         assert!(!Error::Invalid(String::new()).is_retryable());
+    }
+
+    #[test]
+    fn causes_of_a_wrong_payload_show_no_value() {
+        let error = serde_json::from_str::<u64>("\"4111\"").unwrap_err();
+        let text = causes(&Error::Decode(error));
+        assert!(
+            text.contains("invalid type, expected u64 at line 1") && !text.contains("4111"),
+            "{text}"
+        );
     }
 }

@@ -13,6 +13,9 @@ use super::intake::growing;
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
+/// A breaker that has been closed so long is quiet: every message that met the failure has come again.
+const QUIET_AFTER: Duration = Duration::from_secs(30);
+
 /// Open while nothing is tried. Once it is due, a probe that succeeds closes it.
 pub(super) struct Breaker(Mutex<State>);
 
@@ -28,6 +31,13 @@ struct State {
     closed_at: Instant,
     /// The begin of the latest attempt that succeeded.
     succeeded: Option<Instant>,
+}
+
+impl State {
+    fn forget(&mut self) {
+        (self.is_suspended, self.is_probed) = (false, false);
+        self.pauses = growing(FIRST_PAUSE, LONGEST_PAUSE);
+    }
 }
 
 impl Breaker {
@@ -88,6 +98,17 @@ impl Breaker {
         self.state().due
     }
 
+    /// When it will have been closed long enough to forget the failures, if it has any to forget.
+    pub(super) fn quiet_at(&self) -> Option<Instant> {
+        let state = self.state();
+        (state.is_suspended && state.due.is_none()).then(|| state.closed_at + QUIET_AFTER)
+    }
+
+    /// Forgets the failures.
+    pub(super) fn forget(&self) {
+        self.state().forget();
+    }
+
     /// What is left of the pause, while it is open.
     pub(super) fn pause(&self) -> Option<Duration> {
         Some(self.due()?.saturating_duration_since(Instant::now()))
@@ -101,8 +122,7 @@ impl Breaker {
         if state.due.is_some() || !state.is_suspended || began < state.closed_at {
             return false;
         }
-        (state.is_suspended, state.is_probed) = (false, false);
-        state.pauses = growing(FIRST_PAUSE, LONGEST_PAUSE);
+        state.forget();
         true
     }
 

@@ -1,7 +1,10 @@
-//! Failures of the environment pause the consumer or one of its routes; the same failure of one message, while
-//! others of its route succeed, is the message's.
+//! Failures of the environment pause the consumer or one of its destinations. The same failure of one message, while
+//! others of its destination succeed, is the message's.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use deadpool_postgres::Pool;
 use moka::sync::Cache;
@@ -31,47 +34,67 @@ pub(super) enum Culprit {
 
 /// One attempt at a message of a route.
 #[derive(Clone, Copy)]
-pub(super) struct Attempted {
+pub(super) struct Attempted<'m> {
     /// The same at every delivery of the message.
     pub(super) identity: u64,
+    pub(super) message_id: Option<&'m str>,
     pub(super) route: usize,
 }
 
-/// The breaker of the database, and one for each route.
+/// The breaker of the database, and one for each destination.
 pub(super) struct Breakers {
     all: Breaker,
-    routes: Vec<(Destination, Breaker)>,
-    /// When each of these messages first met a failure of the environment.
+    destinations: Vec<(Destination, Breaker)>,
+    /// The place of each route's destination, by the number of the route.
+    routes: Vec<usize>,
+    /// When each of these messages first met a failure of the environment, or was last counted for one.
     suspects: Cache<u64, Instant>,
+    /// Whether there has ever been one. Mostly there is none, and hashing a payload takes time.
+    has_suspects: AtomicBool,
     status: Status,
 }
 
 impl Breakers {
     /// Nothing is fetched before a first probe has succeeded.
-    pub(super) fn new(routes: &Table, status: Status) -> Self {
-        let routes = routes
-            .destinations()
-            .map(|destination| (destination.clone(), Breaker::closed()));
+    pub(super) fn new(table: &Table, status: Status) -> Self {
+        let mut destinations: Vec<(Destination, Breaker)> = Vec::new();
+        let mut routes = Vec::new();
+        for destination in table.destinations() {
+            let known = destinations.iter().position(|(other, _)| other == destination);
+            routes.push(known.unwrap_or(destinations.len()));
+            if known.is_none() {
+                destinations.push((destination.clone(), Breaker::closed()));
+            }
+        }
         Self {
             all: Breaker::open(),
-            routes: routes.collect(),
+            destinations,
+            routes,
             suspects: Cache::builder().max_capacity(SUSPECTS).time_to_idle(SUSPECTED_FOR).build(),
+            has_suspects: AtomicBool::new(false),
             status,
         }
+    }
+
+    fn of_route(&self, route: usize) -> Option<&(Destination, Breaker)> {
+        self.destinations.get(*self.routes.get(route)?)
     }
 
     // What happened to a message
 
     /// An attempt at a message of a route failed with an error of the environment.
     ///
-    /// When a probe has succeeded since the message first failed, and so has another message of its route, the
-    /// message is to blame.
-    pub(super) fn judge(&self, attempted: Attempted, error: &Error) -> Culprit {
-        let Some((destination, breaker)) = self.routes.get(attempted.route) else {
+    /// The message is to blame when, since it failed so last, a probe has succeeded and so has another message of
+    /// its destination.
+    pub(super) fn judge(&self, attempted: Attempted<'_>, error: &Error) -> Culprit {
+        let Some((destination, breaker)) = self.of_route(attempted.route) else {
             return Culprit::Message;
         };
+        self.has_suspects.store(true, Ordering::Relaxed);
         match self.suspects.get(&attempted.identity) {
-            Some(first) if breaker.has_succeeded_since(first) && self.all.has_succeeded_since(first) => {
+            Some(last) if breaker.has_succeeded_since(last) && self.all.has_succeeded_since(last) => {
+                // The next failure needs a success of its own to be counted.
+                self.suspects.insert(attempted.identity, Instant::now());
                 return Culprit::Message;
             }
             Some(_) => {}
@@ -80,7 +103,7 @@ impl Breakers {
         let pause = match error {
             Error::Handler(_) => {
                 let (pause, is_new) = breaker.trip();
-                self.note_paused_destination(destination, error, pause, is_new);
+                self.note_paused_destination(destination, attempted.message_id, error, pause, is_new);
                 pause
             }
             _ => self.trip_all(error),
@@ -98,12 +121,19 @@ impl Breakers {
         pause
     }
 
-    fn note_paused_destination(&self, destination: &Destination, error: &Error, pause: Duration, is_new: bool) {
+    fn note_paused_destination(
+        &self,
+        destination: &Destination,
+        message_id: Option<&str>,
+        error: &Error,
+        pause: Duration,
+        is_new: bool,
+    ) {
         let error = causes(error);
         if is_new {
-            tracing::warn!(error, %destination, ?pause, "the environment fails: this destination is paused");
+            tracing::warn!(error, %destination, message_id, ?pause, "the environment fails: this destination is paused");
         } else {
-            tracing::debug!(error, %destination, ?pause, "the environment still fails");
+            tracing::debug!(error, %destination, message_id, ?pause, "the environment still fails");
         }
         self.status.paused_destination(destination, Some(error));
     }
@@ -121,8 +151,10 @@ impl Breakers {
     /// An attempt that began at this moment ended without a failure. `is_handled`: the handler worked, and it
     /// is committed.
     pub(super) fn succeeded(&self, route: usize, began: Instant, is_handled: bool) {
-        self.all.succeeded(began);
-        let Some((destination, breaker)) = self.routes.get(route) else {
+        if self.all.succeeded(began) {
+            self.status.paused(None);
+        }
+        let Some((destination, breaker)) = self.of_route(route) else {
             return;
         };
         if is_handled && breaker.succeeded(began) {
@@ -133,7 +165,7 @@ impl Breakers {
 
     /// The message has ended one way or the other.
     pub(super) fn forget(&self, identity: impl FnOnce() -> u64) {
-        if self.suspects.entry_count() > 0 {
+        if self.has_suspects.load(Ordering::Relaxed) {
             self.suspects.invalidate(&identity());
         }
     }
@@ -142,57 +174,85 @@ impl Breakers {
 
     /// Whether no message can be tried now.
     pub(super) fn block_all(&self) -> bool {
-        self.all.due().is_some() || self.routes.iter().all(|(_, breaker)| breaker.due().is_some())
+        self.all.due().is_some() || self.destinations.iter().all(|(_, breaker)| breaker.due().is_some())
     }
 
     /// How long no message of this route can be tried.
     pub(super) fn pause_of(&self, route: usize) -> Option<Duration> {
-        self.routes.get(route)?.1.pause()
+        Some(self.of_route(route)?.1.pause()?.max(FIRST_PAUSE))
     }
 
     /// Waits until something can be tried. Cancel safe; called by one worker at a time.
     pub(super) async fn wait(&self, pool: &Pool) {
         while self.block_all() {
-            let routes = self.routes.iter().filter_map(|(_, breaker)| breaker.due()).min();
-            sleep_until(self.all.due().or(routes).unwrap_or_else(Instant::now)).await;
-            self.probe_due(pool).await;
+            let due = self.all.due().or_else(|| self.earliest(Breaker::due));
+            sleep_until(due.unwrap_or_else(Instant::now)).await;
+            self.look(pool).await;
         }
     }
 
-    /// When the next probe of a route is due.
-    pub(super) fn next_due(&self) -> Option<Instant> {
-        self.routes.iter().filter_map(|(_, breaker)| breaker.due()).min()
+    /// When to [look](Self::look) again.
+    pub(super) fn next_look(&self) -> Option<Instant> {
+        let quiet = self.earliest(Breaker::quiet_at).into_iter().chain(self.all.quiet_at()).min();
+        self.earliest(Breaker::due).into_iter().chain(quiet).min()
     }
 
-    /// Probes the database if a breaker is due, and closes each that is.
-    pub(super) async fn probe_due(&self, pool: &Pool) {
+    /// Whether it is time to look.
+    pub(super) fn is_due(&self) -> bool {
+        self.next_look().is_some_and(|due| due <= Instant::now())
+    }
+
+    fn earliest(&self, of: impl Fn(&Breaker) -> Option<Instant>) -> Option<Instant> {
+        self.destinations.iter().filter_map(|(_, breaker)| of(breaker)).min()
+    }
+
+    /// Probes the database if a breaker is due, and closes each that is. Forgets the failures of those that have
+    /// been quiet. Cancel safe.
+    pub(super) async fn look(&self, pool: &Pool) {
         let now = Instant::now();
+        self.forget_quiet(now);
         let is_due = |breaker: &Breaker| breaker.due().is_some_and(|due| due <= now);
-        let routes: Vec<_> = self.routes.iter().filter(|(_, breaker)| is_due(breaker)).collect();
+        let due: Vec<_> = self.destinations.iter().filter(|(_, breaker)| is_due(breaker)).collect();
         let is_all_due = is_due(&self.all);
-        let Some((destination, _)) = routes.first().copied().or(self.routes.first()) else {
+        let Some((destination, _)) = due.first().copied().or(self.destinations.first()) else {
             return;
         };
-        if routes.is_empty() && !is_all_due {
+        if due.is_empty() && !is_all_due {
             return;
         }
-        match probe(pool, destination).await {
+        match probe(pool, destination, is_all_due).await {
             Ok(()) => {
+                self.status.started();
                 if self.all.close() {
                     tracing::info!("the database serves again");
                 }
                 self.status.paused(None);
-                for (_, breaker) in routes {
+                for (_, breaker) in due {
                     breaker.close();
                 }
             }
             Err(error) => {
-                let is_new = self.all.probe_failed();
-                self.note_paused(&error, self.all.pause().unwrap_or_default(), is_new);
-                for (_, breaker) in routes {
+                for (_, breaker) in due {
                     breaker.probe_failed();
                 }
+                // While the consumer works, a pool that is busy says nothing about the database.
+                if is_all_due || !matches!(error, Error::Pool(_)) {
+                    let is_new = self.all.probe_failed();
+                    self.note_paused(&error, self.all.pause().unwrap_or_default(), is_new);
+                }
             }
+        }
+    }
+
+    fn forget_quiet(&self, now: Instant) {
+        let is_quiet = |breaker: &Breaker| breaker.quiet_at().is_some_and(|at| at <= now);
+        if is_quiet(&self.all) {
+            self.all.forget();
+            self.status.paused(None);
+        }
+        for (destination, breaker) in self.destinations.iter().filter(|(_, breaker)| is_quiet(breaker)) {
+            breaker.forget();
+            self.status.paused_destination(destination, None);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -13,11 +14,15 @@ use crate::Message;
 /// The failures of so many messages are counted here.
 const REMEMBERED: u64 = 10_000;
 const REMEMBERED_FOR: Duration = Duration::from_secs(3600);
+/// The cache takes no longer time.
+const LONGEST_MEMORY: Duration = Duration::from_secs(365 * 86_400);
 
 /// Counts failures. A broker that also counts what was returned without a failure cannot tell them apart, so
 /// this process counts what it has seen fail.
 pub(super) struct Failures {
     failed: Cache<u64, u32>,
+    /// Whether a message has ever failed. Most never do, and hashing a payload takes time.
+    has_failed: AtomicBool,
     /// Rejections that could not be kept.
     unkept: Cache<u64, u32>,
     max_deliveries: u32,
@@ -28,17 +33,19 @@ pub(super) struct Failures {
 impl Failures {
     pub(super) fn new(settings: &Settings) -> Self {
         Self {
-            failed: remembering(),
-            unkept: remembering(),
+            failed: remembering(settings.longest_pause),
+            unkept: remembering(settings.longest_pause),
+            has_failed: AtomicBool::new(false),
             max_deliveries: settings.max_deliveries,
             first_pause: settings.first_pause,
             longest_pause: settings.longest_pause,
         }
     }
 
-    /// Counts one more failure. Returns how long to wait before the next attempt, or `None` when there shall be
-    /// none.
-    pub(super) fn count(&self, held: &mut Held) -> Option<Duration> {
+    /// Counts one more failure. Returns how many there are, and how long to wait before the next attempt, or
+    /// `None` when there shall be none.
+    pub(super) fn count(&self, held: &mut Held) -> (u32, Option<Duration>) {
+        self.has_failed.store(true, Ordering::Relaxed);
         let failed = one_more(&self.failed, identity(&held.message));
         let failures = match held.message.deliveries() {
             // What other processes and earlier runs saw fail, and this delivery.
@@ -48,12 +55,13 @@ impl Failures {
         held.repeats = held.repeats.saturating_add(1);
         // A message that is tried again in place is not returned.
         let is_last = held.sequence.is_none() && held.receipt.is_near_limit();
-        (failures < self.max_deliveries && !is_last).then(|| self.pause(failures))
+        let again = failures < self.max_deliveries && !is_last;
+        (failures, again.then(|| self.pause(failures)))
     }
 
     /// It has ended one way or the other.
     pub(super) fn forget(&self, message: &Message) {
-        if self.failed.entry_count() > 0 {
+        if self.has_failed.load(Ordering::Relaxed) {
             self.failed.invalidate(&identity(message));
         }
     }
@@ -77,8 +85,10 @@ impl Failures {
     }
 }
 
-fn remembering() -> Cache<u64, u32> {
-    Cache::builder().max_capacity(REMEMBERED).time_to_idle(REMEMBERED_FOR).build()
+fn remembering(longest_pause: Duration) -> Cache<u64, u32> {
+    // Jitter doubles a pause.
+    let remembered_for = REMEMBERED_FOR.max(longest_pause.saturating_mul(4)).min(LONGEST_MEMORY);
+    Cache::builder().max_capacity(REMEMBERED).time_to_idle(remembered_for).build()
 }
 
 fn one_more(cache: &Cache<u64, u32>, identity: u64) -> u32 {

@@ -10,15 +10,18 @@ use crate::{Destination, Error, ErrorKind, process::Loan};
 
 /// How long a probe waits for the server.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The same while the consumer works: it fetches nothing meanwhile.
+const PATIENCE_AT_WORK: Duration = Duration::from_secs(1);
 /// Another transaction may be the first of its destination; a claim waits for its end.
-const LOCK_TIMEOUT_MS: u32 = 1000;
+const LOCK_TIMEOUT_MS: u32 = 500;
 
 /// Claims an id of its own and rolls back. That needs all that a claim needs: a server that takes writes, the
 /// extension in a fitting version, the grant, and the functions on the `search_path`.
-pub(super) async fn probe(pool: &Pool, destination: &Destination) -> Result<(), Error> {
-    timeout(PATIENCE, claim_and_roll_back(pool, destination))
+pub(super) async fn probe(pool: &Pool, destination: &Destination, is_paused: bool) -> Result<(), Error> {
+    let patience = if is_paused { PATIENCE } else { PATIENCE_AT_WORK };
+    timeout(patience, claim_and_roll_back(pool, destination))
         .await
-        .unwrap_or_else(|_| Err(Error::Pool(format!("the database did not answer within {PATIENCE:?}"))))
+        .unwrap_or_else(|_| Err(Error::Pool(format!("the database did not respond within {patience:?}"))))
 }
 
 async fn claim_and_roll_back(pool: &Pool, destination: &Destination) -> Result<(), Error> {

@@ -15,6 +15,7 @@ use tokio::{
     sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore},
     time::{Instant, sleep_until, timeout},
 };
+use tokio_postgres::error::SqlState;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -174,6 +175,13 @@ impl<S: Source> Runtime<S> {
                 until = None;
                 continue;
             }
+            if self.breakers.is_due() {
+                tokio::select! {
+                    biased;
+                    () = self.stop.cancelled() => return batch,
+                    () = self.breakers.look(&self.pool) => continue,
+                }
+            }
             if batch.len() >= self.settings.batches.max {
                 return batch;
             }
@@ -190,7 +198,7 @@ impl<S: Source> Runtime<S> {
                 () = self.stop.cancelled() => return batch,
                 () = at(until) => return batch,
                 () = at(self.queue.next_due()) => {}
-                () = at(self.breakers.next_due()) => self.breakers.probe_due(&self.pool).await,
+                () = at(self.breakers.next_look()) => {}
                 () = self.changed.notified() => {}
                 held = self.fetch(&mut intake), if !intake.has_ended() => match held {
                     Some(held) => self.queue.push(held),
@@ -298,6 +306,7 @@ impl<S: Source> Runtime<S> {
             Verdict::Away(error) => {
                 let attempted = Attempted {
                     identity: identity(&held.message),
+                    message_id: held.message.message_id(),
                     route: route.number,
                 };
                 match self.breakers.judge(attempted, &error) {
@@ -305,7 +314,12 @@ impl<S: Source> Runtime<S> {
                     Culprit::Environment { after } => {
                         // The worker that fetches stops at once.
                         self.changed.notify_one();
-                        self.excused(held, after, Outcome::GivenBack).await;
+                        if held.sequence.is_none() && held.receipt.is_near_limit() {
+                            let reason = format!("its queue may delete it when it is returned again: {}", causes(&error));
+                            self.reject(held, reason, KeptAs::Itself).await;
+                        } else {
+                            self.excused(held, after, Outcome::GivenBack).await;
+                        }
                     }
                 }
             }
@@ -314,12 +328,8 @@ impl<S: Source> Runtime<S> {
 
     /// The message has ended one way or the other.
     fn forget(&self, held: &Held) {
-        // Most have never failed, and hashing a payload takes time.
-        let is_first = held.message.deliveries() == Some(1) && held.repeats == 0;
-        if !is_first {
-            self.failures.forget(&held.message);
-            self.breakers.forget(|| identity(&held.message));
-        }
+        self.failures.forget(&held.message);
+        self.breakers.forget(|| identity(&held.message));
     }
 
     // Settling
@@ -328,13 +338,14 @@ impl<S: Source> Runtime<S> {
         if held.receipt.is_in_charge() {
             return self.pass_on(held, error).await;
         }
-        match self.failures.count(&mut held) {
+        let (failures, pause) = self.failures.count(&mut held);
+        match pause {
             Some(pause) => {
                 let after = pause.max(at_least);
                 tracing::warn!(
                     error = causes(error),
                     ?after,
-                    attempt = held.repeats,
+                    attempt = failures,
                     destination = held.message.given_destination().map(Destination::as_str),
                     message_id = held.message.message_id(),
                     "a message failed, and is tried again"
@@ -414,7 +425,8 @@ impl<S: Source> Runtime<S> {
                 self.settle_at_broker(held, Settlement::Acknowledge).await;
             }
             // It stays at its broker.
-            Err(error) if is_environmental(&error) => {
+            // A limit of letters says nothing about messages that do not become one.
+            Err(error) if is_environmental(&error) && !is_limit_of_letters(&error) => {
                 self.breakers.trip_all(&error);
                 self.changed.notify_one();
                 self.away(held).await;
@@ -512,6 +524,11 @@ impl<S: Source> Runtime<S> {
         tracing::warn!(unsettled, "the broker does not listen: these messages come again");
         self.counters.failed_settlements(unsettled as u64);
     }
+}
+
+/// Whether the destination keeps no more dead letters (configuration_limit_exceeded).
+fn is_limit_of_letters(error: &Error) -> bool {
+    error.sqlstate() == Some(&SqlState::CONFIGURATION_LIMIT_EXCEEDED)
 }
 
 /// After this time. Whoever means for ever says [`Duration::MAX`], which no clock can add.

@@ -10,6 +10,8 @@ use crate::{Destination, telemetry};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConsumerStatus {
+    /// Whether the database has served this consumer. Nothing is fetched before.
+    pub has_started: bool,
     /// Why nothing is fetched: the error of the database. `None` while the consumer works.
     pub paused: Option<String>,
     /// Destinations whose messages meet errors of the environment, each with its last error. Their messages come
@@ -18,9 +20,9 @@ pub struct ConsumerStatus {
 }
 
 impl ConsumerStatus {
-    /// Whether nothing is paused.
+    /// Whether it has started, and nothing is paused.
     pub fn is_ready(&self) -> bool {
-        self.paused.is_none() && self.paused_destinations.is_empty()
+        self.has_started && self.paused.is_none() && self.paused_destinations.is_empty()
     }
 }
 
@@ -41,6 +43,11 @@ impl Status {
         let mut before = T::default();
         self.0.send_modify(|status| before = change(status));
         before
+    }
+
+    pub(super) fn started(&self) {
+        self.0
+            .send_if_modified(|status| !std::mem::replace(&mut status.has_started, true));
     }
 
     pub(super) fn paused(&self, why: Option<String>) {

@@ -55,8 +55,13 @@ impl Idem {
             Err(error) => error,
         };
         match error.kind() {
+            // The attempt does not count.
+            _ if matches!(error, Error::Handler(_)) && is_environmental(&error) => {
+                leases.give_back(&held).await?;
+                Err(error)
+            }
             // The database could be reached: a handler that loses each of its connections is at fault itself.
-            _ if matches!(error, Error::Handler(_)) && !is_environmental(&error) => leases.failed_with(&held, error).await,
+            _ if matches!(error, Error::Handler(_)) => leases.failed_with(&held, error).await,
             // Nobody knows, or nothing can be written down: the lease ends by itself, and the next attempt finds out.
             ErrorKind::AmbiguousCommit | ErrorKind::ConnectionLost | ErrorKind::PoolExhausted => Err(error),
             ErrorKind::NotClaimed => leases.not_held().await,

@@ -5,6 +5,7 @@
 use std::error::Error as StdError;
 
 use deadpool_postgres::PoolError;
+use tokio_postgres::error::Severity;
 
 use crate::{Error, ErrorKind, HandlerError};
 
@@ -34,8 +35,10 @@ pub(super) fn is_of_environment(error: &HandlerError) -> bool {
 fn is_listed(error: &(dyn StdError + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        if let Some(error) = error.downcast_ref::<Error>() {
-            return is_environmental(error);
+        match error.downcast_ref::<Error>() {
+            Some(Error::Database(cause)) => return is_listed(cause),
+            Some(error) => return is_environmental(error),
+            None => {}
         }
         if error.is::<PoolError>() {
             return true;
@@ -46,8 +49,9 @@ fn is_listed(error: &(dyn StdError + 'static)) -> bool {
             .downcast_ref()
             .or_else(|| driver.and_then(tokio_postgres::Error::as_db_error));
         if let Some(server) = server {
-            let is_loss = ErrorKind::of_server(server) == ErrorKind::ConnectionLost;
-            return !is_loss && is_listed_state(server.code().code());
+            // FATAL and PANIC end the session; an ERROR of class 08 is about another server, as of `postgres_fdw`.
+            let ends_session = matches!(server.parsed_severity(), Some(Severity::Fatal | Severity::Panic));
+            return !ends_session && is_listed_state(server.code().code());
         }
         cause = error.source();
     }

@@ -62,6 +62,10 @@ impl Publisher for Local {
         let processed = handler.process(&self.idem, &self.pool, as_incoming(message)).await;
         let (settlement, error) = match processed {
             Ok(processed) => (processed.settlement(), format!("{processed:?}").into()),
+            // A handler fails for its own topic; the database, for all.
+            Err(error @ Error::Handler(_)) if is_environmental(&error) => {
+                return Err(PublishError::TopicUnavailable(error.into()));
+            }
             Err(error) if is_environmental(&error) => {
                 return Err(PublishError::Unavailable(error.into()));
             }

@@ -59,7 +59,9 @@ async fn i4_missing_business_table_uses_up_no_attempt() {
 /// One message meets such an error at each attempt, and the others do not.
 async fn fails_alone(key: &str, change: impl FnOnce(Consumer<Broker>) -> Consumer<Broker>) {
     let ground = Ground::new().await;
-    let broker = Broker::with([message("bad", "")]);
+    // Where order is kept, what follows under its own key waits for it.
+    let its_key = if key.is_empty() { "" } else { "its own" };
+    let broker = Broker::with([message("bad", its_key)]);
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .handle("alone", needing("bad"))
         .back_off(SHORT, LONG)
@@ -127,33 +129,54 @@ async fn a_route_that_is_paused_does_not_stop_the_others() {
     assert_eq!((summary.handled, summary.retried, summary.rejected), (205, 0, 0));
 }
 
+/// A message in its place, whose destination is paused, must not keep the worker from probing.
+#[tokio::test]
+async fn a_paused_route_does_not_stop_the_others_where_order_is_kept() {
+    let ground = Ground::new().await;
+    let broker = Broker::with((0..3).map(|n| message(format!("broken-{n}"), &format!("b{n}"))));
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .route(
+            Selector::matching(|message| message.message_id().is_some_and(|id| id.starts_with("broken"))),
+            "broken",
+            needing("broken"),
+        )
+        .handle("works", noting())
+        .concurrency(8)
+        .ordered_by_key(true);
+    let running = tokio::spawn(consumer.run(pending()));
+    until("it is paused", async || broker.unsettled() == 3).await;
+    for n in 0..50 {
+        broker.send(message(format!("m-{n}"), &format!("{n}")));
+    }
+    until("the others are handled", async || ground.done().await.len() == 50).await;
+    ground.psql(CREATE);
+    drop(broker.clone().closed());
+    let summary = source_ended(in_time(running).await.unwrap());
+    assert_eq!((summary.handled, summary.retried, summary.rejected), (53, 0, 0));
+}
+
 #[tokio::test]
 async fn nothing_is_fetched_before_the_database_serves() {
     let ground = Ground::new().await;
     ground.psql("DROP EXTENSION idem");
     let broker = Broker::with([message("m", "")]).closed();
     let consumer = Consumer::new(ground.pool.clone(), broker.clone()).handle("preflight", noting());
-    let sessions = || async {
-        let sql = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%idem_try_claim%' AND pid <> pg_backend_pid()";
-        let client = ground.pool.get().await.unwrap();
-        client.query_typed_one(sql, &[]).await.unwrap().get::<_, i64>(0)
-    };
+    let mut status = consumer.status();
     let running = tokio::spawn(consumer.run(pending()));
-    until("it looked", async || sessions().await > 0 || broker.told().asked > 0).await;
+    in_time(status.wait_for(|status| status.paused.is_some())).await.unwrap();
     assert_eq!(broker.told().asked, 0);
     ground.psql("CREATE EXTENSION idem");
     let summary = source_ended(in_time(running).await.unwrap());
     assert_eq!((summary.handled, summary.given_back), (1, 0));
 }
 
-/// A broker that counts each delivery has counted five that no handler saw.
+/// A broker that counts each delivery has counted five that ended with a shutdown.
 #[tokio::test]
 async fn returns_at_shutdown_are_no_failures_of_the_message() {
     let ground = Ground::new().await;
     let broker = Broker::with([message("m", "")]).counting();
     let attempts = Arc::new(AtomicU32::new(0));
     for _ in 0..5 {
-        // Another message is handled for ever, so that this one waits for its turn and goes back.
         let consumer = Consumer::new(ground.pool.clone(), broker.clone())
             .handle("returns", |_: Tx, _: idem_client::Message| async { pending().await })
             .grace(Duration::ZERO);
@@ -187,7 +210,10 @@ async fn status_names_a_paused_destination_and_why() {
     let consumer = Consumer::new(ground.pool.clone(), broker.clone()).handle("status", needing("m"));
     let mut status = consumer.status();
     let running = tokio::spawn(consumer.run(pending()));
-    let paused = in_time(status.wait_for(|status| !status.is_ready())).await.unwrap().clone();
+    let paused = in_time(status.wait_for(|status| !status.paused_destinations.is_empty()))
+        .await
+        .unwrap()
+        .clone();
     assert_eq!(paused.paused, None);
     let why = &paused.paused_destinations["status"];
     assert!(why.contains("42P01: relation \"later\" does not exist"), "{why}");
@@ -256,14 +282,14 @@ async fn failure_of_a_message_is_logged_with_causes_and_attempt() {
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .handle("logged", handler)
         .back_off(SHORT, LONG)
-        .max_deliveries(2);
+        .max_deliveries(3);
     source_ended(in_time(consumer.run(pending())).await);
     let lines = log.lines(Level::WARN, "22012: division by zero");
-    let [first, last] = &lines[..] else {
-        panic!("two lines, not {lines:?}");
+    let [_, second, last] = &lines[..] else {
+        panic!("three lines, not {lines:?}");
     };
-    for word in ["m-1", "logged", "attempt=1"] {
-        assert!(first.contains(word), "{word}: {first}");
+    for word in ["m-1", "logged", "attempt=2"] {
+        assert!(second.contains(word), "{word}: {second}");
     }
     assert!(last.contains("failed too often"), "{last}");
 }

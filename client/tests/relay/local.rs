@@ -175,3 +175,17 @@ async fn a_handler_that_breaks_every_connection_has_failed() {
     let error = local.publish(&effect).await.unwrap_err();
     assert!(matches!(error, PublishError::Rejected(_)), "{error:?}");
 }
+
+/// Its table is not there yet, or an API is down: other topics go on, and nothing is parked.
+#[tokio::test]
+async fn i4_handler_whose_environment_fails_is_waited_for() {
+    let db = Database::create();
+    let local = Local::new(db.pool(2), Idem::new()).handle("things", count);
+    let effect = OutgoingMessage::new(Uuid::nil(), "things", "\"a\"");
+    let error = local.publish(&effect).await.unwrap_err();
+    assert!(matches!(error, PublishError::TopicUnavailable(_)), "{error:?}");
+    let client = db.connect().await;
+    make_table(&client).await;
+    local.publish(&effect).await.unwrap();
+    assert_eq!(seen(&client).await, ["a"]);
+}
