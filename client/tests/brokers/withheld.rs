@@ -11,8 +11,8 @@ use std::{
 
 use idem_brokers::RabbitMq;
 use idem_client::{
-    Consumer, Error, Message, Publisher, RabbitMqConfig, RabbitMqSource, RabbitMqSubscription, Selector, Settlement, Source,
-    Summary, Tx,
+    Consumer, Error, HandlerError, Message, Publisher, RabbitMqConfig, RabbitMqSource, RabbitMqSubscription, Selector,
+    Settlement, Source, Summary, Tx,
 };
 use lapin::types::AMQPValue;
 use tokio::{sync::oneshot, task::JoinHandle};
@@ -327,15 +327,20 @@ async fn i4_message_that_fails_is_kept_before_the_limit() {
     assert_eq!(*seen.lock().unwrap(), expected);
 }
 
-/// How often a message is tried that was delivered so often before, and always fails.
-async fn attempts_after(deliveries: u32, queue: &str) -> usize {
+/// How often a message is tried that was returned so often before, and always fails so.
+async fn attempts_after(
+    deliveries: u32,
+    queue: &'static str,
+    returned: Settlement,
+    fails: fn(&'static str) -> HandlerError,
+) -> usize {
     let url = shared();
     queue_of(&url, queue, "poison").await;
     for _ in 0..deliveries {
         let mut source = source(&url, queue);
         let delivery = next(&mut source).await;
         source.close().await;
-        delivery.settle(Settlement::RELEASE).await.unwrap();
+        delivery.settle(returned.clone()).await.unwrap();
     }
     let db = Database::create();
     let client = db.connect().await;
@@ -343,7 +348,7 @@ async fn attempts_after(deliveries: u32, queue: &str) -> usize {
     let counted = Arc::clone(&attempts);
     let handler = move |_: Tx, _: Message| {
         *counted.lock().unwrap() += 1;
-        async { Err("it never succeeds".into()) }
+        async move { Err(fails("it never succeeds")) }
     };
     let consumer = Consumer::new(db.pool(4), source(&url, queue))
         .back_off(Duration::from_millis(1), Duration::from_millis(2))
@@ -361,14 +366,27 @@ async fn attempts_after(deliveries: u32, queue: &str) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clean_restarts_use_up_no_delivery() {
-    assert_eq!(attempts_after(5, "restarted").await, 3);
+    assert_eq!(
+        attempts_after(5, "restarted", Settlement::RELEASE, HandlerError::from).await,
+        3
+    );
 }
 
 /// Where a return counts, other processes may have seen it fail, too: one more return could delete it.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_message_near_the_limit_is_kept_at_its_next_failure() {
     let expected = if counts_returns() { 1 } else { 3 };
-    assert_eq!(attempts_after(16, "near-the-limit").await, expected);
+    assert_eq!(
+        attempts_after(16, "near-the-limit", Settlement::RELEASE, HandlerError::from).await,
+        expected
+    );
+}
+
+/// An API that is down uses up no attempt, but the queue counts what is returned.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_message_near_the_limit_is_kept_while_the_environment_fails() {
+    let attempts = attempts_after(16, "near-and-down", Settlement::RETRY, HandlerError::unavailable).await;
+    assert_eq!(attempts, 1);
 }
 
 /// A shutdown is no failure of the messages that the broker has sent ahead.
