@@ -290,6 +290,7 @@ fn describe_json(error: &serde_json::Error) -> String {
 }
 
 /// An error and all its causes in one line. A cause that its effect quotes already is not repeated.
+#[cfg(feature = "runtime")]
 pub(crate) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     describe_known(error).unwrap_or_else(|| chain(error))
 }
@@ -362,6 +363,7 @@ mod tests {
         assert!(!Error::Invalid(String::new()).is_retryable());
     }
 
+    #[cfg(feature = "runtime")]
     #[test]
     fn causes_of_a_wrong_payload_show_no_value() {
         let error = serde_json::from_str::<u64>("\"4111\"").unwrap_err();
