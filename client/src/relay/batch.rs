@@ -240,7 +240,7 @@ impl<'a, P: Publisher> Work<'a, P> {
             }
             Err(error @ PublishError::Unavailable(_)) => {
                 self.ready.push_front(lane);
-                self.waiting.undecided(&message.topic);
+                self.waiting.unanswered(&message.topic);
                 self.broker_is_away(message, &error);
             }
             Err(error @ PublishError::TopicUnavailable(_)) => {

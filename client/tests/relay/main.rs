@@ -7,6 +7,7 @@ mod local;
 #[path = "../support/log.rs"]
 mod log;
 mod order;
+mod probes;
 mod processes;
 // Not all of it is used here.
 #[allow(dead_code)]
