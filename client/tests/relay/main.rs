@@ -14,6 +14,7 @@ mod processes;
 #[allow(dead_code)]
 #[path = "../consumer/broker.rs"]
 mod queue;
+mod recreated;
 mod services;
 #[path = "../support/mod.rs"]
 mod support;
