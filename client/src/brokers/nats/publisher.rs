@@ -16,7 +16,7 @@ use tokio::{
     sync::{OnceCell, broadcast},
 };
 
-use super::{NatsConfig, message};
+use super::{NatsConfig, message, refusal};
 use crate::{OutgoingMessage, PublishError, Publisher};
 
 /// What the server says of itself and not of the effect. Its status 503 is no guide: a stream that is full has that, too.
@@ -134,10 +134,9 @@ impl Publisher for NatsPublisher {
 /// Waits until the server refuses the permission to publish to this subject; for ever if it does
 /// not. The server replies nothing then, and its protocol has this text in the place of a code.
 async fn refusal_of(mut errors: broadcast::Receiver<String>, subject: &str) -> String {
-    let refusal = format!("Permissions Violation for Publish to \"{subject}\"").to_lowercase();
     loop {
         match errors.recv().await {
-            Ok(error) if error.to_lowercase().starts_with(&refusal) => return error,
+            Ok(error) if refusal::is_of(&error, subject) => return error,
             Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
             Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
         }
