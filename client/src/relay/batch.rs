@@ -251,7 +251,8 @@ impl<'a, P: Publisher> Work<'a, P> {
                 self.advance(lane);
             }
             Err(error @ PublishError::Unavailable(_)) => {
-                self.ready.push_front(lane);
+                // Behind the others: an effect that never gets an answer is not the only probe.
+                self.ready.push_back(lane);
                 self.waiting.unanswered(&message.topic);
                 self.broker_is_away(message, &error);
             }

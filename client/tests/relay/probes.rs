@@ -97,3 +97,22 @@ async fn lost_broker_is_unknown_after_another_process_published() {
     first.stop().await;
     second.stop().await;
 }
+
+/// Goal: an effect of one key finds the broker away for ever, and the others do not. Invariant: I4.
+#[tokio::test]
+async fn i4_effect_without_an_answer_is_not_the_only_probe() {
+    let db = Database::create();
+    let mut client = db.connect().await;
+    say_rounds(&mut client, &["mute", "a", "b"], 1).await;
+    let broker = Broker::default();
+    broker.rule(|says| if says == "mute-0" { Fate::Unavailable } else { Fate::Take });
+    let relay = Running::start(quick(db.pool(2), broker.clone()).in_flight(1));
+    broker.until_taken(2).await;
+    assert_eq!(
+        (broker.of_key("a"), broker.of_key("b")),
+        (vec!["a-0".to_owned()], vec!["b-0".to_owned()])
+    );
+    broker.rule(|_| Fate::Take);
+    until_acknowledged(&client, "default").await;
+    relay.stop().await;
+}
