@@ -160,6 +160,36 @@ fn i4_missing_queue_and_lost_broker_are_a_line_each() {
     assert_eq!(relay.terminate().code(), Some(0));
 }
 
+/// Goal: the log of a relay whose Kafka is down has the relay's line only. Invariant: I4.
+#[test]
+fn i4_lost_kafka_is_one_line() {
+    let cluster = server();
+    let log = tempfile::tempfile().unwrap();
+    // A port that nothing listens on.
+    let arguments = ["--broker", "kafka", "--broker-url", "127.0.0.1:1"];
+    let relay = Running::start_with(&cluster, &arguments, log.try_clone().unwrap());
+    relay.get_until("/readyz", is_200);
+    cluster.psql("postgres", "SELECT idem_send('facts', '1')").unwrap();
+    let attempts = |body: &str| sum_of(body, "idem_relay_published_total", "\"unavailable\"");
+    relay.get_until("/metrics", |_, body| attempts(body) >= 1.0);
+    let lines = [log_lines(&log, &["\"WARN\""]), log_lines(&log, &["\"ERROR\""])].concat();
+    assert!(lines.len() == 1 && lines[0].contains("broker is not available"), "{lines:#?}");
+    assert_eq!(log_lines(&log, &["rdkafka\""]), [""; 0]);
+    assert_eq!(relay.terminate().code(), Some(0));
+}
+
+/// Goal: a filter that a deployment left empty. Invariant: I4.
+#[test]
+fn empty_log_filter_is_the_default_one() {
+    let cluster = server();
+    let log = tempfile::tempfile().unwrap();
+    let arguments = ["--broker", "kafka", "--broker-url", "127.0.0.1:1", "--log", ""];
+    let relay = Running::start_with(&cluster, &arguments, log.try_clone().unwrap());
+    relay.get_until("/readyz", is_200);
+    assert_eq!(log_lines(&log, &["the relay works"]).len(), 1);
+    assert_eq!(relay.terminate().code(), Some(0));
+}
+
 /// Goal: a relay that starts before `idem_create_relay`. Invariant: I4.
 #[test]
 fn i4_missing_relay_is_not_ready_until_it_is_created() {

@@ -3,7 +3,11 @@
 //! Everything that takes time is a future that ends in an [`Event`], and one loop takes them in. The steps in the database
 //! (keeping the lease, parking) need the token of the moment, so there is one at a time.
 
-use std::{collections::VecDeque, future::Future, time::Duration};
+use std::{
+    collections::{HashMap, VecDeque},
+    future::Future,
+    time::Duration,
+};
 
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use tokio::{
@@ -71,9 +75,15 @@ enum Event<'a> {
 pub(super) async fn publish<P: Publisher>(context: Context<'_, P>, batch: &Batch, asked: Instant) -> Result<Outcome, Error> {
     let lanes = Lanes::new(&batch.messages, |message| context.memory.is_confirmed(message));
     let lease = context.steps.settings.lease;
+    let mut topics = HashMap::new();
+    for place in lanes.places() {
+        *topics.entry(batch.messages[place].topic.as_str()).or_default() += 1;
+    }
+    context.steps.notes.has_batch(|topic| topics.contains_key(topic));
     let mut work = Work {
         ready: lanes.all().collect(),
         lanes,
+        topics,
         waiting: Waiting::default(),
         messages: &batch.messages,
         token: batch.token,
@@ -95,6 +105,8 @@ struct Work<'a, P> {
     context: Context<'a, P>,
     messages: &'a [OutgoingMessage],
     lanes: Lanes,
+    /// How many effects of each topic are left.
+    topics: HashMap<&'a str, usize>,
     /// Lanes whose next effect can be published now.
     ready: VecDeque<usize>,
     /// Lanes whose next effect waits for its topic.
@@ -239,8 +251,9 @@ impl<'a, P: Publisher> Work<'a, P> {
                 self.advance(lane);
             }
             Err(error @ PublishError::Unavailable(_)) => {
-                self.ready.push_front(lane);
-                self.waiting.undecided(&message.topic);
+                // Behind the others: an effect that never gets an answer is not the only probe.
+                self.ready.push_back(lane);
+                self.waiting.unanswered(&message.topic);
                 self.broker_is_away(message, &error);
             }
             Err(error @ PublishError::TopicUnavailable(_)) => {
@@ -279,8 +292,21 @@ impl<'a, P: Publisher> Work<'a, P> {
     }
 
     fn advance(&mut self, lane: usize) {
+        if let Some(place) = self.lanes.next_of(lane) {
+            self.ends(&self.messages[place].topic);
+        }
         if self.lanes.advance(lane) {
             self.ready.push_back(lane);
+        }
+    }
+
+    /// An effect of this topic is published or parked.
+    fn ends(&mut self, topic: &str) {
+        if let Some(left) = self.topics.get_mut(topic) {
+            *left -= 1;
+            if *left == 0 {
+                self.context.steps.notes.topic_has_no_effects(topic);
+            }
         }
     }
 

@@ -21,7 +21,8 @@ use super::{
     bell::Bell,
     notes::Notes,
     pauses::Pauses,
-    runtime::{AWAY, MAX_BYTES, partitions},
+    recreated::{Counted, Ended, partitions},
+    runtime::{AWAY, MAX_BYTES, RECOUNT},
     status::Status,
     steps::{is_final, is_gone, worse},
 };
@@ -128,28 +129,31 @@ impl HandOver {
                 () = &mut shutdown => return Ok(passed),
             };
             info!(relay, partitions, "effects are handed over");
-            match shared.serve(partitions, &notes, shutdown.as_mut(), &mut passed).await {
-                Err(error) if is_gone(&error) => notes.partitions_are_gone(),
-                ended => return ended.map(|()| passed),
+            match shared.serve(partitions, &notes, shutdown.as_mut(), &mut passed).await? {
+                Ended::Recreated => notes.partitions_are_gone(),
+                Ended::Requested => return Ok(passed),
             }
         }
     }
 
-    /// Works on all partitions until `shutdown` completes. The error may be that the relay is gone.
+    /// Works on all partitions until `shutdown` completes or the relay has other partitions.
     async fn serve(
         self: &Arc<Self>,
         partitions: i32,
         notes: &Notes,
         mut shutdown: Pin<&mut impl Future<Output = ()>>,
         passed: &mut u64,
-    ) -> Result<(), Error> {
+    ) -> Result<Ended, Error> {
         let (bell, stop) = (Arc::new(Bell::new()), CancellationToken::new());
         let mut tasks = JoinSet::new();
         for partition in 0..partitions {
             let notes = notes.of_partition(partition);
             tasks.spawn(Arc::clone(self).work(partition, notes, Arc::clone(&bell), stop.clone()));
         }
-        let mut ring = pin!(bell.ring(&self.pool));
+        let (pool, relay) = (&self.pool, &self.relay);
+        let counted = Counted { pool, relay, partitions };
+        let mut ring = pin!(bell.ring(pool));
+        let mut changes = pin!(counted.changes(RECOUNT));
         let (mut failed, mut is_requested) = (None, false);
         loop {
             select! {
@@ -172,9 +176,10 @@ impl HandOver {
                     stop.cancel();
                 }
                 () = &mut ring, if !stop.is_cancelled() => {}
+                () = &mut changes, if !stop.is_cancelled() => stop.cancel(),
             }
         }
-        failed.filter(|error| !is_requested || !is_gone(error)).map_or(Ok(()), Err)
+        counted.ended(failed, is_requested).await
     }
 
     async fn work(

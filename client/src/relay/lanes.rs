@@ -38,6 +38,11 @@ impl Lanes {
         0..self.lanes.len()
     }
 
+    /// The places of all effects that are left.
+    pub(super) fn places(&self) -> impl Iterator<Item = usize> {
+        self.lanes.iter().flatten().copied()
+    }
+
     /// The place of the effect that is next in a lane.
     pub(super) fn next_of(&self, lane: usize) -> Option<usize> {
         self.lanes[lane].front().copied()

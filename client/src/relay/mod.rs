@@ -12,6 +12,7 @@ mod notes;
 mod partition;
 mod pauses;
 mod publisher;
+mod recreated;
 mod runtime;
 mod status;
 mod steps;

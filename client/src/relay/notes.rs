@@ -41,20 +41,28 @@ impl Notes {
     /// A step in the database that needs no lease has ended.
     pub(super) fn step<T>(&self, done: Result<T, Error>) -> Result<T, Error> {
         match &done {
+            Err(error) if error.kind() == ErrorKind::Conflict => self.conflict_is_lost(error),
             Err(error) if !is_final(error) => self.database_fails(error),
             _ => self.database_serves(),
         }
         done
     }
 
-    /// A step in the database under a lease has ended. A stale token and a lost conflict are
-    /// replies of a database that serves.
+    /// A step in the database under a lease has ended. A stale token is a reply of a database that
+    /// serves.
     pub(super) fn leased_step<T>(&self, done: Result<T, Error>) -> Result<T, Error> {
         match &done {
-            Err(error) if matches!(error.kind(), ErrorKind::NotClaimed | ErrorKind::Conflict) => self.database_serves(),
+            Err(error) if error.kind() == ErrorKind::NotClaimed => self.database_serves(),
             _ => return self.step(done),
         }
         done
+    }
+
+    /// A database that serves replied, and the step is taken again.
+    fn conflict_is_lost(&self, error: &Error) {
+        let (relay, partition, reason) = (&*self.relay, self.partition, causes(error));
+        debug!(relay, partition, error = reason, "a step lost a conflict");
+        self.database_serves();
     }
 
     fn database_fails(&self, error: &Error) {
@@ -144,12 +152,30 @@ impl Notes {
         }
     }
 
+    /// No effect of this topic is left in the batch of the partition.
+    pub(super) fn topic_has_no_effects(&self, topic: &str) {
+        let mut troubles = self.troubles();
+        if troubles.topic_takes(self.partition, topic) {
+            self.show_topics(&troubles);
+            info!(relay = &*self.relay, topic, "no effect waits for a topic any more");
+        }
+    }
+
+    /// The partition begins a batch with effects of these topics.
+    pub(super) fn has_batch(&self, has_topic: impl Fn(&str) -> bool) {
+        let mut troubles = self.troubles();
+        if troubles.keep_topics(self.partition, has_topic) {
+            self.show_topics(&troubles);
+        }
+    }
+
     /// The partition has no batch.
     pub(super) fn has_no_batch(&self) {
         let mut troubles = self.troubles();
         if troubles.forget(self.partition) {
             self.show_topics(&troubles);
         }
+        self.broker_may_be_unknown(&mut troubles);
     }
 
     /// The relay is gone, and all its partitions have ended.
@@ -157,6 +183,16 @@ impl Notes {
         let mut troubles = self.troubles();
         troubles.partitions_are_gone();
         self.show_topics(&troubles);
+        self.broker_may_be_unknown(&mut troubles);
+    }
+
+    /// After the last partition that waited for the broker lost its batch, nothing asks the broker.
+    fn broker_may_be_unknown(&self, troubles: &mut Troubles) {
+        if troubles.broker_is_unknown() {
+            self.status.broker_is_unknown();
+            telemetry::relay_broker_is_away(&self.relay, false);
+            info!(relay = &*self.relay, "no effect waits for the broker any more");
+        }
     }
 
     fn show_topics(&self, troubles: &Troubles) {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use deadpool_postgres::Pool;
-use tokio::{select, sync::watch, task::JoinSet, time::sleep};
+use tokio::{select, sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
@@ -17,10 +17,9 @@ use super::{
     bell::Bell,
     notes::Notes,
     partition::Partition,
-    pauses::Pauses,
-    relay_partitions,
+    recreated::{Counted, Ended, partitions},
     status::Status,
-    steps::{Steps, is_final, is_gone, worse},
+    steps::{Steps, worse},
 };
 use crate::{Error, describe_metrics, panics};
 
@@ -69,6 +68,9 @@ pub struct Relay<P> {
 /// The pauses while the database or the broker is away: the first and the longest.
 pub(super) const AWAY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
+/// How often the number of partitions is read unless a setting says otherwise.
+pub(super) const RECOUNT: Duration = Duration::from_secs(10);
+
 /// What a batch has at most unless a setting says otherwise.
 pub(super) const MAX_BYTES: i64 = 16 * 1024 * 1024;
 
@@ -84,6 +86,7 @@ pub(super) struct Settings {
     pub(super) back_off: (Duration, Duration),
     pub(super) publish_timeout: Duration,
     pub(super) grace: Duration,
+    pub(super) recount: Duration,
 }
 
 impl<P: Publisher> Relay<P> {
@@ -102,6 +105,7 @@ impl<P: Publisher> Relay<P> {
                 back_off: (Duration::from_millis(100), Duration::from_secs(10)),
                 publish_timeout: Duration::from_secs(30),
                 grace: Duration::from_secs(5),
+                recount: RECOUNT,
             },
             status: Status::new(),
         }
@@ -165,6 +169,13 @@ impl<P: Publisher> Relay<P> {
         self
     }
 
+    /// How often the relay reads how many partitions it has; 10 s unless given. An administrator can
+    /// drop a relay and create it again with another number while its processes run.
+    pub fn recount(mut self, interval: Duration) -> Self {
+        self.settings.recount = interval.max(Duration::from_millis(1));
+        self
+    }
+
     /// How it fares, from now on and while it runs.
     pub fn status(&self) -> watch::Receiver<RelayStatus> {
         self.status.subscribe()
@@ -192,12 +203,9 @@ impl<P: Publisher> Relay<P> {
                 () = &mut shutdown => break,
             };
             info!(relay, partitions, "the relay works");
-            match self.serve(partitions, &notes, shutdown.as_mut()).await {
-                Err(error) if is_gone(&error) => notes.partitions_are_gone(),
-                ended => {
-                    ended?;
-                    break;
-                }
+            match self.serve(partitions, &notes, shutdown.as_mut()).await? {
+                Ended::Recreated => notes.partitions_are_gone(),
+                Ended::Requested => break,
             }
         }
         let summary = self.status.summary();
@@ -205,8 +213,13 @@ impl<P: Publisher> Relay<P> {
         Ok(summary)
     }
 
-    /// Works on all partitions until `shutdown` completes. The error may be that the relay is gone.
-    async fn serve(&self, partitions: i32, notes: &Notes, mut shutdown: Pin<&mut impl Future<Output = ()>>) -> Result<(), Error> {
+    /// Works on all partitions until `shutdown` completes or the relay has other partitions.
+    async fn serve(
+        &self,
+        partitions: i32,
+        notes: &Notes,
+        mut shutdown: Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<Ended, Error> {
         let (bell, stop, settings) = (
             Arc::new(Bell::new()),
             CancellationToken::new(),
@@ -223,7 +236,10 @@ impl<P: Publisher> Relay<P> {
             let partition = Partition::new(steps, Arc::clone(&self.publisher), Arc::clone(&bell), stop.clone());
             tasks.spawn(partition.run());
         }
-        let mut ring = pin!(bell.ring(&self.pool));
+        let (pool, relay) = (&self.pool, &self.settings.name);
+        let counted = Counted { pool, relay, partitions };
+        let mut ring = pin!(bell.ring(pool));
+        let mut changes = pin!(counted.changes(self.settings.recount));
         let (mut failed, mut is_requested) = (None, false);
         loop {
             select! {
@@ -244,19 +260,9 @@ impl<P: Publisher> Relay<P> {
                     stop.cancel();
                 }
                 () = &mut ring, if !stop.is_cancelled() => {}
+                () = &mut changes, if !stop.is_cancelled() => stop.cancel(),
             }
         }
-        failed.filter(|error| !is_requested || !is_gone(error)).map_or(Ok(()), Err)
-    }
-}
-
-/// How many partitions the relay has, as soon as the database says it.
-pub(super) async fn partitions(pool: &Pool, relay: &str, notes: &Notes) -> Result<i32, Error> {
-    let mut away = Pauses::new(AWAY.0, AWAY.1);
-    loop {
-        match notes.step(async { relay_partitions(&**pool.get().await?, relay).await }.await) {
-            Err(error) if !is_final(&error) => sleep(away.next()).await,
-            asked => return asked,
-        }
+        counted.ended(failed, is_requested).await
     }
 }

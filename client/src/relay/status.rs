@@ -17,7 +17,8 @@ pub struct RelayStatus {
     pub database: bool,
     /// Why that step failed.
     pub database_error: Option<String>,
-    /// Whether the broker answered when it was last asked. `None` as long as there was nothing to publish.
+    /// Whether the broker answered when it was last asked. `None` as long as there was nothing to
+    /// publish, and after another process has taken over what waited for a broker that was away.
     pub broker: Option<bool>,
     /// Why it did not.
     pub broker_error: Option<String>,
@@ -90,6 +91,12 @@ impl Status {
             status.broker_error = error.map(str::to_owned);
             before != (status.broker, status.broker_error.clone())
         });
+    }
+
+    /// What is known of the broker is out of date.
+    pub(super) fn broker_is_unknown(&self) {
+        self.0
+            .send_modify(|status| (status.broker, status.broker_error) = (None, None));
     }
 
     pub(super) fn topics(&self, troubles: &Troubles) {

@@ -65,6 +65,11 @@ impl Troubles {
         !self.broker.is_empty()
     }
 
+    /// Returns, once, whether the broker was away and no partition waits for it any more.
+    pub(super) fn broker_is_unknown(&mut self) -> bool {
+        self.broker.is_empty() && std::mem::take(&mut self.is_broker_logged)
+    }
+
     /// A topic is not available. Returns whether that is new.
     pub(super) fn topic_fails(&mut self, partition: i32, topic: &str, reason: &str) -> bool {
         if let Some(known) = self.topics.get_mut(topic) {
@@ -96,9 +101,17 @@ impl Troubles {
     /// whether topics are gone with that.
     pub(super) fn forget(&mut self, partition: i32) -> bool {
         self.broker.remove(&partition);
+        self.keep_topics(partition, |_| false)
+    }
+
+    /// A partition begins a batch, and waits for no topic that the batch does not have. Returns
+    /// whether topics are gone with that.
+    pub(super) fn keep_topics(&mut self, partition: i32, has_topic: impl Fn(&str) -> bool) -> bool {
         let before = self.topics.len();
-        self.topics.retain(|_, topic| {
-            topic.partitions.remove(&partition);
+        self.topics.retain(|name, topic| {
+            if !has_topic(name) {
+                topic.partitions.remove(&partition);
+            }
             !topic.partitions.is_empty()
         });
         self.topics.len() < before
@@ -154,5 +167,26 @@ mod tests {
         assert!(!troubles.forget(0));
         assert!(troubles.forget(1));
         assert_eq!(troubles.topics().count(), 0);
+    }
+
+    #[test]
+    fn next_batch_waits_only_for_its_own_topics() {
+        let mut troubles = Troubles::default();
+        troubles.topic_fails(0, "here", "no queue");
+        troubles.topic_fails(0, "gone", "no queue");
+        assert!(troubles.keep_topics(0, |topic| topic == "here"));
+        assert_eq!(troubles.topics().collect::<Vec<_>>(), [("here", "no queue")]);
+    }
+
+    #[test]
+    fn broker_is_unknown_once_after_the_last_partition_lost_its_batch() {
+        let mut troubles = Troubles::default();
+        assert!(!troubles.broker_is_unknown(), "it was never away");
+        troubles.broker_fails(0);
+        troubles.broker_fails(1);
+        troubles.forget(0);
+        assert!(!troubles.broker_is_unknown());
+        troubles.forget(1);
+        assert!(troubles.broker_is_unknown() && !troubles.broker_is_unknown());
     }
 }

@@ -60,22 +60,34 @@ impl<'a> Waiting<'a> {
     }
 
     /// The pause of a topic is over. Returns the lane that tries.
+    #[must_use = "the returned lane waits no longer, and has to be published"]
     pub(super) fn pause_ends(&mut self, topic: &str) -> Option<usize> {
         let topic = self.0.get_mut(topic)?;
         topic.state = State::Due;
         topic.lanes.pop_front()
     }
 
-    /// The lane that tried has no result about the topic, so that another one tries. Returns it.
-    pub(super) fn undecided(&mut self, topic: &str) -> Option<usize> {
-        let topic = self.0.get_mut(topic)?;
-        if topic.state == State::Trying {
+    /// The broker did not answer the lane that tried. That lane stays with the caller and tries
+    /// again, and the others wait on.
+    pub(super) fn unanswered(&mut self, topic: &str) {
+        if let Some(topic) = self.0.get_mut(topic)
+            && topic.state == State::Trying
+        {
             topic.state = State::Due;
         }
+    }
+
+    /// The broker answered the lane that tried, and said nothing of the topic. Returns the lane
+    /// that tries next.
+    #[must_use = "the returned lane waits no longer, and has to be published"]
+    pub(super) fn undecided(&mut self, topic: &str) -> Option<usize> {
+        self.unanswered(topic);
+        let topic = self.0.get_mut(topic)?;
         (topic.state == State::Due).then(|| topic.lanes.pop_front()).flatten()
     }
 
     /// The topic took an effect. Returns the lanes that waited for it.
+    #[must_use = "the returned lanes wait no longer, and have to be published"]
     pub(super) fn takes(&mut self, topic: &str) -> VecDeque<usize> {
         self.0.remove(topic).map(|topic| topic.lanes).unwrap_or_default()
     }
@@ -101,5 +113,20 @@ mod tests {
         assert!(waiting.admits("t", 2));
         assert_eq!(waiting.takes("t"), [4, 0]);
         assert!(waiting.admits("t", 5));
+    }
+
+    #[test]
+    fn probe_without_an_answer_leaves_the_other_lanes_waiting() {
+        let mut waiting = Waiting::default();
+        for lane in 0..3 {
+            let _ = waiting.refused("t", lane);
+        }
+        assert_eq!(waiting.pause_ends("t"), Some(0));
+        for _ in 0..3 {
+            assert!(waiting.admits("t", 0), "it may try");
+            waiting.unanswered("t");
+        }
+        assert!(waiting.admits("t", 0), "it may try");
+        assert_eq!(waiting.takes("t"), [1, 2]);
     }
 }

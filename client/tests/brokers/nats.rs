@@ -303,6 +303,24 @@ async fn i4_permission_refused_by_nats_is_waited_for() {
     assert_waited_for(publisher(&limited), "closed.x", "open.x", mend).await;
 }
 
+/// Goal: a user that may publish and nothing else, so that the publisher cannot look for the
+/// stream of a subject. Invariant: I4.
+#[tokio::test]
+async fn i4_missing_stream_is_waited_for_without_other_rights() {
+    let least = "authorization { users: [\n\
+           { user: admin, password: admin }\n\
+           { user: least, password: least, permissions: { publish: [\"late.>\", \"there.>\"] } }\n\
+         ] }\n\
+         no_auth_user: admin";
+    let server = Nats::start_with(least).unwrap();
+    let url = server.url();
+    declare(&url, "there", |_| {}).await;
+    let limited = url.replace("nats://", "nats://least:least@");
+    let mend = async { drop(declare(&url, "late", |_| {}).await) };
+    let publisher = NatsPublisher::new(NatsConfig::new(&limited).timeout_s(2));
+    assert_waited_for(publisher, "late.x", "there.x", mend).await;
+}
+
 /// Goal: an effect that its stream refuses for what it is. Invariant: I4.
 #[tokio::test]
 async fn i4_effect_at_fault_is_parked_by_a_nats_relay() {

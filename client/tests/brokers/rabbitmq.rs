@@ -322,6 +322,25 @@ async fn i4_missing_queue_is_waited_for_and_others_go_on() {
     assert_waited_for(publisher(&url), "declared-late", "declared-first", mend).await;
 }
 
+/// Goal: a queue withholds its confirmations, as a quorum queue without a majority does, on a
+/// connection that works. Invariant: I4.
+#[tokio::test]
+async fn i4_queue_that_confirms_nothing_is_waited_for() {
+    let server = RabbitMq::start().unwrap();
+    let url = server.url();
+    declare(&url, "mute", &[]).await;
+    declare(&url, "loud", &[]).await;
+    let tell = |what: &str| {
+        let queue = "rabbit_misc:r(<<\"/\">>, queue, <<\"mute\">>)";
+        let tell = format!("{{ok, Q}} = rabbit_amqqueue:lookup({queue}), sys:{what}(amqqueue:get_pid(Q)).");
+        server.control(&["eval", &tell]).unwrap();
+    };
+    tell("suspend");
+    let publisher = RabbitMqPublisher::new(RabbitMqConfig::new(&url).timeout_s(1));
+    let mend = async { tell("resume") };
+    assert_waited_for(publisher, "mute", "loud", mend).await;
+}
+
 /// Goal: an exchange that is not declared yet, beside topics that need none. Invariant: I4.
 #[tokio::test]
 async fn i4_missing_exchange_is_waited_for_and_others_go_on() {

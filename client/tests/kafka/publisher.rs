@@ -82,6 +82,21 @@ async fn what_a_broker_refuses_is_told_apart() {
         .unwrap();
 }
 
+/// Goal: too few replicas are in sync for longer than the client's own retries. Invariant: I4.
+#[tokio::test]
+async fn i4_lasting_refusal_of_replicas_is_of_the_topic() {
+    let kafka = Kafka::start();
+    let config = kafka.config().property("message.timeout.ms", "2000");
+    let publisher = KafkaPublisher::new(&config).unwrap();
+    let refusals = [Refusal::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS; 1000];
+    kafka.mock.request_errors(RDKafkaApiKey::Produce, &refusals);
+    let refused = publisher.publish(&numbered(1)).await;
+    assert!(matches!(refused, Err(PublishError::TopicUnavailable(_))), "{refused:?}");
+    assert!(format!("{refused:?}").contains(TOPIC), "{refused:?}");
+    kafka.mock.clear_request_errors(RDKafkaApiKey::Produce);
+    publisher.publish(&numbered(2)).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_message_that_is_too_large_is_never_tried_again() {
     let kafka = Kafka::start();

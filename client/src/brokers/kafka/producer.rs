@@ -17,6 +17,10 @@ use crate::{PublishError, TransportError};
 /// How long a cluster that serves takes at most to describe itself.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long it takes at most to describe a topic after a record was not confirmed in time. With
+/// `message.timeout.ms` that is less than a relay's default time limit.
+const TOPIC_PATIENCE: Duration = Duration::from_secs(5);
+
 /// What differs from librdkafka's own defaults. Idempotence is not for a configuration to change, the others are.
 const DEFAULTS: [(&str, &str); 4] = [
     // The client's own retries leave no duplicates and keep the order of a partition.
@@ -76,6 +80,20 @@ impl Producer {
         match asked.await {
             Ok(described) => Ok(described?),
             Err(error) => Err(PublishError::Unavailable(error.into())),
+        }
+    }
+
+    /// What it means that a record was not confirmed in time. The client retries a refusal such as
+    /// too few replicas in sync itself, and reports the time limit in its place.
+    pub(super) async fn unconfirmed(&self, topic: &str, error: KafkaError) -> PublishError {
+        let producer = self.current().producer;
+        let name = topic.to_owned();
+        let describe = move || producer.client().fetch_metadata(Some(&name), TOPIC_PATIENCE).map(drop);
+        match tokio::task::spawn_blocking(describe).await {
+            Ok(Ok(())) => PublishError::TopicUnavailable(
+                format!("the cluster serves, but does not confirm records of {topic}: {error}").into(),
+            ),
+            _ => PublishError::Unavailable(error.into()),
         }
     }
 

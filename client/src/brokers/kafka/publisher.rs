@@ -1,6 +1,7 @@
 //! Effects as Kafka records.
 
 use rdkafka::{
+    error::RDKafkaErrorCode,
     message::{Header, OwnedHeaders},
     producer::FutureRecord,
 };
@@ -14,7 +15,8 @@ use crate::{OutgoingMessage, PublishError, Publisher, TransportError, brokers::h
 /// are `message-id`, `message-type`, `content-type`, `traceparent`, `idem-source-destination`, and those of the effect; a
 /// header that is no string travels as JSON. The record's time is that of the recording.
 ///
-/// A topic that does not exist and a missing permission are [`PublishError::TopicUnavailable`].
+/// A topic that does not exist, a missing permission, and a topic whose records are not confirmed
+/// in time by a cluster that serves, are [`PublishError::TopicUnavailable`].
 ///
 /// The producer is idempotent, so its own retries leave no duplicates. Those of a relay that died do, and Kafka does not
 /// dedup by message id: consumers claim by it.
@@ -42,7 +44,12 @@ impl Publisher for KafkaPublisher {
         if let Ok(recorded_ms) = i64::try_from(recorded_ms) {
             record = record.timestamp(recorded_ms);
         }
-        Ok(self.producer.send(record).await?)
+        match self.producer.send(record).await {
+            Err(error) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::MessageTimedOut) => {
+                Err(self.producer.unconfirmed(&message.topic, error).await)
+            }
+            sent => Ok(sent?),
+        }
     }
 
     async fn check(&self) -> Result<(), PublishError> {

@@ -6,6 +6,7 @@ mod link;
 mod message;
 mod publisher;
 mod receipt;
+mod refusal;
 mod servers;
 mod source;
 

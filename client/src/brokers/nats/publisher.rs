@@ -1,6 +1,6 @@
 //! Effects as messages of a stream.
 
-use std::error::Error as StdError;
+use std::{error::Error as StdError, time::Duration};
 
 use async_nats::{
     ConnectOptions, Event, ServerError, Subject,
@@ -14,9 +14,10 @@ use async_nats::{
 use tokio::{
     select,
     sync::{OnceCell, broadcast},
+    time::timeout,
 };
 
-use super::{NatsConfig, message};
+use super::{NatsConfig, message, refusal};
 use crate::{OutgoingMessage, PublishError, Publisher};
 
 /// What the server says of itself and not of the effect. Its status 503 is no guide: a stream that is full has that, too.
@@ -43,6 +44,12 @@ const NOT_THIS_STREAM: [ErrorCode; 5] = [
     ErrorCode::STREAM_STORE_FAILED,
     ErrorCode::STREAM_TOO_MANY_REQUESTS,
 ];
+
+/// Where the publisher asks which stream takes a subject.
+const STREAM_NAMES: &str = "$JS.API.STREAM.NAMES";
+
+/// How long a server takes at most to reply to that.
+const LOOK_UP: Duration = Duration::from_secs(5);
 
 /// How many errors of the server a publish may not have read yet. Older ones are lost to it.
 const ERRORS: usize = 256;
@@ -89,7 +96,7 @@ impl NatsPublisher {
         });
         let context = connecting.await.map_err(PublishError::Unavailable)?;
         // Otherwise it would be kept until the connection is back, and nobody would know for how long.
-        if context.client().connection_state() == State::Connected {
+        if is_connected(context) {
             Ok(context)
         } else {
             Err(PublishError::Unavailable("the connection is lost".into()))
@@ -116,7 +123,7 @@ impl Publisher for NatsPublisher {
         };
         match published {
             Ok(_) => Ok(()),
-            Err(error) => Err(classify(context, &message.topic, error).await),
+            Err(error) => Err(self.classify(context, &message.topic, error).await),
         }
     }
 
@@ -134,43 +141,65 @@ impl Publisher for NatsPublisher {
 /// Waits until the server refuses the permission to publish to this subject; for ever if it does
 /// not. The server replies nothing then, and its protocol has this text in the place of a code.
 async fn refusal_of(mut errors: broadcast::Receiver<String>, subject: &str) -> String {
-    let refusal = format!("Permissions Violation for Publish to \"{subject}\"").to_lowercase();
     loop {
         match errors.recv().await {
-            Ok(error) if error.to_lowercase().starts_with(&refusal) => return error,
+            Ok(error) if refusal::is_of(&error, subject) => return error,
             Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
             Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
         }
     }
 }
 
-/// What an error of NATS means: the table in `docs/relays.md`.
-async fn classify(context: &Context, subject: &str, error: jetstream::context::PublishError) -> PublishError {
-    match error.kind() {
-        PublishErrorKind::MaxPayloadExceeded => return PublishError::Permanent(error.into()),
-        PublishErrorKind::WrongLastMessageId | PublishErrorKind::WrongLastSequence => {
-            return PublishError::Rejected(error.into());
+impl NatsPublisher {
+    /// What an error of NATS means: the table in `docs/relays.md`.
+    async fn classify(&self, context: &Context, subject: &str, error: jetstream::context::PublishError) -> PublishError {
+        match error.kind() {
+            PublishErrorKind::MaxPayloadExceeded => return PublishError::Permanent(error.into()),
+            PublishErrorKind::WrongLastMessageId | PublishErrorKind::WrongLastSequence => {
+                return PublishError::Rejected(error.into());
+            }
+            PublishErrorKind::StreamNotFound | PublishErrorKind::TimedOut => {
+                return self.unconfirmed(context, subject, error).await;
+            }
+            _ => {}
         }
-        PublishErrorKind::StreamNotFound | PublishErrorKind::TimedOut => return unconfirmed(context, subject, error).await,
-        _ => {}
+        let reply = error.source().and_then(|source| source.downcast_ref::<jetstream::Error>());
+        match reply.map(jetstream::Error::error_code) {
+            Some(code) if NOT_NOW.contains(&code) => PublishError::Unavailable(error.into()),
+            Some(code) if NOT_THIS_STREAM.contains(&code) => PublishError::TopicUnavailable(error.into()),
+            Some(_) => PublishError::Rejected(error.into()),
+            None => PublishError::Unavailable(error.into()),
+        }
     }
-    let reply = error.source().and_then(|source| source.downcast_ref::<jetstream::Error>());
-    match reply.map(jetstream::Error::error_code) {
-        Some(code) if NOT_NOW.contains(&code) => PublishError::Unavailable(error.into()),
-        Some(code) if NOT_THIS_STREAM.contains(&code) => PublishError::TopicUnavailable(error.into()),
-        Some(_) => PublishError::Rejected(error.into()),
-        None => PublishError::Unavailable(error.into()),
+
+    /// There was no reply: no stream takes the subject, its stream has no leader, or JetStream is away.
+    /// In the last case there is no reply to this request either.
+    async fn unconfirmed(&self, context: &Context, subject: &str, error: jetstream::context::PublishError) -> PublishError {
+        let errors = self.errors.subscribe();
+        // The client's own limit says no more than this one, which is within a relay's limit.
+        let limit = LOOK_UP.min(Duration::from_secs(self.config.timeout_s.into()) / 2);
+        let found = select! {
+            found = timeout(limit, context.stream_by_subject(subject)) => found,
+            _ = refusal_of(errors, STREAM_NAMES) => return unexplained(subject, &error),
+        };
+        match found {
+            Ok(Ok(stream)) => PublishError::TopicUnavailable(format!("the stream {stream} does not confirm: {error}").into()),
+            Ok(Err(found)) if found.kind() == GetStreamByNameErrorKind::NotFound => {
+                PublishError::TopicUnavailable(format!("no stream takes the subject {subject}").into())
+            }
+            // The server replied that no stream listens, so it serves.
+            Err(_) if error.kind() == PublishErrorKind::StreamNotFound && is_connected(context) => unexplained(subject, &error),
+            _ => PublishError::Unavailable(error.into()),
+        }
     }
 }
 
-/// There was no reply: no stream takes the subject, its stream has no leader, or JetStream is away.
-/// In the last case there is no reply to this request either.
-async fn unconfirmed(context: &Context, subject: &str, error: jetstream::context::PublishError) -> PublishError {
-    match context.stream_by_subject(subject).await {
-        Err(found) if found.kind() == GetStreamByNameErrorKind::NotFound => {
-            PublishError::TopicUnavailable(format!("no stream takes the subject {subject}").into())
-        }
-        Err(_) => PublishError::Unavailable(error.into()),
-        Ok(stream) => PublishError::TopicUnavailable(format!("the stream {stream} does not confirm: {error}").into()),
-    }
+fn is_connected(context: &Context) -> bool {
+    context.client().connection_state() == State::Connected
+}
+
+/// The publisher may not look for the stream.
+fn unexplained(subject: &str, error: &jetstream::context::PublishError) -> PublishError {
+    let hint = format!("the permission to publish to {STREAM_NAMES} would tell why");
+    PublishError::TopicUnavailable(format!("no stream confirms the subject {subject}: {error} ({hint})").into())
 }

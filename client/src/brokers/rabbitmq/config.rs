@@ -38,7 +38,9 @@ pub struct RabbitMqConfig {
     /// 2,047 channels a connection.
     #[serde(default = "max_unconfirmed")]
     pub max_unconfirmed: u16,
-    /// How long to wait for the broker: for a connection, and for a confirmation. In seconds, 30 unless given.
+    /// How long to wait for the broker: for a connection, and for a confirmation. In seconds, 20
+    /// unless given. With 5 s to find out why, that has to be less than the relay's
+    /// [`publish_timeout`](crate::Relay::publish_timeout).
     #[serde(default = "timeout_s")]
     pub timeout_s: u16,
 }
@@ -48,7 +50,7 @@ fn max_unconfirmed() -> u16 {
 }
 
 fn timeout_s() -> u16 {
-    30
+    20
 }
 
 impl RabbitMqConfig {

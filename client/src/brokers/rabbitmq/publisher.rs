@@ -1,8 +1,11 @@
 //! Effects as AMQP messages.
 
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicU32, Ordering},
+use std::{
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
 };
 
 use lapin::{
@@ -11,7 +14,10 @@ use lapin::{
     protocol::{AMQPErrorKind, AMQPSoftError},
     types::{FieldTable, ShortString},
 };
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::{
+    sync::Semaphore,
+    time::{error::Elapsed, timeout},
+};
 
 use super::{
     RabbitMqConfig,
@@ -20,11 +26,15 @@ use super::{
 };
 use crate::{OutgoingMessage, PublishError, Publisher, TransportError};
 
+/// How long a server that serves takes at most to open a channel. With the default time limit of a
+/// confirmation that is less than a relay's default time limit.
+const PROBE: Duration = Duration::from_secs(5);
+
 /// Publishes effects to RabbitMQ: to the queue that the topic names, or to the configured exchange with the topic as routing
 /// key. They are persistent, and confirmed by every queue that they went to.
 ///
-/// An exchange that does not exist, an effect that no queue takes, a queue that is full and a
-/// missing permission are [`PublishError::TopicUnavailable`]. An effect that RabbitMQ refuses for
+/// An exchange that does not exist, an effect that no queue takes, a queue that is full or does not
+/// confirm in time, and a missing permission are [`PublishError::TopicUnavailable`]. An effect that RabbitMQ refuses for
 /// its size or its properties is [`PublishError::Rejected`]. One whose headers do not fit into a
 /// frame (128 kB, unless the server is configured otherwise) is [`PublishError::Permanent`].
 ///
@@ -118,6 +128,25 @@ impl RabbitMqPublisher {
         }
     }
 
+    /// Whether the server replies on its connection, which opens a channel. A server with an alarm
+    /// does not.
+    async fn serves(&self) -> bool {
+        let is_connected = {
+            let status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+            status.as_ref().is_some_and(|status| status.connected() && !status.blocked())
+        };
+        if !is_connected {
+            return false;
+        }
+        match timeout(PROBE, self.open()).await {
+            Ok(Ok(channel)) => {
+                self.idle().push(channel);
+                true
+            }
+            _ => false,
+        }
+    }
+
     async fn send(
         &self,
         channel: &Channel,
@@ -158,7 +187,15 @@ impl Publisher for RabbitMqPublisher {
         if sent.is_ok() {
             self.idle().push(channel);
         }
-        judge(sent).or_else(|error| self.is_not_blocked().and(Err(error)))
+        let is_unconfirmed = matches!(&sent, Err(error) if error.is::<Elapsed>());
+        let judged = judge(sent).or_else(|error| self.is_not_blocked().and(Err(error)));
+        if is_unconfirmed && judged.is_err() && self.serves().await {
+            let waited = self.config.timeout();
+            return Err(PublishError::TopicUnavailable(
+                format!("a queue did not confirm it within {waited:?}, though the broker serves").into(),
+            ));
+        }
+        judged
     }
 
     async fn check(&self) -> Result<(), PublishError> {

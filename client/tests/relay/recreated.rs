@@ -1,0 +1,57 @@
+//! I4: a relay that is dropped and created again in one transaction keeps its processes working.
+
+use std::time::Duration;
+
+use idem_client::{create_relay, drop_relay};
+use tokio_postgres::Client;
+
+use crate::{
+    broker::Broker,
+    support::{Database, until},
+    world::{Running, quick, say, say_rounds, until_acknowledged},
+};
+
+const KEYS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+
+/// No process of the relay sees that it was gone.
+async fn create_again(client: &mut Client, partitions: i32) {
+    let tx = client.transaction().await.unwrap();
+    drop_relay(tx.client(), "again").await.unwrap();
+    create_relay(tx.client(), "again", partitions, false).await.unwrap();
+    tx.commit().await.unwrap();
+}
+
+/// Goal: more partitions, without a moment in which the relay is missing. Invariant: I4.
+#[tokio::test]
+async fn i4_relay_recreated_with_more_partitions_serves_all() {
+    let db = Database::create();
+    let mut client = db.connect().await;
+    create_relay(&client, "again", 1, false).await.unwrap();
+    let broker = Broker::default();
+    let relay = quick(db.pool(3), broker.clone()).name("again");
+    let relay = Running::start(relay.recount(Duration::from_millis(100)));
+    until("it serves", async || relay.status.borrow().database).await;
+    create_again(&mut client, 4).await;
+    say_rounds(&mut client, &KEYS, 1).await;
+    broker.until_taken(KEYS.len()).await;
+    until_acknowledged(&client, "again").await;
+    relay.stop().await;
+}
+
+/// Goal: fewer partitions; the default interval, because 22023 says that the number changed.
+/// Invariant: I4.
+#[tokio::test]
+async fn i4_relay_recreated_with_fewer_partitions_goes_on() {
+    let db = Database::create();
+    let mut client = db.connect().await;
+    create_relay(&client, "again", 4, false).await.unwrap();
+    let broker = Broker::default();
+    let relay = Running::start(quick(db.pool(3), broker.clone()).name("again"));
+    until("it serves", async || relay.status.borrow().database).await;
+    create_again(&mut client, 1).await;
+    say(&client, None, "last").await;
+    broker.until_taken(1).await;
+    until_acknowledged(&client, "again").await;
+    until("it serves", async || relay.status.borrow().database).await;
+    relay.stop().await;
+}
