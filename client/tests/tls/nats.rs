@@ -29,7 +29,7 @@ async fn reach(config: NatsConfig) -> Result<(), PublishError> {
 }
 
 fn assert_reached(published: Result<(), PublishError>) {
-    assert!(matches!(published, Err(PublishError::Rejected(_))), "{published:?}");
+    assert!(matches!(published, Err(PublishError::TopicUnavailable(_))), "{published:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
