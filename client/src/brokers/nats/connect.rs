@@ -47,6 +47,12 @@ impl NatsConfig {
         }
         // Also without `tls://`: a server can ask for TLS, and the client's own default panics.
         let options = options.require_tls(servers.has_tls).tls_client_config(files.verify_full()?);
+        // The greeting precedes TLS: anything on the way can put servers into it, also ws:// ones.
+        let options = if servers.has_tls {
+            options.ignore_discovered_servers()
+        } else {
+            options
+        };
         let login = servers.login.take();
         let options = match (login, &self.nkey_seed_file, &self.credentials) {
             (None, None, None) => options,
