@@ -82,12 +82,11 @@ impl PoolConfig {
             }
             Some(_) => return Err(invalid("sslmode is none of verify-full, verify-ca and disable")),
         };
-        let file = |name| options.get(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let config = Self {
             mode,
-            ca: file("sslrootcert").filter(|ca| ca.as_os_str() != "system"),
-            certificate: file("sslcert"),
-            key: file("sslkey"),
+            ca: file(&options, "sslrootcert")?.filter(|ca| ca.as_os_str() != "system"),
+            certificate: file(&options, "sslcert")?,
+            key: file(&options, "sslkey")?,
             max_size: 10,
             options,
         };
@@ -125,9 +124,15 @@ impl PoolConfig {
         Ok(self)
     }
 
-    /// A pool without connections. [`Error::Invalid`] when a file cannot be used; the files are read
-    /// here, and not again.
+    /// A pool without connections. [`Error::Invalid`] when a file cannot be used, or when
+    /// `sslmode=verify-ca` has no file of authorities. The files are read here, and not again.
     pub fn build(&self) -> Result<Pool, Error> {
+        // The system's authorities sign any certificate for its owner's name.
+        if self.mode == Mode::VerifyCa && self.ca.is_none() {
+            return Err(invalid(
+                "sslmode verify-ca needs sslrootcert with a file of your own authority; use verify-full for those of the system",
+            ));
+        }
         let hosts = self.hosts()?;
         let tls = hosts
             .iter()
@@ -152,12 +157,6 @@ impl PoolConfig {
         let has_files = self.ca.is_some() || self.certificate.is_some() || self.key.is_some();
         if self.mode == Mode::Disable && (has_files || self.options.get("sslrootcert").is_some()) {
             return Err(invalid("sslmode disable contradicts the certificates that are set"));
-        }
-        // Anybody can get a certificate from one of the system's authorities, for a name of theirs.
-        if self.mode == Mode::VerifyCa && self.ca.is_none() && self.options.get("sslrootcert").is_none_or(|ca| ca == "system") {
-            return Err(invalid(
-                "sslmode verify-ca needs sslrootcert with a file of your own authority; use verify-full for those of the system",
-            ));
         }
         if self.certificate.is_some() != self.key.is_some() {
             return Err(invalid("sslcert and sslkey go together, and only one of them is set"));
@@ -274,6 +273,14 @@ impl Target {
 
     fn is_socket(&self) -> bool {
         self.name.starts_with('/')
+    }
+}
+
+/// The file of an option. An empty value would mean the system's authorities, or no certificate.
+fn file(options: &Options, name: &str) -> Result<Option<PathBuf>, Error> {
+    match options.get(name) {
+        Some("") => Err(invalid(&format!("{name} is empty"))),
+        value => Ok(value.map(PathBuf::from)),
     }
 }
 

@@ -168,6 +168,11 @@ fn settings_that_contradict_each_other_are_errors() {
         ("sslmode=verify", "sslmode is none of"),
         ("sslmode=verify-ca", "needs sslrootcert"),
         ("sslmode=verify-ca sslrootcert=system", "needs sslrootcert"),
+        ("sslmode=verify-ca sslrootcert=''", "sslrootcert is empty"),
+        ("sslrootcert=''", "sslrootcert is empty"),
+        ("sslcert='' sslkey=''", "sslcert is empty"),
+        ("sslcert=/c.pem sslkey=''", "sslkey is empty"),
+        ("sslmode=disable sslrootcert=''", "sslrootcert is empty"),
         ("sslmode=disable sslrootcert=/ca.pem", "contradicts"),
         ("sslmode=disable sslrootcert=system", "contradicts"),
         ("sslmode=disable sslcert=/c.pem sslkey=/k.pem", "contradicts"),
@@ -177,10 +182,25 @@ fn settings_that_contradict_each_other_are_errors() {
         ("host=/tmp,db load_balance_hosts=random", "load_balance_hosts"),
         ("host=", "neither a name nor an address"),
     ] {
-        let error = PoolConfig::parse(&format!("host=db {options}")).expect_err(options);
+        let built = PoolConfig::parse(&format!("host=db {options}")).and_then(|config| config.build());
+        let error = built.err().unwrap_or_else(|| panic!("{options} is accepted"));
         assert!(error.to_string().contains(reason), "{options}: {error}");
     }
     assert!(PoolConfig::parse("user=ann").unwrap_err().to_string().contains("host"));
+}
+
+/// Goal: `verify-ca` takes its authority from the settings too.
+#[tokio::test]
+async fn verify_ca_takes_the_authority_of_the_settings() {
+    let server = start(Validity::Now, None);
+    let connection = format!("host={} user=postgres dbname=postgres sslmode=verify-ca", server.address);
+    let with = |authority: &Authority| PoolConfig::parse(&connection).and_then(|config| config.ca(authority.ca())?.build());
+    let client = with(&server.authority).unwrap().get().await.unwrap();
+    let sql = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+    assert!(client.query_one(sql, &[]).await.unwrap().get::<_, bool>(0));
+    let stranger = Authority::create().unwrap();
+    let error = with(&stranger).unwrap().get().await.err().unwrap();
+    assert!(chain(&error).contains(UNKNOWN), "{error}");
 }
 
 #[test]
