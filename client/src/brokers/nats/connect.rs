@@ -6,6 +6,7 @@ use async_nats::{
     ConnectOptions,
     jetstream::{Context, context::ContextBuilder},
 };
+use nkeys::KeyPair;
 
 use super::{NatsConfig, servers::Servers};
 use crate::{Error, TransportError, tls::Files};
@@ -78,8 +79,10 @@ impl NatsConfig {
 fn seed(file: &Path) -> Result<String, Error> {
     let text = read(file)?;
     let seed = text.lines().map(str::trim).find(|line| line.starts_with("SU"));
-    seed.map(str::to_owned)
-        .ok_or_else(|| unusable(file, "it has no seed of a NATS user, which begins with SU"))
+    // The client itself reads the seed only when it connects.
+    seed.filter(|seed| KeyPair::from_seed(seed).is_ok())
+        .map(str::to_owned)
+        .ok_or_else(|| unusable(file, "it has no valid seed of a NATS user, which begins with SU"))
 }
 
 fn read(file: &Path) -> Result<String, Error> {
