@@ -14,7 +14,7 @@ use tokio::sync::mpsc::{self, error::TryRecvError};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
-use crate::{DEADLINE, EXPIRED, OTHER_HOST, UNKNOWN, assert_unavailable, effect};
+use crate::{DEADLINE, EXPIRED, OTHER_HOST, UNKNOWN, assert_unavailable, effect, until};
 
 fn tls(server: &Certified, clients: &str) -> String {
     let (certificate, key) = (server.certificate.display(), server.key.display());
@@ -64,9 +64,12 @@ async fn expired_certificate_of_nats_is_an_error() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nats_without_tls_is_an_error_behind_a_tls_url() {
     let server = Nats::start().unwrap();
+    assert_reached(reach(NatsConfig::new(server.url())).await);
     let authority = Authority::create().unwrap();
     let config = NatsConfig::new(url(&server, "127.0.0.1")).ca(authority.ca());
     assert_unavailable(reach(config).await, "");
+    // The client sees the answer of the server or the end of the connection.
+    until("a refused handshake", || server.log().unwrap().contains("Client parser ERROR")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -76,9 +79,11 @@ async fn client_certificate_is_presented_to_nats() {
     let clients = format!("ca_file: \"{}\", verify: true", authority.ca().display());
     let server = Nats::start_with(&tls(&server, &clients)).unwrap();
     let config = NatsConfig::new(url(&server, "127.0.0.1")).ca(authority.ca());
-    assert_unavailable(reach(config.clone()).await, "");
     let client = authority.client("relay").unwrap();
-    assert_reached(reach(config.client_certificate(client.certificate, client.key)).await);
+    assert_reached(reach(config.clone().client_certificate(client.certificate, client.key)).await);
+    assert_unavailable(reach(config).await, "");
+    let refusal = "client didn't provide a certificate";
+    until(refusal, || server.log().unwrap().contains(refusal)).await;
 }
 
 /// Goal: the login of a URL reaches the server. The client library ignores it.
@@ -272,5 +277,26 @@ fn nats_settings_that_contradict_each_other_are_errors() {
     ] {
         let error = config.check().unwrap_err().to_string();
         assert!(error.contains(reason), "{reason}: {error}");
+    }
+}
+
+#[test]
+fn nkey_file_without_a_valid_seed_is_an_error() {
+    let files = Authority::create().unwrap();
+    let file = files.dir().join("user.nk");
+    let seed = KeyPair::new_user().seed().unwrap();
+    let check = |text: &str| {
+        fs::write(&file, text).unwrap();
+        NatsConfig::new("nats://a").nkey_seed_file(&file).check()
+    };
+    check(&format!("# mine\n{seed}\n")).unwrap();
+    let account = KeyPair::new_account().seed().unwrap();
+    let last = if seed.ends_with('A') { "E" } else { "A" };
+    let damaged = format!("{}{last}", &seed[..seed.len() - 1]);
+    for text in [&damaged, &seed[..20], "SU", "SUs3cret", &account, ""] {
+        let error = check(text).expect_err(text);
+        let shown = format!("{error} {error:?}");
+        assert!(shown.contains("user.nk") && shown.contains("no valid seed of a NATS user"), "{shown}");
+        assert!(text.len() < 3 || !shown.contains(text), "{shown}");
     }
 }
