@@ -24,13 +24,7 @@ fn database_without_tls_is_an_error_unless_disabled() {
     let broker = format!("--broker-url={}", nats.url());
     let check = |mode: &str| {
         let url = format!("host={address} user=postgres dbname=postgres {mode}");
-        answer(program().args([
-            "--check",
-            "--broker=nats",
-            &broker,
-            "--database-url",
-            &url,
-        ]))
+        answer(program().args(["--check", "--broker=nats", &broker, "--database-url", &url]))
     };
     let refused = check("");
     assert!(!refused.status.success(), "reached in plaintext: {refused:?}");

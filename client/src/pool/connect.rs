@@ -49,7 +49,9 @@ impl Hosts {
     async fn connect_to_host(&self, config: &Config) -> Result<Connected, Error> {
         let limit = config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
         let mut addresses = addresses(config, limit).await.into_iter();
-        let mut result = self.connect_to(&addresses.next().unwrap_or_else(|| config.clone()), limit).await;
+        let mut result = self
+            .connect_to(&addresses.next().unwrap_or_else(|| config.clone()), limit)
+            .await;
         for address in addresses {
             if result.is_ok() {
                 break;
@@ -81,7 +83,10 @@ async fn addresses(config: &Config, limit: Duration) -> Vec<Config> {
 
 /// In a random order when `load_balance_hosts` is random.
 fn in_order(mut configs: Vec<Config>) -> Vec<Config> {
-    if configs.iter().any(|config| config.get_load_balance_hosts() == LoadBalanceHosts::Random) {
+    if configs
+        .iter()
+        .any(|config| config.get_load_balance_hosts() == LoadBalanceHosts::Random)
+    {
         configs.sort_by_cached_key(|_| Uuid::new_v4());
     }
     configs

@@ -69,7 +69,10 @@ async fn nats_without_tls_is_an_error_behind_a_tls_url() {
     let config = NatsConfig::new(url(&server, "127.0.0.1")).ca(authority.ca());
     assert_unavailable(reach(config).await, "");
     // The client sees the answer of the server or the end of the connection.
-    until("a refused handshake", || server.log().unwrap().contains("Client parser ERROR")).await;
+    until("a refused handshake", || {
+        server.log().unwrap().contains("Client parser ERROR")
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -296,7 +299,10 @@ fn nkey_file_without_a_valid_seed_is_an_error() {
     for text in [&damaged, &seed[..20], "SU", "SUs3cret", &account, ""] {
         let error = check(text).expect_err(text);
         let shown = format!("{error} {error:?}");
-        assert!(shown.contains("user.nk") && shown.contains("no valid seed of a NATS user"), "{shown}");
+        assert!(
+            shown.contains("user.nk") && shown.contains("no valid seed of a NATS user"),
+            "{shown}"
+        );
         assert!(text.len() < 3 || !shown.contains(text), "{shown}");
     }
 }
