@@ -135,7 +135,8 @@ impl Config {
             &["http", "listen"],
             arguments.listen.map(|address| address.to_string()),
         )?;
-        let config: Self = table.try_into().context(ADVICE)?;
+        let read: Result<Self, toml::de::Error> = table.try_into();
+        let config = read.map_err(|error| without_value(&error)).context(ADVICE)?;
         config.check()?;
         Ok(config)
     }
@@ -172,6 +173,19 @@ fn not_toml(path: &Path, text: &str, error: &toml::de::Error) -> Error {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let line = before.matches('\n').count() + 1;
     anyhow!("{} is not TOML: line {line}: {}", path.display(), error.message())
+}
+
+/// The error's own text repeats a value of the wrong kind, and that may be a URL with a password.
+fn without_value(error: &toml::de::Error) -> Error {
+    let text = error.to_string();
+    let text = text.trim_end();
+    let kinds = ["invalid type", "invalid value", "invalid length", "unknown variant"];
+    let Some(kind) = kinds.into_iter().find(|kind| text.starts_with(kind)) else {
+        return anyhow!("{text}");
+    };
+    // The last one: the value can contain these words too.
+    let expected = text.rfind(", expected ").and_then(|at| text.get(at..));
+    anyhow!("{kind}{}", expected.unwrap_or_default())
 }
 
 fn broker_kind(table: &Table) -> Option<&str> {
@@ -320,5 +334,40 @@ mod tests {
     fn a_password_is_not_shown() {
         let config = read(FILE, &["--database-url", "postgres://relay:secret@db/shop"]).unwrap();
         assert!(!format!("{config:?}").contains("secret"));
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_kind_is_not_shown() {
+        for (file, place) in [
+            ("database = \"postgres://u:s3cret@db\"", "in `database`"),
+            (
+                "database = \"postgres://u:s3cret@db, expected s3cret\"",
+                "expected struct Database",
+            ),
+            ("[database]\nurl = [\"postgres://u:s3cret@db\"]", "in `database.url`"),
+            (
+                "[database]\nurl = \"host=db\"\nconnections = \"s3cret\"",
+                "in `database.connections`",
+            ),
+            (
+                "[database]\nurl = \"host=db\"\n[broker]\nkind = \"s3cret\"",
+                "unknown variant, expected one of",
+            ),
+            (
+                "[database]\nurl = \"host=db\"\n[broker]\nkind = \"nats\"\nurl = { a = \"s3cret\" }",
+                "invalid type",
+            ),
+            (
+                "[database]\nurl = \"host=db\"\n[broker]\nkind = \"kafka\"\nbrokers = \"b\"\nproperties = \"s3cret\"",
+                "invalid type",
+            ),
+            ("[publish]\nlease = \"s3cret\"", "in `publish.lease`"),
+            ("[http]\nlisten = \"s3cret\"", "in `http.listen`"),
+        ] {
+            let error = read(file, &[]).unwrap_err();
+            let shown = format!("{error:#} {error:?}");
+            assert!(!shown.contains("s3cret"), "{file}: {shown}");
+            assert!(shown.contains(place), "{file}: {shown}");
+        }
     }
 }

@@ -20,15 +20,11 @@ fn database_without_tls_is_an_error_unless_disabled() {
     let cluster = builder.start().unwrap();
     cluster.psql("postgres", "CREATE EXTENSION idem").unwrap();
     let address = cluster.address().unwrap();
+    let nats = Nats::start().unwrap();
+    let broker = format!("--broker-url={}", nats.url());
     let check = |mode: &str| {
         let url = format!("host={address} user=postgres dbname=postgres {mode}");
-        answer(program().args([
-            "--check",
-            "--broker=nats",
-            "--broker-url=nats://127.0.0.1:1",
-            "--database-url",
-            &url,
-        ]))
+        answer(program().args(["--check", "--broker=nats", &broker, "--database-url", &url]))
     };
     let refused = check("");
     assert!(!refused.status.success(), "reached in plaintext: {refused:?}");

@@ -1,15 +1,26 @@
 //! Connects to the first host that accepts.
 
+use std::{net::SocketAddr, time::Duration};
+
 use deadpool_postgres::Connect;
 use futures_util::{FutureExt, future::BoxFuture};
-use tokio::task::JoinHandle;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::lookup_host,
+    task::JoinHandle,
+    time::timeout,
+};
 use tokio_postgres::{
     Client, Config, Connection, Error, NoTls, Socket,
+    config::{Host, LoadBalanceHosts},
     tls::{MakeTlsConnect, TlsStream},
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
+use uuid::Uuid;
 
-/// The configurations to try, in their order.
+use super::{CONNECT_TIMEOUT, silence::Silent};
+
+/// The configurations to try, each with one host.
 pub(super) struct Hosts {
     configs: Vec<Config>,
     /// `None` when no configuration uses TLS.
@@ -21,40 +32,98 @@ impl Hosts {
         Self { configs, tls }
     }
 
-    async fn connect_to(&self, config: &Config) -> Result<(Client, JoinHandle<()>), Error> {
-        match &self.tls {
-            Some(tls) => connect(config, tls.clone()).await,
-            None => connect(config, NoTls).await,
+    async fn connect_to(&self, config: &Config, limit: Duration) -> Result<Connected, Error> {
+        let connecting = async {
+            match &self.tls {
+                Some(tls) => connect(config, tls.clone()).await,
+                None => connect(config, NoTls).await,
+            }
+        };
+        match timeout(limit, connecting).await {
+            Ok(connected) => connected,
+            Err(_) => spawned(Config::new().user("none").connect_raw(Silent(limit), NoTls).await?),
         }
+    }
+
+    /// Connects to the first address of a host that accepts. Each address has the whole time.
+    async fn connect_to_host(&self, config: &Config) -> Result<Connected, Error> {
+        let limit = config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
+        let mut addresses = addresses(config, limit).await.into_iter();
+        let mut result = self
+            .connect_to(&addresses.next().unwrap_or_else(|| config.clone()), limit)
+            .await;
+        for address in addresses {
+            if result.is_ok() {
+                break;
+            }
+            result = self.connect_to(&address, limit).await;
+        }
+        result
     }
 }
 
-async fn connect<T>(config: &Config, tls: T) -> Result<(Client, JoinHandle<()>), Error>
+type Connected = (Client, JoinHandle<()>);
+
+/// One configuration for each address of the host. The host alone when it is an address, a socket,
+/// or cannot be looked up: connecting to it returns the reason.
+async fn addresses(config: &Config, limit: Duration) -> Vec<Config> {
+    let ([Host::Tcp(name)], [], [port]) = (config.get_hosts(), config.get_hostaddrs(), config.get_ports()) else {
+        return vec![config.clone()];
+    };
+    let Ok(Ok(found)) = timeout(limit, lookup_host((name.as_str(), *port))).await else {
+        return vec![config.clone()];
+    };
+    let with = |address: SocketAddr| {
+        let mut config = config.clone();
+        config.hostaddr(address.ip());
+        config
+    };
+    in_order(found.map(with).collect())
+}
+
+/// In a random order when `load_balance_hosts` is random.
+fn in_order(mut configs: Vec<Config>) -> Vec<Config> {
+    if configs
+        .iter()
+        .any(|config| config.get_load_balance_hosts() == LoadBalanceHosts::Random)
+    {
+        configs.sort_by_cached_key(|_| Uuid::new_v4());
+    }
+    configs
+}
+
+async fn connect<T>(config: &Config, tls: T) -> Result<Connected, Error>
 where
     T: MakeTlsConnect<Socket>,
     T::Stream: Send + 'static,
 {
-    let (client, connection) = config.connect(tls).await?;
-    Ok((client, tokio::spawn(run(connection))))
+    spawned(config.connect(tls).await?)
 }
 
-async fn run<S: TlsStream + Unpin>(connection: Connection<Socket, S>) {
-    if let Err(error) = connection.await {
-        tracing::warn!(%error, "a connection to the database was lost");
-    }
+fn spawned<S, T>((client, connection): (Client, Connection<S, T>)) -> Result<Connected, Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    T: TlsStream + Unpin + Send + 'static,
+{
+    let running = async {
+        if let Err(error) = connection.await {
+            tracing::warn!(%error, "a connection to the database was lost");
+        }
+    };
+    Ok((client, tokio::spawn(running)))
 }
 
 impl Connect for Hosts {
-    fn connect(&self, first: &Config) -> BoxFuture<'_, Result<(Client, JoinHandle<()>), Error>> {
+    fn connect(&self, first: &Config) -> BoxFuture<'_, Result<Connected, Error>> {
         let first = first.clone();
         async move {
-            let mut configs = self.configs.iter();
-            let mut result = self.connect_to(configs.next().unwrap_or(&first)).await;
+            let mut configs = in_order(self.configs.clone()).into_iter();
+            let mut result = self.connect_to_host(&configs.next().unwrap_or(first)).await;
             for config in configs {
                 if result.is_ok() {
                     break;
                 }
-                result = self.connect_to(config).await;
+                result = self.connect_to_host(&config).await;
             }
             result
         }

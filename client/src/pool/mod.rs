@@ -2,6 +2,7 @@
 
 mod connect;
 mod options;
+mod silence;
 
 use std::{fmt, path::PathBuf, time::Duration};
 
@@ -45,7 +46,8 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// | `sslrootcert` | a PEM file of authorities to trust; `system`, the default: those of the system |
 /// | `sslcert`, `sslkey` | PEM files of the client's certificate and of its key |
 ///
-/// All other options are those of [`tokio_postgres::Config`]. With `hostaddr`, the certificate has to
+/// All other options are those of [`tokio_postgres::Config`]. `connect_timeout` (10 s unless given)
+/// holds for each address of each host, until the login is done. With `hostaddr`, the certificate has to
 /// be for `host`, or for the address when there is no `host`. Environment variables such as
 /// `PGSSLROOTCERT` and files such as `~/.postgresql/root.crt` are not read.
 #[derive(Clone)]
@@ -82,12 +84,11 @@ impl PoolConfig {
             }
             Some(_) => return Err(invalid("sslmode is none of verify-full, verify-ca and disable")),
         };
-        let file = |name| options.get(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let config = Self {
             mode,
-            ca: file("sslrootcert").filter(|ca| ca.as_os_str() != "system"),
-            certificate: file("sslcert"),
-            key: file("sslkey"),
+            ca: file(&options, "sslrootcert")?.filter(|ca| ca.as_os_str() != "system"),
+            certificate: file(&options, "sslcert")?,
+            key: file(&options, "sslkey")?,
             max_size: 10,
             options,
         };
@@ -125,9 +126,15 @@ impl PoolConfig {
         Ok(self)
     }
 
-    /// A pool without connections. [`Error::Invalid`] when a file cannot be used; the files are read
-    /// here, and not again.
+    /// A pool without connections. [`Error::Invalid`] when a file cannot be used, or when
+    /// `sslmode=verify-ca` has no file of authorities. The files are read here, and not again.
     pub fn build(&self) -> Result<Pool, Error> {
+        // The system's authorities sign any certificate for its owner's name.
+        if self.mode == Mode::VerifyCa && self.ca.is_none() {
+            return Err(invalid(
+                "sslmode verify-ca needs sslrootcert with a file of your own authority; use verify-full for those of the system",
+            ));
+        }
         let hosts = self.hosts()?;
         let tls = hosts
             .iter()
@@ -142,7 +149,8 @@ impl PoolConfig {
             .max_size(self.max_size)
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(CONNECT_TIMEOUT))
-            .create_timeout(Some(CONNECT_TIMEOUT))
+            // Each address of each host has its own `connect_timeout`.
+            .create_timeout(None)
             .build()
             .map_err(|error| Error::Invalid(format!("the pool cannot be built: {error}")))
     }
@@ -152,12 +160,6 @@ impl PoolConfig {
         let has_files = self.ca.is_some() || self.certificate.is_some() || self.key.is_some();
         if self.mode == Mode::Disable && (has_files || self.options.get("sslrootcert").is_some()) {
             return Err(invalid("sslmode disable contradicts the certificates that are set"));
-        }
-        // Anybody can get a certificate from one of the system's authorities, for a name of theirs.
-        if self.mode == Mode::VerifyCa && self.ca.is_none() && self.options.get("sslrootcert").is_none_or(|ca| ca == "system") {
-            return Err(invalid(
-                "sslmode verify-ca needs sslrootcert with a file of your own authority; use verify-full for those of the system",
-            ));
         }
         if self.certificate.is_some() != self.key.is_some() {
             return Err(invalid("sslcert and sslkey go together, and only one of them is set"));
@@ -182,8 +184,8 @@ impl PoolConfig {
         Ok(MakeRustlsConnect::new(config))
     }
 
-    /// The hosts as `tokio-postgres` takes them: all in one configuration, or each in its own when
-    /// some are sockets. A configuration has TLS for all of its hosts or for none.
+    /// Each host in a configuration of its own, with its own TLS and its own `connect_timeout`:
+    /// that of `tokio-postgres` ends when the host accepts.
     fn hosts(&self) -> Result<Vec<Config>, Error> {
         let names = self.options.list("host");
         let addresses = self.options.list("hostaddr");
@@ -198,32 +200,22 @@ impl PoolConfig {
         if ports.len() > 1 && ports.len() != count {
             return Err(invalid("host and port have different numbers of elements"));
         }
-        let hosts = (0..count)
-            .map(|number| {
-                let at = |list: &[&str]| list.get(number).copied().unwrap_or_default().to_owned();
-                let (name, address) = (at(&names), at(&addresses));
-                Target::new(name, address, ports.get(number).or(ports.first()).copied())
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-        let sockets = hosts.iter().filter(|host| host.is_socket()).count();
-        if sockets == 0 || sockets == count {
-            return Ok(vec![self.config(&hosts)?]);
-        }
-        if self.options.get("load_balance_hosts") == Some("random") {
-            return Err(invalid("load_balance_hosts random needs hosts that are all sockets, or none"));
-        }
-        hosts.iter().map(|host| self.config(std::slice::from_ref(host))).collect()
+        let host = |number: usize| {
+            let at = |list: &[&str]| list.get(number).copied().unwrap_or_default().to_owned();
+            let port = ports.get(number).or(ports.first()).copied();
+            self.config(&Target::new(at(&names), at(&addresses), port)?)
+        };
+        (0..count).map(host).collect()
     }
 
-    fn config(&self, hosts: &[Target]) -> Result<Config, Error> {
+    fn config(&self, host: &Target) -> Result<Config, Error> {
         let mut options = self.options.clone();
-        let join = |part: fn(&Target) -> &str| hosts.iter().map(part).collect::<Vec<_>>().join(",");
-        options.set("host", join(|host| &host.name));
-        options.set("port", join(|host| &host.port));
-        if hosts.iter().any(|host| !host.address.is_empty()) {
-            options.set("hostaddr", join(|host| &host.address));
-        } else {
+        options.set("host", &host.name);
+        options.set("port", &host.port);
+        if host.address.is_empty() {
             options.remove("hostaddr");
+        } else {
+            options.set("hostaddr", &host.address);
         }
         let mut config: Config = options.passed_on().parse().map_err(|error| reason(&error))?;
         let is_socket = config.get_hosts().iter().any(|host| matches!(host, Host::Unix(_)));
@@ -274,6 +266,14 @@ impl Target {
 
     fn is_socket(&self) -> bool {
         self.name.starts_with('/')
+    }
+}
+
+/// The file of an option. An empty value would mean the system's authorities, or no certificate.
+fn file(options: &Options, name: &str) -> Result<Option<PathBuf>, Error> {
+    match options.get(name) {
+        Some("") => Err(invalid(&format!("{name} is empty"))),
+        value => Ok(value.map(PathBuf::from)),
     }
 }
 

@@ -11,6 +11,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use idem_client::{OutgoingMessage, PublishError};
+use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 /// Longer than anything takes on a busy machine.
@@ -44,5 +45,14 @@ fn assert_unavailable(published: Result<(), PublishError>, reason: &str) {
             assert!(text.contains(reason), "{reason}: {text}");
         }
         other => panic!("{reason}: {other:?}"),
+    }
+}
+
+/// Waits until this is so.
+async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "never came: {what}");
+        sleep(Duration::from_millis(20)).await;
     }
 }

@@ -1,8 +1,6 @@
 //! NATS.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::net::TcpStream;
 
 use async_nats::jetstream::{self, stream};
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
@@ -10,9 +8,13 @@ use idem_brokers::{Authority, Certified, Nats, Validity};
 use idem_client::{NatsConfig, NatsPublisher, PublishError, Publisher};
 use nkeys::KeyPair;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{self, error::TryRecvError};
+use tokio::sync::{oneshot, watch};
+use tokio::time::timeout;
 
-use crate::{DEADLINE, EXPIRED, OTHER_HOST, UNKNOWN, assert_unavailable, effect};
+use crate::{DEADLINE, EXPIRED, OTHER_HOST, UNKNOWN, assert_unavailable, effect, until};
 
 fn tls(server: &Certified, clients: &str) -> String {
     let (certificate, key) = (server.certificate.display(), server.key.display());
@@ -29,7 +31,7 @@ async fn reach(config: NatsConfig) -> Result<(), PublishError> {
 }
 
 fn assert_reached(published: Result<(), PublishError>) {
-    assert!(matches!(published, Err(PublishError::Rejected(_))), "{published:?}");
+    assert!(matches!(published, Err(PublishError::TopicUnavailable(_))), "{published:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -62,9 +64,15 @@ async fn expired_certificate_of_nats_is_an_error() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nats_without_tls_is_an_error_behind_a_tls_url() {
     let server = Nats::start().unwrap();
+    assert_reached(reach(NatsConfig::new(server.url())).await);
     let authority = Authority::create().unwrap();
     let config = NatsConfig::new(url(&server, "127.0.0.1")).ca(authority.ca());
     assert_unavailable(reach(config).await, "");
+    // The client sees the answer of the server or the end of the connection.
+    until("a refused handshake", || {
+        server.log().unwrap().contains("Client parser ERROR")
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -74,9 +82,11 @@ async fn client_certificate_is_presented_to_nats() {
     let clients = format!("ca_file: \"{}\", verify: true", authority.ca().display());
     let server = Nats::start_with(&tls(&server, &clients)).unwrap();
     let config = NatsConfig::new(url(&server, "127.0.0.1")).ca(authority.ca());
-    assert_unavailable(reach(config.clone()).await, "");
     let client = authority.client("relay").unwrap();
-    assert_reached(reach(config.client_certificate(client.certificate, client.key)).await);
+    assert_reached(reach(config.clone().client_certificate(client.certificate, client.key)).await);
+    assert_unavailable(reach(config).await, "");
+    let refusal = "client didn't provide a certificate";
+    until(refusal, || server.log().unwrap().contains(refusal)).await;
 }
 
 /// Goal: the login of a URL reaches the server. The client library ignores it.
@@ -162,51 +172,82 @@ async fn credentials_file_logs_in_to_nats() {
     assert_unavailable(reach(config).await, "authorization");
 }
 
-/// The greeting of a server, which names the others of its cluster.
-fn greeting(server: &Nats) -> String {
-    let mut line = String::new();
-    let stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
-    BufReader::new(stream).read_line(&mut line).unwrap();
-    line
+/// A server in front of another: it adds a server to the greeting, which is plaintext.
+struct Forger {
+    port: u16,
+    /// Connections so far.
+    accepted: watch::Receiver<u32>,
+    /// Closes the first connection.
+    close: oneshot::Sender<()>,
 }
 
-async fn until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + DEADLINE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "never came: {what}");
-        sleep(std::time::Duration::from_millis(20)).await;
-    }
+/// Forwards the first connection, and closes all later ones at once.
+async fn forge(server: &Nats, added: String) -> Forger {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = server.port();
+    let (count, accepted) = watch::channel(0);
+    let (close, closed) = oneshot::channel();
+    tokio::spawn(async move {
+        let mut client = listener.accept().await.unwrap().0;
+        count.send_modify(|count| *count += 1);
+        let mut server = BufReader::new(TcpStream::connect(("127.0.0.1", server)).await.unwrap());
+        let mut line = String::new();
+        server.read_line(&mut line).await.unwrap();
+        let mut info: Value = serde_json::from_str(line.strip_prefix("INFO ").unwrap()).unwrap();
+        info["connect_urls"] = json!([added]);
+        client.write_all(format!("INFO {info}\r\n").as_bytes()).await.unwrap();
+        tokio::select! {
+            _ = copy_bidirectional(&mut client, &mut server) => {}
+            _ = closed => {}
+        }
+        drop(client);
+        while let Ok((stream, _)) = listener.accept().await {
+            drop(stream);
+            count.send_modify(|count| *count += 1);
+        }
+    });
+    Forger { port, accepted, close }
 }
 
-/// Goal: after the loss of a server with TLS, the client reaches no server of its cluster in plaintext.
+/// Greets like a server without TLS, and passes on the first line of each client.
+async fn eavesdrop() -> (u16, mpsc::UnboundedReceiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (lines, heard) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let info = json!({"server_id": "x", "version": "2.10.0", "proto": 1, "headers": true,
+                "max_payload": 1024, "port": 1, "host": "x", "go": "", "client_id": 1});
+            let _ = stream.write_all(format!("INFO {info}\r\n").as_bytes()).await;
+            let mut line = Vec::new();
+            let _ = BufReader::new(stream).read_until(b'\n', &mut line).await;
+            let _ = lines.send(String::from_utf8_lossy(&line).into_owned());
+        }
+    });
+    (port, heard)
+}
+
+/// Goal: the greeting precedes TLS, so a server that it names is never reached: neither in plaintext
+/// nor with a name to verify that the URL does not have. The login stays with the servers of the URL.
 #[tokio::test(flavor = "multi_thread")]
-async fn discovered_server_without_tls_is_not_reached_in_plaintext() {
+async fn server_of_a_forged_greeting_is_not_reached() {
     let authority = Authority::create().unwrap();
     let certified = authority.server(&["127.0.0.1"], Validity::Now).unwrap();
-    // JetStream asks for a route; the one at port 1 leads nowhere.
-    let cluster = "cluster { name: c, listen: \"127.0.0.1:-1\", routes: [ \"nats://127.0.0.1:1\" ] }";
-    let plain = Nats::start_with(&format!("server_name: b\ndebug: true\n{cluster}")).unwrap();
-    let log = plain.log().unwrap();
-    let route = log.lines().find_map(|line| line.split("route connections on ").nth(1));
-    let route = route.unwrap_or_else(|| panic!("no route in {log}")).trim();
-    let settings = format!(
-        "server_name: a\n{}\ncluster {{ name: c, listen: \"127.0.0.1:-1\", routes: [ \"nats://{route}\" ] }}",
-        tls(&certified, "")
-    );
-    let mut secured = Nats::start_with(&settings).unwrap();
-    let named = format!("127.0.0.1:{}", plain.port());
-    until("the cluster", || greeting(&secured).contains(&named)).await;
-
-    let config = NatsConfig::new(url(&secured, "127.0.0.1")).ca(authority.ca()).timeout_s(2);
-    let publisher = NatsPublisher::new(config);
-    // A cluster of two has perhaps no leader: what counts is that the client is connected.
-    let _ = publisher.publish(&effect("nowhere")).await;
-    secured.kill().unwrap();
-    until("an attempt at the other server", || {
-        plain.log().unwrap().contains("Client parser ERROR")
-    })
-    .await;
-    assert_unavailable(publisher.publish(&effect("nowhere")).await, "connection is lost");
+    let login = "authorization { user: ann, password: s3cret }";
+    let server = Nats::start_with(&format!("{}\n{login}", tls(&certified, ""))).unwrap();
+    for scheme in ["", "ws://"] {
+        let (port, mut heard) = eavesdrop().await;
+        let mut forger = forge(&server, format!("{scheme}127.0.0.1:{port}")).await;
+        let url = format!("tls://ann:s3cret@127.0.0.1:{}", forger.port);
+        let publisher = NatsPublisher::new(NatsConfig::new(url).ca(authority.ca()).timeout_s(2));
+        assert_reached(publisher.publish(&effect("nowhere")).await);
+        forger.close.send(()).unwrap();
+        // A server that failed less often goes first: by now the client tried all that it knows.
+        let again = forger.accepted.wait_for(|count| *count > 4);
+        timeout(DEADLINE, again).await.unwrap().unwrap();
+        assert_eq!(heard.try_recv(), Err(TryRecvError::Empty), "{scheme:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -239,5 +280,29 @@ fn nats_settings_that_contradict_each_other_are_errors() {
     ] {
         let error = config.check().unwrap_err().to_string();
         assert!(error.contains(reason), "{reason}: {error}");
+    }
+}
+
+#[test]
+fn nkey_file_without_a_valid_seed_is_an_error() {
+    let files = Authority::create().unwrap();
+    let file = files.dir().join("user.nk");
+    let seed = KeyPair::new_user().seed().unwrap();
+    let check = |text: &str| {
+        fs::write(&file, text).unwrap();
+        NatsConfig::new("nats://a").nkey_seed_file(&file).check()
+    };
+    check(&format!("# mine\n{seed}\n")).unwrap();
+    let account = KeyPair::new_account().seed().unwrap();
+    let last = if seed.ends_with('A') { "E" } else { "A" };
+    let damaged = format!("{}{last}", &seed[..seed.len() - 1]);
+    for text in [&damaged, &seed[..20], "SU", "SUs3cret", &account, ""] {
+        let error = check(text).expect_err(text);
+        let shown = format!("{error} {error:?}");
+        assert!(
+            shown.contains("user.nk") && shown.contains("no valid seed of a NATS user"),
+            "{shown}"
+        );
+        assert!(text.len() < 3 || !shown.contains(text), "{shown}");
     }
 }

@@ -1,11 +1,14 @@
 //! PostgreSQL.
 
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use idem_brokers::{Authority, Validity};
 use idem_client::PoolConfig;
 use idem_cluster::{Cluster, Install};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::{EXPIRED, OTHER_HOST, UNKNOWN, chain};
 
@@ -160,6 +163,69 @@ async fn tcp_host_beside_a_socket_uses_tls() {
     assert!(!server.cluster.log().unwrap().contains("database system was interrupted"));
 }
 
+/// Accepts connections and never sends anything.
+async fn silent() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut streams = Vec::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            streams.push(stream);
+        }
+    });
+    address
+}
+
+/// Goal: a server that accepts connections and is silent does not keep the client from the next one.
+#[tokio::test]
+async fn silent_host_is_followed_by_the_next() {
+    let server = start(Validity::Now, None);
+    let silent = silent().await;
+    let hosts = format!("host=127.0.0.1,{} port={},5432", server.address, silent.port());
+    let connection = format!(
+        "{hosts} user=postgres dbname=postgres connect_timeout=1 sslmode=verify-ca {}",
+        server.ca()
+    );
+    assert_eq!(ask(&connection).await, Ok(true));
+    // In either order.
+    for _ in 0..4 {
+        assert_eq!(ask(&format!("{connection} load_balance_hosts=random")).await, Ok(true));
+    }
+}
+
+#[tokio::test]
+async fn silent_host_alone_fails_with_the_timeout() {
+    let silent = silent().await;
+    let connection = format!("host=127.0.0.1 port={} user=postgres connect_timeout=1", silent.port());
+    for mode in ["", "sslmode=disable"] {
+        assert_fails(
+            ask(&format!("{connection} {mode}")).await,
+            "the server did not accept the connection within 1s",
+        );
+    }
+}
+
+/// Goal: `connect_timeout` is honoured when it is longer than the default.
+#[tokio::test]
+async fn connect_timeout_beyond_the_default_is_honoured() {
+    let server = start(Validity::Now, None);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let target = (server.address, 5432);
+    tokio::spawn(async move {
+        let (mut client, _) = listener.accept().await.unwrap();
+        // Longer than the default of 10 s: what passes is the time that is tested.
+        tokio::time::sleep(Duration::from_secs(12)).await;
+        let mut server = TcpStream::connect(target).await.unwrap();
+        let _ = copy_bidirectional(&mut client, &mut server).await;
+    });
+    let connection = format!(
+        "host=127.0.0.1 port={port} user=postgres dbname=postgres connect_timeout=60 sslmode=verify-ca {}",
+        server.ca()
+    );
+    assert_eq!(ask(&connection).await, Ok(true));
+}
+
 #[test]
 fn settings_that_contradict_each_other_are_errors() {
     for (options, reason) in [
@@ -168,19 +234,38 @@ fn settings_that_contradict_each_other_are_errors() {
         ("sslmode=verify", "sslmode is none of"),
         ("sslmode=verify-ca", "needs sslrootcert"),
         ("sslmode=verify-ca sslrootcert=system", "needs sslrootcert"),
+        ("sslmode=verify-ca sslrootcert=''", "sslrootcert is empty"),
+        ("sslrootcert=''", "sslrootcert is empty"),
+        ("sslcert='' sslkey=''", "sslcert is empty"),
+        ("sslcert=/c.pem sslkey=''", "sslkey is empty"),
+        ("sslmode=disable sslrootcert=''", "sslrootcert is empty"),
         ("sslmode=disable sslrootcert=/ca.pem", "contradicts"),
         ("sslmode=disable sslrootcert=system", "contradicts"),
         ("sslmode=disable sslcert=/c.pem sslkey=/k.pem", "contradicts"),
         ("sslcert=/c.pem", "go together"),
         ("hostaddr=127.0.0.1,127.0.0.2", "different numbers"),
         ("host=/tmp hostaddr=127.0.0.1", "socket"),
-        ("host=/tmp,db load_balance_hosts=random", "load_balance_hosts"),
         ("host=", "neither a name nor an address"),
     ] {
-        let error = PoolConfig::parse(&format!("host=db {options}")).expect_err(options);
+        let built = PoolConfig::parse(&format!("host=db {options}")).and_then(|config| config.build());
+        let error = built.err().unwrap_or_else(|| panic!("{options} is accepted"));
         assert!(error.to_string().contains(reason), "{options}: {error}");
     }
     assert!(PoolConfig::parse("user=ann").unwrap_err().to_string().contains("host"));
+}
+
+/// Goal: `verify-ca` takes its authority from the settings too.
+#[tokio::test]
+async fn verify_ca_takes_the_authority_of_the_settings() {
+    let server = start(Validity::Now, None);
+    let connection = format!("host={} user=postgres dbname=postgres sslmode=verify-ca", server.address);
+    let with = |authority: &Authority| PoolConfig::parse(&connection).and_then(|config| config.ca(authority.ca())?.build());
+    let client = with(&server.authority).unwrap().get().await.unwrap();
+    let sql = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+    assert!(client.query_one(sql, &[]).await.unwrap().get::<_, bool>(0));
+    let stranger = Authority::create().unwrap();
+    let error = with(&stranger).unwrap().get().await.err().unwrap();
+    assert!(chain(&error).contains(UNKNOWN), "{error}");
 }
 
 #[test]

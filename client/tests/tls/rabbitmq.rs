@@ -5,7 +5,7 @@ use idem_client::{Publisher, RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, 
 use lapin::{Connection, ConnectionProperties, options::QueueDeclareOptions, types::FieldTable};
 use tokio::time::timeout;
 
-use crate::{DEADLINE, EXPIRED, OTHER_HOST, UNKNOWN, assert_unavailable, effect};
+use crate::{DEADLINE, EXPIRED, OTHER_HOST, UNKNOWN, assert_unavailable, effect, until};
 
 fn url(server: &RabbitMq, host: &str) -> String {
     format!("amqps://guest:guest@{host}:{}/%2f", server.tls_port().unwrap())
@@ -73,7 +73,10 @@ async fn client_certificate_logs_in_to_rabbitmq() {
     let guest = authority.client("guest").unwrap();
     let with = |config: RabbitMqConfig| config.client_certificate(&guest.certificate, &guest.key);
     publish(with(config.clone())).await.unwrap();
+    // The client sees the alert of the server or the end of the connection.
     assert_unavailable(publish(config).await, "");
+    let refusal = "Certificate required";
+    until(refusal, || server.log().unwrap().contains(refusal)).await;
 
     // Without a password in the URL: the certificate alone decides.
     let port = server.tls_port().unwrap();
@@ -82,7 +85,7 @@ async fn client_certificate_logs_in_to_rabbitmq() {
     publish(with(external.clone())).await.unwrap();
     let ann = authority.client("ann").unwrap();
     let denied = external.client_certificate(&ann.certificate, &ann.key);
-    assert_unavailable(publish(denied).await, "");
+    assert_unavailable(publish(denied).await, "ACCESS_REFUSED");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use async_nats::{
     ConnectOptions,
     jetstream::{Context, context::ContextBuilder},
 };
+use nkeys::KeyPair;
 
 use super::{NatsConfig, servers::Servers};
 use crate::{Error, TransportError, tls::Files};
@@ -47,6 +48,12 @@ impl NatsConfig {
         }
         // Also without `tls://`: a server can ask for TLS, and the client's own default panics.
         let options = options.require_tls(servers.has_tls).tls_client_config(files.verify_full()?);
+        // The greeting precedes TLS: anything on the way can put servers into it, also ws:// ones.
+        let options = if servers.has_tls {
+            options.ignore_discovered_servers()
+        } else {
+            options
+        };
         let login = servers.login.take();
         let options = match (login, &self.nkey_seed_file, &self.credentials) {
             (None, None, None) => options,
@@ -72,8 +79,10 @@ impl NatsConfig {
 fn seed(file: &Path) -> Result<String, Error> {
     let text = read(file)?;
     let seed = text.lines().map(str::trim).find(|line| line.starts_with("SU"));
-    seed.map(str::to_owned)
-        .ok_or_else(|| unusable(file, "it has no seed of a NATS user, which begins with SU"))
+    // The client itself reads the seed only when it connects.
+    seed.filter(|seed| KeyPair::from_seed(seed).is_ok())
+        .map(str::to_owned)
+        .ok_or_else(|| unusable(file, "it has no valid seed of a NATS user, which begins with SU"))
 }
 
 fn read(file: &Path) -> Result<String, Error> {

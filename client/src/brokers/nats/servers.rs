@@ -8,7 +8,7 @@ use crate::{Error, percent};
 #[derive(Clone)]
 pub(super) struct Servers {
     pub(super) addresses: Vec<ServerAddr>,
-    /// One of them is `tls://`. TLS is then required of all, also of those that the cluster names.
+    /// One of them is `tls://`. TLS is then required of all.
     pub(super) has_tls: bool,
     pub(super) login: Option<Login>,
 }

@@ -1,6 +1,6 @@
 //! A connection, or the reason why there is none, in bounded time.
 
-use std::time::Duration;
+use std::{net::Ipv6Addr, time::Duration};
 
 use lapin::{
     Connection, ConnectionProperties,
@@ -48,6 +48,26 @@ fn without_login(mut uri: AMQPUri) -> AMQPUri {
     uri
 }
 
+/// The host in a URL that the library accepts.
+enum Host {
+    /// A name or an IPv4 address, which the library reads correctly.
+    Name,
+    Address(Ipv6Addr),
+}
+
+/// The library takes `localhost` for an IPv6 address and for a missing host.
+fn host(url: &str) -> Option<Host> {
+    // As the library does: it removes these, and what surrounds the URL.
+    let url: String = url.chars().filter(|c| !matches!(c, '\t' | '\n' | '\r')).collect();
+    let (_, rest) = url.trim_matches(|c| c <= ' ').split_once(':')?;
+    let authority = rest.strip_prefix("//")?.split(['/', '?', '#']).next()?;
+    let host = authority.rsplit('@').next()?;
+    match host.strip_prefix('[') {
+        Some(bracketed) => bracketed.split(']').next()?.parse().ok().map(Host::Address),
+        None => (!host.is_empty() && !host.starts_with(':')).then_some(Host::Name),
+    }
+}
+
 impl RabbitMqConfig {
     /// Reads the URL and every file that is named. [`Error::Invalid`] when one of them cannot be used.
     /// The error names the file and repeats no secret.
@@ -58,10 +78,15 @@ impl RabbitMqConfig {
     /// Where the server is, and the TLS to it if its URL has TLS.
     fn server(&self) -> Result<(AMQPUri, Option<RustlsConnector>), Error> {
         // The library's own error can repeat the URL, with the password in it.
-        let uri: AMQPUri = self
+        let mut uri: AMQPUri = self
             .url
             .parse()
             .map_err(|_| Error::Invalid("the URL of RabbitMQ is not an amqp:// or amqps:// URL".into()))?;
+        match host(&self.url) {
+            Some(Host::Address(address)) => uri.authority.host = address.to_string(),
+            Some(Host::Name) => {}
+            None => return Err(Error::Invalid("the URL of RabbitMQ has no host".into())),
+        }
         let files = Files {
             ca: self.ca.as_deref(),
             certificate: self.client_certificate.as_deref(),
@@ -73,6 +98,37 @@ impl RabbitMqConfig {
                 "the RabbitMQ settings name certificates, and the URL is not amqps://".into(),
             )),
             AMQPScheme::AMQP => Ok((uri, None)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(url: &str) -> Result<String, Error> {
+        let (uri, _) = RabbitMqConfig::new(url).server()?;
+        Ok(uri.authority.host)
+    }
+
+    #[test]
+    fn every_kind_of_host_is_the_one_of_the_url() {
+        for (url, expected) in [
+            ("amqp://u:p@[2001:db8::1]:5672/v", "2001:db8::1"),
+            ("amqps://[::1]/%2f", "::1"),
+            (" amqp://u:p@\n[::1]:5671 ", "::1"),
+            ("amqp://192.0.2.1", "192.0.2.1"),
+            ("amqp://rabbit.example.com/v", "rabbit.example.com"),
+        ] {
+            assert_eq!(host(url).unwrap(), expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn url_without_a_host_is_an_error() {
+        for url in ["amqp:///v", "amqp://", "amqps:/v", "amqp://?heartbeat=1"] {
+            let error = host(url).expect_err(url).to_string();
+            assert!(error.contains("has no host"), "{url}: {error}");
         }
     }
 }
