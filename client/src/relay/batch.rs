@@ -159,6 +159,7 @@ impl<'a, P: Publisher> Work<'a, P> {
         let (messages, settings) = (self.messages, &steps.settings);
         // A broker that was away is asked with one effect.
         let at_most = if self.context.broker.is_away { 1 } else { settings.in_flight };
+        self.ready.extend(self.waiting.turns());
         let may_start = !self.is_lost && !self.is_paused && Instant::now() < self.leased_until;
         while may_start && self.in_flight < at_most {
             let Some(lane) = self.ready.pop_front() else { return };

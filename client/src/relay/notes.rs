@@ -134,9 +134,10 @@ impl Notes {
         if is_new {
             self.show_topics(&troubles);
         }
+        let is_logged = is_new && troubles.is_topic_logged(topic);
         drop(troubles);
         let (relay, partition, id) = (&*self.relay, self.partition, message.message_id);
-        if is_new {
+        if is_logged {
             warn!(relay, partition, topic, message.id = %id, error = reason, "a topic is not available: its effects wait");
         } else {
             debug!(relay, partition, topic, message.id = %id, error = reason, "a topic is not available");
@@ -146,9 +147,15 @@ impl Notes {
     /// The broker confirmed an effect of this topic.
     pub(super) fn topic_takes(&self, topic: &str) {
         let mut troubles = self.troubles();
+        let is_logged = troubles.is_topic_logged(topic);
         if troubles.topic_takes(self.partition, topic) {
             self.show_topics(&troubles);
-            info!(relay = &*self.relay, topic, "a topic is available again");
+            let relay = &*self.relay;
+            if is_logged {
+                info!(relay, topic, "a topic is available again");
+            } else {
+                debug!(relay, topic, "a topic is available again");
+            }
         }
     }
 

@@ -21,6 +21,8 @@ pub(super) struct Troubles {
 #[derive(Debug)]
 struct Topic {
     reason: String,
+    /// False when another topic had this reason at the time.
+    is_logged: bool,
     partitions: BTreeSet<i32>,
 }
 
@@ -78,10 +80,16 @@ impl Troubles {
         }
         let new = Topic {
             reason: reason.to_owned(),
+            is_logged: !self.topics.values().any(|known| known.reason == reason),
             partitions: BTreeSet::from([partition]),
         };
         self.topics.insert(topic.to_owned(), new);
         true
+    }
+
+    /// Whether the log has the trouble of this topic: many topics may have one reason.
+    pub(super) fn is_topic_logged(&self, topic: &str) -> bool {
+        self.topics.get(topic).is_some_and(|known| known.is_logged)
     }
 
     /// A topic took an effect. Returns whether that ends the trouble.

@@ -116,3 +116,29 @@ async fn i4_effect_without_an_answer_is_not_the_only_probe() {
     until_acknowledged(&client, "default").await;
     relay.stop().await;
 }
+
+/// Goal: many topics miss one exchange. Invariant: I4.
+#[tokio::test]
+async fn i4_many_topics_with_one_cause_are_one_warning() {
+    const TOPICS: usize = 40;
+    let (log, _guard) = crate::log::Log::keep();
+    let db = Database::create();
+    let mut client = db.connect().await;
+    let tx = client.transaction().await.unwrap();
+    for n in 0..TOPICS {
+        say_to(tx.client(), &format!("route-{n}"), &format!("says-{n}")).await;
+    }
+    tx.commit().await.unwrap();
+    let broker = Broker::default();
+    broker.rule(|_| Fate::NoPlace);
+    let relay = Running::start(quick(db.pool(2), broker.clone()));
+    let is_tried_again = async || (0..TOPICS).all(|n| broker.attempts(&format!("says-{n}")) >= 3);
+    until("each topic is tried again", is_tried_again).await;
+    assert_eq!(relay.status.borrow().unavailable_topics, TOPICS);
+    let warnings = log.lines(tracing::Level::WARN, "");
+    assert_eq!(warnings.len(), 1, "one cause");
+    broker.rule(|_| Fate::Take);
+    broker.until_taken(TOPICS).await;
+    until_acknowledged(&client, "default").await;
+    relay.stop().await;
+}
