@@ -285,7 +285,8 @@ fn describe_json(error: &serde_json::Error) -> String {
     let kind = WITH_A_VALUE.into_iter().find(|kind| text.starts_with(kind));
     match (kind, text.rfind(", expected ")) {
         (Some(kind), Some(at)) => format!("{kind}{}", &text[at..]),
-        _ => text,
+        (Some(kind), None) => kind.to_owned(),
+        (None, _) => text,
     }
 }
 

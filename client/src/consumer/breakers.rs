@@ -220,7 +220,8 @@ impl Breakers {
         if due.is_empty() && !is_all_due {
             return;
         }
-        match probe(pool, destination, is_all_due).await {
+        let is_paused = self.block_all();
+        match probe(pool, destination, is_paused).await {
             Ok(()) => {
                 self.status.started();
                 if self.all.close() {
@@ -236,9 +237,11 @@ impl Breakers {
                     breaker.probe_failed();
                 }
                 // While the consumer works, a pool that is busy says nothing about the database.
-                if is_all_due || !matches!(error, Error::Pool(_)) {
+                if is_paused || !matches!(error, Error::Pool(_)) {
                     let is_new = self.all.probe_failed();
                     self.note_paused(&error, self.all.pause().unwrap_or_default(), is_new);
+                } else {
+                    tracing::debug!(error = causes(&error), "no connection for a probe");
                 }
             }
         }

@@ -49,9 +49,12 @@ fn is_listed(error: &(dyn StdError + 'static)) -> bool {
             .downcast_ref()
             .or_else(|| driver.and_then(tokio_postgres::Error::as_db_error));
         if let Some(server) = server {
-            // FATAL and PANIC end the session; an ERROR of class 08 is about another server, as of `postgres_fdw`.
-            let ends_session = matches!(server.parsed_severity(), Some(Severity::Fatal | Severity::Panic));
-            return !ends_session && is_listed_state(server.code().code());
+            return match server.parsed_severity() {
+                // The session was lost, or a login was refused.
+                Some(Severity::Fatal | Severity::Panic) => ErrorKind::of_server(server) != ErrorKind::ConnectionLost,
+                // An ERROR of class 08 is about another server, as of `postgres_fdw`.
+                _ => is_listed_state(server.code().code()),
+            };
         }
         cause = error.source();
     }

@@ -298,3 +298,32 @@ async fn failure_of_a_message_is_logged_with_causes_and_attempt() {
     }
     assert!(last.contains("failed too often"), "{last}");
 }
+
+/// A server that has no connection for the role refuses the login; that is no failure of a message.
+#[tokio::test]
+async fn i4_refused_login_uses_up_no_attempt() {
+    let ground = Ground::new().await;
+    ground.psql(
+        "CREATE ROLE limited LOGIN; GRANT INSERT ON done TO limited; GRANT USAGE ON SEQUENCE done_place_seq TO limited;
+         SELECT idem_grant('limited', 'consumer')",
+    );
+    let broker = Broker::with([message("first", "")]);
+    let consumer = Consumer::new(ground.pool_of("limited"), broker.clone())
+        .handle("limited", noting())
+        .back_off(SHORT, LONG)
+        .max_deliveries(1);
+    let mut status = consumer.status();
+    let running = tokio::spawn(consumer.run(pending()));
+    until("it consumes", async || broker.told().acknowledged.len() == 1).await;
+    ground.psql(
+        "ALTER ROLE limited CONNECTION LIMIT 0;
+         SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE usename = 'limited'",
+    );
+    broker.send(message("m", ""));
+    let is_refused = |status: &idem_client::ConsumerStatus| status.paused.as_ref().is_some_and(|why| why.starts_with("53300"));
+    in_time(status.wait_for(is_refused)).await.unwrap();
+    ground.psql("ALTER ROLE limited CONNECTION LIMIT -1");
+    drop(broker.clone().closed());
+    let summary = source_ended(in_time(running).await.unwrap());
+    assert_eq!((summary.handled, summary.retried, summary.rejected), (2, 0, 0));
+}

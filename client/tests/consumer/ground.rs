@@ -40,6 +40,13 @@ impl Ground {
         }
     }
 
+    /// Connections of another role, past every proxy.
+    pub fn pool_of(&self, role: &str) -> Pool {
+        let mut config: tokio_postgres::Config = self.server.direct_url(&self.database).parse().unwrap();
+        config.user(role);
+        Pool::builder(Manager::new(config, NoTls)).max_size(4).build().unwrap()
+    }
+
     /// Runs SQL past every proxy, each statement by itself.
     pub fn psql(&self, sql: &str) {
         self.server.psql(&self.database, sql);
