@@ -4,16 +4,19 @@ use serde_json::{Map, Value};
 
 use crate::{Coordinates, Message, lease::Burial};
 
-/// The header that keeps the [topic](Message::topic): a message that comes back from the dead letters has it again.
+/// The header that keeps the [topic](Message::topic): a message that comes back from the dead
+/// letters has it again.
 pub(crate) const SOURCE_TOPIC: &str = "idem-source-topic";
 /// The header that keeps the [coordinates](Message::coordinates), as `topic/partition/offset`.
 pub(crate) const SOURCE_PLACE: &str = "idem-source-place";
-/// The header that keeps the sender's message id, which may be another than the id that the letter is known by.
+/// The header that keeps the sender's message id, which may be another than the id that the letter
+/// is known by.
 pub(crate) const MESSAGE_ID: &str = "message-id";
 /// The header that keeps the correlation id, for which a dead letter has no column.
 pub(crate) const CORRELATION_ID: &str = "correlation-id";
 
-/// These count deliveries. A letter without an id is known by its headers, and each delivery must find the same letter.
+/// These count deliveries. A letter without an id is known by its headers, and each delivery must
+/// find the same letter.
 const COUNTERS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
 
 const LONGEST_KEY_BYTES: usize = 1024;

@@ -91,15 +91,17 @@ impl TryFrom<&Row> for DeadLetter {
     }
 }
 
-/// Keeps a message of a broker, which no lease holds, as a dead letter. Acknowledge it after the commit.
+/// Keeps a message of a broker, which no lease holds, as a dead letter. Acknowledge it after the
+/// commit.
 ///
-/// False: it is a dead letter already, or it was processed, and may be acknowledged, too. A message without an id gets a UUID, a
-/// hash of its headers and payload, so that it has one letter however often it is delivered. Of a long error its beginning is
-/// kept.
+/// False: it is a dead letter already, or it was processed, and may be acknowledged, too. A message
+/// without an id gets a UUID, a hash of its headers and payload, so that it has one letter however
+/// often it is delivered. Of a long error its beginning is kept.
 ///
-/// Errors: [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) when another process holds the message or it waits for its next
-/// attempt, SQLSTATE 53400 when the destination has `idem.max_dead_letters` already, 54000 for a payload of more than 64 MiB. Then
-/// the message has to stay at its broker. The transaction must be READ COMMITTED.
+/// Errors: [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) when another process holds the
+/// message or it waits for its next attempt, SQLSTATE 53400 when the destination has
+/// `idem.max_dead_letters` already, 54000 for a payload of more than 64 MiB. Then the message has
+/// to stay at its broker. The transaction must be READ COMMITTED.
 pub async fn reject(
     client: &impl GenericClient,
     id: Option<&MessageId>,

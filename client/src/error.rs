@@ -61,7 +61,8 @@ pub enum Error {
     #[cfg(feature = "runtime")]
     #[error(transparent)]
     SourceEnded(Box<SourceEnded>),
-    /// A task of a consumer or relay panicked, and no shutdown was requested: the others have finished and stopped.
+    /// A task of a consumer or relay panicked, and no shutdown was requested: the others have
+    /// finished and stopped.
     #[cfg(feature = "runtime")]
     #[error("a worker panicked: {0}")]
     WorkerPanicked(String),

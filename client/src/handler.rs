@@ -46,8 +46,8 @@ where
 }
 
 /// Why a handler failed: any error, which `?` takes, a [terminal](Self::terminal) one, or an
-/// [unavailable](Self::unavailable) dependency. [`Error::Decode`], as [`Message::json`] returns it, is terminal by
-/// itself, and so is a call that was [refused for good](CallFailed::is_terminal).
+/// [unavailable](Self::unavailable) dependency. [`Error::Decode`], as [`Message::json`] returns it,
+/// is terminal by itself, and so is a call that was [refused for good](CallFailed::is_terminal).
 ///
 /// It is not a [`std::error::Error`] itself, so that every error converts into it.
 pub struct HandlerError {
@@ -72,8 +72,8 @@ impl HandlerError {
         Self::of_class(Class::Terminal, source.into())
     }
 
-    /// Something that the handler needs is down, such as an API. A [`Consumer`](crate::Consumer) pauses the
-    /// destination, and the message uses up no attempt.
+    /// Something that the handler needs is down, such as an API. A [`Consumer`](crate::Consumer)
+    /// pauses the destination, and the message uses up no attempt.
     pub fn unavailable(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::of_class(Class::Unavailable, source.into())
     }
@@ -146,7 +146,8 @@ impl TerminalError {
     }
 }
 
-/// An [unavailable](HandlerError::unavailable) dependency, for a pipeline of services whose errors are boxed.
+/// An [unavailable](HandlerError::unavailable) dependency, for a pipeline of services whose errors
+/// are boxed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct UnavailableError(#[source] Box<dyn StdError + Send + Sync>);

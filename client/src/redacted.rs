@@ -1,4 +1,5 @@
-//! What `Debug` shows instead of a payload: its length. Logs are read by more people than messages are.
+//! What `Debug` shows instead of a payload: its length. Logs are read by more people than messages
+//! are.
 
 use std::fmt;
 

@@ -66,8 +66,9 @@ impl Services {
 
     /// Runs all of them until `shutdown` completes.
     ///
-    /// When one of them ends with an error the others are shut down in the same order, and the first error is returned: see
-    /// [`Consumer::run`] and [`Relay::run`]. Dropping the future stops all of them at once.
+    /// When one of them ends with an error the others are shut down in the same order, and the
+    /// first error is returned: see [`Consumer::run`] and [`Relay::run`]. Dropping the future stops
+    /// all of them at once.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         let (mut consumers, mut relays) = (Group::start(self.consumers), Group::start(self.relays));
         let mut failed = select! {

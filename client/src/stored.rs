@@ -13,7 +13,8 @@ pub(crate) struct Stored {
     /// What it is known by, whatever the policy would make of its content.
     pub(crate) id: MessageId,
     pub(crate) destination: Destination,
-    /// No route took it when it came: its own id counts, for the destination of the route that takes it now.
+    /// No route took it when it came: its own id counts, for the destination of the route that
+    /// takes it now.
     pub(crate) was_unrouted: bool,
     /// Holds the lease.
     pub(crate) token: i64,

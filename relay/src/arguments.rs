@@ -41,7 +41,8 @@ pub struct Arguments {
     #[arg(long, value_name = "ADDRESS", env = "IDEM_RELAY_LISTEN")]
     pub listen: Option<SocketAddr>,
 
-    /// What is logged: a level, or directives such as `info,idem_client=debug`. Empty is the default
+    /// What is logged: a level, or directives such as `info,idem_client=debug`. Empty is the
+    /// default
     #[arg(long, value_name = "FILTER", env = "IDEM_RELAY_LOG", default_value = crate::log::DEFAULT)]
     pub log: String,
 

@@ -5,8 +5,9 @@ use tracing_subscriber::EnvFilter;
 
 use crate::arguments::LogFormat;
 
-/// The clients of RabbitMQ, NATS and Kafka log each attempt, some with its payload. The relay logs their errors itself,
-/// when they are new. A directive for one of them in `--log` comes after these, and replaces it.
+/// The clients of RabbitMQ, NATS and Kafka log each attempt, some with its payload. The relay logs
+/// their errors itself, when they are new. A directive for one of them in `--log` comes after
+/// these, and replaces it.
 const CLIENTS: &str = "lapin=off,async_nats=off,librdkafka=off,rdkafka=off";
 
 /// What is logged unless a filter is given.

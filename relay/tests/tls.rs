@@ -1,4 +1,5 @@
-//! The program over TLS: a database and brokers with certificates of an authority that the test makes.
+//! The program over TLS: a database and brokers with certificates of an authority that the test
+//! makes.
 
 mod support;
 

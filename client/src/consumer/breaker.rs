@@ -1,4 +1,5 @@
-//! A circuit breaker: after a failure of the environment nothing is tried for a time, longer each time.
+//! A circuit breaker: after a failure of the environment nothing is tried for a time, longer each
+//! time.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -13,7 +14,8 @@ use super::intake::growing;
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// A breaker that has been closed so long is quiet: every message that met the failure has come again.
+/// A breaker that has been closed so long is quiet: every message that met the failure has come
+/// again.
 const QUIET_AFTER: Duration = Duration::from_secs(30);
 
 /// Open while nothing is tried. Once it is due, a probe that succeeds closes it.
@@ -64,8 +66,8 @@ impl Breaker {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens it, unless it is open. Returns the pause, and whether something had succeeded since it was
-    /// open last.
+    /// Opens it, unless it is open. Returns the pause, and whether something had succeeded since it
+    /// was open last.
     pub(super) fn trip(&self) -> (Duration, bool) {
         let mut state = self.state();
         let now = Instant::now();
@@ -78,15 +80,15 @@ impl Breaker {
         (pause, is_new)
     }
 
-    /// The probe failed: the next one is due later. Returns whether this is the first failure since something
-    /// succeeded.
+    /// The probe failed: the next one is due later. Returns whether this is the first failure since
+    /// something succeeded.
     pub(super) fn probe_failed(&self) -> bool {
         self.state().due = None;
         self.trip().1
     }
 
-    /// A probe succeeded. Returns whether this is the first time since the first failure, so that a breaker that
-    /// opens and closes in turn is noted once.
+    /// A probe succeeded. Returns whether this is the first time since the first failure, so that a
+    /// breaker that opens and closes in turn is noted once.
     pub(super) fn close(&self) -> bool {
         let mut state = self.state();
         state.due = None;
@@ -114,8 +116,8 @@ impl Breaker {
         Some(self.due()?.saturating_duration_since(Instant::now()))
     }
 
-    /// An attempt that began at this moment succeeded. Returns whether this is the first success since it was
-    /// open.
+    /// An attempt that began at this moment succeeded. Returns whether this is the first success
+    /// since it was open.
     pub(super) fn succeeded(&self, began: Instant) -> bool {
         let mut state = self.state();
         state.succeeded = state.succeeded.max(Some(began));

@@ -1,5 +1,5 @@
-//! Failures of the environment pause the consumer or one of its destinations. The same failure of one message, while
-//! others of its destination succeed, is the message's.
+//! Failures of the environment pause the consumer or one of its destinations. The same failure of
+//! one message, while others of its destination succeed, is the message's.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -47,7 +47,8 @@ pub(super) struct Breakers {
     destinations: Vec<(Destination, Breaker)>,
     /// The place of each route's destination, by the number of the route.
     routes: Vec<usize>,
-    /// When each of these messages first met a failure of the environment, or was last counted for one.
+    /// When each of these messages first met a failure of the environment, or was last counted for
+    /// one.
     suspects: Cache<u64, Instant>,
     /// Whether there has ever been one. Mostly there is none, and hashing a payload takes time.
     has_suspects: AtomicBool,
@@ -84,8 +85,8 @@ impl Breakers {
 
     /// An attempt at a message of a route failed with an error of the environment.
     ///
-    /// The message is to blame when, since it failed so last, a probe has succeeded and so has another message of
-    /// its destination.
+    /// The message is to blame when, since it failed so last, a probe has succeeded and so has
+    /// another message of its destination.
     pub(super) fn judge(&self, attempted: Attempted<'_>, error: &Error) -> Culprit {
         let Some((destination, breaker)) = self.of_route(attempted.route) else {
             return Culprit::Message;
@@ -108,7 +109,8 @@ impl Breakers {
             }
             _ => self.trip_all(error),
         };
-        // Others go first when the pause is over: their success tells whether this message is to blame.
+        // Others go first when the pause is over: their success tells whether this message is to
+        // blame.
         Culprit::Environment {
             after: pause.max(FIRST_PAUSE) * 2,
         }
@@ -148,8 +150,8 @@ impl Breakers {
         self.status.paused(Some(error));
     }
 
-    /// An attempt that began at this moment ended without a failure. `is_handled`: the handler worked, and it
-    /// is committed.
+    /// An attempt that began at this moment ended without a failure. `is_handled`: the handler
+    /// worked, and it is committed.
     pub(super) fn succeeded(&self, route: usize, began: Instant, is_handled: bool) {
         if self.all.succeeded(began) {
             self.status.paused(None);
@@ -206,8 +208,8 @@ impl Breakers {
         self.destinations.iter().filter_map(|(_, breaker)| of(breaker)).min()
     }
 
-    /// Probes the database if a breaker is due, and closes each that is. Forgets the failures of those that have
-    /// been quiet. Cancel safe.
+    /// Probes the database if a breaker is due, and closes each that is. Forgets the failures of
+    /// those that have been quiet. Cancel safe.
     pub(super) async fn look(&self, pool: &Pool) {
         let now = Instant::now();
         self.forget_quiet(now);

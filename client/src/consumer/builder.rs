@@ -32,9 +32,11 @@ use crate::{CheckedHandler, Error, Handler, Idem, Selector, Source, Summary, des
 /// ```
 ///
 /// A failed message goes back to its broker, later each time, and is rejected after
-/// [`max_deliveries`](Self::max_deliveries). A rejected message is kept in `idem.dead_letter`, unless the source names another place,
-/// and handled here again after `idem_requeue`: one short statement a second looks for such messages of each destination. When the database is away, messages go back, nothing is fetched, and the
-/// database is asked now and then whether it is there again.
+/// [`max_deliveries`](Self::max_deliveries). A rejected message is kept in `idem.dead_letter`,
+/// unless the source names another place, and handled here again after `idem_requeue`: one short
+/// statement a second looks for such messages of each destination. When the database is away,
+/// messages go back, nothing is fetched, and the database is asked now and then whether it is there
+/// again.
 #[must_use = "nothing is fetched before `run`"]
 pub struct Consumer<S> {
     pub(super) pool: Pool,
@@ -105,7 +107,8 @@ impl<S: Source> Consumer<S> {
         self
     }
 
-    /// Handles the messages that no [route](Self::route) takes, as this destination. A consumer has one such handler at most.
+    /// Handles the messages that no [route](Self::route) takes, as this destination. A consumer has
+    /// one such handler at most.
     pub fn handle(mut self, destination: &str, handler: impl Handler) -> Self {
         self.routes.add_fallback(destination, Work::handle(handler));
         self
@@ -121,7 +124,8 @@ impl<S: Source> Consumer<S> {
         self
     }
 
-    /// A [`route`](Self::route) whose messages are [stored](Self::store) in the inbox of their destination.
+    /// A [`route`](Self::route) whose messages are [stored](Self::store) in the inbox of their
+    /// destination.
     pub fn store_route(mut self, selector: Selector, destination: &str) -> Self {
         self.routes.add(selector, destination, Work::Store);
         self
@@ -144,12 +148,12 @@ impl<S: Source> Consumer<S> {
         self
     }
 
-    /// Handles the messages that `selector` takes, as this destination. The first route that takes a message handles it; two
-    /// routes of the same topic or type are an error.
+    /// Handles the messages that `selector` takes, as this destination. The first route that takes
+    /// a message handles it; two routes of the same topic or type are an error.
     ///
-    /// A message that no route takes goes to the fallback: [`handle`](Self::handle), [`store`](Self::store),
-    /// [`handle_leased`](Self::handle_leased) or [`handle_checked`](Self::handle_checked). Without one it is rejected, with a
-    /// warning.
+    /// A message that no route takes goes to the fallback: [`handle`](Self::handle),
+    /// [`store`](Self::store), [`handle_leased`](Self::handle_leased) or
+    /// [`handle_checked`](Self::handle_checked). Without one it is rejected, with a warning.
     pub fn route(mut self, selector: Selector, destination: &str, handler: impl Handler) -> Self {
         self.routes.add(selector, destination, Work::handle(handler));
         self
@@ -161,14 +165,15 @@ impl<S: Source> Consumer<S> {
         self
     }
 
-    /// A route whose handler works without a lease, [checked](Self::handle_checked) and claimed afterwards.
+    /// A route whose handler works without a lease, [checked](Self::handle_checked) and claimed
+    /// afterwards.
     pub fn route_checked(mut self, selector: Selector, destination: &str, handler: impl CheckedHandler) -> Self {
         self.routes.add(selector, destination, Work::checked(handler));
         self
     }
 
-    /// How many transactions are open at a time; 8 unless given. The pool should have as many connections, and one more for
-    /// requeued messages.
+    /// How many transactions are open at a time; 8 unless given. The pool should have as many
+    /// connections, and one more for requeued messages.
     pub fn concurrency(mut self, transactions: usize) -> Self {
         self.settings.concurrency = transactions;
         self
@@ -192,11 +197,11 @@ impl<S: Source> Consumer<S> {
         self
     }
 
-    /// After so many failed deliveries a message is rejected: kept in `idem.dead_letter`, or at the place that the source names; 10
-    /// unless given.
-    /// A message that was returned without a failure has not failed: the environment failed, or the
-    /// consumer was stopped. Most brokers count these returns, too (RabbitMQ's quorum queues do not
-    /// since 4.3), so each process counts the failures that it has seen.
+    /// After so many failed deliveries a message is rejected: kept in `idem.dead_letter`, or at the
+    /// place that the source names; 10 unless given. A message that was returned without a failure
+    /// has not failed: the environment failed, or the consumer was stopped. Most brokers count
+    /// these returns, too (RabbitMQ's quorum queues do not since 4.3), so each process counts the
+    /// failures that it has seen.
     pub fn max_deliveries(mut self, deliveries: u32) -> Self {
         self.settings.max_deliveries = deliveries;
         self
@@ -217,14 +222,17 @@ impl<S: Source> Consumer<S> {
         self
     }
 
-    /// Consumes until `shutdown` completes: then nothing is fetched any more, what is being processed is finished and settled,
-    /// and what waits is given back. Every other end is an error:
+    /// Consumes until `shutdown` completes: then nothing is fetched any more, what is being
+    /// processed is finished and settled, and what waits is given back. Every other end is an
+    /// error:
     ///
-    /// - [`Error::Invalid`] before anything is fetched: there is no handler, two handlers take the same messages, a destination
-    ///   has no valid name or a policy that its handler cannot keep, or a number is zero.
-    /// - [`Error::SourceEnded`]: the source delivers no more messages. All that it had delivered is settled.
-    /// - [`Error::WorkerPanicked`]: code of the source panicked where no message can be blamed. The other workers have finished
-    ///   what they processed, and what they held is given back.
+    /// - [`Error::Invalid`] before anything is fetched: there is no handler, two handlers take the
+    ///   same messages, a destination has no valid name or a policy that its handler cannot keep,
+    ///   or a number is zero.
+    /// - [`Error::SourceEnded`]: the source delivers no more messages. All that it had delivered is
+    ///   settled.
+    /// - [`Error::WorkerPanicked`]: code of the source panicked where no message can be blamed. The
+    ///   other workers have finished what they processed, and what they held is given back.
     ///
     /// Dropping the future rolls back what is open and settles nothing.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<Summary, Error> {

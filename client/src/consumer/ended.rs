@@ -2,7 +2,8 @@
 
 use super::{Summary, TransportError};
 
-/// The source of a [`Consumer`](crate::Consumer) delivers no more messages. All that it had delivered is settled.
+/// The source of a [`Consumer`](crate::Consumer) delivers no more messages. All that it had
+/// delivered is settled.
 #[derive(Debug, thiserror::Error)]
 #[error("the source ended, and no shutdown was requested")]
 #[non_exhaustive]

@@ -17,8 +17,8 @@ const REMEMBERED_FOR: Duration = Duration::from_secs(3600);
 /// The cache takes no longer time.
 const LONGEST_MEMORY: Duration = Duration::from_secs(365 * 86_400);
 
-/// Counts failures. A broker that also counts what was returned without a failure cannot tell them apart, so
-/// this process counts what it has seen fail.
+/// Counts failures. A broker that also counts what was returned without a failure cannot tell them
+/// apart, so this process counts what it has seen fail.
 pub(super) struct Failures {
     failed: Cache<u64, u32>,
     /// Whether a message has ever failed. Most never do, and hashing a payload takes time.
@@ -42,8 +42,8 @@ impl Failures {
         }
     }
 
-    /// Counts one more failure. Returns how many there are, and how long to wait before the next attempt, or
-    /// `None` when there shall be none.
+    /// Counts one more failure. Returns how many there are, and how long to wait before the next
+    /// attempt, or `None` when there shall be none.
     pub(super) fn count(&self, held: &mut Held) -> (u32, Option<Duration>) {
         self.has_failed.store(true, Ordering::Relaxed);
         let failed = one_more(&self.failed, identity(&held.message));

@@ -1,4 +1,5 @@
-//! Where messages come from: the source, and what to do when it fails, and messages that were requeued.
+//! Where messages come from: the source, and what to do when it fails, and messages that were
+//! requeued.
 
 use std::time::Duration;
 
@@ -27,7 +28,8 @@ impl<S: Source> Intake<S> {
 
     /// Waits for the next delivery; `None` when the source will never have one again. Cancel safe.
     pub(super) async fn next(&mut self) -> Option<Delivery> {
-        // In random order, so that a source that always has messages does not keep requeued ones waiting.
+        // In random order, so that a source that always has messages does not keep requeued ones
+        // waiting.
         tokio::select! {
             delivery = self.patient.next() => delivery,
             delivery = self.requeued.next() => Some(delivery),
@@ -76,7 +78,8 @@ impl<S: Source> Patient<S> {
         }
     }
 
-    /// Waits for the next delivery, through failures; `None` when there will never be one again. Cancel safe.
+    /// Waits for the next delivery, through failures; `None` when there will never be one again.
+    /// Cancel safe.
     async fn next(&mut self) -> Option<Delivery> {
         while !self.has_ended {
             if let Some(not_before) = self.not_before {

@@ -17,8 +17,8 @@ const PATIENCE_AT_WORK: Duration = Duration::from_secs(1);
 /// Another transaction may be the first of its destination; a claim waits for its end.
 const LOCK_TIMEOUT_MS: u32 = 500;
 
-/// Claims an id of its own and rolls back. That needs all that a claim needs: a server that takes writes, the
-/// extension in a fitting version, the grant, and the functions on the `search_path`.
+/// Claims an id of its own and rolls back. That needs all that a claim needs: a server that takes
+/// writes, the extension in a fitting version, the grant, and the functions on the `search_path`.
 pub(super) async fn probe(pool: &Pool, destination: &Destination, is_paused: bool) -> Result<(), Error> {
     let (to_connect, to_claim) = match is_paused {
         true => (PATIENCE_TO_CONNECT, PATIENCE),

@@ -19,7 +19,8 @@ pub(super) enum KeptAs {
     Hash,
 }
 
-/// Keeps a message as a dead letter of this destination. When it returns, the broker may forget the message.
+/// Keeps a message as a dead letter of this destination. When it returns, the broker may forget the
+/// message.
 pub(super) async fn keep(
     idem: &Idem,
     pool: &Pool,

@@ -1,4 +1,5 @@
-//! Messages that the consumer has rejected and that an operator has requeued: they come from the inbox of their destination.
+//! Messages that the consumer has rejected and that an operator has requeued: they come from the
+//! inbox of their destination.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use tokio::time::{Instant, sleep_until};
 use super::{Delivery, Source, intake::growing};
 use crate::{Destination, durable::DurableSource};
 
-/// How long a requeued message waits at most until it is found. A look is one short statement for each destination.
+/// How long a requeued message waits at most until it is found. A look is one short statement for
+/// each destination.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The pauses while a look fails, for example without a grant.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);

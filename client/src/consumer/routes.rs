@@ -81,8 +81,9 @@ impl Routes {
         self.fallbacks.push(Entry::new(None, destination, work));
     }
 
-    /// The table that messages are looked up in. [`Error::Invalid`] without any handler, for two handlers of the same messages,
-    /// for a name that is none, or for a policy that its handler cannot keep.
+    /// The table that messages are looked up in. [`Error::Invalid`] without any handler, for two
+    /// handlers of the same messages, for a name that is none, or for a policy that its handler
+    /// cannot keep.
     pub(super) fn check(self, idem: &Idem) -> Result<Table, Error> {
         self.check_selectors()?;
         let routes = self.routes.into_iter().chain(self.fallbacks);
@@ -143,8 +144,9 @@ const UNROUTED: &str = ".unrouted";
 pub(super) struct Table(Vec<Route>);
 
 impl Table {
-    /// The first route that takes this message. A message of the inbox of a destination that is handled here is for the handlers
-    /// of that destination alone: its claim ends it, whatever its headers say.
+    /// The first route that takes this message. A message of the inbox of a destination that is
+    /// handled here is for the handlers of that destination alone: its claim ends it, whatever its
+    /// headers say.
     pub(super) fn find(&self, message: &Message) -> Option<&Route> {
         let of_inbox: Vec<&Route> = match message.stored() {
             Some(stored) => self
@@ -180,7 +182,8 @@ impl Table {
         self.0.iter().filter(|route| !matches!(route.work, Work::Store))
     }
 
-    /// Where messages are kept that no route takes. A name of its own: ids of other destinations must not meet theirs.
+    /// Where messages are kept that no route takes. A name of its own: ids of other destinations
+    /// must not meet theirs.
     pub(super) fn unrouted(&self) -> Result<Destination, Error> {
         let first = self.0.first().map_or("idem", |route| route.destination.as_str());
         Destination::new(format!("{first}{UNROUTED}")).or_else(|_| Destination::new(format!("idem{UNROUTED}")))

@@ -68,7 +68,8 @@ pub(super) struct Runtime<S> {
     cut: CancellationToken,
 }
 
-/// Works until `shutdown`, the end of the source or the panic of a worker, then drains. Only the first is no error.
+/// Works until `shutdown`, the end of the source or the panic of a worker, then drains. Only the
+/// first is no error.
 pub(super) async fn run<S: Source>(runtime: Arc<Runtime<S>>, shutdown: impl Future<Output = ()>) -> Result<Summary, Error> {
     let mut workers = Workers::new();
     for _ in 0..runtime.settings.concurrency {
@@ -150,7 +151,8 @@ impl<S: Source> Runtime<S> {
                 workers.abort().await;
             }
         }
-        // Not before: a successor of a message that is being processed must not be handled elsewhere meanwhile.
+        // Not before: a successor of a message that is being processed must not be handled
+        // elsewhere meanwhile.
         if timeout(LAST_WORDS, self.give_back_the_rest()).await.is_err() {
             tracing::warn!("the broker does not take back what was waiting");
         }
@@ -208,8 +210,8 @@ impl<S: Source> Runtime<S> {
         }
     }
 
-    /// Gives back what no worker has begun to process, and waits until something can be tried or the consumer is
-    /// stopped.
+    /// Gives back what no worker has begun to process, and waits until something can be tried or
+    /// the consumer is stopped.
     async fn wait_for_environment(&self, mut unbegun: Vec<Held>) {
         unbegun.extend(std::iter::from_fn(|| self.queue.take()));
         join_all(unbegun.into_iter().map(|held| self.away(held))).await;

@@ -22,7 +22,8 @@ enum Kind {
 }
 
 impl Selector {
-    /// The messages of this [topic](Message::topic): a queue of RabbitMQ, a subject of NATS, a topic of Kafka.
+    /// The messages of this [topic](Message::topic): a queue of RabbitMQ, a subject of NATS, a
+    /// topic of Kafka.
     pub fn topic(topic: impl Into<String>) -> Self {
         Self(Kind::Topic(topic.into()))
     }

@@ -11,8 +11,9 @@ pub type TransportError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A stream of deliveries from a broker.
 pub trait Source: Send + 'static {
-    /// Waits for the next delivery; `None` when there will never be one again. That ends the consumer with
-    /// [`Error::SourceEnded`](crate::Error::SourceEnded); an error that directly precedes it is its cause.
+    /// Waits for the next delivery; `None` when there will never be one again. That ends the
+    /// consumer with [`Error::SourceEnded`](crate::Error::SourceEnded); an error that directly
+    /// precedes it is its cause.
     ///
     /// Must be cancel safe: whoever drops the future loses no message that the broker will not deliver again. After an
     /// error the caller waits a little and asks again; a source that lost its connection connects anew then.
@@ -24,14 +25,15 @@ pub trait Source: Send + 'static {
         async {}
     }
 
-    /// The destination whose durable inbox it reads; none unless given. A consumer of any other source also looks for messages
-    /// of its destinations that were requeued.
+    /// The destination whose durable inbox it reads; none unless given. A consumer of any other
+    /// source also looks for messages of its destinations that were requeued.
     fn inbox(&self) -> Option<&Destination> {
         None
     }
 
-    /// Whether messages of one key are handled one after the other unless the consumer
-    /// [says otherwise](crate::Consumer::ordered_by_key): for sources that deliver them in order. False unless given.
+    /// Whether messages of one key are handled one after the other unless the consumer [says
+    /// otherwise](crate::Consumer::ordered_by_key): for sources that deliver them in order. False
+    /// unless given.
     fn keeps_order_of_keys(&self) -> bool {
         false
     }
@@ -51,8 +53,9 @@ pub trait Receipt: Send + 'static {
         false
     }
 
-    /// Whether [`Reject`](Settlement::Reject) keeps the message, at a place that the user has named. Otherwise, and unless given, the
-    /// consumer keeps a rejected message in `idem.dead_letter` and acknowledges it after that.
+    /// Whether [`Reject`](Settlement::Reject) keeps the message, at a place that the user has
+    /// named. Otherwise, and unless given, the consumer keeps a rejected message in
+    /// `idem.dead_letter` and acknowledges it after that.
     fn keeps_rejected(&self) -> bool {
         false
     }
@@ -63,8 +66,9 @@ pub trait Receipt: Send + 'static {
         true
     }
 
-    /// Whether its broker may delete the message when it is returned once more, and keep it nowhere. Then the
-    /// consumer rejects it at its next failure, so that it is kept. False unless given.
+    /// Whether its broker may delete the message when it is returned once more, and keep it
+    /// nowhere. Then the consumer rejects it at its next failure, so that it is kept. False unless
+    /// given.
     fn is_near_limit(&self) -> bool {
         false
     }

@@ -14,8 +14,8 @@ pub struct ConsumerStatus {
     pub has_started: bool,
     /// Why nothing is fetched: the error of the database. `None` while the consumer works.
     pub paused: Option<String>,
-    /// Destinations whose messages meet errors of the environment, each with its last error. Their messages come
-    /// again later, and use up no attempt.
+    /// Destinations whose messages meet errors of the environment, each with its last error. Their
+    /// messages come again later, and use up no attempt.
     pub paused_destinations: BTreeMap<String, String>,
 }
 

@@ -69,8 +69,9 @@ impl fmt::Debug for Received {
 }
 
 impl Received {
-    /// The message as [`Idem::process`](crate::Idem::process) takes it. Its claim ends it in the inbox, in the transaction of the
-    /// handler. A message that was rejected and requeued has the topic that it came from; any other has the destination as topic.
+    /// The message as [`Idem::process`](crate::Idem::process) takes it. Its claim ends it in the
+    /// inbox, in the transaction of the handler. A message that was rejected and requeued has the
+    /// topic that it came from; any other has the destination as topic.
     pub fn message(&self, destination: &Destination) -> Message {
         let stored = Stored {
             id: self.id.clone(),
@@ -111,7 +112,8 @@ impl Received {
 }
 
 impl Received {
-    /// A message that no route took when it came, as its broker delivered it: its policy reads its id anew.
+    /// A message that no route took when it came, as its broker delivered it: its policy reads its
+    /// id anew.
     pub(super) fn unrouted_message(&self, inbox: &Destination) -> Message {
         let message = self.message(inbox);
         let id = message.header(MESSAGE_ID).map(str::to_owned);

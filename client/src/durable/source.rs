@@ -62,7 +62,8 @@ impl DurableSource {
         })
     }
 
-    /// The same for a destination that has messages seldom: it looks now and then, and holds no connection in between.
+    /// The same for a destination that has messages seldom: it looks now and then, and holds no
+    /// connection in between.
     pub(crate) fn looking(pool: Pool, destination: Destination, every: Duration, is_unrouted: bool) -> Self {
         Self::over(Desk {
             pool,

@@ -28,8 +28,8 @@ const SILENCE: Duration = Duration::from_secs(30);
 
 /// How to reach PostgreSQL: a connection string, and the size of the pool.
 ///
-/// Over TCP every connection uses TLS, and verifies the server's certificate and its host name. Only
-/// `sslmode=disable` allows plaintext. A connection over a Unix socket uses no TLS.
+/// Over TCP every connection uses TLS, and verifies the server's certificate and its host name.
+/// Only `sslmode=disable` allows plaintext. A connection over a Unix socket uses no TLS.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), idem_client::Error> {
@@ -47,8 +47,8 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// | `sslcert`, `sslkey` | PEM files of the client's certificate and of its key |
 ///
 /// All other options are those of [`tokio_postgres::Config`]. `connect_timeout` (10 s unless given)
-/// holds for each address of each host, until the login is done. With `hostaddr`, the certificate has to
-/// be for `host`, or for the address when there is no `host`. Environment variables such as
+/// holds for each address of each host, until the login is done. With `hostaddr`, the certificate
+/// has to be for `host`, or for the address when there is no `host`. Environment variables such as
 /// `PGSSLROOTCERT` and files such as `~/.postgresql/root.crt` are not read.
 #[derive(Clone)]
 pub struct PoolConfig {
@@ -69,8 +69,8 @@ enum Mode {
 }
 
 impl PoolConfig {
-    /// Reads a URL (`postgres://`) or key=value pairs. [`Error::Invalid`] when an option is unknown,
-    /// or when the options contradict each other. The error repeats no value.
+    /// Reads a URL (`postgres://`) or key=value pairs. [`Error::Invalid`] when an option is
+    /// unknown, or when the options contradict each other. The error repeats no value.
     pub fn parse(connection: &str) -> Result<Self, Error> {
         let options = Options::parse(connection)?;
         let mode = match options.get("sslmode") {

@@ -22,8 +22,8 @@ pub(crate) fn is_environmental(error: &Error) -> bool {
 
 /// The same for an error of a handler.
 ///
-/// Its own connection is an exception: the database could be reached at each attempt, and the handler lost the
-/// connection each time. A message may do that, for example by taking too long.
+/// Its own connection is an exception: the database could be reached at each attempt, and the
+/// handler lost the connection each time. A message may do that, for example by taking too long.
 pub(super) fn is_of_environment(error: &HandlerError) -> bool {
     if error.is_terminal() {
         return false;
@@ -68,9 +68,11 @@ fn is_listed_state(state: &str) -> bool {
         "57014" => false,
         // read_only_sql_transaction, and a role or a database that the server does not know.
         "25006" | "3D000" => true,
-        // A missing grant, and a table, function, schema or column that is not there: a deployment is not complete.
+        // A missing grant, and a table, function, schema or column that is not there: a deployment
+        // is not complete.
         "42501" | "42P01" | "42883" | "42703" | "3F000" => true,
-        // Connection, authorization, resources (a full disk, connections, memory), the operator, the system.
+        // Connection, authorization, resources (a full disk, connections, memory), the operator,
+        // the system.
         state => ["08", "28", "53", "57", "58"].iter().any(|class| state.starts_with(class)),
     }
 }

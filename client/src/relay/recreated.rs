@@ -63,7 +63,8 @@ impl Counted<'_> {
         }
     }
 
-    /// Why the partitions ended, after they failed with this error or with none. The error is final.
+    /// Why the partitions ended, after they failed with this error or with none. The error is
+    /// final.
     pub(super) async fn ended(&self, failed: Option<Error>, is_requested: bool) -> Result<Ended, Error> {
         let ended = if is_requested { Ended::Requested } else { Ended::Recreated };
         match failed {

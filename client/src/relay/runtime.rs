@@ -169,8 +169,8 @@ impl<P: Publisher> Relay<P> {
         self
     }
 
-    /// How often the relay reads how many partitions it has; 10 s unless given. An administrator can
-    /// drop a relay and create it again with another number while its processes run.
+    /// How often the relay reads how many partitions it has; 10 s unless given. An administrator
+    /// can drop a relay and create it again with another number while its processes run.
     pub fn recount(mut self, interval: Duration) -> Self {
         self.settings.recount = interval.max(Duration::from_millis(1));
         self

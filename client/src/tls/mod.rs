@@ -1,7 +1,7 @@
 //! TLS of the links that use rustls: PostgreSQL, RabbitMQ and NATS.
 //!
-//! Each configuration names its provider of cryptography. Without that, rustls panics as soon as two
-//! crates of a program compile in one provider each.
+//! Each configuration names its provider of cryptography. Without that, rustls panics as soon as
+//! two crates of a program compile in one provider each.
 
 mod files;
 #[cfg(feature = "tls")]

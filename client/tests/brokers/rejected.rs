@@ -10,8 +10,8 @@ use crate::{
     support::{Database, until},
 };
 
-/// Consumes two messages without ids, "first" and "second", from a source that names no place for rejected messages. Both are
-/// kept in the database and acknowledged. Requeued, both are handled.
+/// Consumes two messages without ids, "first" and "second", from a source that names no place for
+/// rejected messages. Both are kept in the database and acknowledged. Requeued, both are handled.
 pub async fn assert_rejected_and_requeued(source: impl Source) {
     let db = Database::create();
     let client = db.connect().await;

@@ -372,7 +372,8 @@ async fn clean_restarts_use_up_no_delivery() {
     );
 }
 
-/// Where a return counts, other processes may have seen it fail, too: one more return could delete it.
+/// Where a return counts, other processes may have seen it fail, too: one more return could delete
+/// it.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_message_near_the_limit_is_kept_at_its_next_failure() {
     let expected = if counts_returns() { 1 } else { 3 };

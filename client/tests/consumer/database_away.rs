@@ -99,8 +99,8 @@ async fn survives(change: impl FnOnce(Consumer<Broker>) -> Consumer<Broker>, giv
     if gives_back {
         until("all is given back", async || broker.unsettled() == 0).await;
     }
-    // From here on there are only probes, whose pauses grow, and one look for requeued messages in each of two inboxes; or they do
-    // when what was held has been tried.
+    // From here on there are only probes, whose pauses grow, and one look for requeued messages in
+    // each of two inboxes; or they do when what was held has been tried.
     let (began, asked) = (Instant::now(), broker.told().asked);
     let at_first = mortal.connects();
     until("it is probed", async || mortal.connects() >= at_first + 4 + 2).await;

@@ -26,7 +26,8 @@ async fn i4_source_that_ends_ends_the_consumer_with_an_error() {
     assert_eq!(ground.done().await, ["m"]);
 }
 
-/// Delivers what a broker delivers, then fails once and ends, as a fenced member of a Kafka group does.
+/// Delivers what a broker delivers, then fails once and ends, as a fenced member of a Kafka group
+/// does.
 struct Fatal(Broker, bool);
 
 impl Source for Fatal {

@@ -1,4 +1,5 @@
-//! What is the environment's pauses the consumer and uses up no attempt; what is the message's fails alone.
+//! What is the environment's pauses the consumer and uses up no attempt; what is the message's
+//! fails alone.
 
 use std::{
     future::pending,

@@ -220,8 +220,8 @@ async fn a_database_that_is_not_set_up_sends_nothing_to_the_dead_letters() {
     assert_eq!(ground.done().await, ["first", "m"]);
 }
 
-/// The first three attempts meet an API that is down. Then the handler fails each time; the message is
-/// allowed to fail three times.
+/// The first three attempts meet an API that is down. Then the handler fails each time; the message
+/// is allowed to fail three times.
 async fn releases_are_no_failures(broker: Broker) {
     let ground = Ground::new().await;
     let attempts = Arc::new(AtomicU32::new(0));

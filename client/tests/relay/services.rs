@@ -57,7 +57,8 @@ async fn relays_stop_after_the_last_commit_of_the_consumers() {
     let held = Arc::new(Notify::new());
     let (requested, is_requested) = watch::channel(false);
     let published = outgoing.clone();
-    // The first message commits an effect after the shutdown was requested, and the second waits until it is published.
+    // The first message commits an effect after the shutdown was requested, and the second waits
+    // until it is published.
     let first = incoming.clone();
     let holds = Arc::clone(&held);
     let handler = move |_: Tx, message: Message| {

@@ -79,7 +79,8 @@ pub async fn in_time<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(DEADLINE, what).await.expect("it never came")
 }
 
-/// What a consumer did before its source ended. Its end is an error, since no shutdown was requested.
+/// What a consumer did before its source ended. Its end is an error, since no shutdown was
+/// requested.
 #[cfg(feature = "runtime")]
 pub fn source_ended(ended: Result<idem_client::Summary, idem_client::Error>) -> idem_client::Summary {
     match ended {

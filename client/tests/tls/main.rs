@@ -1,4 +1,5 @@
-//! TLS and logins of every link, on real servers with certificates of an authority that the test makes.
+//! TLS and logins of every link, on real servers with certificates of an authority that the test
+//! makes.
 
 mod kafka;
 mod nats;

@@ -228,8 +228,9 @@ async fn eavesdrop() -> (u16, mpsc::UnboundedReceiver<String>) {
     (port, heard)
 }
 
-/// Goal: the greeting precedes TLS, so a server that it names is never reached: neither in plaintext
-/// nor with a name to verify that the URL does not have. The login stays with the servers of the URL.
+/// Goal: the greeting precedes TLS, so a server that it names is never reached: neither in
+/// plaintext nor with a name to verify that the URL does not have. The login stays with the servers
+/// of the URL.
 #[tokio::test(flavor = "multi_thread")]
 async fn server_of_a_forged_greeting_is_not_reached() {
     let authority = Authority::create().unwrap();

@@ -176,7 +176,8 @@ async fn silent() -> SocketAddr {
     address
 }
 
-/// Goal: a server that accepts connections and is silent does not keep the client from the next one.
+/// Goal: a server that accepts connections and is silent does not keep the client from the next
+/// one.
 #[tokio::test]
 async fn silent_host_is_followed_by_the_next() {
     let server = start(Validity::Now, None);

@@ -55,8 +55,8 @@ impl RabbitMq {
     }
 
     /// Starts a new server that also listens for TLS, with this certificate. A client's certificate
-    /// has to be signed by `clients`; without that it is not asked for. The common name of a client's
-    /// certificate is its user, if the client wants to be known by it (`EXTERNAL`).
+    /// has to be signed by `clients`; without that it is not asked for. The common name of a
+    /// client's certificate is its user, if the client wants to be known by it (`EXTERNAL`).
     ///
     /// # Errors
     /// When it does not start; with the last lines of its log.

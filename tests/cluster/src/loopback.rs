@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 
-/// An address of 127.0.0.0/8 on which this port is free. Two processes begin at different addresses.
+/// An address of 127.0.0.0/8 on which this port is free. Two processes begin at different
+/// addresses.
 ///
 /// # Errors
 /// When none of a thousand is free.

@@ -69,7 +69,8 @@ impl KafkaConfig {
         Ok(client)
     }
 
-    /// librdkafka ignores certificates and passwords that `security.protocol` does not call for, and connects in plaintext.
+    /// librdkafka ignores certificates and passwords that `security.protocol` does not call for,
+    /// and connects in plaintext.
     fn check_security(&self) -> Result<(), Error> {
         let protocol = self.properties.get("security.protocol").map(String::as_str);
         let protocol = protocol.unwrap_or("plaintext").to_ascii_lowercase();
@@ -86,8 +87,8 @@ impl KafkaConfig {
     }
 }
 
-/// An error of a client that was not created. A setting is named without its value: it may be a password or a key, also under
-/// a name that is misspelt.
+/// An error of a client that was not created. A setting is named without its value: it may be a
+/// password or a key, also under a name that is misspelt.
 pub(super) fn not_created(error: KafkaError) -> Error {
     Error::Invalid(match error {
         KafkaError::ClientConfig(_, reason, name, value) => {
@@ -178,7 +179,8 @@ impl KafkaSubscription {
     }
 }
 
-/// What becomes of messages that are rejected. In a file: `"database"`, `"discard"`, or `{ topic = "orders.dead" }`.
+/// What becomes of messages that are rejected. In a file: `"database"`, `"discard"`, or `{ topic =
+/// "orders.dead" }`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeadLetter {

@@ -20,8 +20,8 @@ use crate::{Delivery, Source, TransportError};
 /// - *Retry* and *Release* make this source deliver the message again: Kafka cannot take it back.
 ///   Its offset holds meanwhile, and [`deliveries`](crate::Message::deliveries) is counted by this
 ///   source: it begins at 1 again after a restart.
-/// - *Reject* publishes the record to the dead-letter topic, and settles it when that is confirmed. Without such a topic a
-///   consumer keeps the message in `idem.dead_letter` and acknowledges it.
+/// - *Reject* publishes the record to the dead-letter topic, and settles it when that is confirmed.
+///   Without such a topic a consumer keeps the message in `idem.dead_letter` and acknowledges it.
 ///
 /// A message's id is its header `message-id`; without one choose [`IdStrategy::Coordinates`](crate::IdStrategy), or a
 /// business id. Keys and headers that are not UTF-8 are given in base64. Headers that occur twice: the last one counts.
@@ -29,11 +29,12 @@ use crate::{Delivery, Source, TransportError};
 /// A new group begins with the oldest messages; property `auto.offset.reset` changes that.
 ///
 /// Messages of one key within a partition are handled one after the other, unless
-/// [`ordered_by_key`](crate::Consumer::ordered_by_key) says otherwise: Kafka delivers them in order, and a message that fails is
-/// delivered again behind its successors if nothing holds them.
+/// [`ordered_by_key`](crate::Consumer::ordered_by_key) says otherwise: Kafka delivers them in
+/// order, and a message that fails is delivered again behind its successors if nothing holds them.
 ///
-/// [`close`](Source::close) waits for the last commit, and a consumer calls it. A source that is dropped commits and leaves its
-/// group in the background, after its last receipt; when the process ends before, messages come again and are duplicates.
+/// [`close`](Source::close) waits for the last commit, and a consumer calls it. A source that is
+/// dropped commits and leaves its group in the background, after its last receipt; when the process
+/// ends before, messages come again and are duplicates.
 pub struct KafkaSource {
     shared: Arc<Shared>,
     dead_letters: Arc<DeadLetters>,
@@ -86,7 +87,8 @@ impl Source for KafkaSource {
         }
     }
 
-    /// Stops fetching, waits until all receipts are settled or dropped, commits, and leaves the group.
+    /// Stops fetching, waits until all receipts are settled or dropped, commits, and leaves the
+    /// group.
     async fn close(&mut self) {
         self.shared.stop();
         self.ended.cancelled().await;

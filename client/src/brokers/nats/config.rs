@@ -15,11 +15,12 @@ use serde::Deserialize;
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct NatsConfig {
-    /// `nats://user:password@host:port`, or `nats://token@host:port`; several servers with commas between them.
+    /// `nats://user:password@host:port`, or `nats://token@host:port`; several servers with commas
+    /// between them.
     ///
-    /// With `tls://` at one of them, every connection uses TLS and verifies the server's certificate.
-    /// Servers that the cluster names are then not used, because it names them before TLS begins:
-    /// list all servers of the cluster.
+    /// With `tls://` at one of them, every connection uses TLS and verifies the server's
+    /// certificate. Servers that the cluster names are then not used, because it names them before
+    /// TLS begins: list all servers of the cluster.
     pub url: String,
     /// A PEM file of the authorities to trust; those of the system unless given.
     #[serde(default)]

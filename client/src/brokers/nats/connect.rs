@@ -12,13 +12,14 @@ use super::{NatsConfig, servers::Servers};
 use crate::{Error, TransportError, tls::Files};
 
 impl NatsConfig {
-    /// Reads the URL and every file that is named. [`Error::Invalid`] when one of them cannot be used.
-    /// The error names the file and repeats no secret.
+    /// Reads the URL and every file that is named. [`Error::Invalid`] when one of them cannot be
+    /// used. The error names the file and repeats no secret.
     pub fn check(&self) -> Result<(), Error> {
         self.options(ConnectOptions::new()).map(drop)
     }
 
-    /// Connects once; from then on the client connects again by itself whenever the connection is lost.
+    /// Connects once; from then on the client connects again by itself whenever the connection is
+    /// lost.
     pub(super) async fn connect_with(&self, options: ConnectOptions, role: &str) -> Result<Context, TransportError> {
         let timeout = Duration::from_secs(self.timeout_s.into());
         let (options, servers) = self.options(options)?;

@@ -172,8 +172,8 @@ impl NatsPublisher {
         }
     }
 
-    /// There was no reply: no stream takes the subject, its stream has no leader, or JetStream is away.
-    /// In the last case there is no reply to this request either.
+    /// There was no reply: no stream takes the subject, its stream has no leader, or JetStream is
+    /// away. In the last case there is no reply to this request either.
     async fn unconfirmed(&self, context: &Context, subject: &str, error: jetstream::context::PublishError) -> PublishError {
         let errors = self.errors.subscribe();
         // The client's own limit says no more than this one, which is within a relay's limit.

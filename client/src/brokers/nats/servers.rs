@@ -21,7 +21,8 @@ pub(super) enum Login {
 }
 
 impl Servers {
-    /// Reads URLs with commas between them. An error does not repeat them: they can hold a password.
+    /// Reads URLs with commas between them. An error does not repeat them: they can hold a
+    /// password.
     pub(super) fn parse(urls: &str) -> Result<Self, Error> {
         let mut servers = Self {
             addresses: Vec::new(),

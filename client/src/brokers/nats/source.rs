@@ -19,10 +19,11 @@ use crate::{Delivery, Source, TransportError};
 ///
 /// An acknowledgement is itself confirmed by the server. [`Retry`](crate::Settlement::Retry) and
 /// [`Release`](crate::Settlement::Release) leave the pause to the server, which counts both.
-/// [`Reject`](crate::Settlement::Reject) publishes the message to the dead-letter subject and terminates it. Without such a subject a
-/// [`Consumer`](crate::Consumer) keeps the message in `idem.dead_letter` and acknowledges it; settled by hand, it is an error, and
-/// the message comes again.
-/// What was fetched and not handed out when the source is dropped comes again after the consumer's time to acknowledge.
+/// [`Reject`](crate::Settlement::Reject) publishes the message to the dead-letter subject and
+/// terminates it. Without such a subject a [`Consumer`](crate::Consumer) keeps the message in
+/// `idem.dead_letter` and acknowledges it; settled by hand, it is an error, and the message comes
+/// again. What was fetched and not handed out when the source is dropped comes again after the
+/// consumer's time to acknowledge.
 ///
 /// A message has its subject as topic, as its id the header `message-id` or else `Nats-Msg-Id`, as key the header `idem-key`;
 /// its coordinates are the stream and its sequence there, and it was sent when the stream took it.

@@ -18,8 +18,8 @@ use serde::Deserialize;
 pub struct RabbitMqConfig {
     /// `amqp://user:password@host:port/vhost`, or `amqps://`; the virtual host `/` is written `%2f`.
     ///
-    /// With `amqps://` the server's certificate and its host name are verified. `?auth_mechanism=external` logs in as the user
-    /// that the client's certificate names.
+    /// With `amqps://` the server's certificate and its host name are verified.
+    /// `?auth_mechanism=external` logs in as the user that the client's certificate names.
     pub url: String,
     /// A PEM file of the authorities to trust; those of the system unless given.
     #[serde(default)]
@@ -130,8 +130,9 @@ pub struct RabbitMqSubscription {
     /// The broker delivers this many messages before it waits for one to be settled; 100 unless given. Zero is no limit.
     #[serde(default = "prefetch")]
     pub prefetch: u16,
-    /// The queue has a dead-letter exchange, which keeps rejected messages: without one RabbitMQ deletes them. False unless
-    /// given: the consumer keeps rejected messages in `idem.dead_letter`.
+    /// The queue has a dead-letter exchange, which keeps rejected messages: without one RabbitMQ
+    /// deletes them. False unless given: the consumer keeps rejected messages in
+    /// `idem.dead_letter`.
     #[serde(default)]
     pub dead_letter_exchange: bool,
     /// How long a message that did not fail is kept unacknowledged and delivered again by this
@@ -161,8 +162,8 @@ impl RabbitMqSubscription {
         }
     }
 
-    /// The queue has a dead-letter exchange: rejected messages go there, and not into `idem.dead_letter`. Without such an exchange
-    /// RabbitMQ deletes them.
+    /// The queue has a dead-letter exchange: rejected messages go there, and not into
+    /// `idem.dead_letter`. Without such an exchange RabbitMQ deletes them.
     #[must_use]
     pub fn dead_letter_exchange(mut self) -> Self {
         self.dead_letter_exchange = true;

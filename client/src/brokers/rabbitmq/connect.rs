@@ -69,8 +69,8 @@ fn host(url: &str) -> Option<Host> {
 }
 
 impl RabbitMqConfig {
-    /// Reads the URL and every file that is named. [`Error::Invalid`] when one of them cannot be used.
-    /// The error names the file and repeats no secret.
+    /// Reads the URL and every file that is named. [`Error::Invalid`] when one of them cannot be
+    /// used. The error names the file and repeats no secret.
     pub fn check(&self) -> Result<(), Error> {
         self.server().map(drop)
     }

@@ -34,9 +34,10 @@ const PROBE: Duration = Duration::from_secs(5);
 /// key. They are persistent, and confirmed by every queue that they went to.
 ///
 /// An exchange that does not exist, an effect that no queue takes, a queue that is full or does not
-/// confirm in time, and a missing permission are [`PublishError::TopicUnavailable`]. An effect that RabbitMQ refuses for
-/// its size or its properties is [`PublishError::Rejected`]. One whose headers do not fit into a
-/// frame (128 kB, unless the server is configured otherwise) is [`PublishError::Permanent`].
+/// confirm in time, and a missing permission are [`PublishError::TopicUnavailable`]. An effect that
+/// RabbitMQ refuses for its size or its properties is [`PublishError::Rejected`]. One whose headers
+/// do not fit into a frame (128 kB, unless the server is configured otherwise) is
+/// [`PublishError::Permanent`].
 ///
 /// The property *message id* is the effect's id, *timestamp* the second of its recording, *type*
 /// and *content type* are its own. A header `correlation-id` of the effect becomes that property;

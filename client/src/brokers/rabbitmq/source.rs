@@ -44,9 +44,10 @@ const CANCELLED: &str = "the broker has cancelled the consumer: the queue is gon
 /// this source has and that was not delivered. When the connection ends, every quorum queue counts
 /// each message that was delivered over it and not settled.
 ///
-/// [`Reject`](crate::Settlement::Reject) gives a message to the queue's dead-letter exchange, when the subscription says that there
-/// [is one](RabbitMqSubscription::dead_letter_exchange). Otherwise a [`Consumer`](crate::Consumer) keeps the message in
-/// `idem.dead_letter` and acknowledges it; settled by hand, it is an error, and the message comes again.
+/// [`Reject`](crate::Settlement::Reject) gives a message to the queue's dead-letter exchange, when
+/// the subscription says that there [is one](RabbitMqSubscription::dead_letter_exchange). Otherwise
+/// a [`Consumer`](crate::Consumer) keeps the message in `idem.dead_letter` and acknowledges it;
+/// settled by hand, it is an error, and the message comes again.
 ///
 /// A message has the queue as its topic, and as its key the header `idem-key`. [`deliveries`](crate::Message::deliveries) is
 /// exact on quorum queues (since 4.3: the failures, and this delivery). Classic queues know no more
@@ -172,8 +173,9 @@ impl Consuming {
     }
 }
 
-/// Whether a quorum queue of RabbitMQ 4 may delete the message when it is returned: at its delivery limit,
-/// unless the queue has a dead-letter exchange. The broker does not tell a consumer what the limit is.
+/// Whether a quorum queue of RabbitMQ 4 may delete the message when it is returned: at its delivery
+/// limit, unless the queue has a dead-letter exchange. The broker does not tell a consumer what the
+/// limit is.
 fn is_near_limit(subscription: &RabbitMqSubscription, delivery: &message::Delivery) -> bool {
     let counted = properties::near_limit(delivery).filter(|_| !subscription.dead_letter_exchange);
     if let Some(counted) = counted {

@@ -151,8 +151,8 @@ async fn health_reports_due_times_that_lie_far_ahead() -> Result<()> {
     Ok(())
 }
 
-/// I4. Goal: dead letters do not fill the disk: beyond the limit a rejection fails, so that its message stays at the broker, and
-/// health warns before.
+/// I4. Goal: dead letters do not fill the disk: beyond the limit a rejection fails, so that its
+/// message stays at the broker, and health warns before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i4_rejections_beyond_the_limit_fail_and_alarm() -> Result<()> {
     let cluster = cluster("health-letters")?
