@@ -56,9 +56,27 @@ fn is_listed(error: &(dyn StdError + 'static)) -> bool {
                 _ => is_listed_state(server.code().code()),
             };
         }
+        if driver.is_some_and(is_unreachable) {
+            return true;
+        }
         cause = error.source();
     }
     false
+}
+
+/// Whether a server could not be reached at all, for example a second database of the handler. A connection that
+/// was established and then lost has other errors.
+fn is_unreachable(error: &tokio_postgres::Error) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, NotFound};
+
+    // A Unix socket that is not there is not found.
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    cause.is_some_and(|cause| {
+        matches!(
+            cause.kind(),
+            ConnectionRefused | HostUnreachable | NetworkUnreachable | NotFound
+        )
+    })
 }
 
 /// The list of SQLSTATEs.
@@ -91,6 +109,14 @@ mod tests {
         for state in ["57014", "23505", "22P02", "40001", "42601", "55000", "P0001", "XX000"] {
             assert!(!is_listed_state(state), "{state}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_database_that_cannot_be_reached_is_the_environments() {
+        let connecting = tokio_postgres::connect("host=127.0.0.1 port=1 user=none", tokio_postgres::NoTls);
+        let error = connecting.await.err().unwrap();
+        let error = Error::Database(error);
+        assert!(is_environmental(&Error::Handler(HandlerError::from(error))));
     }
 
     #[test]
