@@ -1,27 +1,41 @@
 //! What the library logs on the thread of a test.
 
 use std::{
+    cell::RefCell,
     io::Write,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, Once, PoisonError},
 };
 
-use tracing::{Level, subscriber::DefaultGuard};
-use tracing_subscriber::fmt::MakeWriter;
+use tracing::Level;
+
+thread_local! {
+    static KEPT_HERE: RefCell<Option<Log>> = const { RefCell::new(None) };
+}
 
 /// The lines of the log at INFO and above. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 
+/// Ends the keeping when it is dropped.
+pub struct Guard(());
+
 impl Log {
     /// Keeps what this thread logs while the guard lives.
-    pub fn keep() -> (Self, DefaultGuard) {
+    ///
+    /// The subscriber serves the whole process. With one for each thread, tracing disables a line
+    /// for all threads when a thread without a subscriber reaches the line first.
+    pub fn keep() -> (Self, Guard) {
+        static SUBSCRIBER: Once = Once::new();
+        SUBSCRIBER.call_once(|| {
+            tracing_subscriber::fmt()
+                .with_max_level(Level::INFO)
+                .with_ansi(false)
+                .with_writer(|| ThreadWriter)
+                .init();
+        });
         let log = Self::default();
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(Level::INFO)
-            .with_ansi(false)
-            .with_writer(log.clone())
-            .finish();
-        (log, tracing::subscriber::set_default(subscriber))
+        KEPT_HERE.set(Some(log.clone()));
+        (log, Guard(()))
     }
 
     /// The lines of the library at this level that contain the text.
@@ -32,23 +46,28 @@ impl Log {
         let fits = |line: &&str| line.contains(&level) && line.contains(target) && line.contains(text);
         lines.lines().filter(fits).map(str::to_owned).collect()
     }
+
+    fn append(&self, bytes: &[u8]) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+    }
 }
 
-impl Write for Log {
+impl Drop for Guard {
+    fn drop(&mut self) {
+        KEPT_HERE.set(None);
+    }
+}
+
+/// Writes to the log that the thread keeps, if it keeps one.
+struct ThreadWriter;
+
+impl Write for ThreadWriter {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        KEPT_HERE.with_borrow(|log| log.iter().for_each(|log| log.append(bytes)));
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Log {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
     }
 }
