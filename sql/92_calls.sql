@@ -48,6 +48,7 @@ COMMENT ON FUNCTION idem.pending_presence() IS 'What is noted in shared memory a
 COMMENT ON FUNCTION idem.set_pending_presence(text) IS 'Notes quiet, or none after quiet. none needs ACCESS EXCLUSIVE on both tables.';
 COMMENT ON FUNCTION idem.claim_state(text, text) IS 'free, claimed, or in_progress when a running transaction claims the message.';
 COMMENT ON FUNCTION idem.enter_pending() IS 'The number of the table of pending messages that counts, locked for writing to the end of the transaction.';
+COMMENT ON FUNCTION idem.record_letter(text, text, text, bytea, text, text, jsonb, text, text) IS 'Records a dead letter as an effect of its message, which this transaction has claimed, and returns the id of the effect. Errors: 22004, 22023, 23000, 25006, 55000 (no claim).';
 COMMENT ON FUNCTION idem.note_failure(jsonb, integer, text, boolean) IS 'The errors of a message with another one at the end. The newest 100 are kept, 2000 bytes of each.';
 COMMENT ON FUNCTION idem.note_expired_lease(jsonb, integer) IS 'The errors of a message with that of an attempt whose lease expired.';
 COMMENT ON FUNCTION idem.is_last_failure(jsonb, integer, text) IS 'Whether the newest error of a message is this one, of this attempt.';

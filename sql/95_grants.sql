@@ -15,6 +15,7 @@ INSERT INTO idem.kind_of_role (kind, may_call) VALUES
     ('consumer', 'idem_begin_call'), ('consumer', 'idem_finish_call'), ('consumer', 'idem_fail_call'), ('consumer', 'idem_calls'),
     ('receiver', 'idem_receive'), ('receiver', 'idem_receive_bytes'), ('receiver', 'idem_is_claimed'),
     ('operator', 'idem_requeue'), ('operator', 'idem_requeue_all'), ('operator', 'idem_discard'), ('operator', 'idem_discard_all'),
+    ('operator', 'idem_forward'), ('operator', 'idem_forward_all'),
     ('operator', 'idem_health'), ('operator', 'idem_is_claimed'),
     ('operator', 'idem_relay_unpark'), ('operator', 'idem_relay_unpark_all'),
     ('operator', 'idem_relay_discard'), ('operator', 'idem_relay_discard_all'),
@@ -27,7 +28,7 @@ INSERT INTO idem.kind_of_role (kind, may_call) VALUES
     ('admin', 'idem_relay_discard'), ('admin', 'idem_relay_discard_all'),
     ('admin', 'idem_repair_relays'), ('admin', 'idem_health'), ('admin', 'idem_rotation_blockers'),
     ('admin', 'idem_configure_retries'), ('admin', 'idem_remove_destination'), ('admin', 'idem_requeue'), ('admin', 'idem_requeue_all'),
-    ('admin', 'idem_discard'), ('admin', 'idem_discard_all');
+    ('admin', 'idem_discard'), ('admin', 'idem_discard_all'), ('admin', 'idem_forward'), ('admin', 'idem_forward_all');
 
 CREATE FUNCTION idem_grant(role regrole, kind text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp

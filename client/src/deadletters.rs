@@ -1,4 +1,4 @@
-//! Messages whose attempts are used up: looking at them, letting them try again, giving them up.
+//! Messages whose attempts are used up: listing them, trying them again, forwarding and discarding them.
 
 use std::fmt;
 
@@ -10,6 +10,7 @@ use tokio_postgres::{
     types::{Json, Type},
 };
 use tracing::Instrument;
+use uuid::Uuid;
 
 use crate::{Destination, Error, MessageId, lease::Burial, redacted::Length, span, sql};
 
@@ -205,6 +206,47 @@ pub async fn discard_all(
         max_messages,
     )
     .await
+}
+
+/// Sends a dead letter to a topic, as an effect of its message: the way back to a broker, or to
+/// another consumer. The message counts as handled from now on.
+///
+/// Returns the message id of the effect; `None` when there is no letter of this identity. Consumers
+/// process the effect as a new message.
+pub async fn forward(
+    client: &impl GenericClient,
+    id: &MessageId,
+    destination: &Destination,
+    topic: &str,
+) -> Result<Option<Uuid>, Error> {
+    let parameters = [id.parameter(), destination.parameter(), (&topic as _, Type::TEXT)];
+    let row = client
+        .query_typed_one("SELECT idem_forward($1, $2, $3)", &parameters)
+        .instrument(span::of_message("forward", id, destination))
+        .await?;
+    Ok(row.try_get(0)?)
+}
+
+/// Sends those dead letters of a destination to a topic whose last error matches a pattern of LIKE,
+/// the oldest first and at most so many. Returns how many, without those that another transaction
+/// holds.
+pub async fn forward_all(
+    client: &impl GenericClient,
+    destination: &Destination,
+    topic: &str,
+    error_like: &str,
+    max_messages: i32,
+) -> Result<i32, Error> {
+    let parameters = [
+        destination.parameter(),
+        (&topic as _, Type::TEXT),
+        (&error_like, Type::TEXT),
+        (&max_messages, Type::INT4),
+    ];
+    let row = client
+        .query_typed_one("SELECT idem_forward_all($1, $2, $3, $4)", &parameters)
+        .await?;
+    Ok(row.try_get(0)?)
 }
 
 async fn all(

@@ -176,6 +176,8 @@ calls! {
     "idem_fail_call" => idem_client::journal::fail_call,
     "idem_finish_call" => idem_client::journal::finish_call,
     "idem_forget" => idem_client::forget,
+    "idem_forward" => idem_client::deadletters::forward,
+    "idem_forward_all" => idem_client::deadletters::forward_all,
     "idem_grant" => idem_client::grant,
     "idem_hand_over" => idem_client::hand_over,
     "idem_health" => idem_client::health,

@@ -86,7 +86,12 @@ pgrx::extension_sql_file!(
     ]
 );
 pgrx::extension_sql_file!("../../sql/64_dead_letters.sql", name = "dead_letters", requires = ["leases"]);
-pgrx::extension_sql_file!("../../sql/65_relays.sql", name = "relays", requires = ["dead_letters"]);
+pgrx::extension_sql_file!(
+    "../../sql/65_forward.sql",
+    name = "forward",
+    requires = ["dead_letters", effects::letter::record_letter]
+);
+pgrx::extension_sql_file!("../../sql/65_relays.sql", name = "relays", requires = ["forward"]);
 pgrx::extension_sql_file!("../../sql/66_hand_over.sql", name = "hand_over", requires = ["relays"]);
 pgrx::extension_sql_file!("../../sql/70_rotation.sql", name = "rotation", requires = ["hand_over"]);
 pgrx::extension_sql_file!("../../sql/72_payloads.sql", name = "payloads", requires = ["rotation"]);

@@ -34,12 +34,13 @@ pub(super) fn text(value: &Value) -> String {
 }
 
 /// The headers that an effect goes out with: `own`, what the broker has no property for, and then those of the effect. One of
-/// the effect's that has the name of an own one would come twice; it gives way.
+/// the effect's that has the name of an own one would come twice; it gives way. So does `message-id`: a handler that copies
+/// the headers of its message must not give the effect the message's id, under which a consumer would drop it.
 pub(super) fn outgoing<'a>(
     message: &'a OutgoingMessage,
     own: &'a [(&'a str, Option<&'a str>)],
 ) -> impl Iterator<Item = (&'a str, String)> {
-    let is_free = |name: &str| !own.iter().any(|(own, value)| *own == name && value.is_some());
+    let is_free = |name: &str| name != MESSAGE_ID && !own.iter().any(|(own, value)| *own == name && value.is_some());
     let free = message.headers.iter().filter(move |(name, _)| is_free(name));
     own.iter()
         .filter_map(|(name, value)| Some((*name, (*value)?.to_owned())))

@@ -2,6 +2,7 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use async_nats::HeaderMap;
 use async_nats::jetstream::{self, consumer::pull, stream};
 use futures_util::{FutureExt, future::join_all};
 use idem_brokers::Nats;
@@ -10,7 +11,7 @@ use idem_client::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription, Publi
 use tokio::sync::mpsc;
 
 use crate::environment::{assert_parked, assert_waited_for};
-use crate::rejected::assert_rejected_and_requeued;
+use crate::rejected::{assert_forwarded, assert_rejected_and_requeued};
 use crate::traffic::Traffic;
 use crate::{DEADLINE, assert_silent, assert_whole, collect, next, plain, text, whole};
 
@@ -174,6 +175,19 @@ async fn i4_nats_consumer_without_dead_letters_loses_nothing() {
     }
     assert_rejected_and_requeued(source(&url, "none")).await;
     assert_eq!(unsettled(&url, "none").await, 0, "all are acknowledged");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_letter_is_forwarded_to_nats_and_handled() {
+    let url = shared();
+    declare(&url, "forward", |_| {}).await;
+    let context = jetstream::new(async_nats::connect(&url).await.unwrap());
+    let mut headers = HeaderMap::new();
+    headers.insert("message-id", "m-1");
+    headers.insert("tenant", "t-1");
+    let published = context.publish_with_headers("forward.in", headers, "{}".into());
+    published.await.unwrap().await.unwrap();
+    assert_forwarded("m-1", source(&url, "forward"), publisher(&url), "forward.in").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,9 +10,10 @@ use idem_client::{
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
+use uuid::Uuid;
 
 use crate::environment::{assert_parked, assert_waited_for};
-use crate::rejected::assert_rejected_and_requeued;
+use crate::rejected::{assert_forwarded, assert_rejected_and_requeued};
 use crate::traffic::Traffic;
 use crate::{DEADLINE, assert_silent, assert_whole, collect, next, plain, publish, text, whole};
 
@@ -155,6 +156,19 @@ async fn i4_rejection_by_hand_without_a_dead_letter_exchange_loses_nothing() {
     let error = next(&mut source).await.settle(Settlement::reject("bad")).await.unwrap_err();
     assert!(error.to_string().contains("dead-letter exchange"), "{error}");
     assert_eq!(text(&next(&mut source).await), "poison");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_letter_is_forwarded_to_rabbitmq_and_handled() {
+    let url = shared();
+    declare(&url, "forward", &[("x-queue-type", "quorum")]).await;
+    let mut message = plain("forward", "{}");
+    message.message_id = Uuid::from_u128(1);
+    message.headers.insert("tenant".into(), "t-1".into());
+    let publisher = publisher(&url);
+    publisher.publish(&message).await.unwrap();
+    let id = "00000000-0000-0000-0000-000000000001";
+    assert_forwarded(id, source(&url, "forward"), publisher, "forward").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

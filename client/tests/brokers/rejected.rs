@@ -1,9 +1,9 @@
 //! I4: idem in front of a queue whose producers know nothing of it.
 
-use std::time::Duration;
+use std::{future::pending, time::Duration};
 
-use idem_client::{Consumer, Message, Source, Tx};
-use tokio::{sync::oneshot, time::timeout};
+use idem_client::{Consumer, Destination, HandlerError, Message, MessageId, Publisher, Relay, Source, Tx, deadletters};
+use tokio::{select, sync::oneshot, time::timeout};
 
 use crate::{
     DEADLINE,
@@ -47,4 +47,40 @@ pub async fn assert_rejected_and_requeued(source: impl Source) {
     assert_eq!((summary.handled, summary.rejected, summary.failed_settlements), (2, 2, 0));
     assert_eq!(count("SELECT count(DISTINCT text) FROM done").await, 2);
     assert_eq!(count("SELECT count(*) FROM idem.pending").await, 0);
+}
+
+/// Consumes a message with this id and the header `tenant`. The handler refuses it for good. An
+/// operator sends the letter back to the topic, where it is handled under its new id.
+pub async fn assert_forwarded(id: &'static str, source: impl Source, publisher: impl Publisher, topic: &str) {
+    let db = Database::create();
+    let client = db.connect().await;
+    client.batch_execute("CREATE TABLE done (id text)").await.unwrap();
+    let count = async |sql: &str| client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0);
+    let handler = move |tx: Tx, message: Message| async move {
+        let received = message.message_id().unwrap_or_default().to_owned();
+        if received == id {
+            return Err(HandlerError::terminal("no such customer"));
+        }
+        assert_eq!(message.header("tenant"), Some("t-1"));
+        tx.execute("INSERT INTO done (id) VALUES ($1)", &[&received]).await?;
+        Ok(vec![])
+    };
+    let consumer = Consumer::new(db.pool(4), source).handle("orders", handler);
+    let forwarding = async {
+        until("the letter is kept", async || {
+            count("SELECT count(*) FROM idem.dead_letters").await == 1
+        })
+        .await;
+        let (id, to) = (MessageId::text(id).unwrap(), Destination::new("orders").unwrap());
+        let forwarded = deadletters::forward(&client, &id, &to, topic).await.unwrap().unwrap();
+        until("it is handled", async || count("SELECT count(*) FROM done").await == 1).await;
+        let done: String = client.query_one("SELECT id FROM done", &[]).await.unwrap().get(0);
+        assert_eq!(done, forwarded.to_string());
+    };
+    select! {
+        ended = consumer.run(pending()) => panic!("{ended:?}"),
+        ended = Relay::new(db.pool(2), publisher).run(pending()) => panic!("{ended:?}"),
+        forwarded = timeout(DEADLINE, forwarding) => forwarded.unwrap(),
+    }
+    assert_eq!(count("SELECT count(*) FROM idem.dead_letters").await, 0);
 }

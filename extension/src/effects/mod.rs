@@ -1,6 +1,7 @@
 //! Effects: the outgoing messages of a message, recorded with its claim, and found again by every duplicate.
 
 mod api;
+pub mod letter;
 mod read;
 mod record;
 

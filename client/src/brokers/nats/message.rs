@@ -101,6 +101,8 @@ mod tests {
         effect.source_destination = Some("orders".into());
         effect.headers.insert("correlation-id".into(), json!("c"));
         effect.headers.insert("count".into(), json!(3));
+        // Copied from the message that the effect results from.
+        effect.headers.insert("message-id".into(), json!("m-1"));
 
         let message = received("orders.placed", "{}".into(), Some(&outgoing(&effect).unwrap()));
         assert_eq!(message.message_id(), Some(Uuid::from_u128(7).to_string().as_str()));

@@ -55,6 +55,7 @@ pub const CALLS: &[(&str, &[Argument])] = &[
     ("idem_bury", HELD),
     ("idem_requeue", DEAD),
     ("idem_discard", DEAD),
+    ("idem_forward", DEAD),
     ("idem_drop_relay", &[("name", "text", "'other'")]),
     ("idem_remove_destination", &[("name", "text", "'unused'")]),
     ("idem_begin_call", &[("token", "bigint", "NULL")]),
@@ -207,6 +208,8 @@ pub const READ_COMMITTED_ONLY: &[&str] = &[
     "idem_requeue_all",
     "idem_discard",
     "idem_discard_all",
+    "idem_forward",
+    "idem_forward_all",
     "idem_hand_over",
     "idem_remove_destination",
 ];

@@ -3,6 +3,7 @@
 
 mod bodies;
 mod dead_letters;
+mod forward;
 mod hand_over;
 mod leases;
 mod order;

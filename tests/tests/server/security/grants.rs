@@ -48,6 +48,8 @@ const KINDS: &[(&str, &[&str])] = &[
             "idem_requeue_all",
             "idem_discard",
             "idem_discard_all",
+            "idem_forward",
+            "idem_forward_all",
             "idem_relay_unpark",
             "idem_relay_unpark_all",
             "idem_relay_discard",
@@ -92,6 +94,8 @@ const KINDS: &[(&str, &[&str])] = &[
             "idem_requeue_all",
             "idem_discard",
             "idem_discard_all",
+            "idem_forward",
+            "idem_forward_all",
         ],
     ),
 ];

@@ -273,6 +273,9 @@ async fn i9_work_outside_the_transaction_looks_nothing_up() -> Result<()> {
         (format!("idem_discard({uuid}, 'orders')"), "f"),
         ("idem_requeue_all('orders', 'no%', 10)".to_owned(), "0"),
         ("idem_discard_all('orders', 'no%', 10)".to_owned(), "0"),
+        ("idem_forward_all('orders', 'topic', 'no%', 10)".to_owned(), "0"),
+        ("idem_forward('m1'::pg_catalog.text, 'orders', 'topic')".to_owned(), "NULL"),
+        (format!("idem_forward({uuid}, 'orders', 'topic')"), "NULL"),
     ] {
         assert_eq!(operator.text(&format!("SELECT public.{call}")).await?, answer, "{call}");
     }

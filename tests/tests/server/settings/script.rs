@@ -87,6 +87,7 @@ pub const SCRIPT: &[(Needs, &str)] = &[
     (ReadCommitted, "SELECT idem_reject('b-3', 'orders', decode('5c00', 'hex'), 'poison', '{}', 'k', 'T', 'text/plain', 'queue')"),
     (ReadCommitted, "SELECT idem_reject(NULL::text, 'orders', decode('5c00', 'hex'), 'poison', '{\"n\": 1.50}', source => 'queue')"),
     (ReadCommitted, "SELECT id, headers, encode(payload, 'hex'), last_error FROM idem.dead_letters ORDER BY id"),
+    (ReadCommitted, "SELECT idem_forward('b-2', 'orders', 'again'), idem_forward_all('orders', 'again', 'poi%', 1)"),
     (ReadCommitted, "SELECT idem_discard_all('orders', 'poi%')"),
     // The journal.
     (Anything, r#"SELECT state, idempotency_key, attempt FROM idem_begin_call('m-1', 'orders', 'charge', '{"amount": 1.50}')"#),
