@@ -70,7 +70,7 @@ mod tls;
 
 pub use begin::{ClaimedTransaction, begin_and_claim};
 pub use care::{
-    Check, Ring, RoleKind, RotationBlocker, Status, configure, forget, grant, health, maintain, remove_destination,
+    Check, Ring, RoleKind, RotationBlocker, Status, configure, forget, grant, health, maintain, remove_destination, revoke,
     rotation_blockers, set_retention,
 };
 pub use claim::{ClaimOptions, Claimed, claim, is_claimed, try_claim, try_claim_batch, try_record};
