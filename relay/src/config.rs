@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Error, Result, anyhow, ensure};
-use idem_client::{KafkaConfig, NatsConfig, RabbitMqConfig};
+use idem_client::{KafkaConfig, NatsConfig, RabbitMqConfig, without_value};
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -136,7 +136,7 @@ impl Config {
             arguments.listen.map(|address| address.to_string()),
         )?;
         let read: Result<Self, toml::de::Error> = table.try_into();
-        let config = read.map_err(|error| without_value(&error)).context(ADVICE)?;
+        let config = read.map_err(|error| anyhow!(without_value(&error))).context(ADVICE)?;
         config.check()?;
         Ok(config)
     }
@@ -173,19 +173,6 @@ fn not_toml(path: &Path, text: &str, error: &toml::de::Error) -> Error {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let line = before.matches('\n').count() + 1;
     anyhow!("{} is not TOML: line {line}: {}", path.display(), error.message())
-}
-
-/// The error's own text repeats a value of the wrong kind, and that may be a URL with a password.
-fn without_value(error: &toml::de::Error) -> Error {
-    let text = error.to_string();
-    let text = text.trim_end();
-    let kinds = ["invalid type", "invalid value", "invalid length", "unknown variant"];
-    let Some(kind) = kinds.into_iter().find(|kind| text.starts_with(kind)) else {
-        return anyhow!("{text}");
-    };
-    // The last one: the value can contain these words too.
-    let expected = text.rfind(", expected ").and_then(|at| text.get(at..));
-    anyhow!("{kind}{}", expected.unwrap_or_default())
 }
 
 fn broker_kind(table: &Table) -> Option<&str> {

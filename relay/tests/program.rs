@@ -240,6 +240,42 @@ fn check_fails_when_the_database_refuses() {
     assert!(stderr(&no_server).contains("Connection refused"), "{}", stderr(&no_server));
 }
 
+/// Goal: `--check` meets all that a relay meets later: a version that does not fit, a grant that is missing.
+#[test]
+fn check_fails_when_the_database_is_not_complete() {
+    let cluster = server();
+    let nats = Nats::start().unwrap();
+    let (url, database) = (nats.url(), cluster.connection_string("postgres"));
+    let set = |version: &str| {
+        let set = format!("UPDATE pg_extension SET extversion = '{version}' WHERE extname = 'idem'");
+        cluster.psql("postgres", &set).unwrap();
+    };
+    for (version, words) in [("0.0.9", "ALTER EXTENSION idem UPDATE"), ("9.9.9", "restart the server")] {
+        set(version);
+        let refused = check(&database, ["nats", &url], &[]);
+        assert_eq!(refused.status.code(), Some(3), "{refused:?}");
+        let error = stderr(&refused);
+        assert!(error.contains(version) && error.contains(words), "{error}");
+    }
+    set(env!("CARGO_PKG_VERSION"));
+
+    let grant = "SELECT idem_grant('partly', 'relay')";
+    let partly = format!("CREATE ROLE partly LOGIN; {grant}; REVOKE EXECUTE ON FUNCTION idem_hand_over FROM partly");
+    cluster.psql("postgres", &partly).unwrap();
+    let as_partly = format!("{database} user=partly");
+    assert!(
+        check(&as_partly, ["nats", &url], &[]).status.success(),
+        "it hands nothing over"
+    );
+    cluster
+        .psql("postgres", "REVOKE EXECUTE ON FUNCTION idem_relay_ack FROM partly")
+        .unwrap();
+    let refused = check(&as_partly, ["nats", &url], &[]);
+    assert_eq!(refused.status.code(), Some(3), "{refused:?}");
+    let error = stderr(&refused);
+    assert!(error.contains("idem_relay_ack") && error.contains(grant), "{error}");
+}
+
 #[test]
 fn check_fails_without_a_broker() {
     let cluster = server();

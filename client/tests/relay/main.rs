@@ -8,6 +8,7 @@ mod local;
 #[path = "../support/log.rs"]
 mod log;
 mod order;
+mod preflight;
 mod probes;
 mod processes;
 // Not all of it is used here.
