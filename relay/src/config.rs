@@ -40,6 +40,8 @@ pub struct Database {
     pub connections: usize,
     /// PEM certificates of the authorities to trust instead of the system's.
     pub ca: Option<PathBuf>,
+    /// The schema of the extension, when the `search_path` of the role does not have it.
+    pub schema: Option<String>,
 }
 
 /// Where the effects go.
@@ -109,6 +111,7 @@ impl std::fmt::Debug for Database {
         f.debug_struct("Database")
             .field("connections", &self.connections)
             .field("ca", &self.ca)
+            .field("schema", &self.schema)
             .finish_non_exhaustive()
     }
 }

@@ -276,6 +276,25 @@ fn check_fails_when_the_database_is_not_complete() {
     assert!(error.contains("idem_relay_ack") && error.contains(grant), "{error}");
 }
 
+/// Goal: the extension is in a schema that the role's path does not have.
+#[test]
+fn check_finds_the_extension_in_its_schema() {
+    let cluster = server();
+    let nats = Nats::start().unwrap();
+    let (url, database) = (nats.url(), cluster.connection_string("moved"));
+    cluster.psql("postgres", "CREATE DATABASE moved").unwrap();
+    cluster
+        .psql("moved", "CREATE SCHEMA api; CREATE EXTENSION idem SCHEMA api")
+        .unwrap();
+    let refused = check(&database, ["nats", &url], &[]);
+    assert_eq!(refused.status.code(), Some(3), "{refused:?}");
+    assert!(stderr(&refused).contains("database.schema"), "{}", stderr(&refused));
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    writeln!(file, "[database]\nschema = \"api\"").unwrap();
+    let fine = check(&database, ["nats", &url], &["--config", &file.path().display().to_string()]);
+    assert!(fine.status.success(), "{fine:?}");
+}
+
 #[test]
 fn check_fails_without_a_broker() {
     let cluster = server();

@@ -16,6 +16,7 @@ mod processes;
 #[path = "../consumer/broker.rs"]
 mod queue;
 mod recreated;
+mod schema;
 mod services;
 #[path = "../support/mod.rs"]
 mod support;
