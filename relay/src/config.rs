@@ -260,6 +260,24 @@ mod tests {
     }
 
     #[test]
+    fn settings_of_the_package_are_settings() {
+        let config = read(include_str!("../debian/idem-relay.toml"), &[]).unwrap();
+        assert_eq!((config.relay.as_str(), config.publish.batch), ("default", 500));
+        let all = include_str!("../debian/idem-relay.toml").replace("\n# ", "\n");
+        let settings = all.split_once("\nrelay = ").unwrap().1;
+        let settings = settings
+            .lines()
+            .filter(|line| line.contains(" = ") && !line.contains("...") || line.starts_with('['));
+        let settings: Vec<_> = settings.collect();
+        let config = read(&format!("relay = \"a\"\n{}", settings.join("\n")), &[]).unwrap();
+        assert_eq!(
+            config.database.schema.as_deref(),
+            Some("api"),
+            "the comments are settings, too"
+        );
+    }
+
+    #[test]
     fn the_file_of_the_guide_is_one() {
         let guide = include_str!("../README.md");
         let file = guide

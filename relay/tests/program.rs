@@ -295,6 +295,17 @@ fn check_finds_the_extension_in_its_schema() {
     assert!(fine.status.success(), "{fine:?}");
 }
 
+/// Goal: an operator checks the settings that the package installs.
+#[test]
+fn check_reads_the_settings_of_the_package() {
+    let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/debian/idem-relay.toml");
+    let cluster = server();
+    let nats = Nats::start().unwrap();
+    let database = cluster.connection_string("postgres");
+    let fine = check(&database, ["nats", &nats.url()], &["--config", sample]);
+    assert!(fine.status.success(), "{fine:?}");
+}
+
 #[test]
 fn check_fails_without_a_broker() {
     let cluster = server();
