@@ -277,9 +277,44 @@ mod tests {
         );
     }
 
+    /// Goal: the guide has the defaults of the program.
+    #[test]
+    fn defaults_of_the_guide_are_those_of_the_program() {
+        let guide = include_str!("../../docs/idem-relay.md");
+        let config = read(
+            "database.url = \"host=db\"\nbroker = { kind = \"nats\", url = \"nats://n\" }",
+            &[],
+        )
+        .unwrap();
+        let Publish {
+            batch,
+            max_bytes,
+            in_flight,
+            lease,
+            max_attempts,
+        } = config.publish;
+        for (setting, default) in [
+            ("relay", config.relay),
+            ("database.connections", config.database.connections.to_string()),
+            ("publish.batch", batch.to_string()),
+            ("publish.max-bytes", max_bytes.to_string()),
+            ("publish.in-flight", in_flight.to_string()),
+            ("publish.lease", format!("{lease:?}")),
+            ("publish.max-attempts", max_attempts.to_string()),
+            ("http.listen", config.http.listen.to_string()),
+        ] {
+            let row = guide
+                .lines()
+                .find(|line| line.starts_with(&format!("| `{setting}` |")))
+                .unwrap();
+            let said = row.split('|').nth(3).unwrap().trim().trim_matches('`').replace(',', "");
+            assert_eq!(said, default, "{setting}");
+        }
+    }
+
     #[test]
     fn the_file_of_the_guide_is_one() {
-        let guide = include_str!("../README.md");
+        let guide = include_str!("../../docs/idem-relay.md");
         let file = guide
             .split("```toml\n")
             .nth(1)
