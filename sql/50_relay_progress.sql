@@ -11,6 +11,7 @@ BEGIN
     ELSIF partition IS NULL THEN
         RAISE EXCEPTION 'partition must not be null' USING ERRCODE = 'null_value_not_allowed';
     END IF;
+    PERFORM idem.check_version();
     SELECT * INTO found_relay FROM idem.relay r WHERE r.name = relay_name AND r.dropped_at IS NULL;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'relay "%" does not exist', relay_name
@@ -23,7 +24,7 @@ BEGIN
     RETURN found_relay;
 END
 $$;
-COMMENT ON FUNCTION idem.check_relay(text, integer) IS 'The relay of that name. Errors: 22004, 42704, 22023.';
+COMMENT ON FUNCTION idem.check_relay(text, integer) IS 'The relay of that name. Errors: 22004, 42704, 22023, 58000.';
 
 CREATE FUNCTION idem.check_isolation() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp

@@ -1,4 +1,4 @@
--- Who may call what. PUBLIC may nothing; a role gets EXECUTE on the calls of its kind, and no table.
+-- The kinds of roles and their privileges. PUBLIC has none; a role gets EXECUTE on the functions of its kinds, and no table.
 
 CREATE TABLE idem.kind_of_role (
     kind      text NOT NULL,
@@ -22,7 +22,7 @@ INSERT INTO idem.kind_of_role (kind, may_call) VALUES
     ('relay', 'idem_relay_next'), ('relay', 'idem_relay_ack'), ('relay', 'idem_relay_park'), ('relay', 'idem_relay_wait'),
     ('relay', 'idem_relay_extend'), ('relay', 'idem_relay_partitions'), ('relay', 'idem_hand_over'),
     ('monitor', 'idem_health'), ('monitor', 'idem_is_claimed'), ('monitor', 'idem_rotation_blockers'),
-    ('admin', 'idem_forget'), ('admin', 'idem_configure'), ('admin', 'idem_set_retention'), ('admin', 'idem_grant'),
+    ('admin', 'idem_forget'), ('admin', 'idem_configure'), ('admin', 'idem_set_retention'), ('admin', 'idem_grant'), ('admin', 'idem_revoke'),
     ('admin', 'idem_maintain'), ('admin', 'idem_create_relay'), ('admin', 'idem_drop_relay'),
     ('admin', 'idem_relay_unpark'), ('admin', 'idem_relay_unpark_all'),
     ('admin', 'idem_relay_discard'), ('admin', 'idem_relay_discard_all'),
@@ -30,58 +30,143 @@ INSERT INTO idem.kind_of_role (kind, may_call) VALUES
     ('admin', 'idem_configure_retries'), ('admin', 'idem_remove_destination'), ('admin', 'idem_requeue'), ('admin', 'idem_requeue_all'),
     ('admin', 'idem_discard'), ('admin', 'idem_discard_all'), ('admin', 'idem_forward'), ('admin', 'idem_forward_all');
 
-CREATE FUNCTION idem_grant(role regrole, kind text) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+CREATE TABLE idem.view_of_kind (
+    kind      text NOT NULL,
+    may_read  text NOT NULL,
+    CONSTRAINT view_of_kind_pkey PRIMARY KEY (kind, may_read)
+);
+COMMENT ON TABLE idem.view_of_kind IS 'What idem_grant grants: the views of each kind. idem.dead_letters shows what the messages carry.';
+INSERT INTO idem.view_of_kind (kind, may_read) VALUES
+    ('relay', 'parked'),
+    ('operator', 'parked'), ('operator', 'leases'), ('operator', 'waiting_messages'), ('operator', 'dead_letters'),
+    ('monitor', 'parked'), ('monitor', 'leases'), ('monitor', 'waiting_messages'),
+    ('monitor', 'inbox'), ('monitor', 'outbox'), ('monitor', 'rings'), ('monitor', 'relays'), ('monitor', 'stats'),
+    ('admin', 'parked'), ('admin', 'leases'), ('admin', 'waiting_messages'), ('admin', 'dead_letters'),
+    ('admin', 'inbox'), ('admin', 'outbox'), ('admin', 'rings'), ('admin', 'relays'), ('admin', 'stats');
+
+-- The kinds of a role are EXECUTE on these functions. Privileges alone do not show them, because kinds overlap: a consumer
+-- has all that a receiver has. PostgreSQL renames, drops and dumps the entries together with the role.
+CREATE FUNCTION idem.granted_consumer() RETURNS boolean LANGUAGE sql IMMUTABLE RETURN true;
+COMMENT ON FUNCTION idem.granted_consumer() IS 'EXECUTE records that the role was granted the kind consumer.';
+CREATE FUNCTION idem.granted_receiver() RETURNS boolean LANGUAGE sql IMMUTABLE RETURN true;
+COMMENT ON FUNCTION idem.granted_receiver() IS 'EXECUTE records that the role was granted the kind receiver.';
+CREATE FUNCTION idem.granted_relay() RETURNS boolean LANGUAGE sql IMMUTABLE RETURN true;
+COMMENT ON FUNCTION idem.granted_relay() IS 'EXECUTE records that the role was granted the kind relay.';
+CREATE FUNCTION idem.granted_operator() RETURNS boolean LANGUAGE sql IMMUTABLE RETURN true;
+COMMENT ON FUNCTION idem.granted_operator() IS 'EXECUTE records that the role was granted the kind operator.';
+CREATE FUNCTION idem.granted_monitor() RETURNS boolean LANGUAGE sql IMMUTABLE RETURN true;
+COMMENT ON FUNCTION idem.granted_monitor() IS 'EXECUTE records that the role was granted the kind monitor.';
+CREATE FUNCTION idem.granted_admin() RETURNS boolean LANGUAGE sql IMMUTABLE RETURN true;
+COMMENT ON FUNCTION idem.granted_admin() IS 'EXECUTE records that the role was granted the kind admin.';
+
+CREATE FUNCTION idem.kinds_of_role(role regrole) RETURNS SETOF text
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT DISTINCT k.kind
+      FROM idem.kind_of_role k
+      JOIN pg_proc f ON f.pronamespace = 'idem'::regnamespace AND f.proname = 'granted_' || k.kind
+     CROSS JOIN LATERAL aclexplode(f.proacl) a
+     WHERE a.grantee = role AND a.grantee <> f.proowner
+$$;
+COMMENT ON FUNCTION idem.kinds_of_role(regrole) IS 'The kinds that idem_grant gave to this very role, without those of roles that it is a member of. The owner needs none.';
+
+CREATE FUNCTION idem.privileges_of_kind(kind text) RETURNS TABLE (privilege text, object text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT 'USAGE', 'SCHEMA @extschema@'
+    UNION ALL
+    SELECT 'EXECUTE', CASE f.prokind WHEN 'p' THEN 'PROCEDURE ' ELSE 'FUNCTION ' END || f.oid::regprocedure
+      FROM idem.kind_of_role k
+      JOIN pg_proc f ON f.proname = k.may_call
+      JOIN pg_depend e ON e.classid = 'pg_proc'::regclass AND e.objid = f.oid AND e.deptype = 'e'
+                      AND e.refclassid = 'pg_extension'::regclass
+      JOIN pg_extension x ON x.oid = e.refobjid AND x.extname = 'idem'
+     WHERE k.kind = privileges_of_kind.kind
+    UNION ALL
+    SELECT 'EXECUTE', format('FUNCTION idem.granted_%s()', privileges_of_kind.kind)
+    UNION ALL
+    SELECT 'USAGE', 'SCHEMA idem'
+     WHERE EXISTS (SELECT 1 FROM idem.view_of_kind v WHERE v.kind = privileges_of_kind.kind)
+    UNION ALL
+    SELECT 'SELECT', 'TABLE idem.' || v.may_read FROM idem.view_of_kind v WHERE v.kind = privileges_of_kind.kind
+    UNION ALL
+    -- A view calls its functions with the rights of the role that reads it.
+    SELECT 'EXECUTE', 'FUNCTION idem.' || f.behind
+      FROM unnest(ARRAY['waiting()', 'relay_states()', 'counters()', 'ran()', 'slice_table(text, integer)', 'slice_tables(text, integer)']) f (behind)
+     WHERE privileges_of_kind.kind IN ('monitor', 'admin')
+    UNION ALL
+    -- idem_maintain runs with its caller's rights, because only such a procedure can commit.
+    SELECT 'EXECUTE', 'FUNCTION idem.' || f.behind
+      FROM unnest(ARRAY['maintenance_steps()', 'maintain_step(text, boolean)']) f (behind)
+     WHERE privileges_of_kind.kind = 'admin'
+$$;
+COMMENT ON FUNCTION idem.privileges_of_kind(text) IS 'What idem_grant gives for a kind and idem_revoke takes away: privileges, and objects as GRANT names them.';
+
+CREATE FUNCTION idem.check_grant(role regrole, kind text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
-DECLARE
-    call record;
 BEGIN
-    IF role IS NULL OR kind IS NULL THEN
+    IF current_setting('transaction_read_only')::boolean THEN
+        RAISE EXCEPTION 'cannot change privileges in a read-only transaction' USING ERRCODE = 'read_only_sql_transaction';
+    ELSIF role IS NULL OR kind IS NULL THEN
         RAISE EXCEPTION 'role and kind must not be null' USING ERRCODE = 'null_value_not_allowed';
-    ELSIF NOT EXISTS (SELECT 1 FROM idem.kind_of_role k WHERE k.kind = idem_grant.kind) THEN
+    ELSIF NOT EXISTS (SELECT 1 FROM idem.kind_of_role k WHERE k.kind = check_grant.kind) THEN
         RAISE EXCEPTION 'there is no kind "%"', kind
             USING ERRCODE = 'invalid_parameter_value', HINT = 'The kinds are consumer, receiver, relay, operator, monitor and admin.';
     ELSIF NOT EXISTS (SELECT 1 FROM pg_roles a WHERE a.oid = role) THEN
         RAISE EXCEPTION 'role % does not exist', role
             USING ERRCODE = 'undefined_object', HINT = 'Make it with CREATE ROLE.';
     END IF;
-    EXECUTE format('GRANT USAGE ON SCHEMA @extschema@ TO %s', role);
-    FOR call IN
-        SELECT f.oid::regprocedure AS signature, CASE f.prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END AS what
-          FROM idem.kind_of_role k
-          JOIN pg_proc f ON f.proname = k.may_call
-          JOIN pg_depend e ON e.classid = 'pg_proc'::regclass AND e.objid = f.oid AND e.deptype = 'e'
-                          AND e.refclassid = 'pg_extension'::regclass
-          JOIN pg_extension x ON x.oid = e.refobjid AND x.extname = 'idem'
-         WHERE k.kind = idem_grant.kind
-    LOOP
-        EXECUTE format('GRANT EXECUTE ON %s %s TO %s', call.what, call.signature, role);
-    END LOOP;
-    IF kind = 'admin' THEN
-        -- idem_maintain runs with its caller's rights, because only such a procedure can commit.
-        EXECUTE format('GRANT USAGE ON SCHEMA idem TO %s', role);
-        EXECUTE format('GRANT EXECUTE ON FUNCTION idem.maintenance_steps(), idem.maintain_step(text, boolean) TO %s', role);
-    END IF;
-    IF kind IN ('relay', 'operator', 'monitor', 'admin') THEN
-        EXECUTE format('GRANT USAGE ON SCHEMA idem TO %s', role);
-        EXECUTE format('GRANT SELECT ON idem.parked TO %s', role);
-    END IF;
-    IF kind IN ('operator', 'monitor', 'admin') THEN
-        EXECUTE format('GRANT USAGE ON SCHEMA idem TO %s', role);
-        EXECUTE format('GRANT SELECT ON idem.leases, idem.waiting_messages TO %s', role);
-    END IF;
-    IF kind IN ('operator', 'admin') THEN
-        -- With what the messages carry.
-        EXECUTE format('GRANT SELECT ON idem.dead_letters TO %s', role);
-    END IF;
-    IF kind IN ('monitor', 'admin') THEN
-        EXECUTE format('GRANT SELECT ON idem.inbox, idem.outbox, idem.rings, idem.relays, idem.stats TO %s', role);
-        EXECUTE format('GRANT EXECUTE ON FUNCTION idem.waiting(), idem.relay_states(), idem.counters(), idem.ran(), idem.slice_table(text, integer), idem.slice_tables(text, integer) TO %s', role);
-    END IF;
+    -- One change of privileges at a time: each reads the kinds that the one before left to the role.
+    LOCK TABLE idem.kind_of_role IN SHARE ROW EXCLUSIVE MODE;
 END
 $$;
-COMMENT ON FUNCTION idem_grant(regrole, text) IS 'Lets a role do the work of a consumer, receiver, relay, operator, monitor or admin: EXECUTE on those calls, no table. Errors: 22004, 22023, 42704.';
+COMMENT ON FUNCTION idem.check_grant(regrole, text) IS 'Checks the arguments of idem_grant and idem_revoke, and locks other calls of them out. Errors: 22004, 22023, 25006, 42704.';
+
+CREATE FUNCTION idem_grant(role regrole, kind text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    given record;
+BEGIN
+    PERFORM idem.check_grant(role, kind);
+    FOR given IN SELECT p.privilege, p.object FROM idem.privileges_of_kind(kind) p
+    LOOP
+        EXECUTE format('GRANT %s ON %s TO %s', given.privilege, given.object, role);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION idem_grant(regrole, text) IS 'Lets a role do the work of a consumer, receiver, relay, operator, monitor or admin: EXECUTE on those functions, no table. Errors: 22004, 22023, 25006, 42704.';
+
+CREATE FUNCTION idem_revoke(role regrole, kind text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    taken record;
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'cannot revoke a kind in a % transaction', upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'invalid_transaction_state',
+                  HINT = 'Revoke it in a READ COMMITTED transaction: the other kinds of the role must be read as they are now.';
+    END IF;
+    PERFORM idem.check_grant(role, kind);
+    -- What the role has otherwise, it keeps.
+    IF NOT EXISTS (SELECT 1 FROM idem.kinds_of_role(role) held (kind) WHERE held.kind = idem_revoke.kind) THEN
+        RETURN;
+    END IF;
+    FOR taken IN
+        SELECT p.privilege, p.object FROM idem.privileges_of_kind(idem_revoke.kind) p
+        EXCEPT
+        SELECT p.privilege, p.object
+          FROM idem.kinds_of_role(role) other (kind), idem.privileges_of_kind(other.kind) p
+         WHERE other.kind <> idem_revoke.kind
+    LOOP
+        EXECUTE format('REVOKE %s ON %s FROM %s', taken.privilege, taken.object, role);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION idem_revoke(regrole, text) IS 'Takes away what idem_grant gave for this kind, but for what another kind of the role needs. Changes nothing when the role was not granted the kind. Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006, 42704.';
 
 -- Nobody but the owner has anything until idem_grant: not PUBLIC, whom functions are given to by default, and not those
 -- whom ALTER DEFAULT PRIVILEGES of this database favours.

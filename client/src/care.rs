@@ -124,6 +124,20 @@ pub async fn grant(client: &impl GenericClient, role: &str, kind: RoleKind) -> R
     Ok(())
 }
 
+/// Takes away what [`grant`] gave for this kind. Functions that another kind of the role needs stay.
+///
+/// `role` is the bare name. Changes nothing when the role was not granted the kind. Fails with 42704
+/// when the role does not exist, and with 25000 in a transaction that is not READ COMMITTED.
+pub async fn revoke(client: &impl GenericClient, role: &str, kind: RoleKind) -> Result<(), Error> {
+    client
+        .query_typed(
+            "SELECT idem_revoke(quote_ident($1)::regrole, $2)",
+            &[(&role, Type::TEXT), (&kind.as_str(), Type::TEXT)],
+        )
+        .await?;
+    Ok(())
+}
+
 /// One pass of what the worker does: turns the rings that are due and empties slices. For databases without the worker.
 ///
 /// Not in a transaction, for it commits after each step.

@@ -6,8 +6,9 @@ use std::{error::Error as _, io, sync::Arc};
 
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
+use crate::redacted::without_value;
 #[cfg(feature = "runtime")]
-use crate::{HandlerError, SourceEnded};
+use crate::{HandlerError, NotReady, SourceEnded};
 
 /// Everything that a call can answer besides its result.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +18,7 @@ pub enum Error {
     #[error("{0}")]
     Invalid(String),
     /// The payload has no JSON form. Nothing was sent.
-    #[error("the payload cannot be written as JSON: {}", describe_json(.0))]
+    #[error("the payload cannot be written as JSON: {}", without_value(.0))]
     Encode(#[source] serde_json::Error),
     /// The server or the connection said no; [`Error::sqlstate`] and [`Error::kind`] say how.
     #[error("{}", describe(.0))]
@@ -28,7 +29,7 @@ pub enum Error {
     #[error("the connection was lost during COMMIT, which may have taken effect or not")]
     AmbiguousCommit(#[source] Arc<tokio_postgres::Error>),
     /// The payload is not the JSON that was asked for: the same message will fail again.
-    #[error("the payload is not the JSON that was expected: {}", describe_json(.0))]
+    #[error("the payload is not the JSON that was expected: {}", without_value(.0))]
     Decode(#[source] serde_json::Error),
     /// The message has nothing that it could be known by, and its policy is to refuse such messages.
     #[error(
@@ -74,6 +75,11 @@ pub enum Error {
     #[cfg(feature = "runtime")]
     #[error("no connection from the pool: {0}")]
     Pool(String),
+    /// The database lacks something that a consumer or a relay needs: see
+    /// [`consumer_preflight`](crate::consumer_preflight) and [`relay_preflight`](crate::relay_preflight).
+    #[cfg(feature = "runtime")]
+    #[error(transparent)]
+    NotReady(Box<NotReady>),
     /// The server answered something that this version does not know.
     #[error("unexpected answer of the server: {0}")]
     Unexpected(String),
@@ -100,7 +106,8 @@ pub enum ErrorKind {
     NotFound,
     /// The role lacks `idem_grant` (42501).
     NotGranted,
-    /// The functions are not on the search_path, or the extension is not installed (42883, 3F000).
+    /// The functions are not on the search_path, or the extension is not installed (42883, 3F000), or
+    /// it is older than the client (`Error::NotReady`).
     NotInstalled,
     /// The message has no id, and must have one.
     MissingId,
@@ -135,6 +142,8 @@ impl Error {
             Self::LeaseLost => ErrorKind::NotClaimed,
             #[cfg(feature = "runtime")]
             Self::SourceEnded(_) | Self::WorkerPanicked(_) => ErrorKind::Other,
+            #[cfg(feature = "runtime")]
+            Self::NotReady(lacks) => lacks.kind(),
             Self::Unexpected(_) => ErrorKind::Other,
             Self::Database(error) => ErrorKind::of(error),
         }
@@ -152,6 +161,8 @@ impl Error {
         match self {
             Self::Database(error) => error.code(),
             Self::AmbiguousCommit(error) => error.code(),
+            #[cfg(feature = "runtime")]
+            Self::NotReady(lacks) => Some(lacks.sqlstate()),
             _ => None,
         }
     }
@@ -279,18 +290,6 @@ fn describe_server(error: &DbError) -> String {
     format!("{}: {}{hint}", error.code().code(), error.message())
 }
 
-/// Why a payload cannot be read, without the value that was found there.
-fn describe_json(error: &serde_json::Error) -> String {
-    const WITH_A_VALUE: [&str; 4] = ["invalid type", "invalid value", "invalid length", "unknown variant"];
-    let text = error.to_string();
-    let kind = WITH_A_VALUE.into_iter().find(|kind| text.starts_with(kind));
-    match (kind, text.rfind(", expected ")) {
-        (Some(kind), Some(at)) => format!("{kind}{}", &text[at..]),
-        (Some(kind), None) => kind.to_owned(),
-        (None, _) => text,
-    }
-}
-
 /// An error and all its causes in one line. A cause that its effect quotes already is not repeated.
 #[cfg(feature = "runtime")]
 pub(crate) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
@@ -307,7 +306,7 @@ fn describe_known(error: &(dyn std::error::Error + 'static)) -> Option<String> {
         .or_else(|| error.downcast_ref());
     server
         .map(describe_server)
-        .or_else(|| error.downcast_ref().map(describe_json))
+        .or_else(|| error.downcast_ref::<serde_json::Error>().map(|error| without_value(error)))
 }
 
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {

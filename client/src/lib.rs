@@ -52,6 +52,8 @@ mod policy;
 #[cfg(feature = "tls")]
 mod pool;
 #[cfg(feature = "runtime")]
+mod preflight;
+#[cfg(feature = "runtime")]
 mod process;
 #[cfg(feature = "runtime")]
 mod relay;
@@ -70,7 +72,7 @@ mod tls;
 
 pub use begin::{ClaimedTransaction, begin_and_claim};
 pub use care::{
-    Check, Ring, RoleKind, RotationBlocker, Status, configure, forget, grant, health, maintain, remove_destination,
+    Check, Ring, RoleKind, RotationBlocker, Status, configure, forget, grant, health, maintain, remove_destination, revoke,
     rotation_blockers, set_retention,
 };
 pub use claim::{ClaimOptions, Claimed, claim, is_claimed, try_claim, try_claim_batch, try_record};
@@ -82,6 +84,7 @@ pub use id::MessageId;
 pub use outbox::send;
 pub use outcome::{Claim, Claims};
 pub use recorded::{RecordedEffect, effects, replay_effects};
+pub use redacted::without_value;
 
 #[cfg(feature = "kafka")]
 pub use brokers::{DeadLetter, KafkaConfig, KafkaPublisher, KafkaSource, KafkaSubscription};
@@ -105,6 +108,8 @@ pub use message::{Coordinates, Message};
 pub use policy::{IdFunction, IdStrategy, Isolation, MissingId, OnDuplicate, Policies, Policy, Retry, Rule, Store, Style};
 #[cfg(feature = "tls")]
 pub use pool::PoolConfig;
+#[cfg(feature = "runtime")]
+pub use preflight::{NotReady, consumer_preflight, relay_preflight};
 #[cfg(feature = "runtime")]
 pub use process::{Idem, IdemBuilder, Processed, Savepoint, Tx};
 #[cfg(feature = "runtime")]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use idem_client::{
     Claim, Destination, ErrorKind, MessageId, RecordedEffect, Ring, RoleKind, Status, begin_and_claim, configure, effects,
-    forget, grant, health, is_claimed, maintain, remove_destination, set_retention,
+    forget, grant, health, is_claimed, maintain, remove_destination, revoke, set_retention,
 };
 use support::Server;
 use tokio_postgres::{Client, NoTls, error::SqlState};
@@ -113,8 +113,18 @@ async fn a_role_may_do_what_it_was_granted_and_no_more() {
     maintain(&consumer).await.unwrap();
     grant(&client, name, RoleKind::Relay).await.unwrap();
 
-    let error = grant(&client, "nobody", RoleKind::Consumer).await.unwrap_err();
-    assert_eq!(error.sqlstate(), Some(&SqlState::UNDEFINED_OBJECT), "{error}");
+    revoke(&client, name, RoleKind::Admin).await.unwrap();
+    let error = maintain(&consumer).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotGranted, "{error}");
+    assert!(!health(&consumer).await.unwrap().is_empty(), "it is a monitor still");
+    assert!(!claim_and_commit(&mut consumer, &id, &to).await.unwrap());
+
+    for error in [
+        grant(&client, "nobody", RoleKind::Consumer).await.unwrap_err(),
+        revoke(&client, "nobody", RoleKind::Consumer).await.unwrap_err(),
+    ] {
+        assert_eq!(error.sqlstate(), Some(&SqlState::UNDEFINED_OBJECT), "{error}");
+    }
 }
 
 #[tokio::test]
@@ -205,6 +215,7 @@ calls! {
     "idem_replay_effects" => idem_client::replay_effects,
     "idem_requeue" => idem_client::deadletters::requeue,
     "idem_requeue_all" => idem_client::deadletters::requeue_all,
+    "idem_revoke" => idem_client::revoke,
     "idem_rotation_blockers" => idem_client::rotation_blockers,
     "idem_send" => idem_client::send,
     "idem_send_bytes" => idem_client::send,

@@ -15,11 +15,12 @@ pub enum Error {
     Invalid(Invalid),
     /// 53200: no memory for what the caller gave.
     OutOfMemory(OutOfMemory),
-    /// 55000: the tables of the extension are not there.
+    /// 58000: the tables of the extension are not there.
     NotInstalled,
     /// 54000: every number of a destination is in use.
     NoDestinationLeft,
-    /// 55000: the library does not know this version of the extension's SQL.
+    /// 58000: the library does not know this version of the extension's SQL. A state of the installation, so that
+    /// clients do not blame the message: 55000 means a claim or a lease that is not held.
     AnotherVersion {
         installed: String,
         installed_is_older: bool,
@@ -93,7 +94,7 @@ impl From<Error> for ErrorReport {
             )
             .set_hint(format!("{bytes} bytes were not available: send less in one call, or give the server more memory.")),
             Error::NotInstalled => report(
-                PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                PgSqlErrorCode::ERRCODE_SYSTEM_ERROR,
                 "extension idem is not installed in this database".into(),
             )
             .set_hint("CREATE EXTENSION idem;"),
@@ -107,7 +108,7 @@ impl From<Error> for ErrorReport {
                 installed_is_older,
                 library,
             } => report(
-                PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                PgSqlErrorCode::ERRCODE_SYSTEM_ERROR,
                 format!("library version {library} of idem does not serve extension version {installed}"),
             )
             .set_hint(if installed_is_older {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Error, Result, anyhow, ensure};
-use idem_client::{KafkaConfig, NatsConfig, RabbitMqConfig};
+use idem_client::{KafkaConfig, NatsConfig, RabbitMqConfig, without_value};
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -40,6 +40,8 @@ pub struct Database {
     pub connections: usize,
     /// PEM certificates of the authorities to trust instead of the system's.
     pub ca: Option<PathBuf>,
+    /// The schema of the extension, when the `search_path` of the role does not have it.
+    pub schema: Option<String>,
 }
 
 /// Where the effects go.
@@ -109,6 +111,7 @@ impl std::fmt::Debug for Database {
         f.debug_struct("Database")
             .field("connections", &self.connections)
             .field("ca", &self.ca)
+            .field("schema", &self.schema)
             .finish_non_exhaustive()
     }
 }
@@ -136,7 +139,7 @@ impl Config {
             arguments.listen.map(|address| address.to_string()),
         )?;
         let read: Result<Self, toml::de::Error> = table.try_into();
-        let config = read.map_err(|error| without_value(&error)).context(ADVICE)?;
+        let config = read.map_err(|error| anyhow!(without_value(&error))).context(ADVICE)?;
         config.check()?;
         Ok(config)
     }
@@ -173,19 +176,6 @@ fn not_toml(path: &Path, text: &str, error: &toml::de::Error) -> Error {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let line = before.matches('\n').count() + 1;
     anyhow!("{} is not TOML: line {line}: {}", path.display(), error.message())
-}
-
-/// The error's own text repeats a value of the wrong kind, and that may be a URL with a password.
-fn without_value(error: &toml::de::Error) -> Error {
-    let text = error.to_string();
-    let text = text.trim_end();
-    let kinds = ["invalid type", "invalid value", "invalid length", "unknown variant"];
-    let Some(kind) = kinds.into_iter().find(|kind| text.starts_with(kind)) else {
-        return anyhow!("{text}");
-    };
-    // The last one: the value can contain these words too.
-    let expected = text.rfind(", expected ").and_then(|at| text.get(at..));
-    anyhow!("{kind}{}", expected.unwrap_or_default())
 }
 
 fn broker_kind(table: &Table) -> Option<&str> {
@@ -270,8 +260,61 @@ mod tests {
     }
 
     #[test]
+    fn settings_of_the_package_are_settings() {
+        let config = read(include_str!("../debian/idem-relay.toml"), &[]).unwrap();
+        assert_eq!((config.relay.as_str(), config.publish.batch), ("default", 500));
+        let all = include_str!("../debian/idem-relay.toml").replace("\n# ", "\n");
+        let settings = all.split_once("\nrelay = ").unwrap().1;
+        let settings = settings
+            .lines()
+            .filter(|line| line.contains(" = ") && !line.contains("...") || line.starts_with('['));
+        let settings: Vec<_> = settings.collect();
+        let config = read(&format!("relay = \"a\"\n{}", settings.join("\n")), &[]).unwrap();
+        assert_eq!(
+            config.database.schema.as_deref(),
+            Some("api"),
+            "the comments are settings, too"
+        );
+    }
+
+    /// Goal: the guide has the defaults of the program.
+    #[test]
+    fn defaults_of_the_guide_are_those_of_the_program() {
+        let guide = include_str!("../../docs/idem-relay.md");
+        let config = read(
+            "database.url = \"host=db\"\nbroker = { kind = \"nats\", url = \"nats://n\" }",
+            &[],
+        )
+        .unwrap();
+        let Publish {
+            batch,
+            max_bytes,
+            in_flight,
+            lease,
+            max_attempts,
+        } = config.publish;
+        for (setting, default) in [
+            ("relay", config.relay),
+            ("database.connections", config.database.connections.to_string()),
+            ("publish.batch", batch.to_string()),
+            ("publish.max-bytes", max_bytes.to_string()),
+            ("publish.in-flight", in_flight.to_string()),
+            ("publish.lease", format!("{lease:?}")),
+            ("publish.max-attempts", max_attempts.to_string()),
+            ("http.listen", config.http.listen.to_string()),
+        ] {
+            let row = guide
+                .lines()
+                .find(|line| line.starts_with(&format!("| `{setting}` |")))
+                .unwrap();
+            let said = row.split('|').nth(3).unwrap().trim().trim_matches('`').replace(',', "");
+            assert_eq!(said, default, "{setting}");
+        }
+    }
+
+    #[test]
     fn the_file_of_the_guide_is_one() {
-        let guide = include_str!("../README.md");
+        let guide = include_str!("../../docs/idem-relay.md");
         let file = guide
             .split("```toml\n")
             .nth(1)

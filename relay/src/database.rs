@@ -15,5 +15,8 @@ pub fn pool(database: &Database) -> Result<Pool> {
     if let Some(ca) = &database.ca {
         config = config.ca(ca).context("database.ca")?;
     }
+    if let Some(schema) = &database.schema {
+        config = config.schema(schema).context("database.schema")?;
+    }
     config.build().context("the database")
 }

@@ -65,9 +65,10 @@ impl From<Error> for Failure {
             | ErrorKind::ConnectionLost
             | ErrorKind::PoolExhausted => Exit::Environment,
             ErrorKind::Invalid => Exit::Settings,
-            // A database or a role that does not exist, or a wrong password.
+            // A database or a role that does not exist, a wrong password, or a library that does not
+            // serve the extension.
             _ => match error.sqlstate().map(|state| state.code()) {
-                Some("3D000" | "28000" | "28P01") => Exit::Environment,
+                Some("3D000" | "28000" | "28P01" | "58000") => Exit::Environment,
                 _ => Exit::Unexpected,
             },
         };

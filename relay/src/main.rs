@@ -12,7 +12,7 @@ use std::{convert::Infallible, process::ExitCode, time::Duration};
 
 use anyhow::Context;
 use clap::Parser;
-use idem_client::{Publisher, Relay, relay_partitions, terminated};
+use idem_client::{Publisher, Relay, relay_partitions, relay_preflight, terminated};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 use crate::{
@@ -80,6 +80,7 @@ async fn keep_small(metrics: &PrometheusHandle) -> Infallible {
 /// Connects to database and broker, and publishes nothing.
 async fn check(relay: &str, pool: &deadpool_postgres::Pool, publisher: &Publishers) -> Result<(), Failure> {
     let connection = pool.get().await.map_err(idem_client::Error::from)?;
+    relay_preflight(&**connection).await?;
     let partitions = relay_partitions(&**connection, relay).await?;
     publisher.check().await?;
     println!("relay \"{relay}\" has {partitions} partition(s), and the broker accepts connections");

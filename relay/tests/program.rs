@@ -240,6 +240,72 @@ fn check_fails_when_the_database_refuses() {
     assert!(stderr(&no_server).contains("Connection refused"), "{}", stderr(&no_server));
 }
 
+/// Goal: `--check` meets all that a relay meets later: a version that does not fit, a grant that is missing.
+#[test]
+fn check_fails_when_the_database_is_not_complete() {
+    let cluster = server();
+    let nats = Nats::start().unwrap();
+    let (url, database) = (nats.url(), cluster.connection_string("postgres"));
+    let set = |version: &str| {
+        let set = format!("UPDATE pg_extension SET extversion = '{version}' WHERE extname = 'idem'");
+        cluster.psql("postgres", &set).unwrap();
+    };
+    for (version, words) in [("0.0.9", "ALTER EXTENSION idem UPDATE"), ("9.9.9", "restart the server")] {
+        set(version);
+        let refused = check(&database, ["nats", &url], &[]);
+        assert_eq!(refused.status.code(), Some(3), "{refused:?}");
+        let error = stderr(&refused);
+        assert!(error.contains(version) && error.contains(words), "{error}");
+    }
+    set(env!("CARGO_PKG_VERSION"));
+
+    let grant = "SELECT idem_grant('partly', 'relay')";
+    let partly = format!("CREATE ROLE partly LOGIN; {grant}; REVOKE EXECUTE ON FUNCTION idem_hand_over FROM partly");
+    cluster.psql("postgres", &partly).unwrap();
+    let as_partly = format!("{database} user=partly");
+    assert!(
+        check(&as_partly, ["nats", &url], &[]).status.success(),
+        "it hands nothing over"
+    );
+    cluster
+        .psql("postgres", "REVOKE EXECUTE ON FUNCTION idem_relay_ack FROM partly")
+        .unwrap();
+    let refused = check(&as_partly, ["nats", &url], &[]);
+    assert_eq!(refused.status.code(), Some(3), "{refused:?}");
+    let error = stderr(&refused);
+    assert!(error.contains("idem_relay_ack") && error.contains(grant), "{error}");
+}
+
+/// Goal: the extension is in a schema that the role's path does not have.
+#[test]
+fn check_finds_the_extension_in_its_schema() {
+    let cluster = server();
+    let nats = Nats::start().unwrap();
+    let (url, database) = (nats.url(), cluster.connection_string("moved"));
+    cluster.psql("postgres", "CREATE DATABASE moved").unwrap();
+    cluster
+        .psql("moved", "CREATE SCHEMA api; CREATE EXTENSION idem SCHEMA api")
+        .unwrap();
+    let refused = check(&database, ["nats", &url], &[]);
+    assert_eq!(refused.status.code(), Some(3), "{refused:?}");
+    assert!(stderr(&refused).contains("database.schema"), "{}", stderr(&refused));
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    writeln!(file, "[database]\nschema = \"api\"").unwrap();
+    let fine = check(&database, ["nats", &url], &["--config", &file.path().display().to_string()]);
+    assert!(fine.status.success(), "{fine:?}");
+}
+
+/// Goal: an operator checks the settings that the package installs.
+#[test]
+fn check_reads_the_settings_of_the_package() {
+    let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/debian/idem-relay.toml");
+    let cluster = server();
+    let nats = Nats::start().unwrap();
+    let database = cluster.connection_string("postgres");
+    let fine = check(&database, ["nats", &nats.url()], &["--config", sample]);
+    assert!(fine.status.success(), "{fine:?}");
+}
+
 #[test]
 fn check_fails_without_a_broker() {
     let cluster = server();

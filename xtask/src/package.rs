@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use xshell::cmd;
+use xshell::{Shell, cmd};
 
 use crate::build::{self, Variant};
 use crate::context::Context;
@@ -68,6 +68,7 @@ fn relay(context: &Context) -> Result<PathBuf> {
     let program = deb.stage.join("usr/bin/idem-relay");
     sh.create_dir(deb.stage.join("usr/bin"))?;
     cmd!(sh, "strip --strip-unneeded -o {program} {built}").quiet().run()?;
+    stage_service(&context.root, &deb.stage)?;
     deb.finish(
         "Section: net\n\
          Depends: libc6, libgcc-s1, libssl3, zlib1g, ca-certificates\n\
@@ -76,6 +77,28 @@ fn relay(context: &Context) -> Result<PathBuf> {
          Kafka, in order, confirmed, and under the same message id each time.\n",
     )
 }
+
+/// The unit of systemd, and the sample of its settings, which an upgrade leaves as they were edited.
+fn stage_service(root: &Path, stage: &Path) -> Result<()> {
+    let from = root.join("relay/debian");
+    for (file, to) in [
+        ("idem-relay.service", "usr/lib/systemd/system/idem-relay.service"),
+        ("idem-relay.toml", SETTINGS),
+    ] {
+        let to = stage.join(to);
+        if let Some(directory) = to.parent() {
+            fs::create_dir_all(directory)?;
+        }
+        fs::copy(from.join(file), &to).with_context(|| format!("cannot copy {file} to {}", to.display()))?;
+    }
+    let control = stage.join("DEBIAN");
+    fs::create_dir_all(&control)?;
+    fs::write(control.join("conffiles"), format!("/{SETTINGS}\n"))?;
+    Ok(())
+}
+
+/// It may hold passwords, and is root's.
+const SETTINGS: &str = "etc/idem-relay/idem-relay.toml";
 
 /// A Debian package in the making.
 struct Deb<'c> {
@@ -121,15 +144,23 @@ impl<'c> Deb<'c> {
              {fields}"
         );
         sh.write_file(stage.join("DEBIAN/control"), control)?;
-        // The build may have run with any umask.
-        cmd!(sh, "chmod -R u=rwX,go=rX {stage}").quiet().run()?;
         let file = format!("{name}_{VERSION}_{architecture}.deb");
         let deb = context.target().join("package").join(file);
-        let make = cmd!(sh, "dpkg-deb --root-owner-group --build {stage} {deb}");
-        step::run("dpkg-deb", make.into(), "see that dpkg is whole")?;
+        pack(sh, &stage, &deb)?;
         sh.remove_path(&stage)?;
         Ok(deb)
     }
+}
+
+fn pack(sh: &Shell, stage: &Path, deb: &Path) -> Result<()> {
+    // The build may have run with any umask.
+    cmd!(sh, "chmod -R u=rwX,go=rX {stage}").quiet().run()?;
+    let settings = stage.join(SETTINGS);
+    if sh.path_exists(&settings) {
+        cmd!(sh, "chmod 600 {settings}").quiet().run()?;
+    }
+    let make = cmd!(sh, "dpkg-deb --root-owner-group --build {stage} {deb}");
+    step::run("dpkg-deb", make.into(), "see that dpkg is whole")
 }
 
 /// Both licences in full, in Debian's machine-readable form.
@@ -158,6 +189,64 @@ fn copyright(context: &Context) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn root() -> &'static Path {
+        Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+    }
+
+    #[test]
+    fn package_of_the_relay_has_its_unit_and_settings() {
+        let sh = Shell::new().unwrap();
+        let directory = sh.create_temp_dir().unwrap();
+        let (stage, deb) = (directory.path().join("stage"), directory.path().join("relay.deb"));
+        fs::create_dir_all(stage.join("usr/bin")).unwrap();
+        fs::write(stage.join("usr/bin/idem-relay"), "").unwrap();
+        sh.write_file(
+            stage.join("DEBIAN/control"),
+            "Package: idem-relay\nVersion: 1\nArchitecture: all\nMaintainer: a <a@localhost>\nDescription: a\n",
+        )
+        .unwrap();
+        stage_service(root(), &stage).unwrap();
+        pack(&sh, &stage, &deb).unwrap();
+        let contents = cmd!(sh, "dpkg-deb --contents {deb}").read().unwrap();
+        for (mode, path) in [
+            ("-rw-r--r-- root/root", "./usr/lib/systemd/system/idem-relay.service"),
+            ("-rw------- root/root", "./etc/idem-relay/idem-relay.toml"),
+        ] {
+            let is_there = |line: &str| line.starts_with(mode) && line.ends_with(path);
+            assert!(contents.lines().any(is_there), "{mode} {path} is not in\n{contents}");
+        }
+        let conffiles = cmd!(sh, "dpkg-deb --info {deb} conffiles").read().unwrap();
+        assert_eq!(conffiles, "/etc/idem-relay/idem-relay.toml");
+    }
+
+    #[test]
+    fn unit_of_the_relay_is_valid_and_reads_its_settings() {
+        let sh = Shell::new().unwrap();
+        let directory = sh.create_temp_dir().unwrap();
+        stage_service(root(), directory.path()).unwrap();
+        let unit = directory.path().join("usr/lib/systemd/system/idem-relay.service");
+        let text = fs::read_to_string(&unit).unwrap();
+        for line in [
+            "DynamicUser=yes",
+            "LoadCredential=config:/etc/idem-relay/idem-relay.toml",
+            "Type=exec",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in the unit");
+        }
+        // systemd-analyze comes with systemd, which a build machine may not have.
+        if cmd!(sh, "systemd-analyze --version").quiet().ignore_stdout().run().is_ok() {
+            // It looks for the program.
+            let here = text.replace("ExecStart=/usr/bin/idem-relay", "ExecStart=/bin/true");
+            fs::write(&unit, here).unwrap();
+            let verified = cmd!(sh, "systemd-analyze verify --man=no {unit}")
+                .ignore_status()
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&verified.stderr).into_owned();
+            assert!(verified.status.success() && !said.contains("idem-relay.service:"), "{said}");
+        }
+    }
 
     #[test]
     fn library_with_pause_points_is_not_packaged() {

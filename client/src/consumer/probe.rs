@@ -1,4 +1,5 @@
-//! Whether the database serves this consumer: a claim that is rolled back.
+//! Whether the database serves this consumer: it has all functions, and a claim that is rolled back
+//! succeeds.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use deadpool_postgres::Pool;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::{Destination, Error, ErrorKind, process::Loan};
+use crate::{Destination, Error, ErrorKind, consumer_preflight, process::Loan};
 
 /// How long a probe waits for a connection: the pool may try several hosts.
 const PATIENCE_TO_CONNECT: Duration = Duration::from_secs(60);
@@ -17,14 +18,15 @@ const PATIENCE_AT_WORK: Duration = Duration::from_secs(1);
 /// Another transaction may be the first of its destination; a claim waits for its end.
 const LOCK_TIMEOUT_MS: u32 = 500;
 
-/// Claims an id of its own and rolls back. That needs all that a claim needs: a server that takes
-/// writes, the extension in a fitting version, the grant, and the functions on the `search_path`.
+/// Looks for the functions that the consumer may call later, then claims an id of its own and rolls
+/// back. The claim needs a server that takes writes and a library that serves the extension.
 pub(super) async fn probe(pool: &Pool, destination: &Destination, is_paused: bool) -> Result<(), Error> {
     let (to_connect, to_claim) = match is_paused {
         true => (PATIENCE_TO_CONNECT, PATIENCE),
         false => (PATIENCE_AT_WORK, PATIENCE_AT_WORK),
     };
     let loan = Loan::new(within(to_connect, async { Ok(pool.get().await?) }).await?);
+    within(to_claim, consumer_preflight(&**loan.client())).await?;
     let (id, destination) = (Uuid::new_v4(), destination.literal()?);
     let sql = format!(
         "BEGIN; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}; \

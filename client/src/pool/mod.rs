@@ -2,6 +2,7 @@
 
 mod connect;
 mod options;
+mod schema;
 mod silence;
 
 use std::{fmt, path::PathBuf, time::Duration};
@@ -16,6 +17,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use self::{
     connect::Hosts,
     options::{Options, invalid},
+    schema::search_path,
 };
 use crate::{Error, tls::Files};
 
@@ -123,6 +125,22 @@ impl PoolConfig {
         }
         self.ca = Some(file.into());
         self.check()?;
+        Ok(self)
+    }
+
+    /// The schema that `CREATE EXTENSION idem SCHEMA ...` named: it comes before `"$user"` and `public`
+    /// in the `search_path`. Without it the path is the one of the role, and has to find the functions.
+    ///
+    /// It is sent as a startup parameter. PgBouncer refuses that; there, set the path of the role:
+    /// `ALTER ROLE app SET search_path = api, public`. [`Error::Invalid`] for a name that PostgreSQL
+    /// cannot have, and when `options` of the connection string set the path.
+    pub fn schema(mut self, name: &str) -> Result<Self, Error> {
+        let given = self.options.get("options").unwrap_or_default();
+        if given.contains("search_path") {
+            return Err(invalid("options sets search_path, and the settings name a schema"));
+        }
+        let options = format!("{given} {}", search_path(name)?);
+        self.options.set("options", options.trim_start());
         Ok(self)
     }
 

@@ -14,7 +14,7 @@ pub(crate) fn is_environmental(error: &Error) -> bool {
     match error {
         Error::Handler(error) => is_of_environment(error),
         // A commit in doubt: if it took effect, the next delivery is a duplicate.
-        Error::AmbiguousCommit(_) | Error::Pool(_) => true,
+        Error::AmbiguousCommit(_) | Error::Pool(_) | Error::NotReady(_) => true,
         Error::Database(cause) => ErrorKind::of(cause) == ErrorKind::ConnectionLost || is_listed(cause),
         _ => false,
     }
@@ -90,7 +90,7 @@ fn is_listed_state(state: &str) -> bool {
         // is not complete.
         "42501" | "42P01" | "42883" | "42703" | "3F000" => true,
         // Connection, authorization, resources (a full disk, connections, memory), the operator,
-        // the system.
+        // the system, and with it versions of library and SQL that do not fit.
         state => ["08", "28", "53", "57", "58"].iter().any(|class| state.starts_with(class)),
     }
 }
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn a_listed_state_is_the_environments_and_others_are_not() {
         for state in [
-            "08006", "28P01", "53100", "57P03", "58030", "25006", "42501", "42P01", "42883", "3F000",
+            "08006", "28P01", "53100", "57P03", "58000", "58030", "25006", "42501", "42P01", "42883", "3F000",
         ] {
             assert!(is_listed_state(state), "{state}");
         }

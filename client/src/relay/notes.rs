@@ -5,7 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing::{debug, info, warn};
 
-use super::{OutgoingMessage, PublishError, status::Status, steps::is_final, troubles::Troubles};
+use super::{
+    OutgoingMessage, PublishError,
+    status::Status,
+    steps::{is_final, is_lost_conflict},
+    troubles::Troubles,
+};
 use crate::{Error, ErrorKind, error::causes, telemetry};
 
 /// The notes of one partition. All partitions of a process share the status and the troubles.
@@ -41,7 +46,7 @@ impl Notes {
     /// A step in the database that needs no lease has ended.
     pub(super) fn step<T>(&self, done: Result<T, Error>) -> Result<T, Error> {
         match &done {
-            Err(error) if error.kind() == ErrorKind::Conflict => self.conflict_is_lost(error),
+            Err(error) if is_lost_conflict(error) => self.conflict_is_lost(error),
             Err(error) if !is_final(error) => self.database_fails(error),
             _ => self.database_serves(),
         }
@@ -130,11 +135,10 @@ impl Notes {
     pub(super) fn topic_fails(&self, message: &OutgoingMessage, error: &PublishError) {
         let (topic, reason) = (&message.topic, error.reason());
         let mut troubles = self.troubles();
-        let is_new = troubles.topic_fails(self.partition, topic, &reason);
-        if is_new {
+        if troubles.topic_fails(self.partition, topic, &reason) {
             self.show_topics(&troubles);
         }
-        let is_logged = is_new && troubles.is_topic_logged(topic);
+        let is_logged = troubles.logs_topic_now(topic);
         drop(troubles);
         let (relay, partition, id) = (&*self.relay, self.partition, message.message_id);
         if is_logged {
@@ -176,12 +180,24 @@ impl Notes {
         }
     }
 
-    /// The partition has no batch.
+    /// The partition has no batch. What it waited for at the broker it has to
+    /// [ask](Self::is_broker_away) for now, because no effect does.
     pub(super) fn has_no_batch(&self) {
         let mut troubles = self.troubles();
-        if troubles.forget(self.partition) {
+        if troubles.keep_topics(self.partition, |_| false) {
             self.show_topics(&troubles);
         }
+    }
+
+    /// Whether the broker was away when this partition asked last.
+    pub(super) fn is_broker_away(&self) -> bool {
+        self.troubles().is_broker_away_for(self.partition)
+    }
+
+    /// The broker accepts connections again, and no effect shows whether it takes any.
+    pub(super) fn broker_accepts(&self) {
+        let mut troubles = self.troubles();
+        troubles.forget_broker(self.partition);
         self.broker_may_be_unknown(&mut troubles);
     }
 
@@ -193,7 +209,7 @@ impl Notes {
         self.broker_may_be_unknown(&mut troubles);
     }
 
-    /// After the last partition that waited for the broker lost its batch, nothing asks the broker.
+    /// No partition waits for the broker any more, and no effect has shown that it is back.
     fn broker_may_be_unknown(&self, troubles: &mut Troubles) {
         if troubles.broker_is_unknown() {
             self.status.broker_is_unknown();

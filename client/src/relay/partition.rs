@@ -4,7 +4,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use tokio::{
     select,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
@@ -73,6 +73,10 @@ impl<P: Publisher> Partition<P> {
                     away.reset();
                     self.steps.notes.has_no_batch();
                     telemetry::nothing_waits(&self.steps.settings.name, self.steps.partition);
+                    if self.steps.notes.is_broker_away() {
+                        self.look_for_broker().await;
+                        continue;
+                    }
                     let _idle = bell.idle();
                     select! {
                         () = stop.cancelled() => {}
@@ -86,6 +90,22 @@ impl<P: Publisher> Partition<P> {
             }
         }
         Ok(())
+    }
+
+    /// Connects to a broker that was away. Another process has the batch that waited for it, so no effect shows
+    /// whether it is back.
+    async fn look_for_broker(&mut self) {
+        let patience = self.steps.settings.publish_timeout;
+        let check = select! {
+            () = self.stop.cancelled() => return,
+            check = timeout(patience, self.publisher.check()) => check,
+        };
+        if let Ok(Ok(())) = check {
+            self.broker.pauses.reset();
+            return self.steps.notes.broker_accepts();
+        }
+        let pause = self.broker.pauses.next();
+        self.rest(pause).await;
     }
 
     async fn work(&mut self, batch: &Batch, asked: Instant) -> Result<(), Error> {

@@ -14,7 +14,7 @@ use super::{
     runtime::AWAY,
     steps::{is_final, is_gone},
 };
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, relay_preflight};
 
 /// Why the partitions of a relay have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,15 +25,21 @@ pub(super) enum Ended {
     Recreated,
 }
 
-/// How many partitions the relay has, as soon as the database says it.
+/// How many partitions the relay has, as soon as the database has all that a relay needs.
 pub(super) async fn partitions(pool: &Pool, relay: &str, notes: &Notes) -> Result<i32, Error> {
     let mut away = Pauses::new(AWAY.0, AWAY.1);
     loop {
-        match notes.step(count(pool, relay).await) {
+        match notes.step(checked_count(pool, relay).await) {
             Err(error) if !is_final(&error) => sleep(away.next()).await,
             asked => return asked,
         }
     }
+}
+
+async fn checked_count(pool: &Pool, relay: &str) -> Result<i32, Error> {
+    let client = pool.get().await?;
+    relay_preflight(&**client).await?;
+    relay_partitions(&**client, relay).await
 }
 
 async fn count(pool: &Pool, relay: &str) -> Result<i32, Error> {

@@ -68,6 +68,13 @@ pub(super) fn is_final(error: &Error) -> bool {
     error.kind() == ErrorKind::Invalid || error.sqlstate() == Some(&SqlState::INVALID_TRANSACTION_STATE)
 }
 
+/// Whether a transaction lost against another one: a reply of a database that serves. 55P03 is no such
+/// reply: with `lock_timeout`, tables that stay locked are a database that does not serve.
+pub(super) fn is_lost_conflict(error: &Error) -> bool {
+    let lost = [&SqlState::T_R_SERIALIZATION_FAILURE, &SqlState::T_R_DEADLOCK_DETECTED];
+    error.sqlstate().is_some_and(|state| lost.contains(&state))
+}
+
 /// Whether the relay does not exist. Another one of its name may have other partitions.
 pub(super) fn is_gone(error: &Error) -> bool {
     error.kind() == ErrorKind::NotFound

@@ -21,7 +21,7 @@ pub(super) struct Troubles {
 #[derive(Debug)]
 struct Topic {
     reason: String,
-    /// False when another topic had this reason at the time.
+    /// False while another topic with this reason is in the log.
     is_logged: bool,
     partitions: BTreeSet<i32>,
 }
@@ -80,11 +80,26 @@ impl Troubles {
         }
         let new = Topic {
             reason: reason.to_owned(),
-            is_logged: !self.topics.values().any(|known| known.reason == reason),
+            is_logged: false,
             partitions: BTreeSet::from([partition]),
         };
         self.topics.insert(topic.to_owned(), new);
         true
+    }
+
+    /// Returns, once, whether the log is to name this topic. Many topics may have one reason: the first
+    /// is logged, and when it recovers, the next of them that fails again.
+    pub(super) fn logs_topic_now(&mut self, topic: &str) -> bool {
+        let Some(reason) = self.topics.get(topic).map(|known| known.reason.clone()) else {
+            return false;
+        };
+        if self.topics.values().any(|known| known.is_logged && known.reason == reason) {
+            return false;
+        }
+        self.topics.get_mut(topic).is_some_and(|known| {
+            known.is_logged = true;
+            true
+        })
     }
 
     /// Whether the log has the trouble of this topic: many topics may have one reason.
@@ -105,15 +120,18 @@ impl Troubles {
         ends
     }
 
-    /// A partition has no batch any more, so it waits for neither broker nor topics. Returns
-    /// whether topics are gone with that.
-    pub(super) fn forget(&mut self, partition: i32) -> bool {
-        self.broker.remove(&partition);
-        self.keep_topics(partition, |_| false)
+    /// Whether the broker was away when this partition asked last.
+    pub(super) fn is_broker_away_for(&self, partition: i32) -> bool {
+        self.broker.contains(&partition)
     }
 
-    /// A partition begins a batch, and waits for no topic that the batch does not have. Returns
-    /// whether topics are gone with that.
+    /// The partition no longer waits for the broker.
+    pub(super) fn forget_broker(&mut self, partition: i32) {
+        self.broker.remove(&partition);
+    }
+
+    /// A partition begins a batch or has none, and waits for no topic that the batch does not have.
+    /// Returns whether topics are gone with that.
     pub(super) fn keep_topics(&mut self, partition: i32, has_topic: impl Fn(&str) -> bool) -> bool {
         let before = self.topics.len();
         self.topics.retain(|name, topic| {
@@ -172,8 +190,8 @@ mod tests {
         let mut troubles = Troubles::default();
         troubles.topic_fails(0, "t", "no queue");
         troubles.topic_fails(1, "t", "no queue");
-        assert!(!troubles.forget(0));
-        assert!(troubles.forget(1));
+        assert!(!troubles.keep_topics(0, |_| false));
+        assert!(troubles.keep_topics(1, |_| false));
         assert_eq!(troubles.topics().count(), 0);
     }
 
@@ -187,14 +205,28 @@ mod tests {
     }
 
     #[test]
-    fn broker_is_unknown_once_after_the_last_partition_lost_its_batch() {
+    fn next_topic_with_a_reason_is_logged_after_the_first_recovered() {
+        let mut troubles = Troubles::default();
+        for topic in ["first", "second", "other"] {
+            let reason = if topic == "other" { "no exchange" } else { "no queue" };
+            assert!(troubles.topic_fails(0, topic, reason));
+        }
+        let logged = |troubles: &mut Troubles, topic| troubles.logs_topic_now(topic);
+        assert!(logged(&mut troubles, "first") && !logged(&mut troubles, "second") && logged(&mut troubles, "other"));
+        assert!(!logged(&mut troubles, "first"));
+        assert!(troubles.topic_takes(0, "first"));
+        assert!(logged(&mut troubles, "second") && !logged(&mut troubles, "second"));
+    }
+
+    #[test]
+    fn broker_is_unknown_once_after_the_last_partition_forgot_it() {
         let mut troubles = Troubles::default();
         assert!(!troubles.broker_is_unknown(), "it was never away");
         troubles.broker_fails(0);
         troubles.broker_fails(1);
-        troubles.forget(0);
-        assert!(!troubles.broker_is_unknown());
-        troubles.forget(1);
+        troubles.forget_broker(0);
+        assert!(!troubles.broker_is_unknown() && troubles.is_broker_away_for(1));
+        troubles.forget_broker(1);
         assert!(troubles.broker_is_unknown() && !troubles.broker_is_unknown());
     }
 }

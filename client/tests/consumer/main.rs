@@ -15,6 +15,7 @@ mod environment;
 mod failures;
 mod once;
 mod order;
+mod preflight;
 mod rejections;
 mod routes;
 mod source_fails;

@@ -49,12 +49,19 @@ struct State {
     overlaps: Vec<String>,
     most_under_way: usize,
     now_under_way: usize,
+    /// It accepts no connection.
+    is_away: bool,
 }
 
 impl Broker {
     /// From now on this says what becomes of an effect that says so.
     pub fn rule(&self, rule: impl FnMut(&str) -> Fate + Send + 'static) {
         self.state().rule = Some(Box::new(rule));
+    }
+
+    /// From now on it accepts connections or does not.
+    pub fn is_away(&self, is_away: bool) {
+        self.state().is_away = is_away;
     }
 
     pub fn taken(&self) -> Vec<Taken> {
@@ -102,6 +109,9 @@ impl Broker {
         }
         state.now_under_way += 1;
         state.most_under_way = state.most_under_way.max(state.now_under_way);
+        if state.is_away {
+            return Fate::Unavailable;
+        }
         state.rule.as_mut().map_or(Fate::Take, |rule| rule(says))
     }
 }
@@ -141,5 +151,12 @@ impl Publisher for Broker {
             says,
         });
         Ok(())
+    }
+
+    async fn check(&self) -> Result<(), PublishError> {
+        match self.state().is_away {
+            true => Err(PublishError::Unavailable("connection refused".into())),
+            false => Ok(()),
+        }
     }
 }

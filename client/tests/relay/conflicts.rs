@@ -1,9 +1,12 @@
 //! A lost conflict is a reply of a database that serves.
 
+use deadpool_postgres::{Manager, Pool};
+use tokio_postgres::NoTls;
 use tracing::Level;
 
 use crate::{
     broker::Broker,
+    environment::until_refused,
     log::Log,
     support::{Database, until},
     world::{Running, quick, say},
@@ -48,4 +51,37 @@ async fn i4_lost_conflicts_leave_the_database_available() {
     broker.until_taken(1).await;
     relay.stop().await;
     assert_eq!(log.lines(Level::WARN, ""), [""; 0]);
+}
+
+/// Goal: with `lock_timeout`, tables that stay locked are a database that does not serve. Invariant: I4.
+#[tokio::test]
+async fn i4_locked_tables_are_reported_with_a_lock_timeout() {
+    let (log, _guard) = Log::keep();
+    let db = Database::create();
+    let mut client = db.connect().await;
+    let mut config: tokio_postgres::Config = db.direct_url().parse().unwrap();
+    config.options("-c lock_timeout=50ms");
+    let pool = Pool::builder(Manager::new(config, NoTls)).max_size(2).build().unwrap();
+    let broker = Broker::default();
+    let relay = Running::start(quick(pool, broker.clone()));
+    until("it serves", async || relay.status.borrow().database).await;
+    let tx = client.transaction().await.unwrap();
+    tx.batch_execute("LOCK TABLE idem.relay IN ACCESS EXCLUSIVE MODE")
+        .await
+        .unwrap();
+    until_refused(&db.connect().await, 3).await;
+    let reason = relay
+        .status
+        .borrow()
+        .database_error
+        .clone()
+        .expect("the database does not serve");
+    assert!(reason.starts_with("55P03: "), "{reason}");
+    tx.commit().await.unwrap();
+    until("it serves", async || relay.status.borrow().database).await;
+    say(&client, Some("a"), "a-0").await;
+    broker.until_taken(1).await;
+    relay.stop().await;
+    let warnings = log.lines(Level::WARN, "does not serve the relay");
+    assert!(!warnings.is_empty(), "it is in the log");
 }

@@ -8,6 +8,7 @@ mod local;
 #[path = "../support/log.rs"]
 mod log;
 mod order;
+mod preflight;
 mod probes;
 mod processes;
 // Not all of it is used here.
@@ -15,6 +16,7 @@ mod processes;
 #[path = "../consumer/broker.rs"]
 mod queue;
 mod recreated;
+mod schema;
 mod services;
 #[path = "../support/mod.rs"]
 mod support;

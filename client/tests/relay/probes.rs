@@ -142,3 +142,38 @@ async fn i4_many_topics_with_one_cause_are_one_warning() {
     until_acknowledged(&client, "default").await;
     relay.stop().await;
 }
+
+/// Goal: two topics have one reason, and one of them recovers. The log names the other. Invariant: I4.
+#[tokio::test]
+async fn i4_topic_that_waits_longer_than_the_first_is_logged() {
+    let (log, _guard) = crate::log::Log::keep();
+    let db = Database::create();
+    let client = db.connect().await;
+    for topic in ["first", "second"] {
+        say_to(&client, topic, topic).await;
+    }
+    let broker = Broker::default();
+    broker.rule(|_| Fate::NoPlace);
+    let relay = Running::start(quick(db.pool(2), broker.clone()));
+    let waiting = || relay.status.borrow().unavailable_topics;
+    until("both topics wait", async || waiting() == 2).await;
+    let warnings = log.lines(tracing::Level::WARN, "");
+    assert_eq!(warnings.len(), 1, "one cause: {warnings:#?}");
+    let (recovers, stays) = match warnings[0].contains("topic=\"first\"") {
+        true => ("first", "second"),
+        false => ("second", "first"),
+    };
+    broker.rule(move |says| if says == recovers { Fate::Take } else { Fate::NoPlace });
+    broker.until_taken(1).await;
+    let attempts = broker.attempts(stays);
+    until("the other is tried again and again", async || {
+        broker.attempts(stays) >= attempts + 2
+    })
+    .await;
+    let warnings = log.lines(tracing::Level::WARN, "");
+    assert_eq!(warnings.len(), 2, "{warnings:#?}");
+    assert!(warnings[1].contains(&format!("topic=\"{stays}\"")), "{warnings:#?}");
+    broker.rule(|_| Fate::Take);
+    until_acknowledged(&client, "default").await;
+    relay.stop().await;
+}

@@ -8,8 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tracing::Level;
+
 use crate::{
     broker::{Broker, Fate},
+    log::Log,
     support::{Database, until},
     world::{Running, parked, quick, rounds, say, say_rounds, split, until_acknowledged},
 };
@@ -104,6 +107,59 @@ async fn until_leased(client: &tokio_postgres::Client) {
         client.query_one(leased, &[]).await.unwrap().get(0)
     })
     .await;
+}
+
+/// Goal: the lease of a batch changes hands while the broker is away, and no process reports that it is back.
+/// Invariant: I4.
+#[tokio::test]
+async fn i4_broker_that_is_away_is_reported_without_flapping() {
+    let (log, _guard) = Log::keep();
+    let db = Database::create();
+    let client = db.connect().await;
+    let brokers = [Broker::default(), Broker::default()];
+    say(&client, None, "a").await;
+    let mut running = Vec::new();
+    for broker in &brokers {
+        broker.is_away(true);
+        let relay = Running::start(quick(db.pool(2), broker.clone()).lease(Duration::from_millis(300)));
+        let mut status = relay.status.clone();
+        let seen = tokio::spawn(async move {
+            let mut seen = vec![status.borrow_and_update().broker];
+            while status.changed().await.is_ok() {
+                let now = status.borrow_and_update().broker;
+                if seen.last() != Some(&now) {
+                    seen.push(now);
+                }
+            }
+            seen
+        });
+        running.push((relay, seen));
+    }
+    // The lease has one holder at a time, and each holder asks its broker.
+    let holders = "SELECT count(*) >= 5 FROM idem.progress WHERE leased_until IS NOT NULL";
+    until("the lease changed hands", async || {
+        brokers.iter().all(|broker| broker.attempts("a") >= 4) && client.query_one(holders, &[]).await.unwrap().get(0)
+    })
+    .await;
+    for (relay, _) in &running {
+        assert_eq!(relay.status.borrow().broker, Some(false));
+    }
+    let warnings = log.lines(Level::WARN, "the broker is not available");
+    assert_eq!(warnings.len(), 2, "one of each process: {warnings:#?}");
+    for broker in &brokers {
+        broker.is_away(false);
+    }
+    until_acknowledged(&client, "default").await;
+    for (relay, seen) in running {
+        until("it is not away any more", async || {
+            relay.status.borrow().broker != Some(false)
+        })
+        .await;
+        relay.stop().await;
+        let seen = seen.await.unwrap();
+        assert_eq!(seen[..2], [None, Some(false)], "{seen:?}");
+        assert!(seen.len() == 3 && seen[2] != Some(false), "{seen:?}");
+    }
 }
 
 /// One effect takes longer than the lease and than the other's pauses together, and nobody overtakes.

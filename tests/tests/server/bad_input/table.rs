@@ -64,6 +64,10 @@ pub const CALLS: &[(&str, &[Argument])] = &[
         &[("kind", "text", "'consumer'"), ("role", "regrole", "'postgres'")],
     ),
     (
+        "idem_revoke",
+        &[("kind", "text", "'consumer'"), ("role", "regrole", "'postgres'")],
+    ),
+    (
         "idem_set_retention",
         &[("retention", "interval", "'2 hours'"), ("ring", "text", "'short'")],
     ),
@@ -212,6 +216,7 @@ pub const READ_COMMITTED_ONLY: &[&str] = &[
     "idem_forward_all",
     "idem_hand_over",
     "idem_remove_destination",
+    "idem_revoke",
 ];
 
 /// An argument that is refused.
@@ -408,7 +413,7 @@ pub const BAD: &[Bad] = &[
     bad("idem_remove_destination", "name", "text", "repeat('x', 256)", "22023"),
     bad("idem_remove_destination", "name", "text", "'orders'", "55000"),
     bad("idem_set_retention", "ring", "text", "'outbox'", "22023"),
-    bad("idem_grant", "kind", "text", "'superuser'", "22023"),
+    bad("idem_grant idem_revoke", "kind", "text", "'superuser'", "22023"),
     // the other ends
     bad("any", "max_effects", "integer", "10001", "22023"),
     bad("any", "lease", "interval", "'25 hours'", "22023"),
@@ -422,5 +427,5 @@ pub const BAD: &[Bad] = &[
     bad("any", "retention", "interval", "'-1 day'", "22023"),
     bad("any", "retention", "interval", "'11 years'", "22023"),
     bad("idem_set_retention", "ring", "text", "''", "22023"),
-    bad("idem_grant", "role", "regrole", "4294967290::oid", "42704"),
+    bad("idem_grant idem_revoke", "role", "regrole", "4294967290::oid", "42704"),
 ];

@@ -158,6 +158,22 @@ async fn i1_i3_i4_a_restored_dump_goes_on_without_the_relay_that_was_dropped() -
     dump_at("turned", true).await
 }
 
+/// Goal: a dump carries which kinds a role was granted, so that `idem_revoke` takes away one of two.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i9_restored_dump_knows_the_kinds_of_a_role() -> Result<()> {
+    let cluster = cluster("dumped-kinds")?.start()?;
+    let session = with_idem(&cluster, "original").await?;
+    session
+        .run("CREATE ROLE app; SELECT idem_grant('app', 'consumer'), idem_grant('app', 'receiver')")
+        .await?;
+    let restored = dump_and_restore(&cluster, "original", &cluster, "restored").await?;
+    restored.run("SELECT idem_revoke('app', 'consumer')").await?;
+    let may = "SELECT has_function_privilege('app', 'idem_try_claim(text, text)', 'EXECUTE'),
+                      has_function_privilege('app', 'idem_is_claimed(text, text)', 'EXECUTE'), has_schema_privilege('app', 'idem', 'USAGE')";
+    assert_eq!(restored.text(may).await?, "f|t|f");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i4_i5_a_restore_into_a_younger_cluster_is_noticed_and_repaired() -> Result<()> {
     let old = cluster("older")?.start()?;

@@ -19,7 +19,7 @@ async fn set_version(session: &Session, version: &str) -> Result<()> {
 
 async fn is_refused(session: &Session, call: &str, version: &str, hint: &str) -> Result<()> {
     let refusal = session.refused(&format!("SELECT {call}")).await?;
-    assert_eq!(refusal.sqlstate, "55000", "{call}: {refusal:?}");
+    assert_eq!(refusal.sqlstate, "58000", "{call}: {refusal:?}");
     ensure!(
         refusal.message.contains(version) && refusal.message.contains(LIBRARY),
         "{call}: both versions are named: {refusal:?}"
@@ -59,6 +59,10 @@ async fn versions_that_do_not_fit_are_refused_by_name() -> Result<()> {
                 "idem_receive('m3', 'orders', '1'::jsonb)",
                 "idem_send('t', '1'::jsonb)",
                 "idem_calls('m1', 'orders')",
+                "idem_relay_partitions('default')",
+                "idem_relay_next('default')",
+                "idem_relay_ack('default', 0, 1)",
+                "idem_hand_over('default', '{t}')",
             ] {
                 is_refused(session, call, version, hint).await?;
             }

@@ -79,6 +79,7 @@ const KINDS: &[(&str, &[&str])] = &[
             "idem_remove_destination",
             "idem_set_retention",
             "idem_grant",
+            "idem_revoke",
             "idem_maintain",
             "idem_create_relay",
             "idem_drop_relay",
@@ -188,7 +189,8 @@ async fn i9_each_kind_may_make_its_calls_and_no_other() -> Result<()> {
                 .and_then(|rest| rest.split('(').next());
             let may = match internal {
                 Some(name) => {
-                    (["monitor", "admin"].contains(&kind) && behind_views.contains(&name))
+                    name == format!("granted_{kind}")
+                        || (["monitor", "admin"].contains(&kind) && behind_views.contains(&name))
                         || (kind == "admin" && ["maintain_step", "maintenance_steps"].contains(&name))
                         || name == FOR_CONSTRAINTS
                 }
@@ -440,6 +442,108 @@ async fn i9_a_role_with_a_hostile_name_is_only_a_name() -> Result<()> {
     Ok(())
 }
 
+/// Goal: of two kinds that overlap, `idem_revoke` takes away one and keeps the other exactly.
+#[tokio::test]
+async fn i9_revoking_one_of_two_kinds_keeps_the_other() -> Result<()> {
+    let db = Database::with_idem("revoke").await?;
+    let session = db.connect().await?;
+    for (revoked, _) in KINDS {
+        for (kept, _) in KINDS.iter().filter(|(kept, _)| kept != revoked) {
+            let (both, only) = (db.role("both").await?, db.role("only").await?);
+            session
+                .run(&format!(
+                    "SELECT idem_grant('{both}', '{revoked}'), idem_grant('{both}', '{kept}'), idem_grant('{only}', '{kept}')"
+                ))
+                .await?;
+            session.run(&format!("SELECT idem_revoke('{both}', '{revoked}')")).await?;
+            let expected = privileges(&session, &only).await?;
+            ensure!(!expected.is_empty(), "{kept} has privileges");
+            assert_eq!(
+                privileges(&session, &both).await?,
+                expected,
+                "{kept} after {revoked} is revoked"
+            );
+            session.run(&format!("SELECT idem_revoke('{both}', '{kept}')")).await?;
+            assert_eq!(privileges(&session, &both).await?, "", "{revoked} and {kept} are revoked");
+            // PostgreSQL drops a role only when no privilege refers to it.
+            session.run(&format!("DROP ROLE {both}")).await?;
+            session
+                .run(&format!("SELECT idem_revoke('{only}', '{kept}'); DROP ROLE {only}"))
+                .await?;
+        }
+    }
+    Ok(())
+}
+
+/// Goal: `idem_revoke` of a kind that the role was not granted changes nothing, also where kinds overlap.
+#[tokio::test]
+async fn i9_revoking_a_kind_not_held_changes_nothing() -> Result<()> {
+    let db = Database::with_idem("not_held").await?;
+    let session = db.connect().await?;
+    for (held, _) in KINDS {
+        let role = db.role(held).await?;
+        session.run(&format!("SELECT idem_grant('{role}', '{held}')")).await?;
+        let before = privileges(&session, &role).await?;
+        for (other, _) in KINDS.iter().filter(|(other, _)| other != held) {
+            session.run(&format!("SELECT idem_revoke('{role}', '{other}')")).await?;
+            assert_eq!(privileges(&session, &role).await?, before, "{held} after {other} is revoked");
+        }
+    }
+    Ok(())
+}
+
+/// Goal: two transactions that revoke the two kinds of a role leave it nothing.
+#[tokio::test]
+async fn i9_concurrent_revokes_leave_no_privilege() -> Result<()> {
+    let db = Database::with_idem("two_revokes").await?;
+    let (session, first, second) = (db.connect().await?, db.connect().await?, db.connect().await?);
+    let role = db.role("both").await?;
+    session
+        .run(&format!(
+            "SELECT idem_grant('{role}', 'consumer'), idem_grant('{role}', 'receiver')"
+        ))
+        .await?;
+    first.run(&format!("BEGIN; SELECT idem_revoke('{role}', 'consumer')")).await?;
+    let statement = format!("SELECT idem_revoke('{role}', 'receiver')");
+    let pid = second.pid().await?;
+    let waiting = tokio::spawn(async move { second.run(&statement).await });
+    db.until_blocked(pid).await?;
+    first.run("COMMIT").await?;
+    waiting.await??;
+    assert_eq!(privileges(&session, &role).await?, "");
+    Ok(())
+}
+
+/// Goal: an admin revokes although it owns nothing, and an open session loses the privilege at once.
+#[tokio::test]
+async fn i9_an_admin_revokes_and_the_role_is_refused() -> Result<()> {
+    let db = Database::with_idem("revoked").await?;
+    let session = db.connect().await?;
+    let (admin, role) = (db.role("admin").await?, db.role("consumer").await?);
+    session
+        .run(&format!(
+            "SELECT idem_grant('{admin}', 'admin'), idem_grant('{role}', 'consumer')"
+        ))
+        .await?;
+    let consumer = db.connect_as(&role).await?;
+    consumer.run("BEGIN; SELECT idem_try_claim('m1', 'orders'); COMMIT").await?;
+    db.connect_as(&admin)
+        .await?
+        .run(&format!("SELECT idem_revoke('{role}', 'consumer')"))
+        .await?;
+    let refusal = consumer.refused("BEGIN; SELECT idem_try_claim('m2', 'orders')").await?;
+    assert_eq!(refusal.sqlstate, "42501", "{refusal:?}");
+    let refusal = session.refused(&format!("SELECT idem_revoke('{role}', 'superuser')")).await?;
+    assert_eq!(
+        (refusal.sqlstate.as_str(), refusal.hint.as_str()),
+        (
+            "22023",
+            "The kinds are consumer, receiver, relay, operator, monitor and admin."
+        )
+    );
+    Ok(())
+}
+
 /// The name of a function of the API; `None` for one in schema idem.
 fn api_name(signature: &str) -> Option<&str> {
     signature.strip_prefix("public.")?.split('(').next()
@@ -452,6 +556,21 @@ fn identity(function: &super::Function) -> String {
         .replace("SELECT ", "")
         .replace("CALL ", "")
         .replace("NULL::", "")
+}
+
+/// Every privilege that names the role: on functions, relations, columns and schemas of the database.
+async fn privileges(session: &Session, role: &str) -> Result<String> {
+    session
+        .text(&format!(
+            "WITH acl (object, acl) AS (
+                 SELECT oid::regprocedure::text, proacl FROM pg_proc
+                 UNION ALL SELECT oid::regclass::text, relacl FROM pg_class
+                 UNION ALL SELECT attrelid::regclass || '.' || attname, attacl FROM pg_attribute
+                 UNION ALL SELECT oid::regnamespace::text, nspacl FROM pg_namespace
+                 UNION ALL SELECT oid::regtype::text, typacl FROM pg_type)
+             SELECT object, privilege_type, is_grantable FROM acl, aclexplode(acl.acl) WHERE grantee = '{role}'::regrole ORDER BY 1, 2"
+        ))
+        .await
 }
 
 async fn may_touch_no_table(session: &Session, tried: &Session, role: &str, views: &[&str]) -> Result<()> {

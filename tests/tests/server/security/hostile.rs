@@ -370,6 +370,9 @@ async fn i9_the_calls_of_a_monitor_and_an_admin_look_nothing_up() -> Result<()> 
     for kind in ["consumer", "receiver", "relay", "operator", "monitor", "admin"] {
         admin.run(&format!("SELECT public.idem_grant('{app}', '{kind}')")).await?;
     }
+    for kind in ["consumer", "receiver", "relay", "operator", "monitor", "admin"] {
+        admin.run(&format!("SELECT public.idem_revoke('{app}', '{kind}')")).await?;
+    }
     assert_eq!(
         admin
             .refused("SELECT public.idem_configure('orders', '1 year')")

@@ -2,6 +2,7 @@
 
 mod grants;
 mod hostile;
+mod roles_page;
 
 use anyhow::Result;
 use idem_tests::harness::Session;

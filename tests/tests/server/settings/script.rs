@@ -19,7 +19,7 @@ pub const SCRIPT: &[(Needs, &str)] = &[
     // Set-up.
     (Anything, "SELECT idem_configure('orders', '3 days 04:05:06'), idem_set_retention('short', '1 hour 0.5 seconds')"),
     (Anything, "SELECT idem_configure_retries('orders', 2, '1 millisecond', 2, '2 milliseconds', 0.25, '{no such %}')"),
-    (Anything, "SELECT idem_grant('postgres', 'consumer')"),
+    (ReadCommitted, "SELECT idem_grant('postgres', 'consumer'), idem_revoke('postgres', 'consumer')"),
     (Anything, "SELECT d.retention = interval '3 days 04:05:06', extract(epoch FROM p.base), p.factor, p.jitter, p.final_errors
                   FROM idem.destination d JOIN idem.retry_policy p ON p.destination = d.id"),
     // Claims.

@@ -1,0 +1,259 @@
+//! Whether the database is complete for a runtime: the extension in a version that the client
+//! knows, its functions on the `search_path`, and the grant of the role.
+//!
+//! A claim or a batch fails without these too, but some functions are called late: without
+//! `idem_reject` a consumer works until the first message fails.
+
+use std::fmt;
+
+use tokio_postgres::{GenericClient, Row, error::SqlState, types::Type};
+
+use crate::{Error, ErrorKind, RoleKind};
+
+/// The functions that the consumer runtime calls.
+const OF_CONSUMERS: &[&str] = &[
+    "idem_acquire",
+    "idem_bury",
+    "idem_claim",
+    "idem_claim_in_block",
+    "idem_complete",
+    "idem_effects",
+    "idem_extend",
+    "idem_is_claimed",
+    "idem_next",
+    "idem_next_wait",
+    "idem_receive_bytes",
+    "idem_record_effects",
+    "idem_reject",
+    "idem_release",
+    "idem_try_claim",
+    "idem_try_claim_batch",
+    "idem_try_claim_uuid_batch",
+];
+
+/// The functions that the relay runtime calls.
+const OF_RELAYS: &[&str] = &[
+    "idem_relay_ack",
+    "idem_relay_extend",
+    "idem_relay_next",
+    "idem_relay_park",
+    "idem_relay_partitions",
+    "idem_relay_wait",
+];
+
+/// The oldest SQL that has all that this client calls. Newer SQL keeps what older clients call.
+const OLDEST_SQL: &str = env!("CARGO_PKG_VERSION");
+
+const LOOK: &str = "
+    SELECT pg_catalog.current_database()::text, current_user::text, pg_catalog.quote_literal(pg_catalog.quote_ident(current_user)),
+           x.extversion, n.nspname::text, pg_catalog.quote_ident(n.nspname), pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
+           ARRAY(SELECT need FROM pg_catalog.unnest($1) need
+                  WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_proc f
+                                     WHERE f.proname = need AND pg_catalog.pg_function_is_visible(f.oid))),
+           ARRAY(SELECT need FROM pg_catalog.unnest($1) need
+                  WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_proc f WHERE f.proname = need AND f.pronamespace = n.oid)),
+           ARRAY(SELECT need FROM pg_catalog.unnest($1) need
+                  WHERE EXISTS (SELECT FROM pg_catalog.pg_proc f
+                                 WHERE f.proname = need AND pg_catalog.pg_function_is_visible(f.oid)
+                                   AND NOT pg_catalog.has_function_privilege(f.oid, 'EXECUTE')))
+      FROM (VALUES (1)) one
+      LEFT JOIN pg_catalog.pg_extension x ON x.extname = 'idem'
+      LEFT JOIN pg_catalog.pg_namespace n ON n.oid = x.extnamespace";
+
+/// What the database lacks, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotReady {
+    state: SqlState,
+    message: String,
+    hint: String,
+}
+
+impl NotReady {
+    /// The SQLSTATE that the server returns for a call of this kind: 42883, 42501, or 58000 for
+    /// versions that do not fit.
+    pub fn sqlstate(&self) -> &SqlState {
+        &self.state
+    }
+
+    pub(crate) fn kind(&self) -> ErrorKind {
+        match self.state == SqlState::INSUFFICIENT_PRIVILEGE {
+            true => ErrorKind::NotGranted,
+            false => ErrorKind::NotInstalled,
+        }
+    }
+}
+
+impl fmt::Display for NotReady {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} ({})", self.state.code(), self.message, self.hint)
+    }
+}
+
+impl std::error::Error for NotReady {}
+
+/// Checks that a [`Consumer`](crate::Consumer) can work on this connection. It checks this itself
+/// before the first fetch, and after each failure of the database.
+///
+/// [`Error::NotReady`] names what is missing, and what to do.
+pub async fn consumer_preflight(client: &impl GenericClient) -> Result<(), Error> {
+    preflight(client, RoleKind::Consumer, OF_CONSUMERS).await
+}
+
+/// Checks that a [`Relay`](crate::Relay) can work on this connection. It checks this itself when it
+/// starts. `idem-relay --check` does, too.
+///
+/// [`Error::NotReady`] names what is missing, and what to do.
+pub async fn relay_preflight(client: &impl GenericClient) -> Result<(), Error> {
+    preflight(client, RoleKind::Relay, OF_RELAYS).await
+}
+
+async fn preflight(client: &impl GenericClient, kind: RoleKind, functions: &[&str]) -> Result<(), Error> {
+    let row = client.query_typed_one(LOOK, &[(&functions, Type::TEXT_ARRAY)]).await?;
+    match Found::try_from(&row)?.lacks(kind) {
+        Some(lacks) => Err(Error::NotReady(Box::new(lacks))),
+        None => Ok(()),
+    }
+}
+
+/// What the catalog says.
+#[derive(Clone, Debug, Default)]
+struct Found {
+    database: String,
+    role: String,
+    /// The role as a literal that casts to `regrole`.
+    regrole: String,
+    extension: Option<Extension>,
+    /// Functions that the `search_path` does not find.
+    unseen: Vec<String>,
+    /// Functions that it finds, and that the role may not call.
+    refused: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Extension {
+    version: String,
+    schema: String,
+    /// The name of the schema as SQL has it.
+    schema_sql: String,
+    may_use_schema: bool,
+    /// Functions that the extension does not have.
+    absent: Vec<String>,
+}
+
+impl TryFrom<&Row> for Found {
+    type Error = Error;
+
+    fn try_from(row: &Row) -> Result<Self, Error> {
+        let version: Option<String> = row.try_get(3)?;
+        let extension = match version {
+            Some(version) => Some(Extension {
+                version,
+                schema: row.try_get(4)?,
+                schema_sql: row.try_get(5)?,
+                may_use_schema: row.try_get(6)?,
+                absent: row.try_get(8)?,
+            }),
+            None => None,
+        };
+        Ok(Self {
+            database: row.try_get(0)?,
+            role: row.try_get(1)?,
+            regrole: row.try_get(2)?,
+            extension,
+            unseen: row.try_get(7)?,
+            refused: row.try_get(9)?,
+        })
+    }
+}
+
+impl Found {
+    /// The first thing to mend.
+    fn lacks(&self, kind: RoleKind) -> Option<NotReady> {
+        let lacks = |state, message, hint| Some(NotReady { state, message, hint });
+        let (role, kind) = (&self.role, kind.as_str());
+        let grant = |schema: &str| format!("SELECT {schema}idem_grant({}, '{kind}');", self.regrole);
+        if let Some(Extension { version, .. }) = &self.extension
+            && parts(version) < parts(OLDEST_SQL)
+        {
+            let message = format!("extension idem has version {version}, which is older than this client needs: {OLDEST_SQL}");
+            return lacks(SqlState::SYSTEM_ERROR, message, "ALTER EXTENSION idem UPDATE;".to_owned());
+        }
+        if !self.unseen.is_empty() {
+            let Some(extension) = &self.extension else {
+                let message = format!("extension idem is not installed in database {:?}", self.database);
+                return lacks(SqlState::UNDEFINED_FUNCTION, message, "CREATE EXTENSION idem;".to_owned());
+            };
+            let Extension {
+                schema,
+                schema_sql,
+                absent,
+                ..
+            } = extension;
+            if !extension.may_use_schema {
+                let message = format!("role {role:?} may not use schema {schema:?} of extension idem");
+                return lacks(SqlState::INSUFFICIENT_PRIVILEGE, message, grant(&format!("{schema_sql}.")));
+            }
+            if !absent.is_empty() {
+                let message = format!("extension idem {} has no function {}", extension.version, absent.join(", "));
+                let hint = "Run the version of the client that fits the extension.".to_owned();
+                return lacks(SqlState::UNDEFINED_FUNCTION, message, hint);
+            }
+            let message = format!("extension idem is in schema {schema:?}, which is not on the search_path of role {role:?}");
+            let hint = format!(
+                "PoolConfig::schema({schema:?}), database.schema of idem-relay, or ALTER ROLE ... SET search_path = {schema_sql}, public;"
+            );
+            return lacks(SqlState::UNDEFINED_FUNCTION, message, hint);
+        }
+        if !self.refused.is_empty() {
+            let message = format!("role {role:?} may not call {}", self.refused.join(", "));
+            return lacks(SqlState::INSUFFICIENT_PRIVILEGE, message, grant(""));
+        }
+        None
+    }
+}
+
+/// The numbers of a version, for comparison.
+fn parts(version: &str) -> Vec<u64> {
+    version.split('.').map(|part| part.parse().unwrap_or(0)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extension(version: &str) -> Found {
+        Found {
+            extension: Some(Extension {
+                version: version.to_owned(),
+                schema: "api".to_owned(),
+                may_use_schema: true,
+                ..Extension::default()
+            }),
+            ..Found::default()
+        }
+    }
+
+    #[test]
+    fn newer_sql_is_served_and_older_is_not() {
+        assert_eq!(extension(OLDEST_SQL).lacks(RoleKind::Relay), None);
+        assert_eq!(extension("10.0.0").lacks(RoleKind::Relay), None);
+        let older = extension("0.1.9").lacks(RoleKind::Relay).unwrap();
+        assert_eq!((older.state.code(), older.kind()), ("58000", ErrorKind::NotInstalled));
+    }
+
+    #[test]
+    fn functions_without_the_extension_are_served() {
+        assert_eq!(Found::default().lacks(RoleKind::Consumer), None);
+    }
+
+    #[test]
+    fn schema_without_usage_is_a_missing_grant() {
+        let mut found = extension(OLDEST_SQL);
+        found.unseen = vec!["idem_claim".to_owned()];
+        assert!(found.lacks(RoleKind::Consumer).unwrap().to_string().contains("search_path"));
+        if let Some(extension) = &mut found.extension {
+            extension.may_use_schema = false;
+        }
+        assert_eq!(found.lacks(RoleKind::Consumer).unwrap().kind(), ErrorKind::NotGranted);
+    }
+}

@@ -1,0 +1,134 @@
+//! I4: what the database lacks for this consumer is named before the first message is fetched.
+
+use std::{future::pending, time::Duration};
+
+use deadpool_postgres::Pool;
+use idem_client::{Consumer, ConsumerStatus};
+
+use crate::{
+    broker::Broker,
+    ground::{Ground, in_time, message, noting, until},
+    support::source_ended,
+};
+
+const SHORT: Duration = Duration::from_millis(2);
+const LONG: Duration = Duration::from_millis(16);
+
+/// A consumer that waits, names these words as the reason, and handles its message after the mend.
+async fn waits_and_names(ground: &Ground, pool: Pool, words: &[&str], mend: &str) {
+    let broker = Broker::with([message("m", "")]);
+    let consumer = Consumer::new(pool, broker.clone())
+        .handle("preflight", noting())
+        .back_off(SHORT, LONG)
+        .max_deliveries(1);
+    let mut status = consumer.status();
+    let running = tokio::spawn(consumer.run(pending()));
+    let has_begun = |status: &ConsumerStatus| status.paused.is_some() || status.has_started;
+    let paused = in_time(status.wait_for(has_begun)).await.unwrap().paused.clone();
+    let reason = paused.expect("it waits");
+    for word in words {
+        assert!(reason.contains(word), "{word} is not in {reason:?}");
+    }
+    assert_eq!(broker.told().asked, 0, "nothing is fetched before the database is complete");
+    ground.psql(mend);
+    let broker = broker.closed();
+    let summary = source_ended(in_time(running).await.unwrap());
+    assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 0, 0));
+    assert_eq!(broker.told().acknowledged.len(), 1);
+}
+
+#[tokio::test]
+async fn missing_grant_of_a_later_call_is_named_at_once() {
+    let ground = Ground::new().await;
+    ground.psql(
+        "CREATE ROLE partly LOGIN; GRANT INSERT ON done TO partly; GRANT USAGE ON SEQUENCE done_place_seq TO partly;
+         SELECT idem_grant('partly', 'consumer');
+         REVOKE EXECUTE ON FUNCTION idem_reject(text, text, bytea, text, jsonb, text, text, text, text) FROM partly",
+    );
+    let words = [
+        "42501: ",
+        "role \"partly\"",
+        "idem_reject",
+        "SELECT idem_grant('partly', 'consumer')",
+    ];
+    waits_and_names(
+        &ground,
+        ground.pool_of("partly"),
+        &words,
+        "SELECT idem_grant('partly', 'consumer')",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn extension_in_another_schema_is_named_with_its_schema() {
+    let ground = Ground::new().await;
+    ground.psql("DROP EXTENSION idem; CREATE SCHEMA \"The API\"; CREATE EXTENSION idem SCHEMA \"The API\"");
+    let words = [
+        "42883: ",
+        "extension idem is in schema \"The API\"",
+        "search_path",
+        "PoolConfig::schema",
+    ];
+    let mend = "DROP EXTENSION idem; CREATE EXTENSION idem";
+    waits_and_names(&ground, ground.pool.clone(), &words, mend).await;
+}
+
+#[tokio::test]
+async fn missing_extension_is_named_with_its_database() {
+    let ground = Ground::new().await;
+    ground.psql("DROP EXTENSION idem");
+    let words = [
+        "extension idem is not installed in database \"consumer_",
+        "CREATE EXTENSION idem",
+    ];
+    waits_and_names(&ground, ground.pool.clone(), &words, "CREATE EXTENSION idem").await;
+}
+
+#[tokio::test]
+async fn older_sql_is_named_with_both_versions() {
+    let ground = Ground::new().await;
+    let version = |version: &str| {
+        format!(
+            "UPDATE pg_extension SET extversion = '{version}' WHERE extname = 'idem'; SELECT idem.invalidate('idem.ring'::regclass)"
+        )
+    };
+    ground.psql(&version("0.0.9"));
+    let words = [
+        "58000: ",
+        "0.0.9",
+        env!("CARGO_PKG_VERSION"),
+        "client",
+        "ALTER EXTENSION idem UPDATE",
+    ];
+    waits_and_names(&ground, ground.pool.clone(), &words, &version(env!("CARGO_PKG_VERSION"))).await;
+}
+
+/// Goal: the library and the SQL stop fitting while a consumer works, and no message is to blame.
+#[tokio::test]
+async fn i4_versions_that_do_not_fit_use_up_no_attempt() {
+    let ground = Ground::new().await;
+    let broker = Broker::with([message("first", "")]);
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("versions", noting())
+        .back_off(SHORT, LONG)
+        .max_deliveries(1);
+    let running = tokio::spawn(consumer.run(pending()));
+    until("it consumes", async || broker.told().acknowledged.len() == 1).await;
+    let version = |version: &str| {
+        format!(
+            "UPDATE pg_extension SET extversion = '{version}' WHERE extname = 'idem'; SELECT idem.invalidate('idem.ring'::regclass)"
+        )
+    };
+    ground.psql(&version("9.9.9"));
+    broker.send(message("second", ""));
+    until("the claim failed", async || {
+        broker.told().released.len() + broker.told().rejected.len() > 0
+    })
+    .await;
+    assert_eq!(broker.told().rejected, [], "no message is rejected for the versions");
+    ground.psql(&version(env!("CARGO_PKG_VERSION")));
+    drop(broker.clone().closed());
+    let summary = source_ended(in_time(running).await.unwrap());
+    assert_eq!((summary.handled, summary.retried, summary.rejected), (2, 0, 0));
+}
