@@ -8,6 +8,7 @@ mod log;
 mod support;
 
 mod batches;
+mod bytes;
 mod database_away;
 mod drain;
 mod ends;
