@@ -59,6 +59,8 @@ pub struct Publish {
     pub batch: u32,
     /// Bytes of one lease, payloads and headers.
     pub max_bytes: u64,
+    /// Bytes of all partitions together.
+    pub max_held_bytes: Option<u64>,
     /// Publishes under way at once.
     pub in_flight: usize,
     /// How long a batch is ours.
@@ -73,6 +75,7 @@ impl Default for Publish {
         Self {
             batch: 500,
             max_bytes: 16 * 1024 * 1024,
+            max_held_bytes: None,
             in_flight: 256,
             lease: Duration::from_secs(30),
             max_attempts: 10,
@@ -153,6 +156,10 @@ impl Config {
         ensure!(
             (1..=1 << 30).contains(&max_bytes),
             "publish.max-bytes is {max_bytes}, and must be 1 to 1073741824"
+        );
+        ensure!(
+            self.publish.max_held_bytes != Some(0),
+            "publish.max-held-bytes is 0, and must be 1 or more"
         );
         let day = Duration::from_secs(24 * 3600);
         ensure!(
@@ -312,6 +319,7 @@ mod tests {
             ("lease = \"1m\"", "batch = 10001", "publish.batch"),
             ("lease = \"1m\"", "max-bytes = 0", "publish.max-bytes"),
             ("lease = \"1m\"", "max-bytes = 1073741825", "publish.max-bytes"),
+            ("lease = \"1m\"", "max-held-bytes = 0", "publish.max-held-bytes"),
             (
                 "url = \"host=db\"",
                 "url = \"host=db\"\nconnections = 1",

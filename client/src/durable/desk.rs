@@ -17,6 +17,8 @@ pub(super) struct Desk {
     pub(super) pool: Pool,
     pub(super) destination: Destination,
     pub(super) batch: i32,
+    /// How many bytes of fetched messages wait to be delivered.
+    pub(super) max_bytes: usize,
     pub(super) lease: Duration,
     /// How often to look, instead of waiting on a connection.
     pub(super) look_every: Option<Duration>,
