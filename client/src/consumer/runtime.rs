@@ -102,7 +102,7 @@ impl<S: Source> Runtime<S> {
             .saturating_mul(settings.batches.max)
             // Two: beside a message that is tried again in place, another one can succeed.
             .clamp(2, Semaphore::MAX_PERMITS);
-        let routes = consumer.routes.check(&consumer.idem)?;
+        let routes = consumer.routes.check(&consumer.idem, &consumer.pool)?;
         let breakers = Breakers::new(&routes, consumer.status);
         let inbox = consumer.source.inbox().cloned();
         let destinations = routes.handled().into_iter().filter(|handled| inbox.as_ref() != Some(handled));

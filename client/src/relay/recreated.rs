@@ -14,7 +14,7 @@ use super::{
     runtime::AWAY,
     steps::{is_final, is_gone},
 };
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, connection::Loan};
 
 /// Why the partitions of a relay have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,9 @@ pub(super) async fn partitions(pool: &Pool, relay: &str, notes: &Notes) -> Resul
 }
 
 async fn count(pool: &Pool, relay: &str) -> Result<i32, Error> {
-    relay_partitions(&**pool.get().await?, relay).await
+    let loan = Loan::take(pool).await?;
+    let partitions = relay_partitions(&**loan.client(), relay).await;
+    loan.end(partitions)
 }
 
 /// The number of partitions that a process serves.

@@ -16,6 +16,7 @@ mod environment;
 mod failures;
 mod once;
 mod order;
+mod pools;
 mod rejections;
 mod routes;
 mod source_fails;
