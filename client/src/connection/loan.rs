@@ -5,6 +5,7 @@ use std::sync::Arc;
 use deadpool_postgres::{ClientWrapper, Object, Pool};
 
 use super::{
+    closing::close,
     connection,
     turns::{Turn, turn},
 };
@@ -69,8 +70,7 @@ impl Loan {
 impl Drop for Loan {
     fn drop(&mut self) {
         if let Some(object) = self.object.take() {
-            // Out of the pool and closed: the server rolls back.
-            drop(Object::take(object));
+            close(object);
         }
     }
 }

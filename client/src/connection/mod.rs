@@ -9,11 +9,15 @@
 //! - A short statement takes no second connection while it has one.
 //! - No wait for a connection is without a limit: [`Error::Pool`] says that none was free in time. It
 //!   is the environment's, and uses up no attempt.
+//! - A connection whose user is gone, because its future was dropped, is closed. The server ends its
+//!   statement and its transaction first: see [`closing`].
 //!
 //! A pool of one has nothing to set aside: what needs two connections at once asks
 //! [`has_two`] before it begins.
 
+mod closing;
 mod loan;
+mod plain;
 mod turns;
 
 use std::time::Duration;
@@ -23,6 +27,9 @@ use tokio::time::timeout;
 
 use crate::Error;
 
+#[cfg(feature = "tls")]
+pub(crate) use closing::cancel_over;
+pub(crate) use closing::closed;
 pub(crate) use loan::Loan;
 
 /// How long a pool may take to give a connection: it may try several hosts. A pool can have shorter

@@ -11,7 +11,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::PATIENCE;
+use super::{PATIENCE, closing::address_of};
 use crate::Error;
 
 /// A turn of a handler. It ends when it is dropped.
@@ -22,8 +22,7 @@ struct Turns {
     free: Weak<Semaphore>,
 }
 
-/// By the address of the pool's manager, which all clones of a pool share. Whatever has or awaits a
-/// turn keeps the semaphore: once it is gone, all turns are free.
+/// By the address of the pool's manager. Whatever has or awaits a turn keeps the semaphore: once it is gone, all turns are free.
 static TURNS: Mutex<Option<HashMap<usize, Turns>>> = Mutex::new(None);
 
 /// Waits for a turn, as long as the pool lets its users wait.
@@ -48,7 +47,7 @@ fn free_for_handlers(max_size: usize) -> usize {
 }
 
 fn turns_of(pool: &Pool) -> Arc<Semaphore> {
-    let address = std::ptr::from_ref(pool.manager()) as usize;
+    let address = address_of(pool);
     let max_size = pool.status().max_size;
     // No change of the map can panic half-way.
     let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -180,8 +180,8 @@ impl<S: Source> Consumer<S> {
         self
     }
 
-    /// How many transactions are open at a time; 8 unless given. The pool should have as many
-    /// connections, and one more for requeued messages.
+    /// How many transactions are open at a time; 8 unless given. The pool should have one
+    /// connection more: the last one is set aside for short statements.
     pub fn concurrency(mut self, transactions: usize) -> Self {
         self.settings.concurrency = transactions;
         self

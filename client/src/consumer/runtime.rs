@@ -34,7 +34,7 @@ use super::{
     workers::Workers,
 };
 use crate::{
-    Destination, Error, Idem, Message, Processed, Settlement, Source, error::causes, panics::unwinding,
+    Destination, Error, Idem, Message, Processed, Settlement, Source, connection::closed, error::causes, panics::unwinding,
     process::is_environmental, telemetry,
 };
 
@@ -150,6 +150,9 @@ impl<S: Source> Runtime<S> {
                 self.count_unsettled();
                 workers.abort().await;
             }
+        }
+        if timeout(LAST_WORDS, closed()).await.is_err() {
+            tracing::warn!("the database may still execute statements of what was rolled back");
         }
         // Not before: a successor of a message that is being processed must not be handled
         // elsewhere meanwhile.
