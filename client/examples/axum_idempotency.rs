@@ -15,7 +15,7 @@ use axum::{
 use deadpool_postgres::{Config, Runtime};
 use idem_client::{
     Destination, Effect,
-    http::{IdempotencyLayer, RequestTx},
+    http::{IdempotencyLayer, RequestTx, Scope},
     lease::Work,
     send,
 };
@@ -87,8 +87,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     drop(client);
 
-    let in_transaction = IdempotencyLayer::transaction(pool.clone(), orders).scope(account);
-    let leased = IdempotencyLayer::lease(pool, payments).scope(account);
+    let in_transaction = IdempotencyLayer::transaction(pool.clone(), orders, Scope::by(account));
+    let leased = IdempotencyLayer::lease(pool, payments, Scope::by(account));
+    let running = leased.running();
     let service = Router::new()
         .route("/orders", post(place).layer(in_transaction))
         .route("/payments", post(pay).layer(leased));
@@ -100,5 +101,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             terminate.recv().await;
         })
         .await?;
+    // Work whose caller has left is done and recorded before the process ends.
+    running.ended(Duration::from_secs(30)).await;
     Ok(())
 }

@@ -28,6 +28,8 @@ mod brokers;
 #[cfg(feature = "runtime")]
 mod carried;
 #[cfg(feature = "runtime")]
+mod connection;
+#[cfg(feature = "runtime")]
 mod consumer;
 #[cfg(feature = "runtime")]
 pub mod durable;

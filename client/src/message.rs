@@ -91,6 +91,12 @@ impl Message {
         self
     }
 
+    /// The bytes of its payload and of the names and values of its headers.
+    pub(crate) fn size(&self) -> usize {
+        let headers = self.0.headers.iter().map(|(name, value)| name.len() + value.len());
+        self.0.payload.len() + headers.sum::<usize>()
+    }
+
     /// Who handles it; its topic unless given.
     #[must_use]
     pub fn with_destination(self, destination: Destination) -> Self {

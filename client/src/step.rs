@@ -8,7 +8,8 @@ use tokio_postgres::Client;
 
 use crate::{
     Error, Retry,
-    process::{Loan, back_off, leaves_connection_sound},
+    connection::Loan,
+    process::back_off,
     sent::{Sent, commit_behind, send_unheard},
 };
 
@@ -21,7 +22,7 @@ pub(crate) struct Step {
 impl Step {
     /// Nobody waits for the answer to BEGIN. Should it never arrive, the call behind it stands for itself, and is one statement.
     pub(crate) async fn begin(pool: &Pool) -> Result<Self, Error> {
-        let loan = Loan::new(pool.get().await?);
+        let loan = Loan::take(pool).await?;
         send_unheard(loan.client(), "BEGIN ISOLATION LEVEL READ COMMITTED");
         Ok(Self { loan })
     }
@@ -52,10 +53,7 @@ impl Step {
 
     /// Returns the connection to its pool, unless it may not be sound.
     pub(crate) fn end<T>(self, answer: Result<T, Error>) -> Result<T, Error> {
-        if answer.as_ref().err().is_none_or(leaves_connection_sound) {
-            self.loan.give_back();
-        }
-        answer
+        self.loan.end(answer)
     }
 }
 

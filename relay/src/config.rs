@@ -61,6 +61,8 @@ pub struct Publish {
     pub batch: u32,
     /// Bytes of one lease, payloads and headers.
     pub max_bytes: u64,
+    /// Bytes of all partitions together.
+    pub max_held_bytes: Option<u64>,
     /// Publishes under way at once.
     pub in_flight: usize,
     /// How long a batch is ours.
@@ -75,6 +77,7 @@ impl Default for Publish {
         Self {
             batch: 500,
             max_bytes: 16 * 1024 * 1024,
+            max_held_bytes: None,
             in_flight: 256,
             lease: Duration::from_secs(30),
             max_attempts: 10,
@@ -156,6 +159,10 @@ impl Config {
         ensure!(
             (1..=1 << 30).contains(&max_bytes),
             "publish.max-bytes is {max_bytes}, and must be 1 to 1073741824"
+        );
+        ensure!(
+            self.publish.max_held_bytes != Some(0),
+            "publish.max-held-bytes is 0, and must be 1 or more"
         );
         let day = Duration::from_secs(24 * 3600);
         ensure!(
@@ -289,6 +296,7 @@ mod tests {
         let Publish {
             batch,
             max_bytes,
+            max_held_bytes,
             in_flight,
             lease,
             max_attempts,
@@ -298,6 +306,7 @@ mod tests {
             ("database.connections", config.database.connections.to_string()),
             ("publish.batch", batch.to_string()),
             ("publish.max-bytes", max_bytes.to_string()),
+            ("publish.max-held-bytes", max_held_bytes.to_string()),
             ("publish.in-flight", in_flight.to_string()),
             ("publish.lease", format!("{lease:?}")),
             ("publish.max-attempts", max_attempts.to_string()),
@@ -355,6 +364,7 @@ mod tests {
             ("lease = \"1m\"", "batch = 10001", "publish.batch"),
             ("lease = \"1m\"", "max-bytes = 0", "publish.max-bytes"),
             ("lease = \"1m\"", "max-bytes = 1073741825", "publish.max-bytes"),
+            ("lease = \"1m\"", "max-held-bytes = 0", "publish.max-held-bytes"),
             (
                 "url = \"host=db\"",
                 "url = \"host=db\"\nconnections = 1",

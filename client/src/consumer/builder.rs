@@ -53,6 +53,9 @@ pub(super) struct Settings {
     /// The source decides unless given.
     pub(super) is_ordered: Option<bool>,
     pub(super) batches: Batches,
+    pub(super) max_bytes: usize,
+    /// A share of `max_bytes` unless given.
+    max_batch_bytes: Option<usize>,
     pub(super) max_deliveries: u32,
     pub(super) first_pause: Duration,
     pub(super) longest_pause: Duration,
@@ -75,6 +78,9 @@ impl Batches {
     };
 }
 
+/// How many bytes a consumer holds unless a setting says otherwise.
+const MAX_BYTES: usize = 64 * 1024 * 1024;
+
 impl<S: Source> Consumer<S> {
     /// A consumer with the defaults: eight messages at a time, in no order, each in a transaction of its own.
     pub fn new(pool: Pool, source: S) -> Self {
@@ -87,6 +93,8 @@ impl<S: Source> Consumer<S> {
                 concurrency: 8,
                 is_ordered: None,
                 batches: Batches::SINGLES,
+                max_bytes: MAX_BYTES,
+                max_batch_bytes: None,
                 max_deliveries: 10,
                 first_pause: Duration::from_millis(200),
                 longest_pause: Duration::from_secs(30),
@@ -172,8 +180,8 @@ impl<S: Source> Consumer<S> {
         self
     }
 
-    /// How many transactions are open at a time; 8 unless given. The pool should have as many
-    /// connections, and one more for requeued messages.
+    /// How many transactions are open at a time; 8 unless given. The pool should have one
+    /// connection more: the last one is set aside for short statements.
     pub fn concurrency(mut self, transactions: usize) -> Self {
         self.settings.concurrency = transactions;
         self
@@ -194,6 +202,24 @@ impl<S: Source> Consumer<S> {
     /// others are processed by themselves.
     pub fn batches(mut self, batches: Batches) -> Self {
         self.settings.batches = batches;
+        self
+    }
+
+    /// How many bytes of payloads and headers are held at once, at most 4 GiB; 64 MiB unless given.
+    /// Beyond that nothing is fetched until messages are settled. One fetched message waits, because
+    /// its size is known only then. A message that is larger than the limit is handled alone.
+    ///
+    /// What the broker sends ahead is not counted: the settings of the source limit it.
+    pub fn max_bytes(mut self, bytes: usize) -> Self {
+        self.settings.max_bytes = bytes;
+        self
+    }
+
+    /// How many bytes of payloads and headers a [batch](Self::batches) has; unless given, an equal
+    /// share of [`max_bytes`](Self::max_bytes) for each of the transactions that are open at a time.
+    /// A message that is larger is a batch of its own.
+    pub fn max_batch_bytes(mut self, bytes: usize) -> Self {
+        self.settings.max_batch_bytes = Some(bytes);
         self
     }
 
@@ -244,10 +270,17 @@ impl<S: Source> Consumer<S> {
 }
 
 impl Settings {
+    pub(super) fn max_batch_bytes(&self) -> usize {
+        let share = self.max_bytes / self.concurrency.max(1);
+        self.max_batch_bytes.unwrap_or(share.max(1))
+    }
+
     fn check(&self) -> Result<(), Error> {
         for (number, name) in [
             (self.concurrency, "concurrency"),
             (self.batches.max, "the size of a batch"),
+            (self.max_bytes, "max_bytes"),
+            (self.max_batch_bytes(), "max_batch_bytes"),
             (self.max_deliveries as usize, "max_deliveries"),
         ] {
             if number == 0 {

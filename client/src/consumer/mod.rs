@@ -7,6 +7,7 @@
 mod attempt;
 mod breaker;
 mod breakers;
+mod budget;
 mod builder;
 mod ended;
 mod failures;

@@ -7,7 +7,7 @@ use deadpool_postgres::Pool;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::{Destination, Error, ErrorKind, consumer_preflight, process::Loan};
+use crate::{Destination, Error, ErrorKind, connection::Loan, consumer_preflight};
 
 /// How long a probe waits for a connection: the pool may try several hosts.
 const PATIENCE_TO_CONNECT: Duration = Duration::from_secs(60);
@@ -25,7 +25,7 @@ pub(super) async fn probe(pool: &Pool, destination: &Destination, is_paused: boo
         true => (PATIENCE_TO_CONNECT, PATIENCE),
         false => (PATIENCE_AT_WORK, PATIENCE_AT_WORK),
     };
-    let loan = Loan::new(within(to_connect, async { Ok(pool.get().await?) }).await?);
+    let loan = within(to_connect, Loan::take(pool)).await?;
     within(to_claim, consumer_preflight(&**loan.client())).await?;
     let (id, destination) = (Uuid::new_v4(), destination.literal()?);
     let sql = format!(

@@ -8,6 +8,7 @@ use std::{
 
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
+use super::budget::{Budget, Share};
 use crate::{Delivery, Message, Receipt, Settlement};
 
 /// A message that the broker waits to hear about.
@@ -19,7 +20,15 @@ pub(super) struct Held {
     /// How often it was tried again in place.
     pub(super) repeats: u32,
     due: Option<Instant>,
-    pub(super) permit: OwnedSemaphorePermit,
+    size: usize,
+    pub(super) permit: Permit,
+}
+
+/// What a message takes of the limits of a consumer, until it is settled.
+pub(super) struct Permit {
+    _message: OwnedSemaphorePermit,
+    /// None while it is fetched and waits for its bytes.
+    bytes: Option<Share>,
 }
 
 impl Held {
@@ -28,13 +37,26 @@ impl Held {
         let is_ordered_here = is_ordered && !receipt.is_in_charge();
         let sequence = message.key().filter(|_| is_ordered_here).map(str::to_owned);
         Self {
+            size: message.size(),
             message,
             receipt,
             sequence,
             repeats: 0,
             due: None,
-            permit,
+            permit: Permit {
+                _message: permit,
+                bytes: None,
+            },
         }
+    }
+
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    fn with(mut self, bytes: Share) -> Self {
+        self.permit.bytes = Some(bytes);
+        self
     }
 
     /// The settlement of a message that this process gives back. A message that was tried again in
@@ -49,11 +71,23 @@ impl Held {
 }
 
 /// Hands out messages in the order of their delivery, of one sequence only one at a time.
-#[derive(Default)]
-pub(super) struct Queue(Mutex<State>);
+pub(super) struct Queue {
+    state: Mutex<State>,
+    budget: Budget,
+}
+
+/// The next message, for a batch that has room for so many bytes.
+pub(super) enum Next {
+    Message(Held),
+    /// There is one, and it is larger.
+    TooLarge,
+    Nothing,
+}
 
 #[derive(Default)]
 struct State {
+    /// Fetched, and waiting for its bytes. Nothing more is fetched meanwhile.
+    ahead: Option<Held>,
     waiting: VecDeque<Held>,
     /// These failed and keep their sequence to themselves until it is their turn again.
     delayed: Vec<Held>,
@@ -62,29 +96,105 @@ struct State {
 }
 
 impl Queue {
+    pub(super) fn new(max_bytes: usize) -> Self {
+        Self {
+            state: Mutex::default(),
+            budget: Budget::new(max_bytes),
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // No change of the state can panic half-way.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn push(&self, held: Held) {
-        self.state().waiting.push_back(held);
+        let share = self.budget.try_take(held.size);
+        let mut state = self.state();
+        match share {
+            Some(share) => state.waiting.push_back(held.with(share)),
+            None => state.ahead = Some(held),
+        }
     }
 
-    /// The next message that can be worked on now; its sequence is busy until it is [released](Self::release).
-    pub(super) fn take(&self) -> Option<Held> {
+    // The message that waits for its bytes
+
+    pub(super) fn has_ahead(&self) -> bool {
+        self.state().ahead.is_some()
+    }
+
+    /// Waits until the fetched message has its bytes, and lets it in. Cancel safe.
+    pub(super) async fn bytes_for_ahead(&self) {
+        let Some(size) = self.state().ahead.as_ref().map(Held::size) else {
+            return;
+        };
+        if let Some(share) = self.budget.take(size).await {
+            self.admit(share);
+        }
+    }
+
+    /// Lets the fetched message in beside the only other one that is held, if that waits for its
+    /// next attempt: until another message has succeeded, it may not count as failed.
+    pub(super) fn admit_beside_delayed(&self, held: usize) -> bool {
+        let size = match &*self.state() {
+            State {
+                ahead: Some(ahead),
+                delayed,
+                ..
+            } if held == 2 && delayed.len() == 1 => ahead.size,
+            _ => return false,
+        };
+        let share = self.budget.take_free(size);
+        share.is_some_and(|share| self.admit(share))
+    }
+
+    fn admit(&self, share: Share) -> bool {
+        let mut state = self.state();
+        let ahead = state.ahead.take().map(|held| held.with(share));
+        let is_admitted = ahead.is_some();
+        state.waiting.extend(ahead);
+        is_admitted
+    }
+
+    // The messages that can be worked on
+
+    /// The next message that can be worked on now, if it has at most so many bytes; its sequence is
+    /// busy until it is [released](Self::release). Smaller ones behind it do not overtake it.
+    pub(super) fn take_within(&self, bytes: usize) -> Next {
         let mut state = self.state();
         let now = Instant::now();
         if let Some(at) = state.delayed.iter().position(|held| held.due.is_none_or(|due| due <= now)) {
-            return Some(state.delayed.swap_remove(at));
+            return match state.delayed[at].size > bytes {
+                true => Next::TooLarge,
+                false => Next::Message(state.delayed.swap_remove(at)),
+            };
         }
         let State { waiting, busy, .. } = &mut *state;
-        let at = waiting
-            .iter()
-            .position(|held| held.sequence.as_ref().is_none_or(|sequence| !busy.contains(sequence)))?;
-        let held = waiting.remove(at)?;
+        let is_free = |held: &Held| held.sequence.as_ref().is_none_or(|sequence| !busy.contains(sequence));
+        let Some(at) = waiting.iter().position(is_free) else {
+            return Next::Nothing;
+        };
+        if waiting[at].size > bytes {
+            return Next::TooLarge;
+        }
+        let Some(held) = waiting.remove(at) else {
+            return Next::Nothing;
+        };
         busy.extend(held.sequence.clone());
-        Some(held)
+        Next::Message(held)
+    }
+
+    /// The next message that nobody works on, whether it has its bytes or not: to give it back.
+    pub(super) fn take_unbegun(&self) -> Option<Held> {
+        match self.take_within(usize::MAX) {
+            Next::Message(held) => Some(held),
+            // Its sequence may be busy: then it goes the way of the others behind it.
+            Next::TooLarge | Next::Nothing => {
+                let mut state = self.state();
+                let is_single = state.ahead.as_ref().is_some_and(|held| held.sequence.is_none());
+                state.ahead.take_if(|_| is_single)
+            }
+        }
     }
 
     /// Keeps a message that was taken, and its sequence, until it is due.
@@ -106,13 +216,15 @@ impl Queue {
     /// How many nobody works on.
     pub(super) fn len(&self) -> usize {
         let state = self.state();
-        state.delayed.len() + state.waiting.len()
+        state.delayed.len() + state.waiting.len() + usize::from(state.ahead.is_some())
     }
 
     /// All that is left, in an order in which it can be delivered again.
     pub(super) fn drain(&self) -> Vec<Held> {
         let mut state = self.state();
-        let State { waiting, delayed, .. } = &mut *state;
-        delayed.drain(..).chain(waiting.drain(..)).collect()
+        let State {
+            waiting, delayed, ahead, ..
+        } = &mut *state;
+        delayed.drain(..).chain(waiting.drain(..)).chain(ahead.take()).collect()
     }
 }

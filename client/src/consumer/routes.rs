@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use deadpool_postgres::Pool;
 use futures_util::future::BoxFuture;
 
 use super::selector::Selector;
@@ -9,6 +10,7 @@ use crate::{
     CheckedHandler, Destination, Error, Handled, Handler, Idem, Message, Tx,
     lease::{self, LeasedHandler},
     policy::check_leased,
+    process::check_counted,
 };
 
 /// The routes in their order, and what takes the messages that no route takes.
@@ -84,7 +86,7 @@ impl Routes {
     /// The table that messages are looked up in. [`Error::Invalid`] without any handler, for two
     /// handlers of the same messages, for a name that is none, or for a policy that its handler
     /// cannot keep.
-    pub(super) fn check(self, idem: &Idem) -> Result<Table, Error> {
+    pub(super) fn check(self, idem: &Idem, pool: &Pool) -> Result<Table, Error> {
         self.check_selectors()?;
         let routes = self.routes.into_iter().chain(self.fallbacks);
         let table: Vec<Route> = routes
@@ -100,10 +102,12 @@ impl Routes {
             .collect::<Result<_, Error>>()?;
         for route in &table {
             let policy = &idem.settings().policies.of(route.destination.as_str()).policy;
-            if let Work::Leased(_) = route.work {
-                check_leased(policy)
-                    .map_err(|why| Error::Invalid(format!("destination {:?}: {why}", route.destination.as_str())))?;
-            }
+            let checked = match route.work {
+                Work::Leased(_) => check_leased(policy),
+                Work::Handle(_) => check_counted(policy, pool),
+                Work::Store | Work::Checked(_) => Ok(()),
+            };
+            checked.map_err(|why| Error::Invalid(format!("destination {:?}: {why}", route.destination.as_str())))?;
         }
         if table.is_empty() {
             return Err(Error::Invalid(

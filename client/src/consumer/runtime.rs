@@ -12,7 +12,7 @@ use std::{
 use deadpool_postgres::Pool;
 use futures_util::future::join_all;
 use tokio::{
-    sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore},
+    sync::{Mutex, Notify, Semaphore},
     time::{Instant, sleep_until, timeout},
 };
 use tokio_postgres::error::SqlState;
@@ -25,7 +25,7 @@ use super::{
     ended::SourceEnded,
     failures::{Failures, identity},
     intake::Intake,
-    queue::{Held, Queue},
+    queue::{Held, Next, Permit, Queue},
     rejections::{KeptAs, keep},
     requeued::Requeued,
     routes::{Route, Table},
@@ -34,7 +34,7 @@ use super::{
     workers::Workers,
 };
 use crate::{
-    Destination, Error, Idem, Message, Processed, Settlement, Source, error::causes, panics::unwinding,
+    Destination, Error, Idem, Message, Processed, Settlement, Source, connection::closed, error::causes, panics::unwinding,
     process::is_environmental, telemetry,
 };
 
@@ -102,7 +102,7 @@ impl<S: Source> Runtime<S> {
             .saturating_mul(settings.batches.max)
             // Two: beside a message that is tried again in place, another one can succeed.
             .clamp(2, Semaphore::MAX_PERMITS);
-        let routes = consumer.routes.check(&consumer.idem)?;
+        let routes = consumer.routes.check(&consumer.idem, &consumer.pool)?;
         let breakers = Breakers::new(&routes, consumer.status);
         let inbox = consumer.source.inbox().cloned();
         let destinations = routes.handled().into_iter().filter(|handled| inbox.as_ref() != Some(handled));
@@ -116,7 +116,7 @@ impl<S: Source> Runtime<S> {
             intake: Mutex::new(Intake::new(consumer.source, requeued)),
             room: Arc::new(Semaphore::new(capacity)),
             capacity,
-            queue: Queue::default(),
+            queue: Queue::new(settings.max_bytes),
             changed: Notify::new(),
             has_ended: AtomicBool::new(false),
             breakers,
@@ -151,6 +151,9 @@ impl<S: Source> Runtime<S> {
                 workers.abort().await;
             }
         }
+        if timeout(LAST_WORDS, closed()).await.is_err() {
+            tracing::warn!("the database may still execute statements of what was rolled back");
+        }
         // Not before: a successor of a message that is being processed must not be handled
         // elsewhere meanwhile.
         if timeout(LAST_WORDS, self.give_back_the_rest()).await.is_err() {
@@ -166,7 +169,7 @@ impl<S: Source> Runtime<S> {
     /// Waits for its turn and then for messages; nothing when there is no more to do.
     async fn collect(&self) -> Vec<Held> {
         let mut intake = self.intake.lock().await;
-        let mut batch = Vec::new();
+        let mut batch: Vec<Held> = Vec::new();
         let mut until = None;
         loop {
             if self.stop.is_cancelled() {
@@ -187,10 +190,17 @@ impl<S: Source> Runtime<S> {
             if batch.len() >= self.settings.batches.max {
                 return batch;
             }
-            if let Some(held) = self.queue.take() {
-                batch.push(held);
-                until.get_or_insert_with(|| later(self.settings.batches.linger));
-                continue;
+            match self.queue.take_within(self.bytes_left(&batch)) {
+                Next::Message(held) => {
+                    batch.push(held);
+                    until.get_or_insert_with(|| later(self.settings.batches.linger));
+                    continue;
+                }
+                Next::TooLarge => return batch,
+                // The batch may be what holds the bytes that the next message waits for.
+                Next::Nothing if self.queue.has_ahead() && !batch.is_empty() => return batch,
+                Next::Nothing if self.queue.admit_beside_delayed(self.held()) => continue,
+                Next::Nothing => {}
             }
             if intake.has_ended() && (!batch.is_empty() || self.holds_nothing()) {
                 return batch;
@@ -202,7 +212,8 @@ impl<S: Source> Runtime<S> {
                 () = at(self.queue.next_due()) => {}
                 () = at(self.breakers.next_look()) => {}
                 () = self.changed.notified() => {}
-                held = self.fetch(&mut intake), if !intake.has_ended() => match held {
+                () = self.queue.bytes_for_ahead(), if self.queue.has_ahead() => {}
+                held = self.fetch(&mut intake), if !intake.has_ended() && !self.queue.has_ahead() => match held {
                     Some(held) => self.queue.push(held),
                     None => self.source_has_ended(),
                 },
@@ -213,7 +224,7 @@ impl<S: Source> Runtime<S> {
     /// Gives back what no worker has begun to process, and waits until something can be tried or
     /// the consumer is stopped.
     async fn wait_for_environment(&self, mut unbegun: Vec<Held>) {
-        unbegun.extend(std::iter::from_fn(|| self.queue.take()));
+        unbegun.extend(std::iter::from_fn(|| self.queue.take_unbegun()));
         join_all(unbegun.into_iter().map(|held| self.away(held))).await;
         tokio::select! {
             () = self.stop.cancelled() => {}
@@ -228,8 +239,24 @@ impl<S: Source> Runtime<S> {
         Some(Held::new(delivery, self.is_ordered, permit))
     }
 
+    /// How many messages are held.
+    fn held(&self) -> usize {
+        self.capacity.saturating_sub(self.room.available_permits())
+    }
+
     fn holds_nothing(&self) -> bool {
-        self.room.available_permits() == self.capacity
+        self.held() == 0
+    }
+
+    /// A message that is larger than a batch is a batch of its own.
+    fn bytes_left(&self, batch: &[Held]) -> usize {
+        match batch {
+            [] => usize::MAX,
+            batch => self
+                .settings
+                .max_batch_bytes()
+                .saturating_sub(batch.iter().map(Held::size).sum()),
+        }
     }
 
     /// Whoever has the turn waits from now on until nothing is held any more.
@@ -490,7 +517,7 @@ impl<S: Source> Runtime<S> {
     }
 
     /// It is settled, and no longer held.
-    fn let_go(&self, sequence: Option<String>, permit: OwnedSemaphorePermit) {
+    fn let_go(&self, sequence: Option<String>, permit: Permit) {
         if let Some(sequence) = &sequence {
             self.queue.release(sequence);
         }
@@ -521,8 +548,7 @@ impl<S: Source> Runtime<S> {
 
     /// Workers are about to be ended in the middle of a settlement.
     fn count_unsettled(&self) {
-        let held = self.capacity.saturating_sub(self.room.available_permits());
-        let unsettled = held.saturating_sub(self.queue.len());
+        let unsettled = self.held().saturating_sub(self.queue.len());
         tracing::warn!(unsettled, "the broker does not listen: these messages come again");
         self.counters.failed_settlements(unsettled as u64);
     }

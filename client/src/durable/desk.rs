@@ -4,19 +4,22 @@ use std::time::Duration;
 
 use deadpool_postgres::Pool;
 use tokio::time::sleep;
-use tokio_postgres::types::Type;
+use tokio_postgres::{Client, types::Type};
 
 use super::{Received, next, next_wait};
-use crate::{Destination, Error, ErrorKind, MessageId, process::Loan, sql::kept};
-
-/// How long the server is asked to wait at a time. A wait keeps a snapshot, and delays a shutdown of nobody.
-const WAIT: Duration = Duration::from_secs(1);
+use crate::{
+    Destination, Error, ErrorKind, MessageId,
+    connection::{Loan, wait_at_server},
+    sql::kept,
+};
 
 #[derive(Debug)]
 pub(super) struct Desk {
     pub(super) pool: Pool,
     pub(super) destination: Destination,
     pub(super) batch: i32,
+    /// How many bytes of fetched messages wait to be delivered.
+    pub(super) max_bytes: usize,
     pub(super) lease: Duration,
     /// How often to look, instead of waiting on a connection.
     pub(super) look_every: Option<Duration>,
@@ -26,7 +29,9 @@ pub(super) struct Desk {
 
 impl Desk {
     pub(super) async fn next(&self, at_most: i32) -> Result<Vec<Received>, Error> {
-        next(&**self.pool.get().await?, &self.destination, at_most, self.lease).await
+        let loan = Loan::take(&self.pool).await?;
+        let received = next(&**loan.client(), &self.destination, at_most, self.lease).await;
+        loan.end(received)
     }
 
     /// Waits for something to hand out. When it is given up its connection is closed: in the pool, whoever gets it would wait for
@@ -36,10 +41,9 @@ impl Desk {
             sleep(look_every).await;
             return Ok(false);
         }
-        let loan = Loan::new(self.pool.get().await?);
-        let answer = next_wait(&**loan.client(), &self.destination, WAIT).await?;
-        loan.give_back();
-        Ok(answer)
+        let loan = Loan::take(&self.pool).await?;
+        let answer = next_wait(&**loan.client(), &self.destination, wait_at_server(&self.pool)).await;
+        loan.end(answer)
     }
 
     /// Renews leases; answers for each whether it is still held.
@@ -47,7 +51,12 @@ impl Desk {
     /// Whoever has claimed has deleted the row and not committed yet: it is not waited for, and nobody else gets the message
     /// meanwhile.
     pub(super) async fn extend(&self, leases: &[(i64, MessageId)]) -> Result<Vec<bool>, Error> {
-        let object = self.pool.get().await?;
+        let loan = Loan::take(&self.pool).await?;
+        let held = self.extend_on(loan.client(), leases).await;
+        loan.end(held)
+    }
+
+    async fn extend_on(&self, client: &Client, leases: &[(i64, MessageId)]) -> Result<Vec<bool>, Error> {
         let (to, seconds) = (self.destination.literal()?, self.lease.as_secs_f64());
         let mut held = Vec::with_capacity(leases.len());
         for (token, id) in leases {
@@ -57,7 +66,7 @@ impl Desk {
                 "SET LOCAL lock_timeout = '50ms'; \
                  SELECT idem_extend({id}, {to}, {token}, make_interval(secs => {seconds}))"
             );
-            held.push(match object.batch_execute(&sql).await.map_err(Error::from) {
+            held.push(match client.batch_execute(&sql).await.map_err(Error::from) {
                 Ok(()) => true,
                 Err(error) if error.kind() == ErrorKind::Conflict => true,
                 Err(error) if error.kind() == ErrorKind::NotClaimed => false,
@@ -69,14 +78,15 @@ impl Desk {
 
     /// It is done, without a claim of its own.
     pub(super) async fn complete(&self, id: &MessageId, token: i64) -> Result<(), Error> {
-        let client = self.pool.get().await?;
-        client
+        let loan = Loan::take(&self.pool).await?;
+        let completed = loan
+            .client()
             .query_typed(
                 "SELECT idem_complete($1, $2, $3)",
                 &[id.parameter(), self.destination.parameter(), (&token, Type::INT8)],
             )
-            .await?;
-        Ok(())
+            .await;
+        loan.end(completed.map(drop).map_err(Error::from))
     }
 
     /// Gives it back: with an error it has failed, without one it is unharmed. Answers how long it rests; `None`: it is dead.
@@ -87,8 +97,9 @@ impl Desk {
         error: Option<&str>,
         is_final: bool,
     ) -> Result<Option<Duration>, Error> {
-        let client = self.pool.get().await?;
-        let row = client
+        let loan = Loan::take(&self.pool).await?;
+        let row = loan
+            .client()
             .query_typed_one(
                 "SELECT extract(epoch FROM idem_release($1, $2, $3, error => $4, final => $5))::float8",
                 &[
@@ -99,8 +110,8 @@ impl Desk {
                     (&is_final, Type::BOOL),
                 ],
             )
-            .await?;
-        let rest: Option<f64> = row.try_get(0)?;
+            .await;
+        let rest: Option<f64> = loan.end(row.map_err(Error::from))?.try_get(0)?;
         Ok(rest.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)))
     }
 }

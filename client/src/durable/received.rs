@@ -69,6 +69,13 @@ impl fmt::Debug for Received {
 }
 
 impl Received {
+    /// The bytes of its payload and of the names and values of its headers.
+    pub(super) fn size(&self) -> usize {
+        let size = |value: &Value| value.as_str().map_or_else(|| value.to_string().len(), str::len);
+        let headers = self.headers.iter().map(|(name, value)| name.len() + size(value));
+        self.payload.len() + headers.sum::<usize>()
+    }
+
     /// The message as [`Idem::process`](crate::Idem::process) takes it. Its claim ends it in the
     /// inbox, in the transaction of the handler. A message that was rejected and requeued has the
     /// topic that it came from; any other has the destination as topic.

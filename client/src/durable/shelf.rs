@@ -41,6 +41,9 @@ pub(super) struct Shelf {
 struct State {
     /// Fetched, and not delivered yet.
     waiting: VecDeque<Received>,
+    waiting_bytes: usize,
+    /// The size of the largest message that was fetched last.
+    largest: usize,
     /// When each was last renewed.
     leases: HashMap<Lease, Instant>,
     /// A suspect that was delivered, and when.
@@ -48,6 +51,17 @@ struct State {
 }
 
 impl State {
+    fn push(&mut self, received: Received) {
+        self.waiting_bytes += received.size();
+        self.waiting.push_back(received);
+    }
+
+    fn pop(&mut self) -> Option<Received> {
+        let received = self.waiting.pop_front()?;
+        self.waiting_bytes -= received.size();
+        Some(received)
+    }
+
     /// How many are delivered and not settled.
     fn in_hand(&self) -> usize {
         let waiting = self
@@ -94,13 +108,13 @@ impl Shelf {
             .filter(|lease| !state.leases.contains_key(lease))
         {
             tracing::debug!(token = lost.0, "the lease of a message that waited is lost");
-            state.waiting.pop_front();
+            state.pop();
         }
         let is_suspect = state.waiting.front()?.lease_expired;
         if self.is_one_alone(&state) || is_suspect && state.in_hand() > 0 {
             return None;
         }
-        let received = state.waiting.pop_front()?;
+        let received = state.pop()?;
         state.alone = is_suspect.then(|| (lease_of(&received), Instant::now()));
         Some(received)
     }
@@ -114,7 +128,9 @@ impl Shelf {
     pub(super) fn wants(&self) -> bool {
         let state = self.state();
         let has_suspect = state.waiting.iter().any(|received| received.lease_expired);
-        !self.is_one_alone(&state) && !has_suspect && state.waiting.len() <= usize::try_from(self.desk.batch / 2).unwrap_or(0)
+        let is_low = state.waiting.len() <= usize::try_from(self.desk.batch / 2).unwrap_or(0);
+        let has_room = state.waiting_bytes <= self.desk.max_bytes / 2;
+        !self.is_one_alone(&state) && !has_suspect && is_low && has_room
     }
 
     /// It is settled, or nobody will do so: its lease is not renewed any more.
@@ -155,24 +171,45 @@ impl Shelf {
     async fn fetch(&self) -> Result<bool, Error> {
         // Never given up half-way: what is leased and not heard of would have to wait for the end of its lease.
         let asked = Instant::now();
-        let at_most = if self.is_wary.load(Ordering::Relaxed) {
-            1
-        } else {
-            self.desk.batch
-        };
-        let mut received = self.desk.next(at_most).await?;
+        let mut received = self.desk.next(self.at_most()).await?;
         let is_some = !received.is_empty();
         let suspect = received.iter().position(|received| received.lease_expired);
         self.is_wary.store(suspect.is_some(), Ordering::Relaxed);
         // Behind a suspect nothing waits: what kills this process would be counted against it too.
         let behind = suspect.map(|at| received.split_off(at + 1)).unwrap_or_default();
+        let beyond = self.beyond_bytes(&mut received);
         self.put(received, asked);
+        self.give_back(beyond).await;
         self.give_back(behind).await;
         if self.is_closed.is_cancelled() {
             self.clear(Duration::ZERO).await;
         }
         self.arrived.notify_one();
         Ok(is_some)
+    }
+
+    /// How many to ask for: those that fit, if they are as large as the largest of the last ones.
+    fn at_most(&self) -> i32 {
+        if self.is_wary.load(Ordering::Relaxed) {
+            return 1;
+        }
+        let state = self.state();
+        let room = self.desk.max_bytes.saturating_sub(state.waiting_bytes);
+        let fitting = room.checked_div(state.largest).unwrap_or(usize::MAX);
+        i32::try_from(fitting).unwrap_or(i32::MAX).clamp(1, self.desk.batch)
+    }
+
+    /// Splits off what does not fit: sizes are known only now. At least one stays.
+    fn beyond_bytes(&self, received: &mut Vec<Received>) -> Vec<Received> {
+        let mut state = self.state();
+        let mut bytes = state.waiting_bytes;
+        state.largest = received.iter().map(Received::size).max().unwrap_or(state.largest);
+        let fits = |received: &Received| {
+            bytes = bytes.saturating_add(received.size());
+            bytes <= self.desk.max_bytes
+        };
+        let fitting = received.iter().map(fits).take_while(|fits| *fits).count();
+        received.split_off(fitting.max(1).min(received.len()))
     }
 
     async fn wait(&self, breaths: &mut Pauses) -> Result<(), Error> {
@@ -189,7 +226,7 @@ impl Shelf {
         let mut state = self.state();
         for received in received {
             state.leases.insert(lease_of(&received), asked);
-            state.waiting.push_back(received);
+            state.push(received);
         }
     }
 
@@ -208,10 +245,16 @@ impl Shelf {
 
     fn take_stale(&self, waited: Duration) -> Vec<Received> {
         let mut state = self.state();
-        let State { waiting, leases, .. } = &mut *state;
+        let State {
+            waiting,
+            waiting_bytes,
+            leases,
+            ..
+        } = &mut *state;
         let is_stale = |received: &Received| leases.get(&lease_of(received)).is_none_or(|asked| asked.elapsed() >= waited);
         let (stale, fresh) = waiting.drain(..).partition(is_stale);
         *waiting = fresh;
+        *waiting_bytes = waiting.iter().map(Received::size).sum();
         for received in &stale {
             leases.remove(&lease_of(received));
         }

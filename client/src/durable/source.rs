@@ -14,6 +14,9 @@ use crate::{
 /// What `idem_next` gives at a time.
 const LARGEST_BATCH: i32 = 10_000;
 
+/// How many bytes are fetched ahead unless a setting says otherwise.
+const MAX_BYTES: usize = 16 * 1024 * 1024;
+
 /// The messages that were received for a destination, for a [`Consumer`](crate::Consumer).
 ///
 /// ```no_run
@@ -56,6 +59,7 @@ impl DurableSource {
             pool,
             destination,
             batch: 20,
+            max_bytes: MAX_BYTES,
             lease: Duration::from_secs(30),
             look_every: None,
             is_unrouted: false,
@@ -69,6 +73,7 @@ impl DurableSource {
             pool,
             destination,
             batch: 2,
+            max_bytes: MAX_BYTES,
             lease: Duration::from_secs(30),
             look_every: Some(every),
             is_unrouted,
@@ -99,6 +104,14 @@ impl DurableSource {
     #[must_use]
     pub fn batch(self, messages: u32) -> Self {
         self.with(|desk| desk.batch = i32::try_from(messages).unwrap_or(i32::MAX).clamp(1, LARGEST_BATCH))
+    }
+
+    /// How many bytes of payloads and headers are fetched ahead, at least one message; 16 MiB unless
+    /// given. `idem_next` knows no such limit, so a fetch can return more: it asks for as many
+    /// messages as fit if they have the size of the last ones, and gives back what does not fit.
+    #[must_use]
+    pub fn max_bytes(self, bytes: usize) -> Self {
+        self.with(|desk| desk.max_bytes = bytes)
     }
 
     /// How long a message stays this process's without a sign of life, 100 milliseconds to one day; 30 s unless given.

@@ -3,13 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use deadpool_postgres::Pool;
-use http::{HeaderName, Method, StatusCode, request::Parts};
+use http::{HeaderName, Method, StatusCode};
 use tower::Layer;
 
 use crate::{
     Destination,
     http::{
-        IdempotencyService,
+        IdempotencyService, RunningRequests, Scope,
         options::{Mode, Options},
     },
     policy::{LONGEST_LEASE, SHORTEST_LEASE},
@@ -20,7 +20,16 @@ pub const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed")
 
 /// Makes a service of HTTP requests in which each `Idempotency-Key` takes effect once. See the [module](crate::http).
 ///
-/// The requests of one layer are those of one destination: who is given the same one shares the keys.
+/// The requests of one layer are those of one destination: layers of the same destination share the
+/// keys. Within it each caller has its own, as the [`Scope`] says. A layer without one does not
+/// compile, because two tenants with the same key would get each other's responses:
+///
+/// ```compile_fail
+/// # use idem_client::{Destination, http::IdempotencyLayer};
+/// fn layer(pool: deadpool_postgres::Pool, destination: Destination) -> IdempotencyLayer {
+///     IdempotencyLayer::transaction(pool, destination)
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct IdempotencyLayer {
     options: Options,
@@ -29,20 +38,39 @@ pub struct IdempotencyLayer {
 impl IdempotencyLayer {
     /// The handler works in the transaction that claims the request: it takes it from a [`RequestTx`](crate::http::RequestTx) in
     /// the request's extensions. What it writes there and its response commit together, or neither does.
-    pub fn transaction(pool: Pool, destination: Destination) -> Self {
+    pub fn transaction(pool: Pool, destination: Destination, scope: Scope) -> Self {
         Self {
-            options: Options::new(Mode::Transaction, pool, destination),
+            options: Options::new(Mode::Transaction, pool, destination, scope),
         }
     }
 
     /// The request is leased, for work that shares no transaction: the handler finds an `Arc` of a [`Work`](crate::lease::Work) in the
     /// request's extensions, with the journal of its calls. Its response is recorded together with the completion.
     ///
-    /// It works on a task of its own, in the runtime of tokio that the service is called in, and is not stopped when its caller goes away.
-    pub fn lease(pool: Pool, destination: Destination) -> Self {
+    /// It works on a task of its own, in the runtime of tokio that the service is called in, and is
+    /// not stopped when its caller goes away: wait for it at a [shutdown](Self::running).
+    pub fn lease(pool: Pool, destination: Destination, scope: Scope) -> Self {
         Self {
-            options: Options::new(Mode::Lease, pool, destination),
+            options: Options::new(Mode::Lease, pool, destination, scope),
         }
+    }
+
+    /// The leased requests that are being worked on, to wait for at a shutdown:
+    ///
+    /// ```no_run
+    /// # async fn serve(once: idem_client::http::IdempotencyLayer, listener: tokio::net::TcpListener, service: axum::Router)
+    /// # -> Result<(), std::io::Error> {
+    /// use std::time::Duration;
+    ///
+    /// let running = once.running();
+    /// axum::serve(listener, service.layer(once))
+    ///     .with_graceful_shutdown(idem_client::terminated())
+    ///     .await?;
+    /// running.ended(Duration::from_secs(30)).await;
+    /// # Ok(()) }
+    /// ```
+    pub fn running(&self) -> RunningRequests {
+        self.options.running.clone()
     }
 
     /// For how long a request is leased: 30 seconds, unless said otherwise. It is renewed while the handler works; this is how long a
@@ -62,14 +90,6 @@ impl IdempotencyLayer {
     /// not, a request without a key passes through unprotected, and finds nothing in its extensions.
     pub fn required(mut self, is_required: bool) -> Self {
         self.options.is_required = is_required;
-        self
-    }
-
-    /// Who sends a request, a tenant or an account: equal keys of two callers are two keys. `None` refuses the request with 403.
-    ///
-    /// Take it from what has been authenticated: whoever can name another caller can read the responses recorded for that one.
-    pub fn scope(mut self, scope: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
-        self.options.scope = Some(Arc::new(scope));
         self
     }
 

@@ -43,6 +43,7 @@ where
     R: http_body::Body<Data = Bytes> + Send + 'static,
     R::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
+    let running = options.running.clone();
     let task = async move {
         let attempt = Attempt {
             options: &options,
@@ -50,7 +51,7 @@ where
         };
         attempt.answer(request, service).await
     };
-    match tokio::spawn(task.in_current_span()).await {
+    match running.tracker().spawn(task.in_current_span()).await {
         Ok(answer) => answer,
         Err(ended) => match ended.try_into_panic() {
             Ok(panic) => panic::resume_unwind(panic),

@@ -8,7 +8,7 @@
 //!
 //! ```
 //! use axum::{Extension, Router, http::StatusCode, routing::post};
-//! use idem_client::{Destination, http::{IdempotencyLayer, RequestTx}};
+//! use idem_client::{Destination, http::{IdempotencyLayer, RequestTx, Scope}};
 //!
 //! async fn place(Extension(tx): Extension<RequestTx>, item: String) -> Result<StatusCode, StatusCode> {
 //!     let tx = tx.take().map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
@@ -19,7 +19,9 @@
 //! }
 //!
 //! # fn service(pool: deadpool_postgres::Pool) -> Result<Router, idem_client::Error> {
-//! let once = IdempotencyLayer::transaction(pool, Destination::new("shop.place-order")?);
+//! // A real service takes the account from what it has authenticated.
+//! let account = Scope::by(|parts| Some(parts.headers.get("x-account")?.to_str().ok()?.to_owned()));
+//! let once = IdempotencyLayer::transaction(pool, Destination::new("shop.place-order")?, account);
 //! let service = Router::new().route("/orders", post(place)).layer(once);
 //! # Ok(service) }
 //! ```
@@ -36,10 +38,14 @@ mod lent;
 mod options;
 mod problem;
 mod recorded;
+mod running;
+mod scope;
 mod service;
 mod transaction;
 
 pub use body::{Body, BodyError};
 pub use layer::{IdempotencyLayer, REPLAYED};
 pub use lent::{KeepWrites, RequestTx};
+pub use running::RunningRequests;
+pub use scope::Scope;
 pub use service::IdempotencyService;

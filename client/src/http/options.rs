@@ -7,7 +7,7 @@ use http::{HeaderName, Method, StatusCode, header, request::Parts};
 
 use crate::{
     Destination, MessageId,
-    http::{key, problem::Problem},
+    http::{key, problem::Problem, running::RunningRequests, scope::Scope},
 };
 
 /// Where the work of a request happens.
@@ -19,7 +19,6 @@ pub(crate) enum Mode {
     Lease,
 }
 
-pub(crate) type Scope = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
 pub(crate) type KeepStatus = Arc<dyn Fn(StatusCode) -> bool + Send + Sync>;
 pub(crate) type KeepHeader = Arc<dyn Fn(&HeaderName) -> bool + Send + Sync>;
 
@@ -30,24 +29,25 @@ pub(crate) struct Options {
     pub(crate) destination: Destination,
     pub(crate) methods: Vec<Method>,
     pub(crate) is_required: bool,
-    pub(crate) scope: Option<Scope>,
+    pub(crate) scope: Scope,
     pub(crate) request_limit: usize,
     pub(crate) response_limit: usize,
     pub(crate) keep_status: KeepStatus,
     pub(crate) keep_header: KeepHeader,
     pub(crate) retry_after: Duration,
     pub(crate) lease: Duration,
+    pub(crate) running: RunningRequests,
 }
 
 impl Options {
-    pub(crate) fn new(mode: Mode, pool: Pool, destination: Destination) -> Self {
+    pub(crate) fn new(mode: Mode, pool: Pool, destination: Destination, scope: Scope) -> Self {
         Self {
             mode,
             pool,
             destination,
             methods: vec![Method::POST, Method::PATCH],
             is_required: true,
-            scope: None,
+            scope,
             request_limit: 1 << 20,
             response_limit: 1 << 20,
             keep_status: Arc::new(|_| true),
@@ -55,6 +55,7 @@ impl Options {
             keep_header: Arc::new(|name| name != header::SET_COOKIE),
             retry_after: Duration::from_secs(1),
             lease: Duration::from_secs(30),
+            running: RunningRequests::default(),
         }
     }
 
@@ -69,14 +70,7 @@ impl Options {
                 false => Ok(None),
             };
         };
-        let id = match &self.scope {
-            None => key,
-            // The length keeps "a" with "b" apart from "ab" with "".
-            Some(scope) => {
-                let caller = scope(parts).ok_or(Problem::UnknownCaller)?;
-                format!("{}:{caller}:{key}", caller.len())
-            }
-        };
+        let id = self.scope.id_of(parts, key)?;
         // A caller's name can be any text; one with a zero byte is in no database.
         if id.contains('\0') {
             return Err(Problem::UnknownCaller);
@@ -98,7 +92,7 @@ impl fmt::Debug for Options {
             .field("destination", &self.destination)
             .field("methods", &self.methods)
             .field("is_required", &self.is_required)
-            .field("scope", &self.scope.is_some())
+            .field("scope", &self.scope)
             .field("request_limit", &self.request_limit)
             .field("response_limit", &self.response_limit)
             .field("retry_after", &self.retry_after)

@@ -1,6 +1,6 @@
 //! Connects to the first host that accepts.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use deadpool_postgres::Connect;
 use futures_util::{FutureExt, future::BoxFuture};
@@ -24,18 +24,18 @@ use super::{CONNECT_TIMEOUT, silence::Silent};
 pub(super) struct Hosts {
     configs: Vec<Config>,
     /// `None` when no configuration uses TLS.
-    tls: Option<MakeRustlsConnect>,
+    tls: Option<Arc<MakeRustlsConnect>>,
 }
 
 impl Hosts {
-    pub(super) fn new(configs: Vec<Config>, tls: Option<MakeRustlsConnect>) -> Self {
+    pub(super) fn new(configs: Vec<Config>, tls: Option<Arc<MakeRustlsConnect>>) -> Self {
         Self { configs, tls }
     }
 
     async fn connect_to(&self, config: &Config, limit: Duration) -> Result<Connected, Error> {
         let connecting = async {
             match &self.tls {
-                Some(tls) => connect(config, tls.clone()).await,
+                Some(tls) => connect(config, (**tls).clone()).await,
                 None => connect(config, NoTls).await,
             }
         };

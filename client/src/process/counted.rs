@@ -11,7 +11,18 @@ use super::{
     front::Ready,
     leased::Leases,
 };
-use crate::{Error, ErrorKind, Handled, Message, Processed, Style, Tx, lease::Lease};
+use crate::{Error, ErrorKind, Handled, Message, Policy, Processed, Style, Tx, connection::has_two, lease::Lease};
+
+/// What needs two connections at once.
+const COUNTING: &str = "a handler whose attempts are counted";
+
+/// Whether such a policy can be kept with connections of this pool.
+pub(crate) fn check_counted(policy: &Policy, pool: &Pool) -> Result<(), String> {
+    match policy.count_attempts && policy.style != Style::CheckOnly {
+        true => has_two(pool, COUNTING),
+        false => Ok(()),
+    }
+}
 
 /// Whether this delivery is counted: its broker has delivered it before, or does not say.
 pub(super) fn counts(ready: &Ready) -> bool {
@@ -34,6 +45,8 @@ impl Idem {
         let Some(leases) = Leases::of(pool, ready) else {
             return engine::run(&work, handler, None).await;
         };
+        // The lease is renewed while the transaction has a connection.
+        has_two(pool, COUNTING).map_err(Error::Pool)?;
         let held = match leases.acquire().await? {
             Lease::Acquired(held) => held,
             other => return leases.not_acquired(other).await,

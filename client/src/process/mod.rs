@@ -35,7 +35,7 @@ pub use savepoint::Savepoint;
 #[cfg(feature = "http")]
 pub(crate) use session::Session;
 pub use tx::Tx;
-pub(crate) use {engine::back_off, environment::is_environmental, session::leaves_connection_sound, tx::Loan};
+pub(crate) use {counted::check_counted, engine::back_off, environment::is_environmental, session::leaves_connection_sound};
 
 /// Processes messages so that each takes effect once. Cheap to clone; one for a whole application.
 #[derive(Clone, Debug, Default)]

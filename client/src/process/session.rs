@@ -15,9 +15,10 @@ use crate::{
     Destination, Effect, Error, ErrorKind, Handled, Isolation, Message, MessageId, RecordedEffect, Tx,
     begin::only_value,
     claim::RECORD_EFFECTS,
+    connection::Loan,
     lease::{COMPLETE, Held},
     outbox::Send,
-    process::{Settings, claim, claim::Outcome, engine::Work, tx::Loan},
+    process::{Settings, claim, claim::Outcome, engine::Work},
     recorded::EFFECTS,
     sent::{Sent, commit_alone, commit_behind, rollback_unheard, send_unheard},
     span,
@@ -54,7 +55,7 @@ impl Session {
 
     pub(crate) async fn new(pool: &Pool, uses_prepared: bool) -> Result<Self, Error> {
         Ok(Self {
-            loan: Loan::new(pool.get().await?),
+            loan: Loan::for_handler(pool).await?,
             uses_prepared,
             is_open: false,
         })
@@ -147,7 +148,7 @@ impl Session {
 
     /// The transaction as a handler gets it.
     pub(crate) fn lend(&self) -> Tx {
-        self.loan.lend()
+        Tx::on(&self.loan)
     }
 
     /// [`Error::TransactionKept`] while somebody else still has what was lent.

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::{Object, Pool};
+use deadpool_postgres::Pool;
 use tokio::{sync::watch, time::sleep};
 use tracing::debug;
 
 use super::{pauses::Pauses, relay_wait};
-use crate::Error;
-
-/// How long the server is asked to wait at a time. A wait keeps a snapshot, and delays a shutdown of nobody.
-const WAIT: Duration = Duration::from_secs(1);
+use crate::{
+    Error,
+    connection::{Loan, wait_at_server},
+};
 
 /// Between two rings, so that many commits a second do not make idle partitions ask as often.
 const BREATH: Duration = Duration::from_millis(10);
@@ -72,24 +72,9 @@ impl Drop for Idle<'_> {
     }
 }
 
+/// Given up, its connection is closed: in the pool, its next user would wait for the answer.
 async fn wait(pool: &Pool) -> Result<bool, Error> {
-    let mut waits = Waits(Some(pool.get().await?));
-    let answer = match &waits.0 {
-        Some(object) => relay_wait(&***object, WAIT).await,
-        None => Ok(false),
-    };
-    // Answered: it goes back to its pool.
-    drop(waits.0.take());
-    answer
-}
-
-/// A connection that is closed when its wait is given up: in the pool, whoever gets it would wait for the answer.
-struct Waits(Option<Object>);
-
-impl Drop for Waits {
-    fn drop(&mut self) {
-        if let Some(object) = self.0.take() {
-            drop(Object::take(object));
-        }
-    }
+    let loan = Loan::take(pool).await?;
+    let answer = relay_wait(&**loan.client(), wait_at_server(pool)).await;
+    loan.end(answer)
 }

@@ -26,7 +26,7 @@ use super::{
     status::Status,
     steps::{is_final, is_gone, worse},
 };
-use crate::{Error, panics, process::Loan};
+use crate::{Error, connection::Loan, panics};
 
 /// How long an idle partition sleeps that nobody wakes: first, and at most.
 const IDLE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
@@ -227,7 +227,7 @@ impl HandOver {
 
     /// Given up, its connection is closed: the server rolls back, or has committed.
     async fn hand_over(&self, partition: i32) -> Result<i32, Error> {
-        let loan = Loan::new(self.pool.get().await?);
+        let loan = Loan::take(&self.pool).await?;
         let count = hand_over(
             &**loan.client(),
             &self.relay,
@@ -236,8 +236,7 @@ impl HandOver {
             self.batch,
             self.max_bytes,
         )
-        .await?;
-        loan.give_back();
-        Ok(count)
+        .await;
+        loan.end(count)
     }
 }

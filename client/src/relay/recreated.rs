@@ -14,7 +14,7 @@ use super::{
     runtime::AWAY,
     steps::{is_final, is_gone},
 };
-use crate::{Error, ErrorKind, relay_preflight};
+use crate::{Error, ErrorKind, connection::Loan, relay_preflight};
 
 /// Why the partitions of a relay have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,13 +37,19 @@ pub(super) async fn partitions(pool: &Pool, relay: &str, notes: &Notes) -> Resul
 }
 
 async fn checked_count(pool: &Pool, relay: &str) -> Result<i32, Error> {
-    let client = pool.get().await?;
-    relay_preflight(&**client).await?;
-    relay_partitions(&**client, relay).await
+    let loan = Loan::take(pool).await?;
+    let partitions = async {
+        relay_preflight(&**loan.client()).await?;
+        relay_partitions(&**loan.client(), relay).await
+    };
+    let partitions = partitions.await;
+    loan.end(partitions)
 }
 
 async fn count(pool: &Pool, relay: &str) -> Result<i32, Error> {
-    relay_partitions(&**pool.get().await?, relay).await
+    let loan = Loan::take(pool).await?;
+    let partitions = relay_partitions(&**loan.client(), relay).await;
+    loan.end(partitions)
 }
 
 /// The number of partitions that a process serves.

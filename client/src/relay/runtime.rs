@@ -62,6 +62,7 @@ pub struct Relay<P> {
     pool: Pool,
     publisher: Arc<P>,
     settings: Settings,
+    max_held_bytes: u64,
     status: Status,
 }
 
@@ -73,6 +74,9 @@ pub(super) const RECOUNT: Duration = Duration::from_secs(10);
 
 /// What a batch has at most unless a setting says otherwise.
 pub(super) const MAX_BYTES: i64 = 16 * 1024 * 1024;
+
+/// What all partitions hold at most unless a setting says otherwise.
+const MAX_HELD_BYTES: u64 = 64 * 1024 * 1024;
 
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
@@ -107,6 +111,7 @@ impl<P: Publisher> Relay<P> {
                 grace: Duration::from_secs(5),
                 recount: RECOUNT,
             },
+            max_held_bytes: MAX_HELD_BYTES,
             status: Status::new(),
         }
     }
@@ -124,9 +129,18 @@ impl<P: Publisher> Relay<P> {
     }
 
     /// How many bytes the payloads and headers of a batch have together, at most 1 GB; 16 MB unless given. One effect is leased
-    /// whatever its size. A process holds one batch in memory for each partition.
+    /// whatever its size. A process holds one batch in memory for each partition, see
+    /// [`max_held_bytes`](Self::max_held_bytes).
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.settings.max_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self
+    }
+
+    /// How many bytes the batches of all partitions have together in this process; 64 MiB unless
+    /// given. Each partition has an equal share, so that a partition whose broker is away takes
+    /// nothing from the others. One effect is leased whatever its size.
+    pub fn max_held_bytes(mut self, bytes: u64) -> Self {
+        self.max_held_bytes = bytes;
         self
     }
 
@@ -213,6 +227,17 @@ impl<P: Publisher> Relay<P> {
         Ok(summary)
     }
 
+    /// With the share of each partition in the bytes that the process may hold.
+    fn settings_for(&self, partitions: i32) -> Settings {
+        let share = self.max_held_bytes / u64::try_from(partitions).unwrap_or(1).max(1);
+        let share = i64::try_from(share).unwrap_or(i64::MAX).max(1);
+        let settings = self.settings.clone();
+        Settings {
+            max_bytes: settings.max_bytes.min(share),
+            ..settings
+        }
+    }
+
     /// Works on all partitions until `shutdown` completes or the relay has other partitions.
     async fn serve(
         &self,
@@ -223,7 +248,7 @@ impl<P: Publisher> Relay<P> {
         let (bell, stop, settings) = (
             Arc::new(Bell::new()),
             CancellationToken::new(),
-            Arc::new(self.settings.clone()),
+            Arc::new(self.settings_for(partitions)),
         );
         let mut tasks = JoinSet::new();
         for partition in 0..partitions {

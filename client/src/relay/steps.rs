@@ -7,7 +7,7 @@ use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use super::{Batch, notes::Notes, relay_ack, relay_extend, relay_next, relay_park, runtime::Settings};
-use crate::{Error, ErrorKind, sql::kept};
+use crate::{Error, ErrorKind, connection::Loan, sql::kept};
 
 /// What a batch is given back with: the shortest lease.
 const GIVEN_BACK: Duration = Duration::from_millis(1);
@@ -30,7 +30,14 @@ impl Steps {
             ..
         } = &*self.settings;
         let notes = &self.notes;
-        notes.step(async { relay_next(&**self.pool.get().await?, name, self.partition, *batch, *lease, *max_bytes).await }.await)
+        notes.step(
+            async {
+                let loan = Loan::take(&self.pool).await?;
+                let answer = relay_next(&**loan.client(), name, self.partition, *batch, *lease, *max_bytes).await;
+                loan.end(answer)
+            }
+            .await,
+        )
     }
 
     pub(super) async fn extend(&self, token: i64) -> Result<i64, Error> {
@@ -44,20 +51,39 @@ impl Steps {
     async fn lease_again(&self, token: i64, lease: Duration) -> Result<i64, Error> {
         let name = &self.settings.name;
         let notes = &self.notes;
-        notes.leased_step(async { relay_extend(&**self.pool.get().await?, name, self.partition, token, lease).await }.await)
+        notes.leased_step(
+            async {
+                let loan = Loan::take(&self.pool).await?;
+                let answer = relay_extend(&**loan.client(), name, self.partition, token, lease).await;
+                loan.end(answer)
+            }
+            .await,
+        )
     }
 
     pub(super) async fn ack(&self, token: i64) -> Result<(), Error> {
         let name = &self.settings.name;
         let notes = &self.notes;
-        notes.leased_step(async { relay_ack(&**self.pool.get().await?, name, self.partition, token).await }.await)
+        notes.leased_step(
+            async {
+                let loan = Loan::take(&self.pool).await?;
+                let answer = relay_ack(&**loan.client(), name, self.partition, token).await;
+                loan.end(answer)
+            }
+            .await,
+        )
     }
 
     pub(super) async fn park(&self, token: i64, message_id: Uuid, reason: &str) -> Result<(), Error> {
         let (name, reason) = (&self.settings.name, kept(reason));
         let notes = &self.notes;
         notes.leased_step(
-            async { relay_park(&**self.pool.get().await?, name, self.partition, token, message_id, &reason).await }.await,
+            async {
+                let loan = Loan::take(&self.pool).await?;
+                let answer = relay_park(&**loan.client(), name, self.partition, token, message_id, &reason).await;
+                loan.end(answer)
+            }
+            .await,
         )
     }
 }

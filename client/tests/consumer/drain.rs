@@ -236,3 +236,26 @@ async fn a_process_that_is_asked_to_end_hears_it() {
         in_time(asked).await;
     }
 }
+
+/// Goal: when `run` has returned after its grace, the server has ended what the handlers executed.
+#[tokio::test(flavor = "multi_thread")]
+async fn statement_of_a_handler_that_is_cut_ends_with_the_consumer() {
+    let ground = Ground::new().await;
+    let broker = Broker::with([message("m-1", "")]);
+    let handler = async |tx: Tx, _: Message| {
+        tx.batch_execute("SELECT pg_sleep(600)").await?;
+        Ok(vec![])
+    };
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("drain", handler)
+        .grace(Duration::ZERO);
+    let observer = ground.pool.get().await.unwrap();
+    let sleeping = async || -> i64 {
+        let sql = "SELECT count(*) FROM pg_stat_activity
+                   WHERE datname = current_database() AND wait_event = 'PgSleep'";
+        observer.query_one(sql, &[]).await.unwrap().get(0)
+    };
+    let it_runs = until("the handler's statement runs", async || sleeping().await == 1);
+    in_time(consumer.run(it_runs)).await.unwrap();
+    assert_eq!(sleeping().await, 0, "the statement still runs at the server");
+}

@@ -40,6 +40,10 @@ impl Ground {
         }
     }
 
+    pub fn url(&self) -> String {
+        self.server.url(&self.database)
+    }
+
     /// Connections of another role, past every proxy.
     pub fn pool_of(&self, role: &str) -> Pool {
         let mut config: tokio_postgres::Config = self.server.direct_url(&self.database).parse().unwrap();

@@ -8,6 +8,7 @@ mod log;
 mod support;
 
 mod batches;
+mod bytes;
 mod database_away;
 mod drain;
 mod ends;
@@ -15,6 +16,7 @@ mod environment;
 mod failures;
 mod once;
 mod order;
+mod pools;
 mod preflight;
 mod rejections;
 mod routes;

@@ -7,6 +7,7 @@ mod broker;
 mod support;
 mod world;
 
+mod bytes;
 mod calls;
 mod failures;
 mod hand_over;

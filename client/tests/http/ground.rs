@@ -24,7 +24,7 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::{client::legacy, client::legacy::connect::HttpConnector, rt::TokioExecutor};
 use idem_client::{
     Destination, Effect, Error,
-    http::{IdempotencyLayer, KeepWrites, REPLAYED, RequestTx},
+    http::{IdempotencyLayer, KeepWrites, REPLAYED, RequestTx, Scope},
     lease::Work,
     send,
 };
@@ -48,10 +48,15 @@ pub fn destination() -> Destination {
     Destination::new(DESTINATION).unwrap()
 }
 
+/// A layer whose callers share their keys.
 pub fn layer(mode: Mode, pool: Pool) -> IdempotencyLayer {
+    layer_of(mode, pool, Scope::single_tenant())
+}
+
+fn layer_of(mode: Mode, pool: Pool, scope: Scope) -> IdempotencyLayer {
     match mode {
-        Mode::Transaction => IdempotencyLayer::transaction(pool, destination()),
-        Mode::Lease => IdempotencyLayer::lease(pool, destination()),
+        Mode::Transaction => IdempotencyLayer::transaction(pool, destination(), scope),
+        Mode::Lease => IdempotencyLayer::lease(pool, destination(), scope),
     }
 }
 
@@ -323,6 +328,17 @@ impl Ground {
         Self::on(mode, database, pool, options).await
     }
 
+    /// Whose callers are tenants, named by a header.
+    pub async fn of_tenants(mode: Mode) -> Self {
+        let database = Database::create();
+        let layer = layer_of(
+            mode,
+            database.pool(8),
+            Scope::by(|parts| Some(parts.headers.get("x-tenant")?.to_str().ok()?.to_owned())),
+        );
+        Self::under(mode, database, layer).await
+    }
+
     /// With a pool of its own for the layer.
     pub async fn on(
         mode: Mode,
@@ -330,6 +346,10 @@ impl Ground {
         pool: Pool,
         options: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer,
     ) -> Self {
+        Self::under(mode, database, options(layer(mode, pool))).await
+    }
+
+    async fn under(mode: Mode, database: Database, layer: IdempotencyLayer) -> Self {
         let observer = database.connect().await;
         // Without a key, so that work that was done twice is seen.
         observer
@@ -337,7 +357,7 @@ impl Ground {
             .await
             .unwrap();
         let app = App::new(database.pool(8));
-        let server = Server::start(app.router(options(layer(mode, pool)))).await;
+        let server = Server::start(app.router(layer)).await;
         Self {
             mode,
             database,

@@ -16,3 +16,5 @@ mod limits;
 mod once;
 mod refusals;
 mod responses;
+mod shutdown;
+mod tenants;

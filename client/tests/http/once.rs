@@ -97,10 +97,7 @@ async fn another_process_answers_from_the_record() {
 #[tokio::test]
 async fn callers_have_keys_of_their_own() {
     for mode in MODES {
-        let ground = Ground::with(mode, |layer| {
-            layer.scope(|parts| Some(parts.headers.get("x-tenant")?.to_str().ok()?.to_owned()))
-        })
-        .await;
+        let ground = Ground::of_tenants(mode).await;
         let first = ground.send(&ask("k").with("x-tenant", "a")).await;
         first.assert_run(201, 1);
         ground.send(&ask("k").with("x-tenant", "b")).await.assert_run(201, 2);

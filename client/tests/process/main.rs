@@ -6,6 +6,7 @@ mod support;
 mod ambiguous;
 mod batch;
 mod cancel;
+mod dropped;
 mod ground;
 #[path = "../support/polls.rs"]
 mod polls;

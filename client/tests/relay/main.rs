@@ -1,6 +1,7 @@
 //! The relay on a real server, with a broker in memory that fails in every way.
 
 mod broker;
+mod bytes;
 mod conflicts;
 mod environment;
 mod faults;

@@ -2,15 +2,16 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use idem_brokers::{Authority, Validity};
-use idem_client::PoolConfig;
+use idem_client::{Handled, Idem, Message, PoolConfig, Tx};
 use idem_cluster::{Cluster, Install};
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::{EXPIRED, OTHER_HOST, UNKNOWN, chain};
+use crate::{EXPIRED, OTHER_HOST, UNKNOWN, chain, until};
 
 /// A server over TCP whose certificate is for `db.test`, and its authority.
 struct Server {
@@ -300,4 +301,56 @@ fn file_that_cannot_be_used_is_named_with_the_reason() {
         assert!(error.contains(file) && error.contains(reason), "{options}: {error}");
         assert!(!error.contains("s3cret"), "{error}");
     }
+}
+
+/// Goal: the statement of a dropped future is cancelled over TLS. The secret of a session travels
+/// with the request.
+#[tokio::test]
+async fn statement_of_a_dropped_future_is_cancelled_over_tls() {
+    /// The first eight bytes of a client that asks for TLS: a length and a code.
+    const TLS_PLEASE: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
+    let server = start(Validity::Now, None);
+    server.cluster.psql("postgres", "CREATE EXTENSION idem").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (target, firsts) = ((server.address, 5432), Arc::new(Mutex::new(Vec::new())));
+    let seen = Arc::clone(&firsts);
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let seen = Arc::clone(&seen);
+            tokio::spawn(async move {
+                let mut first = [0; 8];
+                client.read_exact(&mut first).await.unwrap();
+                seen.lock().unwrap().push(first);
+                let mut server = TcpStream::connect(target).await.unwrap();
+                server.write_all(&first).await.unwrap();
+                let _ = copy_bidirectional(&mut client, &mut server).await;
+            });
+        }
+    });
+    let connection = format!(
+        "host=db.test hostaddr=127.0.0.1 port={port} user=postgres dbname=postgres {}",
+        server.ca()
+    );
+    let pool = PoolConfig::parse(&connection).unwrap().build().unwrap();
+    let sleeping = || {
+        let count = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+        server.cluster.psql("postgres", count).unwrap().trim().to_owned()
+    };
+    let message = Message::new("tls", "{}").with_message_id("m-1");
+    let handler = async |tx: Tx, _: Message| -> Handled {
+        tx.batch_execute("SELECT pg_sleep(600)").await?;
+        Ok(vec![])
+    };
+    let idem = Idem::new();
+    tokio::select! {
+        ended = idem.process(&pool, &message, handler) => panic!("it was to sleep: {ended:?}"),
+        () = until("the statement runs", || sleeping() == "1") => {}
+    }
+    until("the server has ended the statement", || sleeping() == "0").await;
+    let firsts = firsts.lock().unwrap();
+    assert!(
+        firsts.len() >= 2 && firsts.iter().all(|first| *first == TLS_PLEASE),
+        "{firsts:?}"
+    );
 }

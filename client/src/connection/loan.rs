@@ -1,0 +1,76 @@
+//! One connection on loan.
+
+use std::sync::Arc;
+
+use deadpool_postgres::{ClientWrapper, Object, Pool};
+
+use super::{
+    closing::close,
+    connection,
+    turns::{Turn, turn},
+};
+use crate::{Error, process::leaves_connection_sound};
+
+/// A connection of the pool. Unless it is [given back](Loan::give_back), it is closed and not
+/// returned to its pool: no transaction and no running statement of its last user is met there.
+pub(crate) struct Loan {
+    object: Option<Object>,
+    /// After the connection: the next handler finds it in the pool.
+    _turn: Option<Turn>,
+}
+
+impl Loan {
+    /// For a short statement.
+    pub(crate) async fn take(pool: &Pool) -> Result<Arc<Self>, Error> {
+        Ok(Arc::new(Self {
+            object: Some(connection(pool).await?),
+            _turn: None,
+        }))
+    }
+
+    /// For a handler, which takes as long as it likes.
+    pub(crate) async fn for_handler(pool: &Pool) -> Result<Arc<Self>, Error> {
+        let turn = turn(pool).await?;
+        Ok(Arc::new(Self {
+            object: Some(connection(pool).await?),
+            _turn: Some(turn),
+        }))
+    }
+
+    pub(crate) fn client(&self) -> &ClientWrapper {
+        match &self.object {
+            Some(object) => object,
+            // `object` leaves in `give_back` and `drop` only, which take the last handle.
+            None => unreachable!("a loan has its connection until its last handle is gone"),
+        }
+    }
+
+    /// Whether a handler has kept its [`Tx`](crate::Tx).
+    pub(crate) fn is_kept(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) > 1
+    }
+
+    /// Returns the connection to its pool. Its transaction has ended, or the statement that ends it
+    /// is on its way.
+    pub(crate) fn give_back(self: Arc<Self>) {
+        if let Some(mut loan) = Arc::into_inner(self) {
+            drop(loan.object.take());
+        }
+    }
+
+    /// Returns the connection after a statement, unless its error says that it may not be sound.
+    pub(crate) fn end<T>(self: Arc<Self>, answer: Result<T, Error>) -> Result<T, Error> {
+        if answer.as_ref().err().is_none_or(leaves_connection_sound) {
+            self.give_back();
+        }
+        answer
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        if let Some(object) = self.object.take() {
+            close(object);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Connections that this crate takes from the user's pool, and the rule that keeps a small pool
+//! from starving or locking itself.
+//!
+//! - A connection is on loan for one *short statement*, or for a *handler*, which takes as long as
+//!   it likes.
+//! - Handlers take turns: at most all connections but one are on loan to them. So a short statement
+//!   (a lease that is renewed, a step of a relay, a look into the inbox) never waits for a handler,
+//!   and whatever holds a connection for a handler can use a second one for a short statement.
+//! - A short statement takes no second connection while it has one.
+//! - No wait for a connection is without a limit: [`Error::Pool`] says that none was free in time. It
+//!   is the environment's, and uses up no attempt.
+//! - A connection whose user is gone, because its future was dropped, is closed. The server ends its
+//!   statement and its transaction first: see [`closing`].
+//!
+//! A pool of one has nothing to set aside: what needs two connections at once asks
+//! [`has_two`] before it begins.
+
+mod closing;
+mod loan;
+mod plain;
+mod turns;
+
+use std::time::Duration;
+
+use deadpool_postgres::{Object, Pool};
+use tokio::time::timeout;
+
+use crate::Error;
+
+#[cfg(feature = "tls")]
+pub(crate) use closing::cancel_over;
+pub(crate) use closing::closed;
+pub(crate) use loan::Loan;
+
+/// How long a pool may take to give a connection: it may try several hosts. A pool can have shorter
+/// limits of its own, and those of [`PoolConfig`](crate::PoolConfig) are.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a statement waits at the server for news, at most.
+const LONG_WAIT: Duration = Duration::from_secs(1);
+/// The same while the pool has no other connection for short statements.
+const SHORT_WAIT: Duration = Duration::from_millis(100);
+
+async fn connection(pool: &Pool) -> Result<Object, Error> {
+    match timeout(PATIENCE, pool.get()).await {
+        Ok(object) => Ok(object?),
+        Err(_) => Err(Error::Pool(format!("none was free within {PATIENCE:?}"))),
+    }
+}
+
+/// How long a statement may wait at the server for news, on a connection of this pool.
+pub(crate) fn wait_at_server(pool: &Pool) -> Duration {
+    let status = pool.status();
+    match status.available > 0 || status.size < status.max_size {
+        true => LONG_WAIT,
+        false => SHORT_WAIT,
+    }
+}
+
+/// Whether the pool can give two connections at once; the reason if it cannot.
+pub(crate) fn has_two(pool: &Pool, what: &str) -> Result<(), String> {
+    match pool.status().max_size {
+        size @ ..2 => Err(format!("{what} needs two connections at once, and the pool has {size}")),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,207 @@
+//! What a consumer holds, and what shares a transaction, is limited in bytes.
+
+use std::{
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use idem_client::{Batches, Consumer, Error, HandlerError, Message, Tx};
+use tokio::time::{sleep, timeout};
+
+use crate::{
+    broker::Broker,
+    ground::{Ground, in_time, note, noting, until},
+    support::source_ended,
+};
+
+const MIB: usize = 1024 * 1024;
+
+/// As many as come, however long that takes.
+const UNLIMITED: Batches = Batches {
+    max: 100,
+    linger: Duration::MAX,
+};
+
+fn sized(id: impl Into<String>, bytes: usize) -> Message {
+    Message::new("tests", vec![b'x'; bytes]).with_message_id(id)
+}
+
+/// How many messages each transaction has handled.
+async fn rows_by_transaction(ground: &Ground) -> Vec<i64> {
+    let client = ground.pool.get().await.unwrap();
+    let sql = "SELECT count(*) FROM done GROUP BY tx ORDER BY min(place)";
+    let rows = client.query_typed(sql, &[]).await.unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+/// Goal: memory is bounded whatever the size of messages. 64 MiB are held, and the next message
+/// waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn held_messages_stay_within_64_mib_by_default() {
+    let ground = Ground::new().await;
+    let broker = Broker::with((0..100).map(|n| sized(format!("m-{n}"), MIB))).closed();
+    let seen = broker.clone();
+    let handler = move |tx: Tx, message: Message| {
+        let seen = seen.clone();
+        async move {
+            // No message is settled before as many are held as may be.
+            while seen.told().most_unsettled < 65 {
+                sleep(Duration::from_millis(5)).await;
+            }
+            note(&tx, &message).await?;
+            Ok(vec![])
+        }
+    };
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("bytes", handler)
+        .concurrency(200);
+    let summary = source_ended(in_time(consumer.run(pending())).await);
+    assert_eq!(summary.handled, 100);
+    let most = broker.told().most_unsettled;
+    assert!(most <= 65, "{most} messages of 1 MiB were held at once");
+}
+
+/// Invariant: nothing else is handled beside a message that is larger than the limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn message_above_the_limit_is_handled_alone() {
+    let ground = Ground::new().await;
+    let small = (0..8).map(|n| sized(format!("small-{n}"), 100));
+    let broker = Broker::with([sized("large", 5_000)].into_iter().chain(small)).closed();
+    let (seen, beside) = (broker.clone(), Arc::new(AtomicUsize::new(0)));
+    let noted = Arc::clone(&beside);
+    let handler = move |tx: Tx, message: Message| {
+        let (seen, noted) = (seen.clone(), Arc::clone(&noted));
+        async move {
+            if message.message_id() == Some("large") {
+                // One more is fetched and waits. A third must not come.
+                let third = async {
+                    while seen.told().most_unsettled < 3 {
+                        sleep(Duration::from_millis(5)).await;
+                    }
+                };
+                let _ = timeout(Duration::from_millis(300), third).await;
+                assert!(seen.unsettled() >= 2, "the next message was not fetched");
+                noted.store(seen.told().most_unsettled - 1, SeqCst);
+            }
+            note(&tx, &message).await?;
+            Ok(vec![])
+        }
+    };
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("bytes", handler)
+        .max_bytes(1_000);
+    let summary = source_ended(in_time(consumer.run(pending())).await);
+    let beside = beside.load(SeqCst);
+    assert_eq!(summary.handled, 9);
+    assert_eq!(beside, 1, "one message is fetched ahead of the limit");
+}
+
+/// A batch is handed to its handler when the next message would exceed its bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn batch_ends_before_it_exceeds_its_bytes() {
+    let ground = Ground::new().await;
+    let broker = Broker::with((0..10).map(|n| sized(format!("m-{n}"), 300)));
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("bytes", noting())
+        .batches(UNLIMITED)
+        .max_batch_bytes(1_000)
+        .concurrency(1);
+    let done = until("three batches are done", async || broker.told().acknowledged.len() == 9);
+    let summary = in_time(consumer.run(done)).await.unwrap();
+    assert_eq!(rows_by_transaction(&ground).await, [3, 3, 3, 1]);
+    assert_eq!(summary.handled, 10);
+}
+
+/// A batch that holds all bytes would wait for itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn batch_does_not_wait_for_bytes_that_it_holds() {
+    let ground = Ground::new().await;
+    let broker = Broker::with((0..10).map(|n| sized(format!("m-{n}"), 300)));
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("bytes", noting())
+        .batches(UNLIMITED)
+        .max_bytes(1_000)
+        .max_batch_bytes(1_000_000)
+        .concurrency(4);
+    let done = until("nearly all are done", async || broker.told().acknowledged.len() >= 9);
+    let summary = in_time(consumer.run(done)).await.unwrap();
+    assert!(summary.handled >= 9, "{summary:?}");
+    let most = broker.told().most_unsettled;
+    assert!(most <= 4, "{most} messages of 300 bytes were held at once");
+}
+
+/// Progress: a message that waits in place for its next attempt keeps its bytes, and another one
+/// has to succeed before it counts as failed.
+#[tokio::test(flavor = "multi_thread")]
+async fn message_retried_in_place_lets_another_one_pass() {
+    let ground = Ground::new().await;
+    let first = sized("first", 5_000).with_key("a");
+    let second = sized("second", 5_000).with_key("b");
+    let broker = Broker::with([first, second]).closed();
+    let handler = async |tx: Tx, message: Message| {
+        if message.message_id() == Some("first") {
+            return Err(HandlerError::unavailable("its API is down"));
+        }
+        note(&tx, &message).await?;
+        Ok(vec![])
+    };
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("bytes", handler)
+        .ordered_by_key(true)
+        .max_bytes(1_000);
+    let done = until("the second is done", async || broker.told().acknowledged == ["second"]);
+    in_time(consumer.run(done)).await.unwrap();
+    assert_eq!(ground.done().await, ["second"]);
+}
+
+/// Order: limits do not let a message overtake another one of its key.
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_of_bytes_keep_the_order_of_a_key() {
+    let ground = Ground::new().await;
+    let sizes = [900, 10, 600, 2_000, 10, 10, 500, 10];
+    let messages = sizes
+        .iter()
+        .enumerate()
+        .map(|(n, bytes)| sized(format!("{n}"), *bytes).with_key("k"));
+    let broker = Broker::with(messages).closed();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("bytes", noting())
+        .ordered_by_key(true)
+        .max_bytes(1_000);
+    let summary = source_ended(in_time(consumer.run(pending())).await);
+    assert_eq!(summary.handled, 8);
+    assert_eq!(ground.done().await, ["0", "1", "2", "3", "4", "5", "6", "7"]);
+}
+
+/// A fetched message that waits for bytes goes back at a shutdown.
+#[tokio::test(flavor = "multi_thread")]
+async fn message_that_waits_for_bytes_is_given_back() {
+    let ground = Ground::new().await;
+    let broker = Broker::with([sized("first", 800), sized("second", 800)]);
+    let handler = async |_: Tx, _: Message| pending().await;
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("bytes", handler)
+        .max_bytes(1_000)
+        .grace(Duration::ZERO);
+    let both_are_held = until("both are held", async || broker.unsettled() == 2);
+    let summary = in_time(consumer.run(both_are_held)).await.unwrap();
+    assert_eq!((summary.given_back, broker.unsettled()), (2, 0));
+    assert_eq!(broker.told().dropped, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn limit_of_zero_bytes_is_an_error() {
+    let ground = Ground::new().await;
+    for zero in [
+        |consumer: Consumer<Broker>| consumer.max_bytes(0),
+        |consumer: Consumer<Broker>| consumer.max_batch_bytes(0),
+    ] {
+        let consumer = Consumer::new(ground.pool.clone(), Broker::default()).handle("bytes", noting());
+        let ended = zero(consumer).run(pending()).await;
+        assert!(matches!(ended, Err(Error::Invalid(_))), "{ended:?}");
+    }
+}

@@ -1,0 +1,146 @@
+//! A small pool serves everything that shares it, and one that is too small is an error at the start.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use deadpool_postgres::{Manager, Pool};
+use idem_client::{Consumer, Effect, Error, Idem, Local, Message, Policies, Processed, Relay, Rule, Services, Tx, create_relay};
+use tokio::sync::oneshot;
+use tokio_postgres::NoTls;
+
+use crate::{
+    broker::Broker,
+    ground::{DEADLINE, Ground, in_time, message, note, noting, until},
+};
+
+/// Handlers take longer than the lease of their message.
+const LEASE: Duration = Duration::from_secs(2);
+const WORK: &str = "SELECT pg_sleep(2.5)";
+
+fn counting() -> Idem {
+    let rule = |rule: Rule| rule.count_attempts(true).lease(LEASE);
+    let policies = Policies::default().default_rule(rule);
+    Idem::builder().policies(policies).build().unwrap()
+}
+
+fn pool_of(ground: &Ground, connections: usize) -> Pool {
+    let manager = Manager::new(ground.url().parse().unwrap(), NoTls);
+    Pool::builder(manager).max_size(connections).build().unwrap()
+}
+
+/// Goal: nothing starves. Leases of handlers that work are renewed, although more handlers wait for
+/// a connection than there are, and a relay with four partitions hands their effects over.
+#[tokio::test(flavor = "multi_thread")]
+async fn keepers_handlers_and_relay_share_a_pool_of_two() {
+    const MESSAGES: usize = 5;
+    let ground = Ground::new().await;
+    let pool = pool_of(&ground, 2);
+    {
+        let observer = ground.pool.get().await.unwrap();
+        create_relay(&**observer, "local", 4, true).await.unwrap();
+    }
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&runs);
+    let handler = move |tx: Tx, message: Message| {
+        counted.fetch_add(1, SeqCst);
+        async move {
+            tx.batch_execute(WORK).await?;
+            let id = message.message_id().unwrap_or_default();
+            Ok(vec![Effect::json("board", &id)?.key(id)])
+        }
+    };
+    let broker = Broker::with((0..MESSAGES).map(|n| message(format!("m-{n}"), "")));
+    let consumer = Consumer::new(pool.clone(), broker.clone())
+        .idem(counting())
+        .handle("pools", handler)
+        .concurrency(6);
+    let board = |tx: Tx, message: Message| async move {
+        note(&tx, &message).await?;
+        Ok(vec![])
+    };
+    let local = Local::new(pool.clone(), Idem::new()).handle("board", board);
+    let relay = Relay::new(pool.clone(), local).name("local").lease(LEASE);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let services = Services::new().consumer(consumer).relay(relay);
+    let running = tokio::spawn(services.run(async {
+        let _ = stopped.await;
+    }));
+    until("all is handed over", async || ground.done().await.len() == MESSAGES).await;
+    stop.send(()).unwrap();
+    in_time(running).await.unwrap().unwrap();
+    assert_eq!(broker.told().acknowledged.len(), MESSAGES);
+    assert_eq!(runs.load(SeqCst), MESSAGES, "a lease was lost while its handler worked");
+}
+
+/// Invariant: what needs two connections at once does not begin with a pool of one.
+#[tokio::test(flavor = "multi_thread")]
+async fn counted_attempts_with_a_pool_of_one_are_an_error() {
+    let ground = Ground::new().await;
+    let pool = pool_of(&ground, 1);
+    let broker = Broker::with([message("m-1", "")]);
+    let consumer = Consumer::new(pool.clone(), broker.clone())
+        .idem(counting())
+        .handle("pools", noting());
+    let done = until("it is done", async || broker.told().acknowledged.len() == 1);
+    match in_time(consumer.run(done)).await {
+        Err(Error::Invalid(why)) => assert!(why.contains("two connections"), "{why}"),
+        other => panic!("it began: {other:?}"),
+    }
+    let processed = counting().process(&pool, &message("m-2", ""), noting()).await;
+    match processed {
+        Err(Error::Pool(why)) => assert!(why.contains("two connections"), "{why}"),
+        other => panic!("it began: {other:?}"),
+    }
+}
+
+/// One connection is enough for handlers whose attempts are not counted, and for a relay beside.
+#[tokio::test(flavor = "multi_thread")]
+async fn handlers_and_relay_share_a_pool_of_one() {
+    const MESSAGES: usize = 20;
+    let ground = Ground::new().await;
+    let pool = pool_of(&ground, 1);
+    let handler = |tx: Tx, message: Message| async move {
+        let id = message.message_id().unwrap_or_default();
+        drop(tx);
+        Ok(vec![Effect::json("board", &id)?.key(id)])
+    };
+    let broker = Broker::with((0..MESSAGES).map(|n| message(format!("m-{n}"), "")));
+    let consumer = Consumer::new(pool.clone(), broker.clone())
+        .handle("pools", handler)
+        .concurrency(6);
+    let local = Local::new(pool.clone(), Idem::new()).handle("board", noting());
+    let (stop, stopped) = oneshot::channel::<()>();
+    let services = Services::new().consumer(consumer).relay(Relay::new(pool.clone(), local));
+    let running = tokio::spawn(services.run(async {
+        let _ = stopped.await;
+    }));
+    until("all is handed over", async || ground.done().await.len() == MESSAGES).await;
+    stop.send(()).unwrap();
+    in_time(running).await.unwrap().unwrap();
+}
+
+/// A pool without limits of time gives no connection while others keep them. That is an error, and
+/// the environment's.
+#[tokio::test]
+async fn exhausted_pool_is_an_error_in_time() {
+    let ground = Ground::new().await;
+    let pool = pool_of(&ground, 1);
+    let kept = pool.get().await.unwrap();
+    tokio::time::pause();
+    let message = message("m-1", "");
+    let idem = Idem::new();
+    let processed = tokio::time::timeout(10 * DEADLINE, idem.process(&pool, &message, noting())).await;
+    tokio::time::resume();
+    match processed {
+        Ok(Err(Error::Pool(why))) => assert!(why.contains("within"), "{why}"),
+        other => panic!("it waits for ever: {other:?}"),
+    }
+    drop(kept);
+    let processed = in_time(idem.process(&pool, &message, noting())).await;
+    assert!(matches!(processed, Ok(Processed::New { .. })), "{processed:?}");
+}

@@ -1,0 +1,59 @@
+//! What a source of the inbox fetches ahead is limited in bytes.
+
+use std::time::Duration;
+
+use idem_client::{
+    Settlement, Source,
+    durable::{Letter, receive},
+};
+
+use crate::{
+    support::{in_time, until},
+    world::{World, id_of},
+};
+
+const MIB: usize = 1024 * 1024;
+
+async fn receive_large(world: &World, count: usize) {
+    for number in 0..count {
+        let letter = Letter::json(&"x".repeat(MIB)).unwrap();
+        let id = id_of(&format!("m-{number}"));
+        assert!(receive(&world.client, &id, &world.to, &letter).await.unwrap());
+    }
+}
+
+/// Goal: a batch of 20 large messages does not lie in memory. What does not fit goes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_fetched_ahead_stay_within_their_bytes() {
+    let world = World::new().await;
+    receive_large(&world, 20).await;
+    // What waits for a sixth of its lease goes back in any case.
+    let source = world.source(&world.db.pool(4)).lease(Duration::from_secs(3600));
+    let mut source = source.max_bytes(4 * MIB + 1024);
+    let first = in_time(source.next()).await.unwrap().unwrap();
+    until("what does not fit is given back", async || {
+        world.count("state = 'l'").await <= 4
+    })
+    .await;
+    drop(first);
+    in_time(source.close()).await;
+}
+
+/// Order: what is given back comes again before its successors.
+#[tokio::test(flavor = "multi_thread")]
+async fn limit_of_bytes_keeps_the_order_of_the_inbox() {
+    for max_bytes in [1, 2 * MIB + 1024] {
+        let world = World::new().await;
+        receive_large(&world, 8).await;
+        let mut source = world.source(&world.db.pool(4)).max_bytes(max_bytes);
+        let mut ids = Vec::new();
+        for _ in 0..8 {
+            let delivery = in_time(source.next()).await.unwrap().unwrap();
+            ids.push(delivery.message().message_id().unwrap().to_owned());
+            delivery.settle(Settlement::Acknowledge).await.unwrap();
+        }
+        let expected: Vec<_> = (0..8).map(|number| format!("m-{number}")).collect();
+        assert_eq!(ids, expected, "with {max_bytes} bytes");
+        in_time(source.close()).await;
+    }
+}

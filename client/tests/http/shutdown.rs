@@ -1,0 +1,28 @@
+//! A shutdown waits for leased requests whose callers are gone.
+
+use std::time::Duration;
+
+use crate::{
+    failures::leave,
+    ground::{Ground, Mode, ask},
+    support::{DEADLINE, in_time},
+};
+
+/// Goal: work of a request whose caller has left is not cut in two by the end of the process.
+#[tokio::test]
+async fn shutdown_waits_until_leased_requests_are_recorded() {
+    let mut running = None;
+    let ground = Ground::with(Mode::Lease, |layer| {
+        running = Some(layer.running());
+        layer
+    })
+    .await;
+    let running = running.unwrap();
+    leave(&ground, &ask("gone")).await;
+    assert_eq!(running.count(), 1, "the work of a request that goes on is not known");
+    // Within the grace it does not end.
+    assert_eq!(running.ended(Duration::from_millis(100)).await, 1);
+    ground.app.gate.add_permits(1);
+    assert_eq!(in_time(running.ended(2 * DEADLINE)).await, 0);
+    assert_eq!((ground.claims().await, ground.work("gone").await), (1, 2));
+}

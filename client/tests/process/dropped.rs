@@ -1,0 +1,141 @@
+//! A dropped future leaves no statement behind at the server, and no lock.
+
+use std::{
+    future::{Future, pending},
+    time::{Duration, Instant},
+};
+
+use idem_client::{Error, Handled, Idem, Message, Processed, Style, Tx, lease::Work};
+
+use crate::ground::{Ground, idem, message, work};
+
+/// The handlers' statements end by themselves much later.
+const SOON: Duration = Duration::from_secs(10);
+const SLEEP: &str = "SELECT pg_sleep(600)";
+const LOCK: &str = "LOCK TABLE work";
+
+/// How many sessions of the client execute a statement, or are in a transaction.
+const BUSY: &str = "SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND backend_type = 'client backend'
+    AND pid <> pg_backend_pid() AND application_name <> 'holder' AND state <> 'idle'";
+
+async fn until_busy(ground: &Ground, count: i64) {
+    let started = Instant::now();
+    loop {
+        let busy = ground.count(BUSY).await;
+        if busy == count {
+            return;
+        }
+        assert!(
+            started.elapsed() < SOON,
+            "{busy} sessions are busy at the server, not {count}"
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Drops the future when its statement runs, and waits until the server has ended it.
+async fn drop_while_it_runs(ground: &Ground, work: impl Future<Output: std::fmt::Debug>) {
+    tokio::select! {
+        biased;
+        ended = work => panic!("it was to wait: {ended:?}"),
+        () = async {
+            until_busy(ground, 1).await;
+            until_waiting(ground).await;
+        } => {}
+    }
+    until_busy(ground, 0).await;
+}
+
+/// Until the statement sleeps or waits for a lock.
+async fn until_waiting(ground: &Ground) {
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+        AND (wait_event_type = 'Lock' OR wait_event = 'PgSleep')";
+    let started = Instant::now();
+    while ground.count(waiting).await == 0 {
+        assert!(started.elapsed() < SOON, "no statement waits");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A transaction that keeps a table locked until it is dropped.
+async fn locked(ground: &Ground, table: &str) -> tokio_postgres::Client {
+    let holder = ground.database.connect().await;
+    let lock = format!("SET application_name = 'holder'; BEGIN; LOCK TABLE {table}");
+    holder.batch_execute(&lock).await.unwrap();
+    holder
+}
+
+fn running(sql: &'static str) -> impl Fn(Tx, Message) -> std::pin::Pin<Box<dyn Future<Output = Handled> + Send>> {
+    move |tx, _| {
+        Box::pin(async move {
+            tx.batch_execute(sql).await?;
+            Ok(vec![])
+        })
+    }
+}
+
+async fn assert_free(ground: &Ground, idem: &Idem, message: &Message) {
+    let processed = tokio::time::timeout(SOON, idem.process(&ground.pool, message, work)).await;
+    assert!(matches!(processed, Ok(Ok(Processed::New { .. }))), "{processed:?}");
+}
+
+/// Goal: the claim and the locks of a future that was dropped are free at once, whatever the
+/// statement was that its handler waited for.
+#[tokio::test]
+async fn statement_of_a_dropped_handler_ends_at_the_server() {
+    let ground = Ground::new().await;
+    for style in [Style::Eager, Style::Reactive] {
+        let idem = idem(|rule| rule.style(style));
+        for sql in [SLEEP, LOCK] {
+            let holder = match sql {
+                LOCK => Some(locked(&ground, "work").await),
+                _ => None,
+            };
+            let message = message();
+            let processing = idem.process(&ground.pool, &message, running(sql));
+            drop_while_it_runs(&ground, processing).await;
+            drop(holder);
+            assert_free(&ground, &idem, &message).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn statement_of_a_dropped_batch_ends_at_the_server() {
+    let ground = Ground::new().await;
+    let idem = Idem::new();
+    let messages = [message(), message()];
+    drop_while_it_runs(&ground, idem.process_batch(&ground.pool, &messages, running(SLEEP))).await;
+    assert_free(&ground, &idem, &messages[0]).await;
+}
+
+/// A handler with a deadline of its own drops its statement and fails.
+#[tokio::test]
+async fn statement_past_the_deadline_of_a_handler_ends() {
+    let ground = Ground::new().await;
+    let idem = Idem::new();
+    let message = message();
+    let handler = async |tx: Tx, _: Message| -> Handled {
+        tokio::time::timeout(Duration::from_millis(200), tx.batch_execute(SLEEP)).await??;
+        Ok(vec![])
+    };
+    let processed = idem.process(&ground.pool, &message, handler).await;
+    assert!(matches!(processed, Err(Error::Handler(_))), "{processed:?}");
+    until_busy(&ground, 0).await;
+    assert_free(&ground, &idem, &message).await;
+}
+
+/// The same for a short statement: a lease that waits for a lock.
+#[tokio::test]
+async fn dropped_request_for_a_lease_ends_at_the_server() {
+    let ground = Ground::new().await;
+    let idem = Idem::new();
+    let message = message();
+    let holder = locked(&ground, "idem.pending_0").await;
+    let handler = async |_: Work, _: Message| -> Handled { pending().await };
+    let leasing = idem.process_leased(&ground.pool, &message, handler);
+    drop_while_it_runs(&ground, leasing).await;
+    drop(holder);
+    assert_free(&ground, &idem, &message).await;
+}
