@@ -2,6 +2,7 @@
 
 mod counting;
 mod environment;
+mod held;
 #[path = "../support/log.rs"]
 mod log;
 mod nats;
@@ -10,6 +11,7 @@ mod rejected;
 #[path = "../support/mod.rs"]
 mod support;
 mod traffic;
+mod unserved;
 mod withheld;
 
 use std::collections::HashSet;
