@@ -6,6 +6,9 @@ mod held;
 #[path = "../support/log.rs"]
 mod log;
 mod nats;
+mod one_connection;
+#[path = "../support/polls.rs"]
+mod polls;
 mod rabbitmq;
 mod rejected;
 #[path = "../support/mod.rs"]
