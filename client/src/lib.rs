@@ -96,7 +96,8 @@ pub use brokers::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription};
 pub use brokers::{RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription};
 #[cfg(feature = "runtime")]
 pub use consumer::{
-    Batches, Consumer, ConsumerStatus, Delivery, Receipt, Selector, Source, SourceEnded, Summary, TransportError, terminated,
+    Batches, Closed, Consumer, ConsumerStatus, Delivery, Receipt, Selector, Source, SourceEnded, Summary, TransportError,
+    terminated,
 };
 #[cfg(feature = "runtime")]
 pub use filter::{After, Before, Filter};

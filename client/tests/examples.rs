@@ -11,9 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use idem_brokers::RabbitMq;
+use idem_brokers::{Authority, Nats, RabbitMq, Validity};
 use idem_client::{
-    OutgoingMessage, Publisher, RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription, Settlement, Source,
+    NatsConfig, NatsPublisher, NatsSource, NatsSubscription, OutgoingMessage, Publisher, RabbitMqConfig, RabbitMqPublisher,
+    RabbitMqSource, RabbitMqSubscription, Settlement, Source,
 };
 use idem_cluster::{Cluster, Install, Process};
 use nix::sys::signal::Signal;
@@ -196,45 +197,131 @@ fn ones_own_transport_feeds_a_consumer() {
     assert_eq!(cluster.psql("postgres", effects).unwrap().trim(), "2");
 }
 
-/// Five deliveries of two payments: each is booked once, and has one receipt.
+/// What a service on a broker takes: a database over TLS with its roles, and an authority.
+struct Shop {
+    cluster: Cluster,
+    authority: Authority,
+}
+
+impl Shop {
+    fn open(name: &str) -> Self {
+        let authority = Authority::create().unwrap();
+        let server = authority.server(&["db.test"], Validity::Now).unwrap();
+        let install = Install::from_env().expect("cargo xtask setup makes the install");
+        let builder = Cluster::builder(&install).name(name).tcp().unwrap();
+        let builder = builder.tls(&server.certificate, &server.key, &authority.ca());
+        let cluster = builder.start().unwrap();
+        cluster.psql("postgres", "CREATE EXTENSION idem").unwrap();
+        cluster.psql("postgres", include_str!("../examples/service.sql")).unwrap();
+        Self { cluster, authority }
+    }
+
+    /// Starts the service of this example, with the roles of the guide.
+    fn serve(&self, name: &str, broker: &str) -> Running {
+        let address = self.cluster.address().unwrap();
+        let database = |user: &str| format!("host=db.test hostaddr={address} user={user} dbname=postgres");
+        let mut command = example(name);
+        command
+            .args([database("shop_consumer"), database("shop_relay"), broker.to_owned()])
+            .arg(self.authority.ca());
+        Running::start(command, std::io::stderr().as_fd().try_clone_to_owned().unwrap())
+    }
+
+    /// Five deliveries of two payments, and one that nothing can read: each payment is booked once
+    /// and has one receipt, and the other one is where rejected messages go.
+    async fn trade(self, service: Running, publisher: impl Publisher, mut receipts: impl Source, mut rejected: impl Source) {
+        let ids = [Uuid::new_v4(), Uuid::new_v4()];
+        let payment = |id| OutgoingMessage::new(id, "payments", r#"{"account": 7, "amount": 100}"#);
+        let unreadable = OutgoingMessage::new(Uuid::new_v4(), "payments", "no payment");
+        let paid = [ids[0], ids[0], ids[1], ids[0], ids[1]].map(payment);
+        for message in paid.iter().chain([&unreadable]) {
+            // Until the service has made its places there is nowhere to go.
+            let deadline = Instant::now() + DEADLINE;
+            while let Err(error) = publisher.publish(message).await {
+                assert!(Instant::now() < deadline, "{error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+        let mut seen = BTreeSet::new();
+        while seen.len() < ids.len() {
+            seen.insert(id_of_next(&mut receipts).await);
+        }
+        assert_eq!(id_of_next(&mut rejected).await, unreadable.message_id.to_string());
+        let sql = |sql| self.cluster.psql("postgres", sql).unwrap().trim().to_owned();
+        assert_eq!(sql("SELECT id, paid FROM account"), "7|200");
+        assert_eq!(sql("SELECT count(*), count(DISTINCT message_id) FROM idem.outbox_row"), "2|2");
+        assert_eq!(sql("SELECT count(*) FROM idem.dead_letters"), "0");
+        let status = tokio::task::spawn_blocking(|| service.terminate()).await.unwrap();
+        assert!(status.success());
+    }
+}
+
+async fn id_of_next(source: &mut impl Source) -> String {
+    let next = tokio::time::timeout(DEADLINE, source.next());
+    let delivery = next.await.expect("a message").unwrap().unwrap();
+    let id = delivery.message().message_id().unwrap().to_owned();
+    delivery.settle(Settlement::Acknowledge).await.unwrap();
+    id
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rabbitmq_service_books_each_payment_once_and_sends_its_receipt() {
-    let cluster = server("example-rabbitmq");
-    let broker = RabbitMq::start().unwrap();
-    let mut command = example("rabbitmq_service");
-    command.arg(cluster.connection_string("postgres")).arg(broker.url());
-    let service = Running::start(command, std::io::stderr().as_fd().try_clone_to_owned().unwrap());
+async fn rabbitmq_service_books_each_payment_once() {
+    let shop = Shop::open("example-rabbitmq");
+    let certified = shop.authority.server(&["127.0.0.1"], Validity::Now).unwrap();
+    let broker = RabbitMq::start_with_tls(&certified, None).unwrap();
+    let definitions = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/rabbitmq_definitions.json");
+    broker.control(&["import_definitions", definitions]).unwrap();
+    let port = broker.tls_port().unwrap();
+    let service = shop.serve("rabbitmq_service", &format!("amqps://guest:guest@127.0.0.1:{port}/%2f"));
 
     let config = RabbitMqConfig::new(broker.url());
+    let source = |queue| RabbitMqSource::new(config.clone(), RabbitMqSubscription::new(queue));
     let publisher = RabbitMqPublisher::new(config.clone());
-    let ids = [Uuid::new_v4(), Uuid::new_v4()];
-    for id in [ids[0], ids[0], ids[1], ids[0], ids[1]] {
-        let payment = OutgoingMessage::new(id, "payments", r#"{"account": 7, "amount": 100}"#);
-        // Until the service has made its queue there is nowhere to go.
-        let deadline = Instant::now() + DEADLINE;
-        while let Err(error) = publisher.publish(&payment).await {
-            assert!(Instant::now() < deadline, "{error}");
-            tokio::time::sleep(Duration::from_millis(100)).await;
+    shop.trade(service, publisher, source("receipts"), source("payments.dead"))
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nats_service_books_each_payment_once() {
+    let shop = Shop::open("example-nats");
+    let certified = shop.authority.server(&["127.0.0.1"], Validity::Now).unwrap();
+    let (certificate, key) = (certified.certificate.display(), certified.key.display());
+    let server = Nats::start_with(&format!("tls {{ cert_file: \"{certificate}\", key_file: \"{key}\" }}")).unwrap();
+    let url = format!("tls://127.0.0.1:{}", server.port());
+    let service = shop.serve("nats_service", &url);
+
+    let config = NatsConfig::new(url).ca(shop.authority.ca());
+    let publisher = NatsPublisher::new(config.clone());
+    let made = OutgoingMessage::new(Uuid::new_v4(), "receipts", "{}");
+    let deadline = Instant::now() + DEADLINE;
+    while let Err(error) = publisher.publish(&made).await {
+        assert!(Instant::now() < deadline, "{error}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let source = |stream| NatsSource::new(config.clone(), NatsSubscription::new(stream, "test"));
+    let mut receipts = source("receipts");
+    assert_eq!(id_of_next(&mut receipts).await, made.message_id.to_string());
+    shop.trade(service, publisher, receipts, source("dead")).await;
+}
+
+/// The guides show the programs that the tests run, word for word.
+#[test]
+fn guides_show_the_programs_that_run() {
+    let sql = include_str!("../examples/service.sql");
+    let definitions = include_str!("../examples/rabbitmq_definitions.json");
+    for (guide, programs) in [
+        (
+            include_str!("../../docs/rabbitmq.md"),
+            &[sql, definitions, include_str!("../examples/rabbitmq_service.rs")][..],
+        ),
+        (
+            include_str!("../../docs/nats.md"),
+            &[sql, include_str!("../examples/nats_service.rs")],
+        ),
+    ] {
+        for program in programs {
+            let first = program.lines().next().unwrap();
+            assert!(guide.contains(program), "the guide shows another version of: {first}");
         }
     }
-
-    let mut receipts = RabbitMqSource::new(config, RabbitMqSubscription::new("receipts"));
-    let mut seen = BTreeSet::new();
-    while seen.len() < ids.len() {
-        let receipt = tokio::time::timeout(DEADLINE, receipts.next())
-            .await
-            .expect("a receipt")
-            .unwrap()
-            .unwrap();
-        seen.insert(receipt.message().message_id().unwrap().to_owned());
-        receipt.settle(Settlement::Acknowledge).await.unwrap();
-    }
-    assert_eq!(
-        cluster.psql("postgres", "SELECT id, paid FROM account").unwrap().trim(),
-        "7|200"
-    );
-    let recorded = "SELECT count(*), count(DISTINCT message_id) FROM idem.outbox_row";
-    assert_eq!(cluster.psql("postgres", recorded).unwrap().trim(), "2|2");
-    let status = tokio::task::spawn_blocking(|| service.terminate()).await.unwrap();
-    assert!(status.success());
 }

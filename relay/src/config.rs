@@ -296,7 +296,8 @@ mod tests {
         let Publish {
             batch,
             max_bytes,
-            max_held_bytes,
+            // The client has its default.
+            max_held_bytes: _,
             in_flight,
             lease,
             max_attempts,
@@ -306,7 +307,6 @@ mod tests {
             ("database.connections", config.database.connections.to_string()),
             ("publish.batch", batch.to_string()),
             ("publish.max-bytes", max_bytes.to_string()),
-            ("publish.max-held-bytes", max_held_bytes.to_string()),
             ("publish.in-flight", in_flight.to_string()),
             ("publish.lease", format!("{lease:?}")),
             ("publish.max-attempts", max_attempts.to_string()),

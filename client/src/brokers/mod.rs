@@ -7,6 +7,8 @@ mod kafka;
 mod nats;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
+#[cfg(any(feature = "nats", feature = "rabbitmq"))]
+mod withheld;
 
 #[cfg(feature = "kafka")]
 pub use kafka::{DeadLetter, KafkaConfig, KafkaPublisher, KafkaSource, KafkaSubscription};

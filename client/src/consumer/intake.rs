@@ -6,7 +6,7 @@ use std::time::Duration;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::{Instant, sleep_until};
 
-use super::requeued::Requeued;
+use super::{Closed, requeued::Requeued};
 use crate::{Delivery, Source, TransportError, panics::unwinding, telemetry};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -36,15 +36,18 @@ impl<S: Source> Intake<S> {
         }
     }
 
-    /// Gives back what was fetched ahead.
-    pub(super) async fn close(&mut self) {
+    /// Returns what was fetched ahead.
+    pub(super) async fn close(&mut self) -> Closed {
         let source = async {
-            if unwinding(self.patient.source.close()).await.is_err() {
+            unwinding(self.patient.source.close()).await.unwrap_or_else(|_| {
                 tracing::warn!("the source panicked when it was closed");
-            }
+                Closed::default()
+            })
         };
         // Neither waits for the other: the database may be away, and the broker not.
-        tokio::join!(source, self.requeued.close());
+        let (mut closed, requeued) = tokio::join!(source, self.requeued.close());
+        closed.returned += requeued;
+        closed
     }
 
     pub(super) fn has_ended(&self) -> bool {

@@ -30,6 +30,6 @@ pub use builder::{Batches, Consumer};
 pub use ended::SourceEnded;
 pub use selector::Selector;
 pub use shutdown::terminated;
-pub use source::{Delivery, Receipt, Source, TransportError};
+pub use source::{Closed, Delivery, Receipt, Source, TransportError};
 pub use status::ConsumerStatus;
 pub use summary::Summary;

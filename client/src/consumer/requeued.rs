@@ -51,8 +51,10 @@ impl Requeued {
         select_all(self.0.iter_mut().map(|inbox| inbox.next().boxed())).await.0
     }
 
-    pub(super) async fn close(&mut self) {
-        join_all(self.0.iter_mut().map(|inbox| inbox.source.close())).await;
+    /// Returns how many messages went back.
+    pub(super) async fn close(&mut self) -> u64 {
+        let closed = join_all(self.0.iter_mut().map(|inbox| inbox.source.close())).await;
+        closed.iter().map(|closed| closed.returned).sum()
     }
 }
 

@@ -34,8 +34,8 @@ use super::{
     workers::Workers,
 };
 use crate::{
-    Destination, Error, Idem, Message, Processed, Settlement, Source, connection::closed, error::causes, panics::unwinding,
-    process::is_environmental, telemetry,
+    Delivery, Destination, Error, Idem, Message, Processed, Settlement, Source, connection::closed, error::causes,
+    panics::unwinding, process::is_environmental, telemetry,
 };
 
 /// How long a broker may take to hear what is given back, after the grace.
@@ -159,8 +159,12 @@ impl<S: Source> Runtime<S> {
         if timeout(LAST_WORDS, self.give_back_the_rest()).await.is_err() {
             tracing::warn!("the broker does not take back what was waiting");
         }
-        if timeout(LAST_WORDS, self.close()).await.is_err() {
+        let Ok(near_limit) = timeout(LAST_WORDS, self.close()).await else {
             tracing::warn!("the source does not close");
+            return;
+        };
+        if timeout(LAST_WORDS, self.keep_near_limit(near_limit)).await.is_err() {
+            tracing::warn!("messages that their broker may not deliver again cannot be kept");
         }
     }
 
@@ -541,9 +545,27 @@ impl<S: Source> Runtime<S> {
         self.settle(held, settlement, Outcome::GivenBack).await;
     }
 
-    /// All workers have ended.
-    async fn close(&self) {
-        self.intake.lock().await.close().await;
+    /// Returns what the source has fetched ahead. All workers have ended.
+    async fn close(&self) -> Vec<Delivery> {
+        let closed = self.intake.lock().await.close().await;
+        self.counters.returned(closed.returned);
+        closed.near_limit
+    }
+
+    /// Keeps messages that their broker may not deliver again.
+    async fn keep_near_limit(&self, deliveries: Vec<Delivery>) {
+        let keep = deliveries.into_iter().map(async |delivery| {
+            let Ok(permit) = Arc::clone(&self.room).acquire_owned().await else {
+                return;
+            };
+            let mut held = Held::new(delivery, false, permit);
+            if let Ok(Some(route)) = unwinding(async { self.routes.find(&held.message) }).await {
+                held.message = held.message.with_destination(route.destination.clone());
+            }
+            let reason = "the consumer stopped before it handled this message, and its broker may not deliver it again";
+            self.reject(held, reason.into(), KeptAs::Itself).await;
+        });
+        join_all(keep).await;
     }
 
     /// Workers are about to be ended in the middle of a settlement.

@@ -19,10 +19,10 @@ pub trait Source: Send + 'static {
     /// error the caller waits a little and asks again; a source that lost its connection connects anew then.
     fn next(&mut self) -> impl Future<Output = Result<Option<Delivery>, TransportError>> + Send;
 
-    /// Nothing more will be asked for: what was fetched ahead and not delivered goes back. Called once, after all that was
-    /// delivered is settled.
-    fn close(&mut self) -> impl Future<Output = ()> + Send {
-        async {}
+    /// Returns to the broker what was fetched ahead and not delivered. Called once, after all that
+    /// was delivered is settled. There is nothing to return unless given.
+    fn close(&mut self) -> impl Future<Output = Closed> + Send {
+        async { Closed::default() }
     }
 
     /// The destination whose durable inbox it reads; none unless given. A consumer of any other
@@ -36,6 +36,34 @@ pub trait Source: Send + 'static {
     /// unless given.
     fn keeps_order_of_keys(&self) -> bool {
         false
+    }
+}
+
+/// What became of the messages that a source had, and had not delivered, when it was closed.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Closed {
+    /// How many were returned to the broker.
+    pub returned: u64,
+    /// Messages that the broker may not deliver again when they are returned, and keeps nowhere.
+    /// The consumer rejects them, so that they are kept.
+    pub near_limit: Vec<Delivery>,
+}
+
+impl Closed {
+    /// So many messages were returned.
+    pub fn returned(messages: u64) -> Self {
+        Self {
+            returned: messages,
+            near_limit: Vec::new(),
+        }
+    }
+
+    /// These messages were not returned.
+    #[must_use]
+    pub fn near_limit(mut self, deliveries: Vec<Delivery>) -> Self {
+        self.near_limit = deliveries;
+        self
     }
 }
 

@@ -18,6 +18,9 @@ pub struct Summary {
     pub rejected: u64,
     /// Given back through no fault of their own: the database was away, a commit was ambiguous, the consumer was stopped.
     pub given_back: u64,
+    /// Fetched ahead by the source, never taken from it, and returned when it was closed. What the
+    /// consumer had taken from the source and gave back is in `given_back`.
+    pub returned: u64,
     /// Settlements that the broker was not told: these messages come again, and are duplicates if they took effect.
     pub failed_settlements: u64,
 }
@@ -42,6 +45,7 @@ pub(super) struct Counters {
     retried: AtomicU64,
     rejected: AtomicU64,
     given_back: AtomicU64,
+    returned: AtomicU64,
     failed_settlements: AtomicU64,
 }
 
@@ -62,6 +66,10 @@ impl Counters {
         self.failed_settlements.fetch_add(count, Relaxed);
     }
 
+    pub(super) fn returned(&self, count: u64) {
+        self.returned.fetch_add(count, Relaxed);
+    }
+
     pub(super) fn summary(&self) -> Summary {
         Summary {
             handled: self.handled.load(Relaxed),
@@ -70,6 +78,7 @@ impl Counters {
             retried: self.retried.load(Relaxed),
             rejected: self.rejected.load(Relaxed),
             given_back: self.given_back.load(Relaxed),
+            returned: self.returned.load(Relaxed),
             failed_settlements: self.failed_settlements.load(Relaxed),
         }
     }

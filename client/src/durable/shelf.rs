@@ -231,16 +231,20 @@ impl Shelf {
     }
 
     /// Gives back what has waited for so long and was not delivered. What cannot be given back comes again after its lease.
-    pub(super) async fn clear(&self, waited: Duration) {
-        self.give_back(self.take_stale(waited)).await;
+    /// Returns how many went back.
+    pub(super) async fn clear(&self, waited: Duration) -> u64 {
+        self.give_back(self.take_stale(waited)).await
     }
 
-    async fn give_back(&self, received: Vec<Received>) {
+    async fn give_back(&self, received: Vec<Received>) -> u64 {
+        let mut given_back = 0;
         for received in received {
-            if let Err(error) = self.desk.release(&received.id, received.token, None, false).await {
-                tracing::debug!(%error, "a message that was fetched ahead is not given back");
+            match self.desk.release(&received.id, received.token, None, false).await {
+                Ok(_) => given_back += 1,
+                Err(error) => tracing::debug!(%error, "a message that was fetched ahead is not given back"),
             }
         }
+        given_back
     }
 
     fn take_stale(&self, waited: Duration) -> Vec<Received> {

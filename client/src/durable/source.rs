@@ -7,7 +7,7 @@ use tokio::{runtime::Handle, select, task::JoinHandle};
 
 use super::{Received, desk::Desk, receipt::Ticket, shelf::Shelf};
 use crate::{
-    Delivery, Destination, Error, Source, TransportError,
+    Closed, Delivery, Destination, Error, Source, TransportError,
     policy::{LONGEST_LEASE, SHORTEST_LEASE},
 };
 
@@ -170,7 +170,7 @@ impl Source for DurableSource {
         Some(&self.shelf.desk.destination)
     }
 
-    async fn close(&mut self) {
+    async fn close(&mut self) -> Closed {
         self.shelf.is_closed.cancel();
         if let Some(fetching) = self.fetching.take() {
             // What it has still fetched it gives back.
@@ -178,7 +178,7 @@ impl Source for DurableSource {
         }
         self.shelf.later.close();
         self.shelf.later.wait().await;
-        self.shelf.clear(Duration::ZERO).await;
+        Closed::returned(self.shelf.clear(Duration::ZERO).await)
     }
 }
 
@@ -187,7 +187,9 @@ impl Drop for DurableSource {
         self.shelf.is_closed.cancel();
         if let Ok(runtime) = Handle::try_current() {
             let shelf = Arc::clone(&self.shelf);
-            runtime.spawn(async move { shelf.clear(Duration::ZERO).await });
+            runtime.spawn(async move {
+                shelf.clear(Duration::ZERO).await;
+            });
         }
     }
 }

@@ -2,14 +2,19 @@
 
 mod counting;
 mod environment;
+mod held;
 #[path = "../support/log.rs"]
 mod log;
 mod nats;
+mod one_connection;
+#[path = "../support/polls.rs"]
+mod polls;
 mod rabbitmq;
 mod rejected;
 #[path = "../support/mod.rs"]
 mod support;
 mod traffic;
+mod unserved;
 mod withheld;
 
 use std::collections::HashSet;

@@ -2,20 +2,15 @@
 
 use std::{
     future::pending,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 use idem_brokers::RabbitMq;
 use idem_client::{
-    Consumer, Error, HandlerError, Message, Publisher, RabbitMqConfig, RabbitMqSource, RabbitMqSubscription, Selector,
-    Settlement, Source, Summary, Tx,
+    Consumer, HandlerError, Message, Publisher, RabbitMqConfig, RabbitMqSource, RabbitMqSubscription, Settlement, Source, Tx,
 };
 use lapin::types::AMQPValue;
-use tokio::{sync::oneshot, task::JoinHandle};
 use tracing::Level;
 
 use crate::{
@@ -24,8 +19,9 @@ use crate::{
     log::Log,
     next, plain,
     rabbitmq::{declare_with, publisher, shared},
-    support::{Database, in_time, until},
+    support::{Database, until},
     text,
+    unserved::Unserved,
 };
 
 async fn declare(url: &str, queue: &str, arguments: &[(&str, AMQPValue)]) {
@@ -150,7 +146,7 @@ async fn closed_source_returns_what_it_withholds() {
     let mut first = source(&url, "closed");
     let after = Duration::from_secs(3600);
     next(&mut first).await.settle(Settlement::Release { after }).await.unwrap();
-    first.close().await;
+    assert_eq!(first.close().await.returned, 1);
     let mut second = source(&url, "closed");
     assert_eq!(text(&next(&mut second).await), "returned");
 }
@@ -193,65 +189,13 @@ async fn classic_queue_gets_a_released_message_back() {
     assert_eq!(next(&mut first).await.message().deliveries(), None);
 }
 
-/// A consumer whose database lacks a table: each attempt fails, and none of them by the message.
-struct Unserved {
-    db: Database,
-    attempts: Arc<AtomicU32>,
-    running: JoinHandle<Result<Summary, Error>>,
-    stop: oneshot::Sender<()>,
-}
-
-impl Unserved {
-    /// Consumes from this queue, whose one message is to become a row of the table `done`.
-    async fn start(url: &str, queue: &str) -> Self {
-        let db = Database::create();
-        let attempts = Arc::new(AtomicU32::new(0));
-        let counted = Arc::clone(&attempts);
-        let any = Selector::matching(move |_| {
-            counted.fetch_add(1, Ordering::Relaxed);
-            true
-        });
-        let handler = |tx: Tx, message: Message| async move {
-            let text = format!("{:?}", message.deliveries());
-            tx.execute("INSERT INTO done (text) VALUES ($1)", &[&text]).await?;
-            Ok(vec![])
-        };
-        let consumer = Consumer::new(db.pool(4), source(url, queue))
-            .back_off(Duration::from_millis(10), Duration::from_millis(100))
-            .route(any, queue, handler);
-        let (stop, stopped) = oneshot::channel();
-        let running = tokio::spawn(consumer.run(async {
-            let _ = stopped.await;
-        }));
-        Self {
-            db,
-            attempts,
-            running,
-            stop,
-        }
-    }
-
-    /// Waits until the message was attempted so often.
-    async fn attempted(&self, times: u32) {
-        until("the message is attempted often enough", async || {
-            self.attempts.load(Ordering::Relaxed) >= times
-        })
-        .await;
-    }
-
-    async fn stop(self) -> Summary {
-        self.stop.send(()).unwrap();
-        in_time(self.running).await.unwrap().unwrap()
-    }
-}
-
 /// I4: the attempts are more than the queue delivers a message.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_failures_of_the_database_use_up_no_delivery() {
     let url = shared();
     declare(&url, "environment", &[("x-delivery-limit", AMQPValue::LongInt(3))]).await;
     publisher(&url).publish(&plain("environment", "kept")).await.unwrap();
-    let unserved = Unserved::start(&url, "environment").await;
+    let unserved = Unserved::start(source(&url, "environment"), "environment").await;
     unserved.attempted(6).await;
     let client = unserved.db.connect().await;
     client.batch_execute("CREATE TABLE done (text text)").await.unwrap();
@@ -268,7 +212,7 @@ async fn i4_failures_of_the_database_use_up_no_delivery() {
 async fn shutdown_returns_a_withheld_message_once() {
     let url = shared();
     queue_of(&url, "shutdown", "returned").await;
-    let unserved = Unserved::start(&url, "shutdown").await;
+    let unserved = Unserved::start(source(&url, "shutdown"), "shutdown").await;
     unserved.attempted(3).await;
     let summary = unserved.stop().await;
     assert_eq!((summary.handled, summary.rejected, summary.failed_settlements), (0, 0, 0));
@@ -399,7 +343,7 @@ async fn closed_source_returns_what_was_sent_ahead() {
     let mut first = source(&url, "sent-ahead");
     next(&mut first).await.settle(Settlement::Acknowledge).await.unwrap();
     until("both are sent", async || waiting(&url, "sent-ahead").await == 0).await;
-    first.close().await;
+    assert_eq!(first.close().await.returned, 1);
     let mut second = source(&url, "sent-ahead");
     let ahead = next(&mut second).await;
     let counted = if counts_returns() { 2 } else { 1 };

@@ -81,7 +81,8 @@ async fn who_stops_gives_back_at_once_and_unharmed_what_it_has_not_begun() {
     .await;
     let ended = tokio::spawn(leaves.stop());
     may_end.notify_one();
-    assert_eq!(ended.await.unwrap().handled, 1);
+    let summary = ended.await.unwrap();
+    assert_eq!((summary.handled, summary.returned), (1, MESSAGES as u64 - 1));
     assert_eq!(
         world.count("state = 'r' AND attempt = 0 AND due_at <= now()").await,
         MESSAGES as i64 - 1

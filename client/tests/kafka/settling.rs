@@ -35,6 +35,24 @@ async fn a_restarted_group_gets_what_was_not_settled_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn closed_kafka_source_counts_what_it_has_fetched_ahead() {
+    let kafka = Kafka::start();
+    kafka.publish(0..10).await;
+    let mut source = kafka.source();
+    acknowledge(take(&mut source, 1).await).await;
+    // The group gets the others again, those that the client library holds included.
+    let deadline = Instant::now() + PATIENCE;
+    let mut returned = source.close().await.returned;
+    while returned == 0 {
+        assert!(Instant::now() < deadline, "nothing was fetched ahead");
+        let mut again = kafka.source();
+        drop(take(&mut again, 1).await);
+        returned = again.close().await.returned;
+    }
+    assert!(returned <= 9, "{returned}");
+}
+
+#[tokio::test]
 async fn an_offset_is_committed_behind_the_lowest_unsettled_one_only() {
     let kafka = Kafka::start();
     kafka.publish(0..5).await;

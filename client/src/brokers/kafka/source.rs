@@ -11,7 +11,7 @@ use super::{
     driver::{Driver, Fetched, Shared},
     receipt::KafkaReceipt,
 };
-use crate::{Delivery, Source, TransportError};
+use crate::{Closed, Delivery, Source, TransportError};
 
 /// Consumes topics as a member of a group. Offsets are committed after their messages were settled.
 ///
@@ -88,10 +88,15 @@ impl Source for KafkaSource {
     }
 
     /// Stops fetching, waits until all receipts are settled or dropped, commits, and leaves the
-    /// group.
-    async fn close(&mut self) {
+    /// group. What was fetched ahead counts as returned: it is behind the committed offsets.
+    async fn close(&mut self) -> Closed {
         self.shared.stop();
         self.ended.cancelled().await;
+        let mut closed = Closed::default();
+        while let Ok(fetched) = self.fetched.try_recv() {
+            closed.returned += u64::from(fetched.is_ok());
+        }
+        closed
     }
 
     fn keeps_order_of_keys(&self) -> bool {

@@ -132,16 +132,19 @@ impl fmt::Debug for NatsConfig {
 pub struct NatsSubscription {
     /// The stream; it has to exist.
     pub stream: String,
-    /// The durable pull consumer. All who name it share its messages. It is made with the settings below when it is not there;
-    /// when it is, it stays as it is.
+    /// The durable pull consumer. All sources that name it share its messages. It is made with the
+    /// settings below when it is not there. One that exists stays as it is; it is an error when it
+    /// does not acknowledge each message explicitly.
     pub consumer: String,
     /// The subject to consume, with wildcards; all of the stream unless given.
     #[serde(default)]
     pub subject: String,
-    /// This many messages are fetched before they are asked for; 100 unless given. Their [`ack_wait_s`](Self::ack_wait_s) runs.
+    /// This many messages are fetched ahead and withheld; 100 unless given. They are held, however
+    /// long they wait.
     #[serde(default = "prefetch")]
     pub prefetch: u16,
-    /// A message that is not settled after this time comes again. In seconds, 30 unless given.
+    /// A message whose process has died comes again after this time. In seconds, 30 unless given.
+    /// The source tells the server of progress three times in it for each message that it holds.
     #[serde(default = "ack_wait_s")]
     pub ack_wait_s: u32,
     /// The subject where rejected messages go, with their headers and the reason in `idem-dead-letter-reason`; a stream has to
@@ -178,14 +181,14 @@ impl NatsSubscription {
         self
     }
 
-    /// This many messages are fetched before they are asked for.
+    /// This many messages are fetched ahead and withheld.
     #[must_use]
     pub fn prefetch(mut self, messages: u16) -> Self {
         self.prefetch = messages;
         self
     }
 
-    /// A message that is not settled after this time comes again, in seconds.
+    /// A message whose process has died comes again after this time, in seconds.
     #[must_use]
     pub fn ack_wait_s(mut self, seconds: u32) -> Self {
         self.ack_wait_s = seconds;

@@ -2,13 +2,18 @@
 
 mod config;
 mod connect;
+mod held;
 mod link;
 mod message;
+mod prefetched;
 mod publisher;
+mod pull;
 mod receipt;
 mod refusal;
 mod servers;
+mod session;
 mod source;
+mod terms;
 
 pub use config::{NatsConfig, NatsSubscription};
 pub use publisher::NatsPublisher;

@@ -8,16 +8,23 @@ use async_nats::{
 };
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use tokio::{runtime::Handle, select, time::timeout};
+use tokio::{
+    runtime::Handle,
+    select,
+    time::{Instant, timeout},
+};
 
-use super::{NatsSubscription, link::Arrival, message};
-use crate::{Message, Receipt, Settlement, TransportError};
+use super::{message, session::Session, terms::Terms};
+use crate::{Delivery, Message, Receipt, Settlement, TransportError, brokers::withheld::Withhold};
 
 /// A message whose dead letter was not taken comes again after this: at once would be as fast as handler and server can.
 const UNBURIED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// How long a settlement waits for its confirmation after the connection of its delivery was lost.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
+
+/// As long as a message is withheld at most, for a pause that no clock can add.
+const LONGEST_PAUSE: Duration = Duration::from_secs(365 * 86_400);
 
 const NO_DEAD_LETTER_SUBJECT: &str = "the subscription names no dead-letter subject, and without one a rejected message would \
     not come again: keep it with deadletters::reject and acknowledge it, or give a dead_letter";
@@ -26,24 +33,70 @@ const UNCONFIRMED: &str = "the connection of the delivery was lost, and the serv
     confirmed the settlement: it may deliver the message again";
 
 pub(super) struct NatsReceipt {
-    arrival: Arrival,
-    /// Where to answer; taken when it is settled.
+    session: Arc<Session>,
+    /// How often the connection had been lost when the delivery came, at least.
+    losses: u64,
+    /// The place of the message in its stream.
+    place: i64,
+    /// The subject that takes the settlement; taken with it.
     reply: Option<Subject>,
-    /// When it comes again if nobody settles it.
+    /// The pause before the message comes again when this is dropped.
     again_after: Option<Duration>,
     message: Message,
-    subscription: Arc<NatsSubscription>,
+    /// Whether the server counts each return, and stops at a limit.
+    is_limited: bool,
+    is_near_limit: bool,
+    /// Whether the server delivers the message no more when it is returned.
+    is_last: bool,
 }
 
 impl NatsReceipt {
-    pub(super) fn new(arrival: Arrival, reply: Subject, message: Message, subscription: Arc<NatsSubscription>) -> Self {
+    /// Holds a delivery, which came after so many losses of the connection.
+    pub(super) fn hold(session: Arc<Session>, losses: u64, reply: Subject, message: &Message, terms: &Terms) -> Self {
+        let place = message.coordinates().map_or(0, |at| at.offset);
+        let delivery = message.deliveries().unwrap_or(1);
+        session.held.add(place, reply.clone(), terms.progress_every(delivery));
         Self {
-            arrival,
+            session,
+            losses,
+            place,
             reply: Some(reply),
             again_after: None,
-            message,
-            subscription,
+            message: message.clone(),
+            is_limited: terms.limit_deliveries(),
+            is_near_limit: terms.is_near_limit(delivery),
+            is_last: terms.is_last(delivery),
         }
+    }
+
+    pub(super) fn is_last(&self) -> bool {
+        self.is_last
+    }
+
+    pub(super) fn into_delivery(self) -> Delivery {
+        Delivery::new(self.message.clone(), self)
+    }
+
+    /// Has the source deliver the message again, so that the server does not count a return.
+    /// Otherwise returns the receipt.
+    fn withhold(self, after: Duration) -> Result<(), Self> {
+        if !self.is_limited || !self.is_usable() {
+            return Err(self);
+        }
+        let (session, message) = (Arc::clone(&self.session), self.message.clone());
+        let now = Instant::now();
+        let due = now.checked_add(after).unwrap_or(now + LONGEST_PAUSE);
+        session.withheld.add(message, self, due, None)
+    }
+
+    /// Settles the delivery. A return has no effect when the message has come again since.
+    async fn finish(&mut self, kind: AckKind) -> Result<(), TransportError> {
+        let Some(reply) = self.reply.take() else { return Ok(()) };
+        let is_held = self.session.held.remove(self.place, &reply);
+        if !is_held && matches!(kind, AckKind::Nak(_)) {
+            return Ok(());
+        }
+        self.confirm(reply, kind).await
     }
 
     /// Settles the delivery and waits until the server confirms that.
@@ -53,14 +106,15 @@ impl NatsReceipt {
     async fn confirm(&self, reply: Subject, kind: AckKind) -> Result<(), TransportError> {
         let client = self.context().client();
         let settlement = Bytes::from(kind);
-        if !self.arrival.is_lost() {
+        let link = &self.session.link;
+        if link.losses() <= self.losses {
             select! {
                 biased;
                 confirmed = client.request(reply.clone(), settlement.clone()) => {
                     confirmed?;
                     return Ok(());
                 }
-                () = self.arrival.lost() => {}
+                () = link.lost(self.losses) => {}
             }
         }
         let Ok(confirmed) = timeout(CONFIRMED_WITHIN, client.request(reply, settlement)).await else {
@@ -71,15 +125,15 @@ impl NatsReceipt {
     }
 
     fn context(&self) -> &Context {
-        &self.arrival.link.context
+        &self.session.link.context
     }
 
     /// A letter that was published and whose message comes again all the same is a duplicate for the server.
     async fn bury(&self, reason: &str) -> Result<(), TransportError> {
-        let Some(subject) = &self.subscription.dead_letter else {
+        let Some(subject) = &self.session.subscription.dead_letter else {
             return Err(NO_DEAD_LETTER_SUBJECT.into());
         };
-        let headers = message::dead_letter(&self.message, &self.subscription.consumer, reason)?;
+        let headers = message::dead_letter(&self.message, &self.session.subscription.consumer, reason)?;
         let letter = PublishMessage::build()
             .payload(self.message.payload().clone())
             .headers(headers);
@@ -88,26 +142,51 @@ impl NatsReceipt {
     }
 }
 
+impl Withhold for NatsReceipt {
+    fn is_usable(&self) -> bool {
+        let reply = self.reply.as_ref();
+        reply.is_some_and(|reply| self.session.held.has(self.place, reply))
+    }
+
+    async fn give_back(mut self) -> bool {
+        let returned = self.finish(nak(Duration::ZERO)).await;
+        if let Err(error) = &returned {
+            tracing::debug!(error, "a message that cannot be returned comes again by itself");
+        }
+        returned.is_ok()
+    }
+}
+
 impl Receipt for NatsReceipt {
-    fn settle(mut self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>> {
+    fn settle(self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>> {
+        let mut receipt = *self;
+        if let Settlement::Release { after } = settlement {
+            receipt = match receipt.withhold(after) {
+                Ok(()) => return Box::pin(async { Ok(()) }),
+                Err(receipt) => receipt,
+            };
+        }
         Box::pin(async move {
             let kind = match settlement {
                 Settlement::Acknowledge => AckKind::Ack,
                 Settlement::Retry { after } | Settlement::Release { after } => nak(after),
                 Settlement::Reject { reason } => {
                     // When that fails, dropping the receipt asks for the message again.
-                    self.again_after = Some(UNBURIED_AGAIN_AFTER);
-                    self.bury(&reason).await?;
+                    receipt.again_after = Some(UNBURIED_AGAIN_AFTER);
+                    receipt.bury(&reason).await?;
                     AckKind::Term
                 }
             };
-            let Some(reply) = self.reply.take() else { return Ok(()) };
-            self.confirm(reply, kind).await
+            receipt.finish(kind).await
         })
     }
 
     fn keeps_rejected(&self) -> bool {
-        self.subscription.dead_letter.is_some()
+        self.session.subscription.dead_letter.is_some()
+    }
+
+    fn is_near_limit(&self) -> bool {
+        self.is_near_limit
     }
 }
 
@@ -116,15 +195,21 @@ fn nak(after: Duration) -> AckKind {
     AckKind::Nak((!after.is_zero()).then_some(after))
 }
 
-/// Unsettled it would come again too, but only after the time that there is for it.
+/// Otherwise the message would come again only after its time.
 impl Drop for NatsReceipt {
     fn drop(&mut self) {
         let Some(reply) = self.reply.take() else { return };
+        if !self.session.held.remove(self.place, &reply) {
+            // It has come again since.
+            return;
+        }
         let (client, again_after) = (self.context().client(), self.again_after);
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move {
                 // Without a connection it comes again after its time.
-                let _ = client.publish(reply, AckKind::Nak(again_after).into()).await;
+                if client.publish(reply, AckKind::Nak(again_after).into()).await.is_ok() {
+                    let _ = client.flush().await;
+                }
             });
         }
     }

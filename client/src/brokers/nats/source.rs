@@ -1,29 +1,39 @@
 //! Deliveries of a durable consumer.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use async_nats::jetstream::{
-    Context, Message as Delivered,
-    consumer::{
-        AckPolicy,
-        pull::{Config, Stream},
-    },
+use tokio::runtime::Handle;
+
+use super::{
+    NatsConfig, NatsSubscription,
+    session::{Pulling, Session},
+    terms::LimitWarning,
 };
-use futures_util::{FutureExt, StreamExt};
-use tokio::task::unconstrained;
-
-use super::{NatsConfig, NatsSubscription, link::Link, message, receipt::NatsReceipt};
-use crate::{Delivery, Source, TransportError};
+use crate::{Closed, Delivery, Source, TransportError};
 
 /// The messages of one durable pull consumer of a stream.
 ///
-/// An acknowledgement is itself confirmed by the server. [`Retry`](crate::Settlement::Retry) and
-/// [`Release`](crate::Settlement::Release) leave the pause to the server, which counts both.
+/// A message is held from its arrival until it is settled: fetched ahead, waiting in the consumer
+/// or being handled. Meanwhile the source tells the server that there is progress, three times in
+/// the time that the durable consumer has for a settlement (`ack_wait`, or its `backoff`). So a
+/// message is not delivered again for having waited, and a handler that hangs keeps its message
+/// for as long as its process lives.
+///
+/// An acknowledgement is itself confirmed by the server. [`Retry`](crate::Settlement::Retry)
+/// leaves the pause to the server, and so does [`Release`](crate::Settlement::Release), which NATS
+/// counts as a delivery. Where the durable consumer has a `max_deliver`, NATS delivers a message no
+/// more after so many deliveries; there a released message stays with this source, which delivers
+/// it again itself. The consumer rejects a message that fails at its last delivery or the one
+/// before.
+///
 /// [`Reject`](crate::Settlement::Reject) publishes the message to the dead-letter subject and
 /// terminates it. Without such a subject a [`Consumer`](crate::Consumer) keeps the message in
 /// `idem.dead_letter` and acknowledges it; settled by hand, it is an error, and the message comes
-/// again. What was fetched and not handed out when the source is dropped comes again after the
-/// consumer's time to acknowledge.
+/// again.
+///
+/// [`close`](Source::close) returns to the server what was not delivered, and so does dropping the
+/// source while its runtime goes on. The messages of a process that dies come again after the time
+/// for a settlement.
 ///
 /// A message has its subject as topic, as its id the header `message-id` or else `Nats-Msg-Id`, as key the header `idem-key`;
 /// its coordinates are the stream and its sequence there, and it was sent when the stream took it.
@@ -35,11 +45,9 @@ use crate::{Delivery, Source, TransportError};
 pub struct NatsSource {
     config: NatsConfig,
     subscription: Arc<NatsSubscription>,
-    link: Option<Link>,
-    messages: Option<Stream>,
-    /// How often the connection had been lost when nothing was fetched ahead last. Each delivery
-    /// since then came later.
-    losses: u64,
+    session: Option<Arc<Session>>,
+    pulling: Option<Pulling>,
+    limit_warning: LimitWarning,
 }
 
 impl NatsSource {
@@ -48,80 +56,58 @@ impl NatsSource {
         Self {
             config,
             subscription: Arc::new(subscription),
-            link: None,
-            messages: None,
-            losses: 0,
+            session: None,
+            pulling: None,
+            limit_warning: LimitWarning::default(),
         }
     }
 
-    async fn link(&mut self) -> Result<Link, TransportError> {
-        let link = match &mut self.link {
-            Some(link) => link,
-            none => none.insert(Link::connect(&self.config).await?),
+    /// The session, with a task that fetches ahead.
+    async fn session(&mut self) -> Result<Arc<Session>, TransportError> {
+        let session = match &self.session {
+            Some(session) => session,
+            None => self.session.insert(Session::connect(&self.config, &self.subscription).await?),
         };
-        Ok(link.clone())
-    }
-
-    async fn fetch(&mut self, link: &Link) -> Result<Delivered, TransportError> {
-        let messages = match &mut self.messages {
-            Some(messages) => messages,
-            none => {
-                self.losses = link.losses();
-                none.insert(consume(&link.context, &self.subscription).await?)
-            }
-        };
-        // Read before the stream is polled: a loss in between may have left deliveries there.
-        let losses = link.losses();
-        // Tokio's budget of a task would hide deliveries that are there.
-        let fetched = match unconstrained(messages.next()).now_or_never() {
-            Some(fetched) => fetched,
-            None => {
-                self.losses = losses;
-                messages.next().await
-            }
-        };
-        match fetched {
-            Some(Ok(delivered)) => Ok(delivered),
-            ended => {
-                self.messages = None;
-                Err(match ended {
-                    Some(Err(error)) => error.into(),
-                    _ => "the server has ended the subscription".into(),
-                })
-            }
+        if self.pulling.is_none() {
+            self.pulling = Some(Pulling::start(session, &mut self.limit_warning).await?);
         }
+        Ok(Arc::clone(session))
     }
 }
 
-async fn consume(context: &Context, subscription: &NatsSubscription) -> Result<Stream, TransportError> {
-    let config = Config {
-        durable_name: Some(subscription.consumer.clone()),
-        ack_policy: AckPolicy::Explicit,
-        ack_wait: Duration::from_secs(subscription.ack_wait_s.into()),
-        filter_subject: subscription.subject.clone(),
-        ..Config::default()
-    };
-    let stream = context.get_stream_no_info(&subscription.stream).await?;
-    let consumer = stream.get_or_create_consumer(&subscription.consumer, config).await?;
-    let messages = consumer
-        .stream()
-        .max_messages_per_batch(subscription.prefetch.max(1).into())
-        .messages()
-        .await?;
-    Ok(messages)
+impl Drop for NatsSource {
+    fn drop(&mut self) {
+        let Some(session) = self.session.take() else { return };
+        let ending = session.end(self.pulling.take());
+        // Without a runtime the messages come again after their time.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move { drop(ending.await) });
+        }
+    }
 }
 
 impl Source for NatsSource {
     async fn next(&mut self) -> Result<Option<Delivery>, TransportError> {
-        let link = self.link().await?;
-        let delivered = self.fetch(&link).await?;
-        let arrival = link.arrival(self.losses);
-        let message = message::incoming(&delivered)?;
-        let Some(reply) = delivered.message.reply else {
-            return Err("a message that cannot be acknowledged".into());
+        let session = self.session().await?;
+        let came = tokio::select! {
+            withheld = session.withheld.next() => Ok(withheld),
+            prefetched = session.prefetched.next() => prefetched,
         };
-        let subscription = Arc::clone(&self.subscription);
-        let receipt = NatsReceipt::new(arrival, reply, message.clone(), subscription);
-        Ok(Some(Delivery::new(message, receipt)))
+        session.prefetched.make_room();
+        match came {
+            Ok((message, receipt)) => Ok(Some(Delivery::new(message, receipt))),
+            Err(error) => {
+                // The next call begins anew.
+                self.pulling = None;
+                Err(error)
+            }
+        }
+    }
+
+    async fn close(&mut self) -> Closed {
+        match self.session.take() {
+            Some(session) => session.end(self.pulling.take()).await,
+            None => Closed::default(),
+        }
     }
 }

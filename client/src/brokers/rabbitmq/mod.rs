@@ -6,7 +6,6 @@ mod properties;
 mod publisher;
 mod receipt;
 mod source;
-mod withheld;
 
 pub use config::{RabbitMqConfig, RabbitMqSubscription};
 pub use publisher::RabbitMqPublisher;

@@ -2,10 +2,10 @@
 
 use std::{
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use lapin::{
@@ -47,8 +47,9 @@ const PROBE: Duration = Duration::from_secs(5);
 /// It connects at the first publish, and again at the next one after the connection was lost.
 pub struct RabbitMqPublisher {
     config: RabbitMqConfig,
-    /// Locked while somebody connects, so that only one does.
-    connection: tokio::sync::Mutex<Option<Connection>>,
+    /// Locked while one effect connects for all. Every other use borrows it: an effect that is given
+    /// up takes no connection from the others.
+    connection: tokio::sync::Mutex<Option<Arc<Connection>>>,
     /// A channel has one effect under way at a time. Only then is it sure which one the broker returns, or closes the channel for.
     idle: Mutex<Vec<Channel>>,
     channels: Semaphore,
@@ -56,6 +57,8 @@ pub struct RabbitMqPublisher {
     frame_max: AtomicU32,
     /// The state of the connection, since there was one.
     status: Mutex<Option<ConnectionStatus>>,
+    /// The end and the result of the last probe. Locked during one, so that there is one at a time.
+    probed: tokio::sync::Mutex<Option<(Instant, bool)>>,
 }
 
 impl RabbitMqPublisher {
@@ -67,6 +70,7 @@ impl RabbitMqPublisher {
             channels: Semaphore::new(usize::from(config.max_unconfirmed.max(1))),
             frame_max: AtomicU32::new(u32::MAX),
             status: Mutex::new(None),
+            probed: tokio::sync::Mutex::new(None),
             config,
         }
     }
@@ -89,21 +93,32 @@ impl RabbitMqPublisher {
     }
 
     async fn open(&self) -> Result<Channel, TransportError> {
-        let channel = {
-            let mut connection = self.connection.lock().await;
-            let connected = match connection.take().filter(|connection| connection.status().connected()) {
-                Some(connected) => connected,
-                None => connect(&self.config, "publisher").await?,
-            };
-            self.frame_max.store(connected.configuration().frame_max(), Ordering::Relaxed);
-            *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(connected.status().clone());
-            // A connection that dies just now may leave this without an answer: then it is not put back.
-            let created = timeout(PATIENCE, connected.create_channel()).await?;
-            *connection = Some(connected);
-            created?
+        let connection = self.connection().await?;
+        let Ok(created) = timeout(PATIENCE, connection.create_channel()).await else {
+            self.leave(&connection).await;
+            return Err("the broker does not open a channel".into());
         };
+        let channel = created?;
         timeout(PATIENCE, channel.confirm_select(ConfirmSelectOptions::default())).await??;
         Ok(channel)
+    }
+
+    async fn connection(&self) -> Result<Arc<Connection>, TransportError> {
+        let mut connection = self.connection.lock().await;
+        if let Some(connected) = connection.as_ref().filter(|connection| connection.status().connected()) {
+            return Ok(Arc::clone(connected));
+        }
+        let connected = Arc::new(connect(&self.config, "publisher").await?);
+        self.frame_max.store(connected.configuration().frame_max(), Ordering::Relaxed);
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(connected.status().clone());
+        Ok(Arc::clone(connection.insert(connected)))
+    }
+
+    /// The connection may have died without a sign. What is under way on it keeps it until that is
+    /// confirmed or given up.
+    async fn leave(&self, left: &Arc<Connection>) {
+        let mut connection = self.connection.lock().await;
+        connection.take_if(|connection| Arc::ptr_eq(connection, left));
     }
 
     /// The broker closes the connection for headers that are larger than a frame, with all that is under way on it: it would
@@ -130,8 +145,19 @@ impl RabbitMqPublisher {
     }
 
     /// Whether the server replies on its connection, which opens a channel. A server with an alarm
-    /// does not.
+    /// does not. Effects that ask at once share one probe.
     async fn serves(&self) -> bool {
+        let asked = Instant::now();
+        let mut probed = self.probed.lock().await;
+        if let Some((_, serves)) = probed.filter(|(ended, _)| *ended >= asked) {
+            return serves;
+        }
+        let serves = self.probe().await;
+        *probed = Some((Instant::now(), serves));
+        serves
+    }
+
+    async fn probe(&self) -> bool {
         let is_connected = {
             let status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
             status.as_ref().is_some_and(|status| status.connected() && !status.blocked())

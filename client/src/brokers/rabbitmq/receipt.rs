@@ -12,8 +12,11 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{source::Session, withheld::Withheld};
-use crate::{Message, Receipt, Settlement, TransportError};
+use super::source::Session;
+use crate::{
+    Message, Receipt, Settlement, TransportError,
+    brokers::withheld::{Withheld, Withhold},
+};
 
 /// A message does not wait longer than this before it returns to its queue: after 30 minutes
 /// RabbitMQ closes the channel.
@@ -39,7 +42,7 @@ pub(super) struct Hold {
     pub(super) message: Message,
     /// How long the message may stay unacknowledged.
     pub(super) until: Instant,
-    pub(super) withheld: Arc<Withheld>,
+    pub(super) withheld: Arc<Withheld<RabbitMqReceipt>>,
 }
 
 impl RabbitMqReceipt {
@@ -61,18 +64,6 @@ impl RabbitMqReceipt {
         }
     }
 
-    /// Whether the broker still waits for a settlement.
-    pub(super) fn is_usable(&self) -> bool {
-        self.acker.as_ref().is_some_and(Acker::usable)
-    }
-
-    /// Returns the message to its queue.
-    pub(super) async fn give_back(mut self) {
-        if let Some(acker) = self.acker.take() {
-            give_back(&acker).await;
-        }
-    }
-
     /// Has the source deliver the message again, so that the queue does not count a return.
     /// Otherwise returns the receipt.
     fn withhold(self, after: Duration) -> Result<(), Self> {
@@ -87,10 +78,25 @@ impl RabbitMqReceipt {
         let (message, until, withheld) = (message.clone(), *until, Arc::clone(withheld));
         let due = Instant::now().checked_add(after).unwrap_or(until);
         if self.is_usable() {
-            withheld.add(message, self, due, until)
+            withheld.add(message, self, due, Some(until))
         } else {
             Err(self)
         }
+    }
+}
+
+impl Withhold for RabbitMqReceipt {
+    fn is_usable(&self) -> bool {
+        self.acker.as_ref().is_some_and(Acker::usable)
+    }
+
+    async fn give_back(mut self) -> bool {
+        let Some(acker) = self.acker.take() else { return false };
+        let returned = release(&acker).await;
+        if let Err(error) = &returned {
+            tracing::debug!(error, "a message that cannot be returned comes again by itself");
+        }
+        returned.is_ok()
     }
 }
 
@@ -182,13 +188,6 @@ async fn requeue(why: Requeue, acker: Acker, after: Duration, session: Arc<Sessi
         }
     });
     Ok(())
-}
-
-/// Returns a message that the consumer has not begun to process.
-pub(super) async fn give_back(acker: &Acker) {
-    if let Err(error) = release(acker).await {
-        tracing::debug!(%error, "a message that cannot be returned comes again by itself");
-    }
 }
 
 async fn reject(acker: &Acker, requeue: bool) -> Result<(), TransportError> {

@@ -17,10 +17,12 @@ use super::{
     RabbitMqConfig, RabbitMqSubscription,
     connect::{PATIENCE, connect},
     properties,
-    receipt::{self, Hold, RabbitMqReceipt},
-    withheld::Withheld,
+    receipt::{Hold, RabbitMqReceipt},
 };
-use crate::{Delivery, Source, TransportError};
+use crate::{
+    Closed, Delivery, Message, Receipt, Source, TransportError,
+    brokers::withheld::{Withheld, Withhold},
+};
 
 const CANCELLED: &str = "the broker has cancelled the consumer: the queue is gone, or a message was not settled within the \
     consumer timeout";
@@ -70,7 +72,7 @@ pub(super) struct Session {
 struct Consuming {
     consumer: Consumer,
     session: Arc<Session>,
-    withheld: Arc<Withheld>,
+    withheld: Arc<Withheld<RabbitMqReceipt>>,
     /// A redelivery has shown that the queue does not count a return.
     returns_are_free: bool,
 }
@@ -88,10 +90,10 @@ impl RabbitMqSource {
     /// Leaves the consumer that has ended; the next one has a connection of its own.
     fn leave(&mut self) {
         let Some(consuming) = self.consuming.take() else { return };
-        let ending = consuming.end();
+        let ending = consuming.end(self.subscription.clone());
         // Without a runtime the messages come again when the connection is closed.
         if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(ending);
+            runtime.spawn(async move { drop(ending.await) });
         }
     }
 }
@@ -125,7 +127,7 @@ impl Consuming {
         })
     }
 
-    fn receive(&mut self, subscription: &RabbitMqSubscription, mut delivery: message::Delivery) -> Delivery {
+    fn receive(&mut self, subscription: &RabbitMqSubscription, mut delivery: message::Delivery) -> (Message, RabbitMqReceipt) {
         let is_near_limit = is_near_limit(subscription, &delivery);
         if let Some(counts_returns) = properties::counts_returns(&delivery) {
             self.returns_are_free = !counts_returns;
@@ -145,31 +147,43 @@ impl Consuming {
             subscription.dead_letter_exchange,
             Arc::clone(&self.session),
         );
-        Delivery::new(message, receipt)
+        (message, receipt)
     }
 
     /// Returns what was not delivered. The consumer is cancelled first: the broker would send it
     /// the messages again.
-    fn end(mut self) -> impl Future<Output = ()> + Send + 'static {
+    fn end(mut self, subscription: RabbitMqSubscription) -> impl Future<Output = Closed> + Send + 'static {
         // At once, because the receipts hold what they are withheld in.
         let withheld = self.withheld.close();
         async move {
+            let mut closed = Closed::default();
             let ending = async {
                 let options = BasicCancelOptions::default();
                 let cancelled = self.session.channel.basic_cancel(self.consumer.tag(), options).await;
-                for receipt in withheld {
-                    receipt.give_back().await;
+                for (message, receipt) in withheld {
+                    give_back(&mut closed, message, receipt).await;
                 }
                 if cancelled.is_ok() {
                     while let Some(Ok(delivery)) = self.consumer.next().await {
-                        receipt::give_back(&delivery.acker).await;
+                        let (message, receipt) = self.receive(&subscription, delivery);
+                        give_back(&mut closed, message, receipt).await;
                     }
                 }
             };
             if timeout(PATIENCE, ending).await.is_err() {
                 tracing::debug!("the broker does not take messages back: they come again when the connection ends");
             }
+            closed
         }
+    }
+}
+
+/// Returns a message, unless its queue may delete it then.
+async fn give_back(closed: &mut Closed, message: Message, receipt: RabbitMqReceipt) {
+    if receipt.is_near_limit() {
+        closed.near_limit.push(Delivery::new(message, receipt));
+    } else {
+        closed.returned += u64::from(receipt.give_back().await);
     }
 }
 
@@ -209,7 +223,10 @@ impl Source for RabbitMqSource {
             let error = match delivered {
                 // Its channel has been closed since: the broker delivers it again.
                 Some(Ok(delivery)) if !delivery.acker.usable() => continue,
-                Some(Ok(delivery)) => return Ok(Some(consuming.receive(&self.subscription, delivery))),
+                Some(Ok(delivery)) => {
+                    let (message, receipt) = consuming.receive(&self.subscription, delivery);
+                    return Ok(Some(Delivery::new(message, receipt)));
+                }
                 Some(Err(error)) => error.into(),
                 None => CANCELLED.into(),
             };
@@ -218,9 +235,10 @@ impl Source for RabbitMqSource {
         }
     }
 
-    async fn close(&mut self) {
-        if let Some(consuming) = self.consuming.take() {
-            consuming.end().await;
+    async fn close(&mut self) -> Closed {
+        match self.consuming.take() {
+            Some(consuming) => consuming.end(self.subscription.clone()).await,
+            None => Closed::default(),
         }
     }
 }

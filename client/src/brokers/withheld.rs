@@ -1,9 +1,10 @@
 //! Released messages that stay unacknowledged.
 //!
-//! A quorum queue before RabbitMQ 4.3 counts each return of a message, and deletes the message at
-//! its delivery limit. So a message that did not fail is not returned: the source delivers it
-//! again itself. Nothing of this outlives the channel: when that closes, the broker delivers all
-//! unacknowledged messages again, and counts them.
+//! A quorum queue before RabbitMQ 4.3 counts each return of a message and deletes the message at
+//! its delivery limit, and a durable consumer of NATS with `max_deliver` stops delivering it. So a
+//! message that did not fail is not returned: the source delivers it again itself. Nothing of this
+//! outlives the session with the broker, which then delivers all of these messages again and counts
+//! them.
 
 use std::{
     future::pending,
@@ -15,49 +16,61 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::receipt::RabbitMqReceipt;
 use crate::Message;
 
+/// A receipt whose message can be withheld.
+pub(super) trait Withhold: Send + 'static {
+    /// Whether the broker still waits for a settlement. Otherwise it delivers the message again.
+    fn is_usable(&self) -> bool;
+
+    /// Returns the message to its broker. Returns whether the broker has it back.
+    fn give_back(self) -> impl Future<Output = bool> + Send;
+}
+
 /// The withheld messages of one session.
-#[derive(Default)]
-pub(super) struct Withheld {
-    state: Mutex<State>,
+pub(super) struct Withheld<R> {
+    state: Mutex<State<R>>,
     changed: Notify,
 }
 
-#[derive(Default)]
-struct State {
-    waiting: Vec<Waiting>,
+struct State<R> {
+    waiting: Vec<Waiting<R>>,
     /// The source fetches nothing more from this session.
     is_closed: bool,
 }
 
-struct Waiting {
+struct Waiting<R> {
     /// When the source delivers the message again.
     due: Instant,
-    /// When the message returns to its queue: the broker closes the channel of a message that is
-    /// unacknowledged for too long.
-    until: Instant,
+    /// When the message returns to its broker; none when it can be withheld without end.
+    until: Option<Instant>,
     message: Message,
-    receipt: RabbitMqReceipt,
+    receipt: R,
 }
 
-impl Withheld {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl<R> Default for Withheld<R> {
+    fn default() -> Self {
+        let state = State {
+            waiting: Vec::new(),
+            is_closed: false,
+        };
+        Self {
+            state: Mutex::new(state),
+            changed: Notify::new(),
+        }
+    }
+}
+
+impl<R: Withhold> Withheld<R> {
+    fn state(&self) -> MutexGuard<'_, State<R>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Withholds a message until it is due, but not longer than `until`. Returns the receipt when
     /// nothing would deliver the message again.
-    pub(super) fn add(
-        &self,
-        message: Message,
-        receipt: RabbitMqReceipt,
-        due: Instant,
-        until: Instant,
-    ) -> Result<(), RabbitMqReceipt> {
+    pub(super) fn add(&self, message: Message, receipt: R, due: Instant, until: Option<Instant>) -> Result<(), R> {
         let mut state = self.state();
-        if state.is_closed || until <= Instant::now() {
+        if state.is_closed || until.is_some_and(|until| until <= Instant::now()) {
             return Err(receipt);
         }
         state.waiting.push(Waiting {
@@ -72,12 +85,12 @@ impl Withheld {
     }
 
     /// Waits for a message that is due. Cancel safe.
-    pub(super) async fn next(&self) -> (Message, RabbitMqReceipt) {
+    pub(super) async fn next(&self) -> (Message, R) {
         loop {
             let changed = self.changed.notified();
             let first_due = {
                 let mut state = self.state();
-                // The broker delivers the messages of a closed channel again.
+                // The broker delivers these again.
                 state.waiting.retain(|waiting| waiting.receipt.is_usable());
                 let now = Instant::now();
                 if let Some(at) = state.waiting.iter().position(|waiting| waiting.due <= now) {
@@ -93,8 +106,9 @@ impl Withheld {
         }
     }
 
-    /// Returns messages to their queue when their time is over, also while nothing is fetched. Ends
+    /// Returns messages to their broker when their time is over, also while nothing is fetched. Ends
     /// when this is closed.
+    #[cfg(feature = "rabbitmq")]
     pub(super) async fn expire(self: Arc<Self>) {
         loop {
             let changed = self.changed.notified();
@@ -104,8 +118,9 @@ impl Withheld {
                     return;
                 }
                 let now = Instant::now();
-                let expired: Vec<Waiting> = state.waiting.extract_if(.., |waiting| waiting.until <= now).collect();
-                (expired, state.waiting.iter().map(|waiting| waiting.until).min())
+                let is_expired = |waiting: &mut Waiting<R>| waiting.until.is_some_and(|until| until <= now);
+                let expired: Vec<_> = state.waiting.extract_if(.., is_expired).collect();
+                (expired, state.waiting.iter().filter_map(|waiting| waiting.until).min())
             };
             for Waiting { receipt, .. } in expired {
                 receipt.give_back().await;
@@ -117,15 +132,24 @@ impl Withheld {
         }
     }
 
-    /// Nothing is withheld from now on. Returns the receipts of the messages that were: a dropped
+    /// How many messages are withheld.
+    #[cfg(feature = "nats")]
+    pub(super) fn len(&self) -> usize {
+        self.state().waiting.len()
+    }
+
+    /// Nothing is withheld from now on. Returns the messages that were: a dropped
     /// receipt returns its message.
-    pub(super) fn close(&self) -> Vec<RabbitMqReceipt> {
+    pub(super) fn close(&self) -> Vec<(Message, R)> {
         let mut state = self.state();
         state.is_closed = true;
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         self.changed.notify_waiters();
-        waiting.into_iter().map(|waiting| waiting.receipt).collect()
+        waiting
+            .into_iter()
+            .map(|waiting| (waiting.message, waiting.receipt))
+            .collect()
     }
 }
 

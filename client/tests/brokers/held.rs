@@ -1,0 +1,513 @@
+//! What a NATS source holds stays with it: it is not delivered again while it waits, it goes back
+//! at once when the source ends, and it is never lost at the limit of its durable consumer.
+
+use std::{
+    collections::HashSet,
+    future::pending,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use async_nats::jetstream::{
+    self,
+    consumer::{AckPolicy, Info, pull},
+};
+use idem_client::{
+    Consumer, Delivery, HandlerError, Message, NatsConfig, NatsSource, NatsSubscription, Publisher, Settlement, Source, Summary,
+    Tx,
+};
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, oneshot, watch},
+};
+use tracing::Level;
+
+use crate::{
+    assert_silent,
+    log::Log,
+    nats::{declare, publisher, shared, unsettled},
+    next, plain,
+    support::{Database, in_time, until},
+    text,
+    unserved::Unserved,
+};
+
+/// A message that is not held would have come again by then.
+const SEVERAL_ACK_WAITS: u32 = 4;
+
+/// A stream with these messages.
+async fn stream_of(url: &str, stream: &str, texts: &[&str]) {
+    declare(url, stream, |_| {}).await;
+    for text in texts {
+        publisher(url).publish(&plain(&format!("{stream}.x"), text)).await.unwrap();
+    }
+}
+
+/// Makes the durable consumer `worker` as an administrator does.
+async fn make_consumer(url: &str, stream: &str, change: impl FnOnce(&mut pull::Config)) {
+    let context = jetstream::new(async_nats::connect(url).await.unwrap());
+    let mut config = pull::Config {
+        durable_name: Some("worker".into()),
+        ack_policy: AckPolicy::Explicit,
+        ..pull::Config::default()
+    };
+    change(&mut config);
+    let stream = context.get_stream(stream).await.unwrap();
+    stream.create_consumer(config).await.unwrap();
+}
+
+fn subscription(stream: &str) -> NatsSubscription {
+    NatsSubscription::new(stream, "worker").prefetch(10)
+}
+
+fn source(url: &str, stream: &str, ack_wait_s: u32) -> NatsSource {
+    NatsSource::new(NatsConfig::new(url), subscription(stream).ack_wait_s(ack_wait_s))
+}
+
+async fn info(url: &str, stream: &str) -> Info {
+    let context = jetstream::new(async_nats::connect(url).await.unwrap());
+    let stream = context.get_stream(stream).await.unwrap();
+    stream.consumer_info("worker").await.unwrap()
+}
+
+/// Waits until the server has delivered so many messages that are not settled.
+async fn delivered(url: &str, stream: &str, messages: usize) {
+    until("the server has delivered all", async || {
+        info(url, stream).await.num_ack_pending == messages
+    })
+    .await;
+}
+
+/// Watches the server for several times as long as it waits for an acknowledgement.
+async fn assert_not_redelivered(url: &str, stream: &str, ack_wait: Duration) {
+    let began = Instant::now();
+    while began.elapsed() < SEVERAL_ACK_WAITS * ack_wait {
+        let redelivered = info(url, stream).await.num_redelivered;
+        assert_eq!(redelivered, 0, "{stream} after {:?}", began.elapsed());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn acknowledge_first_deliveries(deliveries: impl IntoIterator<Item = Delivery>) {
+    for delivery in deliveries {
+        assert_eq!(delivery.message().deliveries(), Some(1), "{}", text(&delivery));
+        delivery.settle(Settlement::Acknowledge).await.unwrap();
+    }
+}
+
+// Waiting
+
+/// Goal: a handler that takes longer than the server waits. Invariant: nothing is redelivered by
+/// waiting.
+#[tokio::test(flavor = "multi_thread")]
+async fn message_held_beyond_ack_wait_is_delivered_once() {
+    let url = shared();
+    stream_of(&url, "long-handler", &["held"]).await;
+    let mut source = source(&url, "long-handler", 2);
+    let held = next(&mut source).await;
+    assert_not_redelivered(&url, "long-handler", Duration::from_secs(2)).await;
+    acknowledge_first_deliveries([held]).await;
+    assert_silent(&mut source).await;
+    assert_eq!(unsettled(&url, "long-handler").await, 0);
+}
+
+/// Goal: a paused consumer, which takes nothing of what was fetched ahead.
+#[tokio::test(flavor = "multi_thread")]
+async fn message_prefetched_beyond_ack_wait_is_delivered_once() {
+    let url = shared();
+    stream_of(&url, "paused", &["1", "2", "3", "4"]).await;
+    let mut source = source(&url, "paused", 2);
+    let first = next(&mut source).await;
+    delivered(&url, "paused", 4).await;
+    assert_not_redelivered(&url, "paused", Duration::from_secs(2)).await;
+    acknowledge_first_deliveries([first]).await;
+    for _ in 0..3 {
+        acknowledge_first_deliveries([next(&mut source).await]).await;
+    }
+    assert_eq!(unsettled(&url, "paused").await, 0);
+}
+
+/// A durable consumer that exists stays as it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn ack_wait_of_an_existing_consumer_is_the_one_that_counts() {
+    let url = shared();
+    stream_of(&url, "made-before", &["1", "2"]).await;
+    let ack_wait = Duration::from_millis(1500);
+    make_consumer(&url, "made-before", |config| config.ack_wait = ack_wait).await;
+    let mut source = source(&url, "made-before", 30);
+    let first = next(&mut source).await;
+    delivered(&url, "made-before", 2).await;
+    assert_not_redelivered(&url, "made-before", ack_wait).await;
+    acknowledge_first_deliveries([first, next(&mut source).await]).await;
+}
+
+/// A list of pauses replaces `ack_wait`, one for each delivery.
+#[tokio::test(flavor = "multi_thread")]
+async fn backoff_of_an_existing_consumer_is_the_one_that_counts() {
+    let url = shared();
+    stream_of(&url, "backoff", &["1"]).await;
+    // A third of the first one is longer than the second one.
+    make_consumer(&url, "backoff", |config| {
+        config.backoff = [8000, 2000, 8000].map(Duration::from_millis).into();
+        config.max_deliver = 10;
+    })
+    .await;
+    let mut source = source(&url, "backoff", 30);
+    next(&mut source).await.settle(Settlement::RETRY).await.unwrap();
+    let second = next(&mut source).await;
+    let began = Instant::now();
+    while began.elapsed() < SEVERAL_ACK_WAITS * Duration::from_secs(2) {
+        assert_silent(&mut source).await;
+    }
+    assert_eq!(second.message().deliveries(), Some(2));
+    second.settle(Settlement::Acknowledge).await.unwrap();
+    assert_eq!(unsettled(&url, "backoff").await, 0);
+}
+
+/// A message that is settled is held no longer: the pause that was asked for is kept.
+#[tokio::test(flavor = "multi_thread")]
+async fn message_that_failed_is_not_held() {
+    let url = shared();
+    stream_of(&url, "not-held", &["again"]).await;
+    let mut source = source(&url, "not-held", 2);
+    let first = next(&mut source).await;
+    let began = Instant::now();
+    let after = Duration::from_millis(500);
+    first.settle(Settlement::Retry { after }).await.unwrap();
+    let again = next(&mut source).await;
+    assert!(began.elapsed() >= after);
+    assert!(
+        began.elapsed() < Duration::from_secs(2),
+        "it came after {:?}",
+        began.elapsed()
+    );
+    again.settle(Settlement::Acknowledge).await.unwrap();
+}
+
+// Ending
+
+/// Long enough that what comes within a test comes because it was returned.
+const LONG_ACK_WAIT_S: u32 = 600;
+
+/// Takes each of these once. The server does not always count a return.
+async fn collect_once(source: &mut NatsSource, texts: &[&str]) {
+    let mut wanted: HashSet<_> = texts.iter().map(|&text| text.to_owned()).collect();
+    while !wanted.is_empty() {
+        let delivery = next(source).await;
+        assert!(wanted.remove(&text(&delivery)), "{} came twice", text(&delivery));
+        assert!(delivery.message().deliveries() <= Some(2), "{delivery:?}");
+        delivery.settle(Settlement::Acknowledge).await.unwrap();
+    }
+    assert_silent(source).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closed_source_returns_what_it_has_prefetched() {
+    let url = shared();
+    stream_of(&url, "closed", &["handled", "1", "2", "3"]).await;
+    let mut first = source(&url, "closed", LONG_ACK_WAIT_S);
+    next(&mut first).await.settle(Settlement::Acknowledge).await.unwrap();
+    delivered(&url, "closed", 3).await;
+    first.close().await;
+    let mut second = source(&url, "closed", LONG_ACK_WAIT_S);
+    collect_once(&mut second, &["1", "2", "3"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dropped_source_returns_what_it_has_prefetched() {
+    let url = shared();
+    stream_of(&url, "dropped", &["handled", "1", "2", "3"]).await;
+    let mut first = source(&url, "dropped", LONG_ACK_WAIT_S);
+    next(&mut first).await.settle(Settlement::Acknowledge).await.unwrap();
+    delivered(&url, "dropped", 3).await;
+    drop(first);
+    let mut second = source(&url, "dropped", LONG_ACK_WAIT_S);
+    collect_once(&mut second, &["1", "2", "3"]).await;
+}
+
+/// Its request for messages is still open at the server when the source ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn message_published_after_the_close_goes_to_another_source() {
+    let url = shared();
+    stream_of(&url, "open-request", &["handled"]).await;
+    let mut first = source(&url, "open-request", LONG_ACK_WAIT_S);
+    next(&mut first).await.settle(Settlement::Acknowledge).await.unwrap();
+    first.close().await;
+    publisher(&url).publish(&plain("open-request.x", "new")).await.unwrap();
+    let mut second = source(&url, "open-request", LONG_ACK_WAIT_S);
+    let delivery = next(&mut second).await;
+    assert_eq!((text(&delivery), delivery.message().deliveries()), ("new".into(), Some(1)));
+}
+
+/// The source ends before the messages that its consumer still has.
+#[tokio::test(flavor = "multi_thread")]
+async fn message_of_a_closed_source_is_held_until_it_is_settled() {
+    let url = shared();
+    stream_of(&url, "outlives", &["held"]).await;
+    let mut first = source(&url, "outlives", 2);
+    let held = next(&mut first).await;
+    first.close().await;
+    drop(first);
+    let mut second = source(&url, "outlives", 2);
+    assert_silent(&mut second).await;
+    assert_not_redelivered(&url, "outlives", Duration::from_secs(2)).await;
+    acknowledge_first_deliveries([held]).await;
+    assert_eq!(unsettled(&url, "outlives").await, 0);
+}
+
+// The connection
+
+/// What is between a source and its server.
+struct Line {
+    url: String,
+    is_open: watch::Sender<bool>,
+}
+
+impl Line {
+    async fn to(url: &str) -> Self {
+        let server = url.trim_start_matches("nats://").to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let line = format!("nats://{}", listener.local_addr().unwrap());
+        let (is_open, watched) = watch::channel(true);
+        tokio::spawn(async move {
+            while let Ok((mut ours, _)) = listener.accept().await {
+                let (server, mut watched) = (server.clone(), watched.clone());
+                tokio::spawn(async move {
+                    let Ok(mut theirs) = TcpStream::connect(server).await else {
+                        return;
+                    };
+                    tokio::select! {
+                        _ = watched.wait_for(|is_open| !is_open) => {}
+                        _ = copy_bidirectional(&mut ours, &mut theirs) => {}
+                    }
+                });
+            }
+        });
+        Self { url: line, is_open }
+    }
+
+    /// Ends all connections, and refuses others until it is mended.
+    fn cut(&self) {
+        self.is_open.send_replace(false);
+    }
+
+    fn mend(&self) {
+        self.is_open.send_replace(true);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connection_cut_while_messages_wait_redelivers_nothing() {
+    let url = shared();
+    stream_of(&url, "cut", &["1", "2", "3", "4"]).await;
+    let line = Line::to(&url).await;
+    let mut source = source(&line.url, "cut", 3);
+    let first = next(&mut source).await;
+    delivered(&url, "cut", 4).await;
+    line.cut();
+    until("the server has lost the source", async || {
+        info(&url, "cut").await.num_waiting == 0
+    })
+    .await;
+    line.mend();
+    assert_not_redelivered(&url, "cut", Duration::from_secs(3)).await;
+    acknowledge_first_deliveries([first]).await;
+    for _ in 0..3 {
+        acknowledge_first_deliveries([next(&mut source).await]).await;
+    }
+    publisher(&url).publish(&plain("cut.x", "after")).await.unwrap();
+    let after = next(&mut source).await;
+    assert_eq!(text(&after), "after");
+    acknowledge_first_deliveries([after]).await;
+    assert_eq!(unsettled(&url, "cut").await, 0);
+}
+
+/// The server gives up on what was prefetched before the source is back: the source must not hand
+/// out both deliveries of a message.
+#[tokio::test(flavor = "multi_thread")]
+async fn long_cut_delivers_a_prefetched_message_once() {
+    let url = shared();
+    stream_of(&url, "long-cut", &["1", "2", "3"]).await;
+    let line = Line::to(&url).await;
+    let mut source = source(&line.url, "long-cut", 1);
+    let first = next(&mut source).await;
+    delivered(&url, "long-cut", 3).await;
+    line.cut();
+    let began = Instant::now();
+    // Nothing tells that the server has given up while nothing asks it for messages.
+    until("the server has given up", async || began.elapsed() > Duration::from_secs(2)).await;
+    line.mend();
+    until("the source has asked again", async || {
+        info(&url, "long-cut").await.num_waiting > 0
+    })
+    .await;
+    until("all are redelivered", async || {
+        info(&url, "long-cut").await.num_redelivered == 3
+    })
+    .await;
+    publisher(&url).publish(&plain("long-cut.x", "marker")).await.unwrap();
+    delivered(&url, "long-cut", 4).await;
+    let mut texts = Vec::new();
+    for _ in 0..4 {
+        let delivery = next(&mut source).await;
+        texts.push(text(&delivery));
+        delivery.settle(Settlement::Acknowledge).await.unwrap();
+    }
+    texts.sort_unstable();
+    assert_eq!(texts, ["1", "2", "3", "marker"]);
+    // The message has come again since: returning its first delivery would count once more.
+    first.settle(Settlement::RETRY).await.unwrap();
+    assert_silent(&mut source).await;
+    assert_eq!(unsettled(&url, "long-cut").await, 0);
+}
+
+// The limit of deliveries
+
+/// I4: the attempts are more than the durable consumer delivers a message.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_failures_of_the_database_use_up_no_delivery_of_nats() {
+    let url = shared();
+    stream_of(&url, "limited", &["kept"]).await;
+    make_consumer(&url, "limited", |config| config.max_deliver = 4).await;
+    let unserved = Unserved::start(source(&url, "limited", 1), "limited").await;
+    unserved.attempted(8).await;
+    let client = unserved.db.connect().await;
+    client.batch_execute("CREATE TABLE done (text text)").await.unwrap();
+    until("it is handled", async || {
+        let rows = client.query("SELECT text FROM done", &[]).await.unwrap();
+        rows.iter().any(|row| row.get::<_, &str>(0) == "Some(1)")
+    })
+    .await;
+    let summary = unserved.stop().await;
+    assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 0, 0));
+    assert_eq!(unsettled(&url, "limited").await, 0);
+}
+
+/// What the attempts to handle the one message of a stream saw until it was kept.
+async fn attempts_until_kept(
+    stream: &'static str,
+    max_deliver: i64,
+    fails: fn(&'static str) -> HandlerError,
+) -> Vec<Option<u32>> {
+    let url = shared();
+    stream_of(&url, stream, &["poison"]).await;
+    make_consumer(&url, stream, |config| config.max_deliver = max_deliver).await;
+    let db = Database::create();
+    let client = db.connect().await;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&seen);
+    let handler = move |_: Tx, message: Message| {
+        noted.lock().unwrap().push(message.deliveries());
+        async move { Err(fails("it never succeeds")) }
+    };
+    let consumer = Consumer::new(db.pool(4), source(&url, stream, LONG_ACK_WAIT_S))
+        .back_off(Duration::from_millis(1), Duration::from_millis(2))
+        .handle(stream, handler);
+    let running = tokio::spawn(consumer.run(pending()));
+    until("it is kept", async || {
+        let sql = "SELECT count(*) FROM idem.dead_letters WHERE destination = $1";
+        client.query_one(sql, &[&stream]).await.unwrap().get::<_, i64>(0) == 1
+    })
+    .await;
+    until("it is acknowledged", async || unsettled(&url, stream).await == 0).await;
+    running.abort();
+    seen.lock().unwrap().clone()
+}
+
+/// I4: one delivery is left for a process that dies.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_nats_message_near_max_deliver_is_kept_at_its_next_failure() {
+    let seen = attempts_until_kept("near-max", 4, HandlerError::from).await;
+    assert_eq!(seen, [Some(1), Some(2), Some(3)]);
+}
+
+/// I4: with the smallest limit each delivery is the last one.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_nats_message_that_is_delivered_once_is_kept_when_it_fails() {
+    assert_eq!(attempts_until_kept("once", 1, HandlerError::from).await, [Some(1)]);
+}
+
+/// Stops a consumer while it handles the first message, and the server has sent the others ahead.
+async fn stop_with_prefetched(url: &str, stream: &'static str, texts: &[&str], db: &Database) -> Summary {
+    let (began, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (begins, goes) = (Arc::clone(&began), Arc::clone(&go));
+    let handler = move |_: Tx, _: Message| {
+        begins.add_permits(1);
+        let goes = Arc::clone(&goes);
+        async move {
+            goes.acquire().await?.forget();
+            Ok(vec![])
+        }
+    };
+    let consumer = Consumer::new(db.pool(4), source(url, stream, LONG_ACK_WAIT_S))
+        .concurrency(1)
+        .handle(stream, handler);
+    let (stop, stopped) = oneshot::channel();
+    let running = tokio::spawn(consumer.run(async {
+        let _ = stopped.await;
+    }));
+    in_time(began.acquire()).await.unwrap().forget();
+    delivered(url, stream, texts.len()).await;
+    stop.send(()).unwrap();
+    go.add_permits(texts.len());
+    in_time(running).await.unwrap().unwrap()
+}
+
+/// What the consumer gave back, it had taken from the source.
+#[tokio::test(flavor = "multi_thread")]
+async fn summary_counts_what_the_nats_source_returned() {
+    let url = shared();
+    let texts = ["handled", "1", "2", "3"];
+    stream_of(&url, "returned", &texts).await;
+    let summary = stop_with_prefetched(&url, "returned", &texts, &Database::create()).await;
+    assert_eq!((summary.handled, summary.given_back, summary.returned), (1, 0, 3));
+    let mut second = source(&url, "returned", LONG_ACK_WAIT_S);
+    collect_once(&mut second, &["1", "2", "3"]).await;
+}
+
+/// I4: the server would not deliver them again.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_last_deliveries_that_were_prefetched_are_kept_at_a_stop() {
+    let url = shared();
+    let texts = ["handled", "1", "2"];
+    stream_of(&url, "last", &texts).await;
+    make_consumer(&url, "last", |config| config.max_deliver = 1).await;
+    let db = Database::create();
+    let summary = stop_with_prefetched(&url, "last", &texts, &db).await;
+    assert_eq!((summary.handled, summary.rejected, summary.returned), (1, 2, 0));
+    let sql = "SELECT string_agg(convert_from(payload, 'UTF8'), ' ' ORDER BY seq) FROM idem.dead_letters \
+               WHERE destination = 'last' AND last_error LIKE '%may not deliver it again'";
+    let kept: String = db.connect().await.query_one(sql, &[]).await.unwrap().get(0);
+    assert_eq!(kept.split(' ').collect::<HashSet<_>>(), HashSet::from(["1", "2"]));
+    assert_eq!(unsettled(&url, "last").await, 0);
+}
+
+#[tokio::test]
+async fn durable_consumer_with_max_deliver_is_warned_of_once() {
+    let url = shared();
+    stream_of(&url, "warned", &["1", "2"]).await;
+    make_consumer(&url, "warned", |config| config.max_deliver = 5).await;
+    let (log, _guard) = Log::keep();
+    let mut source = source(&url, "warned", 1);
+    for _ in 0..2 {
+        next(&mut source).await.settle(Settlement::Acknowledge).await.unwrap();
+    }
+    let warnings = log.lines(Level::WARN, "max_deliver");
+    let [warning] = &warnings[..] else {
+        panic!("one warning, not {warnings:?}");
+    };
+    assert!(warning.contains("warned") && warning.contains("worker"), "{warning}");
+}
+
+/// Without acknowledgements a message that fails, or whose process dies, would be lost.
+#[tokio::test]
+async fn i4_durable_consumer_without_explicit_acks_is_an_error() {
+    let url = shared();
+    for (stream, policy) in [("no-acks", AckPolicy::None), ("acks-all", AckPolicy::All)] {
+        stream_of(&url, stream, &["x"]).await;
+        make_consumer(&url, stream, |config| config.ack_policy = policy).await;
+        let error = source(&url, stream, 1).next().await.unwrap_err().to_string();
+        assert!(error.contains("acknowledge") && error.contains(stream), "{error}");
+    }
+}

@@ -1,0 +1,107 @@
+//! All effects of a publisher share one connection, whatever becomes of one of them.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::{FutureExt, future::join_all};
+use idem_brokers::RabbitMq;
+use idem_client::{PublishError, Publisher, RabbitMqConfig, RabbitMqPublisher};
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    task::{block_in_place, yield_now},
+};
+
+use crate::{
+    plain,
+    polls::{Moment, poll_times},
+    rabbitmq::{declare_with, shared},
+    support::until,
+};
+
+/// The URL of this server through a line that counts connections.
+async fn counted(url: &str) -> (String, Arc<AtomicUsize>) {
+    let server = url.rsplit_once('@').unwrap().1.trim_end_matches("/%2f").to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let line = url.replace(&server, &listener.local_addr().unwrap().to_string());
+    let count = Arc::new(AtomicUsize::new(0));
+    let counting = Arc::clone(&count);
+    tokio::spawn(async move {
+        while let Ok((mut ours, _)) = listener.accept().await {
+            counting.fetch_add(1, Ordering::SeqCst);
+            let server = server.clone();
+            tokio::spawn(async move {
+                if let Ok(mut theirs) = TcpStream::connect(server).await {
+                    let _ = copy_bidirectional(&mut ours, &mut theirs).await;
+                }
+            });
+        }
+    });
+    (line, count)
+}
+
+/// Goal: a relay that gives up on an effect while its channel is being opened. Invariant: other
+/// effects keep their connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn publish_that_is_dropped_leaves_the_connection_to_others() {
+    let url = shared();
+    declare_with(&url, "one-connection", &[]).await;
+    let (line, connections) = counted(&url).await;
+    let publisher = RabbitMqPublisher::new(RabbitMqConfig::new(line));
+    publisher.publish(&plain("one-connection", "first")).await.unwrap();
+    for (polls, moment) in (1..20).flat_map(|polls| [(polls, Moment::AtOnce), (polls, Moment::WhenWoken)]) {
+        let effect = plain("one-connection", "under way");
+        let mut under_way = Box::pin(publisher.publish(&effect));
+        // It has the idle channel now, so that the next effect needs another one.
+        let confirmed = under_way.as_mut().now_or_never();
+        assert!(confirmed.is_none(), "{confirmed:?}");
+        let dropped = plain("one-connection", "dropped");
+        let published = poll_times(publisher.publish(&dropped), polls, moment).await;
+        under_way.await.unwrap();
+        if published.is_some() {
+            break;
+        }
+        yield_now().await;
+    }
+    assert_eq!(connections.load(Ordering::SeqCst), 1);
+}
+
+/// Goal: a queue that confirms nothing. Invariant: to learn that the broker serves takes one
+/// channel, and not one for each effect.
+#[tokio::test(flavor = "multi_thread")]
+async fn unconfirmed_effects_share_one_look_at_the_broker() {
+    const EFFECTS: usize = 12;
+    let server = RabbitMq::start().unwrap();
+    let url = server.url();
+    declare_with(&url, "mute", &[]).await;
+    let tell = |what: &str| {
+        let script = format!(
+            "{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<\"/\">>, queue, <<\"mute\">>)), sys:{what}(amqqueue:get_pid(Q))."
+        );
+        block_in_place(|| server.control(&["eval", &script]).unwrap());
+    };
+    let publisher = RabbitMqPublisher::new(RabbitMqConfig::new(&url).timeout_s(2));
+    tell("suspend");
+    let effects: Vec<_> = (0..EFFECTS).map(|number| plain("mute", &number.to_string())).collect();
+    let published = join_all(effects.iter().map(|effect| publisher.publish(effect))).await;
+    for result in published {
+        assert!(matches!(result, Err(PublishError::TopicUnavailable(_))), "{result:?}");
+    }
+    let channels = || {
+        let listed = block_in_place(|| server.control(&["-q", "list_channels", "pid", "--no-table-headers"])).unwrap();
+        listed.lines().filter(|line| line.starts_with('<')).count()
+    };
+    // The channels of the effects are closed soon.
+    until("the channels of the effects are closed", async || channels() < EFFECTS).await;
+    assert!(channels() <= 2, "{} channels for {EFFECTS} effects", channels());
+    tell("resume");
+    tokio::time::timeout(Duration::from_secs(60), publisher.publish(&plain("mute", "after")))
+        .await
+        .unwrap()
+        .unwrap();
+}

@@ -1,0 +1,66 @@
+//! A consumer whose environment fails.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use idem_client::{Consumer, Error, Message, Selector, Source, Summary, Tx};
+use tokio::{sync::oneshot, task::JoinHandle};
+
+use crate::support::{Database, in_time, until};
+
+/// A consumer whose database lacks a table: each attempt fails, and none of them by the message.
+pub struct Unserved {
+    pub db: Database,
+    attempts: Arc<AtomicU32>,
+    running: JoinHandle<Result<Summary, Error>>,
+    stop: oneshot::Sender<()>,
+}
+
+impl Unserved {
+    /// Consumes from this source, whose one message is to become a row of the table `done`.
+    pub async fn start(source: impl Source, destination: &str) -> Self {
+        let db = Database::create();
+        let attempts = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&attempts);
+        let any = Selector::matching(move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            true
+        });
+        let handler = |tx: Tx, message: Message| async move {
+            let text = format!("{:?}", message.deliveries());
+            tx.execute("INSERT INTO done (text) VALUES ($1)", &[&text]).await?;
+            Ok(vec![])
+        };
+        let consumer = Consumer::new(db.pool(4), source)
+            .back_off(Duration::from_millis(10), Duration::from_millis(100))
+            .route(any, destination, handler);
+        let (stop, stopped) = oneshot::channel();
+        let running = tokio::spawn(consumer.run(async {
+            let _ = stopped.await;
+        }));
+        Self {
+            db,
+            attempts,
+            running,
+            stop,
+        }
+    }
+
+    /// Waits until the message was attempted so often.
+    pub async fn attempted(&self, times: u32) {
+        until("the message is attempted often enough", async || {
+            self.attempts.load(Ordering::Relaxed) >= times
+        })
+        .await;
+    }
+
+    pub async fn stop(self) -> Summary {
+        self.stop.send(()).unwrap();
+        in_time(self.running).await.unwrap().unwrap()
+    }
+}
