@@ -2,13 +2,13 @@
 
 #[cfg(feature = "runtime")]
 use std::time::Duration;
-use std::{error::Error as _, io, sync::Arc};
+use std::{error::Error as _, fmt, io, sync::Arc};
 
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
 use crate::redacted::without_value;
 #[cfg(feature = "runtime")]
-use crate::{HandlerError, NotReady, SourceEnded};
+use crate::{HandlerError, NotReady, SourceEnded, handler::Mark};
 
 /// Everything that a call can answer besides its result.
 #[derive(Debug, thiserror::Error)]
@@ -29,8 +29,8 @@ pub enum Error {
     #[error("the connection was lost during COMMIT, which may have taken effect or not")]
     AmbiguousCommit(#[source] Arc<tokio_postgres::Error>),
     /// The payload is not the JSON that was asked for: the same message will fail again.
-    #[error("the payload is not the JSON that was expected: {}", without_value(.0))]
-    Decode(#[source] serde_json::Error),
+    #[error("the payload is not the JSON that was expected: {0}")]
+    Decode(#[source] DecodeError),
     /// The message has nothing that it could be known by, and its policy is to refuse such messages.
     #[error(
         "a message for {destination} has no id: its id is {strategy}, which is not there \
@@ -84,6 +84,31 @@ pub enum Error {
     #[error("unexpected answer of the server: {0}")]
     Unexpected(String),
 }
+
+/// Why a payload cannot be read. Its text and its causes show no part of the payload.
+#[derive(Debug)]
+pub struct DecodeError(serde_json::Error);
+
+impl DecodeError {
+    /// The error of the parser. Its text can show a value of the payload.
+    pub fn of_parser(&self) -> &serde_json::Error {
+        &self.0
+    }
+}
+
+impl From<serde_json::Error> for DecodeError {
+    fn from(error: serde_json::Error) -> Self {
+        Self(error)
+    }
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&without_value(&self.0))
+    }
+}
+
+impl std::error::Error for DecodeError {}
 
 /// The kind of an [`Error`]: what to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -313,6 +338,11 @@ fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
+        #[cfg(feature = "runtime")]
+        if error.is::<Mark>() {
+            cause = error.source();
+            continue;
+        }
         let known = describe_known(error);
         cause = error.source().filter(|_| known.is_none());
         let next = known.unwrap_or_else(|| error.to_string());
@@ -368,7 +398,7 @@ mod tests {
     #[test]
     fn causes_of_a_wrong_payload_show_no_value() {
         let error = serde_json::from_str::<u64>("\"4111\"").unwrap_err();
-        let text = causes(&Error::Decode(error));
+        let text = causes(&Error::Decode(error.into()));
         assert!(
             text.contains("invalid type, expected u64 at line 1") && !text.contains("4111"),
             "{text}"

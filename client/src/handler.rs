@@ -4,7 +4,7 @@ use std::{error::Error as StdError, fmt, future::Future};
 
 use tokio_postgres::error::DbError;
 
-use crate::{Effect, Error, ErrorKind, Message, Tx, error::causes, journal::CallFailed};
+use crate::{DecodeError, Effect, Error, ErrorKind, Message, Tx, error::causes, journal::CallFailed};
 
 /// What a handler answers: the effects to record, or why it failed.
 pub type Handled = Result<Vec<Effect>, HandlerError>;
@@ -56,7 +56,7 @@ pub struct HandlerError {
 }
 
 /// What an error says about the message.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     /// Another attempt may succeed.
     Failed,
@@ -97,6 +97,15 @@ impl HandlerError {
         &*self.source
     }
 
+    /// This error as a [`std::error::Error`], for code that is no handler, such as a helper that returns
+    /// `anyhow::Result`. As the error of a handler it says the same about the message again.
+    pub fn into_error(self) -> HandlerFailed {
+        HandlerFailed(Mark {
+            source: self.source,
+            class: self.class,
+        })
+    }
+
     /// The kind, when the database is behind it: a lost conflict or connection can be retried at once.
     pub fn database_kind(&self) -> Option<ErrorKind> {
         let mut cause: Option<&(dyn StdError + 'static)> = Some(&*self.source);
@@ -120,42 +129,88 @@ impl HandlerError {
 impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for HandlerError {
     fn from(source: E) -> Self {
         let source = source.into();
-        // A payload that cannot be read today cannot be read tomorrow.
-        let is_unreadable = matches!(source.downcast_ref(), Some(Error::Decode(_)));
-        let is_refused = source.downcast_ref().is_some_and(CallFailed::is_terminal);
-        let is_terminal = is_unreadable || is_refused || source.is::<TerminalError>();
-        let class = match is_terminal {
-            true => Class::Terminal,
-            false if source.is::<UnavailableError>() => Class::Unavailable,
-            false => Class::Failed,
-        };
-        Self::of_class(class, source)
+        Self::of_class(class_of(&*source), source)
     }
 }
+
+/// What the first of these causes says that says something.
+///
+/// `anyhow` hides the error that it was made from, unless context was added, and shows its causes. So a
+/// [`Mark`] is a cause.
+fn class_of(error: &(dyn StdError + 'static)) -> Class {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(mark) = error.downcast_ref::<Mark>() {
+            return mark.class;
+        }
+        // What a call failed for says nothing about the message unless the call was refused.
+        if let Some(failed) = error.downcast_ref::<CallFailed>() {
+            return if failed.is_terminal() {
+                Class::Terminal
+            } else {
+                Class::Failed
+            };
+        }
+        // A payload that cannot be read today cannot be read tomorrow.
+        if error.is::<DecodeError>() {
+            return Class::Terminal;
+        }
+        cause = error.source();
+    }
+    Class::Failed
+}
+
+/// The class of an error, between the error that a user made and its cause.
+#[derive(Debug)]
+pub(crate) struct Mark {
+    source: Box<dyn StdError + Send + Sync>,
+    class: Class,
+}
+
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.class {
+            Class::Failed => "another attempt may succeed",
+            Class::Terminal => "no attempt can succeed",
+            Class::Unavailable => "a dependency is not available",
+        })
+    }
+}
+
+impl StdError for Mark {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&*self.source)
+    }
+}
+
+/// A [`HandlerError`] as a [`std::error::Error`]: see [`HandlerError::into_error`].
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.source)]
+pub struct HandlerFailed(#[source] Mark);
 
 /// An error that no new attempt can mend, for a pipeline of services whose errors are boxed: it becomes a
 /// [terminal](HandlerError::terminal) [`HandlerError`], which is no [`std::error::Error`] and cannot be boxed itself.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct TerminalError(#[source] Box<dyn StdError + Send + Sync>);
+#[error("{}", .0.source)]
+pub struct TerminalError(#[source] Mark);
 
 impl TerminalError {
     /// Says of an error that no new attempt can mend it.
     pub fn new(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self(source.into())
+        Self(HandlerError::terminal(source).into_error().0)
     }
 }
 
 /// An [unavailable](HandlerError::unavailable) dependency, for a pipeline of services whose errors
 /// are boxed.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct UnavailableError(#[source] Box<dyn StdError + Send + Sync>);
+#[error("{}", .0.source)]
+pub struct UnavailableError(#[source] Mark);
 
 impl UnavailableError {
     /// Says of an error that another message would have met it, too.
     pub fn new(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self(source.into())
+        Self(HandlerError::unavailable(source).into_error().0)
     }
 }
 

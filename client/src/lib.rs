@@ -81,7 +81,7 @@ pub use claim::{ClaimOptions, Claimed, claim, is_claimed, try_claim, try_claim_b
 pub use commit::commit;
 pub use destination::Destination;
 pub use effect::Effect;
-pub use error::{Error, ErrorKind};
+pub use error::{DecodeError, Error, ErrorKind};
 pub use id::MessageId;
 pub use outbox::send;
 pub use outcome::{Claim, Claims};
@@ -102,7 +102,7 @@ pub use consumer::{
 #[cfg(feature = "runtime")]
 pub use filter::{After, Before, Filter};
 #[cfg(feature = "runtime")]
-pub use handler::{CheckedHandler, Handled, Handler, HandlerError, TerminalError, UnavailableError};
+pub use handler::{CheckedHandler, Handled, Handler, HandlerError, HandlerFailed, TerminalError, UnavailableError};
 #[cfg(feature = "runtime")]
 pub use layer::{IdemLayer, IdemService, Protected, ServiceHandler, service_handler};
 #[cfg(feature = "runtime")]

@@ -237,7 +237,7 @@ impl Message {
 
     /// The payload read as JSON; [`Error::Decode`] when it is not that.
     pub fn json<'m, T: serde::Deserialize<'m>>(&'m self) -> Result<T, Error> {
-        serde_json::from_slice(&self.0.payload).map_err(Error::Decode)
+        serde_json::from_slice(&self.0.payload).map_err(|error| Error::Decode(error.into()))
     }
 
     /// Where the broker keeps it.

@@ -215,5 +215,5 @@ fn journal(step: &str, error: Error) -> CallFailed {
 }
 
 fn read<T: DeserializeOwned>(response: Option<Value>) -> Result<T, Error> {
-    serde_json::from_value(response.unwrap_or_default()).map_err(Error::Decode)
+    serde_json::from_value(response.unwrap_or_default()).map_err(|error| Error::Decode(error.into()))
 }

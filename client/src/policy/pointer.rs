@@ -23,7 +23,7 @@ pub(crate) fn check(pointer: &str) -> Result<(), String> {
 
 /// The string or the integer at this place; `None` when there is nothing, or `null`.
 pub(crate) fn text_at(payload: &[u8], pointer: &str) -> Result<Option<String>, Error> {
-    let mut here: &RawValue = serde_json::from_slice(payload).map_err(Error::Decode)?;
+    let mut here: &RawValue = serde_json::from_slice(payload).map_err(|error| Error::Decode(error.into()))?;
     for step in pointer.split('/').skip(1) {
         let step = step.replace("~1", "/").replace("~0", "~");
         match member(here, &step)? {
@@ -33,7 +33,9 @@ pub(crate) fn text_at(payload: &[u8], pointer: &str) -> Result<Option<String>, E
     }
     let written = here.get();
     match written.as_bytes() {
-        [b'"', ..] => serde_json::from_str(written).map(Some).map_err(Error::Decode),
+        [b'"', ..] => serde_json::from_str(written)
+            .map(Some)
+            .map_err(|error| Error::Decode(error.into())),
         b"null" => Ok(None),
         // JSON has one spelling for an integer, but for this one.
         b"-0" => Err(refused(pointer, "-0")),
@@ -58,7 +60,7 @@ fn member<'p>(value: &'p RawValue, step: &str) -> Result<Option<&'p RawValue>, E
         [b'[', ..] => json.deserialize_seq(Step(step)),
         _ => return Ok(None),
     }
-    .map_err(Error::Decode)
+    .map_err(|error| Error::Decode(error.into()))
 }
 
 /// Keeps one member and skips the others.
