@@ -14,7 +14,10 @@ use super::{
     runtime::AWAY,
     steps::{is_final, is_gone},
 };
-use crate::{Error, ErrorKind, connection::Loan};
+use crate::{
+    Error, ErrorKind,
+    connection::{Loan, STATEMENT, within},
+};
 
 /// Why the partitions of a relay have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +41,7 @@ pub(super) async fn partitions(pool: &Pool, relay: &str, notes: &Notes) -> Resul
 
 async fn count(pool: &Pool, relay: &str) -> Result<i32, Error> {
     let loan = Loan::take(pool).await?;
-    let partitions = relay_partitions(&**loan.client(), relay).await;
+    let partitions = within(STATEMENT, relay_partitions(&**loan.client(), relay)).await;
     loan.end(partitions)
 }
 

@@ -20,3 +20,4 @@ mod pools;
 mod rejections;
 mod routes;
 mod source_fails;
+mod waits;

@@ -19,4 +19,5 @@ mod recreated;
 mod services;
 #[path = "../support/mod.rs"]
 mod support;
+mod waits;
 mod world;
