@@ -8,7 +8,7 @@ use tokio_postgres::Client;
 
 use crate::{
     Error, Retry,
-    connection::Loan,
+    connection::{Loan, STATEMENT, within},
     process::back_off,
     sent::{Sent, commit_behind, send_unheard},
 };
@@ -31,7 +31,8 @@ impl Step {
         self.loan.client()
     }
 
-    /// Sends a call and the COMMIT behind it. An error other than [`Error::AmbiguousCommit`] is a certain rollback.
+    /// Sends a call and the COMMIT behind it. An error other than [`Error::AmbiguousCommit`], and
+    /// [`Error::Pool`] of a server that is silent, is a certain rollback.
     pub(crate) async fn run<'c, T>(&'c self, call: impl Future<Output = Result<T, Error>> + Send + 'c) -> Result<T, Error> {
         self.run_all([call])
             .await?
@@ -48,7 +49,7 @@ impl Step {
         for call in calls {
             sent.push(Sent::new(call).await);
         }
-        commit_behind(self.loan.client(), sent).await
+        within(STATEMENT, commit_behind(self.loan.client(), sent)).await
     }
 
     /// Returns the connection to its pool, unless it may not be sound.

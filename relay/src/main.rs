@@ -32,13 +32,20 @@ async fn main() -> ExitCode {
     }
 }
 
+/// How long `--check` waits for the database and the broker.
+const CHECK: Duration = Duration::from_secs(60);
+
 async fn run(arguments: &Arguments) -> Result<(), Failure> {
     log::start(&arguments.log, arguments.log_format).map_err(Failure::settings)?;
     let config = Config::read(arguments).map_err(Failure::settings)?;
     let pool = database::pool(&config.database).map_err(Failure::settings)?;
     let publisher = Publishers::new(config.broker).map_err(Failure::settings)?;
     if arguments.check {
-        return check(&config.relay, &pool, &publisher).await;
+        let checked = tokio::time::timeout(CHECK, check(&config.relay, &pool, &publisher)).await;
+        return checked.unwrap_or_else(|_| {
+            let why = format!("database and broker did not respond within {CHECK:?}");
+            Err(idem_client::Error::Pool(why).into())
+        });
     }
 
     let metrics = PrometheusBuilder::new()

@@ -48,6 +48,20 @@ async fn connection(pool: &Pool) -> Result<Object, Error> {
     }
 }
 
+/// How long a short statement may take: see [`within`].
+pub(crate) const STATEMENT: Duration = Duration::from_secs(60);
+/// A statement under a lease is of no use after the lease, but a busy server may be slow.
+const SHORTEST_STATEMENT: Duration = Duration::from_secs(5);
+
+/// Gives a short statement up that gets no answer, because the server is silent or a lock is not
+/// free. Its connection is not sound then: closed, it cancels the statement.
+pub(crate) async fn within<T>(limit: Duration, statement: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let limit = limit.max(SHORTEST_STATEMENT);
+    timeout(limit, statement)
+        .await
+        .unwrap_or_else(|_| Err(Error::Pool(format!("the database did not respond within {limit:?}"))))
+}
+
 /// How long a statement may wait at the server for news, on a connection of this pool.
 pub(crate) fn wait_at_server(pool: &Pool) -> Duration {
     let status = pool.status();

@@ -34,12 +34,15 @@ use super::{
     workers::Workers,
 };
 use crate::{
-    Delivery, Destination, Error, Idem, Message, Processed, Settlement, Source, connection::closed, error::causes,
-    panics::unwinding, process::is_environmental, telemetry,
+    Delivery, Destination, Error, Idem, Message, Processed, Settlement, Source, TransportError, connection::closed,
+    error::causes, panics::unwinding, process::is_environmental, telemetry,
 };
 
 /// How long a broker may take to hear what is given back, after the grace.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How long a broker may take to confirm a settlement. The longest limit of the clients of brokers,
+/// librdkafka's 5 minutes for a message, ends before.
+const SETTLEMENT: Duration = Duration::from_secs(600);
 /// Nothing is waited for longer.
 const LONGEST_WAIT: Duration = Duration::from_secs(10 * 366 * 86_400);
 
@@ -400,8 +403,8 @@ impl<S: Source> Runtime<S> {
             permit,
             ..
         } = held;
-        let told = unwinding(async { receipt.failed(causes(error)).await }).await;
-        let settlement = match told.unwrap_or_else(|panic| Err(panic.into())) {
+        let told = in_time(async { receipt.failed(causes(error)).await }).await;
+        let settlement = match told {
             Ok(settlement) => settlement,
             Err(cause) => {
                 self.not_confirmed(&message, &*cause);
@@ -504,8 +507,7 @@ impl<S: Source> Runtime<S> {
             permit,
             ..
         } = held;
-        let told = unwinding(async { receipt.settle(settlement).await }).await;
-        if let Err(error) = told.unwrap_or_else(|panic| Err(panic.into())) {
+        if let Err(error) = in_time(async { receipt.settle(settlement).await }).await {
             self.not_confirmed(&message, &*error);
         }
         self.let_go(sequence, permit);
@@ -579,6 +581,14 @@ impl<S: Source> Runtime<S> {
 /// Whether the destination keeps no more dead letters (configuration_limit_exceeded).
 fn is_limit_of_letters(error: &Error) -> bool {
     error.sqlstate() == Some(&SqlState::CONFIGURATION_LIMIT_EXCEEDED)
+}
+
+/// What a receipt returns. A panic and a silent broker are failures: the message comes again.
+async fn in_time<T>(told: impl Future<Output = Result<T, TransportError>>) -> Result<T, TransportError> {
+    match timeout(SETTLEMENT, unwinding(told)).await {
+        Ok(told) => told.unwrap_or_else(|panic| Err(panic.into())),
+        Err(_) => Err(format!("the broker did not confirm the settlement within {SETTLEMENT:?}").into()),
+    }
 }
 
 /// After this time. Whoever means for ever says [`Duration::MAX`], which no clock can add.

@@ -9,7 +9,7 @@ use tokio_postgres::{Client, types::Type};
 use super::{Received, next, next_wait};
 use crate::{
     Destination, Error, ErrorKind, MessageId,
-    connection::{Loan, wait_at_server},
+    connection::{Loan, STATEMENT, wait_at_server, within},
     sql::kept,
 };
 
@@ -30,7 +30,8 @@ pub(super) struct Desk {
 impl Desk {
     pub(super) async fn next(&self, at_most: i32) -> Result<Vec<Received>, Error> {
         let loan = Loan::take(&self.pool).await?;
-        let received = next(&**loan.client(), &self.destination, at_most, self.lease).await;
+        let received = next(&**loan.client(), &self.destination, at_most, self.lease);
+        let received = within(self.lease, received).await;
         loan.end(received)
     }
 
@@ -42,7 +43,8 @@ impl Desk {
             return Ok(false);
         }
         let loan = Loan::take(&self.pool).await?;
-        let answer = next_wait(&**loan.client(), &self.destination, wait_at_server(&self.pool)).await;
+        let waited = next_wait(&**loan.client(), &self.destination, wait_at_server(&self.pool));
+        let answer = within(STATEMENT, waited).await;
         loan.end(answer)
     }
 
@@ -52,7 +54,7 @@ impl Desk {
     /// meanwhile.
     pub(super) async fn extend(&self, leases: &[(i64, MessageId)]) -> Result<Vec<bool>, Error> {
         let loan = Loan::take(&self.pool).await?;
-        let held = self.extend_on(loan.client(), leases).await;
+        let held = within(self.lease, self.extend_on(loan.client(), leases)).await;
         loan.end(held)
     }
 
@@ -79,14 +81,13 @@ impl Desk {
     /// It is done, without a claim of its own.
     pub(super) async fn complete(&self, id: &MessageId, token: i64) -> Result<(), Error> {
         let loan = Loan::take(&self.pool).await?;
-        let completed = loan
-            .client()
-            .query_typed(
-                "SELECT idem_complete($1, $2, $3)",
-                &[id.parameter(), self.destination.parameter(), (&token, Type::INT8)],
-            )
-            .await;
-        loan.end(completed.map(drop).map_err(Error::from))
+        let completed = async {
+            let parameters = [id.parameter(), self.destination.parameter(), (&token as _, Type::INT8)];
+            let complete = "SELECT idem_complete($1, $2, $3)";
+            Ok(loan.client().query_typed(complete, &parameters).await.map(drop)?)
+        };
+        let completed = within(self.lease, completed).await;
+        loan.end(completed)
     }
 
     /// Gives it back: with an error it has failed, without one it is unharmed. Answers how long it rests; `None`: it is dead.
@@ -98,20 +99,20 @@ impl Desk {
         is_final: bool,
     ) -> Result<Option<Duration>, Error> {
         let loan = Loan::take(&self.pool).await?;
-        let row = loan
-            .client()
-            .query_typed_one(
-                "SELECT extract(epoch FROM idem_release($1, $2, $3, error => $4, final => $5))::float8",
-                &[
-                    id.parameter(),
-                    self.destination.parameter(),
-                    (&token, Type::INT8),
-                    (&error.map(kept), Type::TEXT),
-                    (&is_final, Type::BOOL),
-                ],
-            )
-            .await;
-        let rest: Option<f64> = loan.end(row.map_err(Error::from))?.try_get(0)?;
+        let error = error.map(kept);
+        let released = async {
+            let release = "SELECT extract(epoch FROM idem_release($1, $2, $3, error => $4, final => $5))::float8";
+            let parameters = [
+                id.parameter(),
+                self.destination.parameter(),
+                (&token as _, Type::INT8),
+                (&error as _, Type::TEXT),
+                (&is_final as _, Type::BOOL),
+            ];
+            Ok(loan.client().query_typed_one(release, &parameters).await?)
+        };
+        let released = within(self.lease, released).await;
+        let rest: Option<f64> = loan.end(released)?.try_get(0)?;
         Ok(rest.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)))
     }
 }

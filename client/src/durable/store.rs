@@ -10,6 +10,7 @@ use crate::{Destination, Error, Idem, Message, MessageId, Processed, connection:
 pub(crate) async fn store(idem: &Idem, pool: &Pool, to: &Destination, message: &Message) -> Result<Processed, Error> {
     let id = id_of(idem, message)?;
     let loan = Loan::take(pool).await?;
+    // It may wait for the transaction of another claimer, which takes as long as its handler.
     let is_new = receive(&**loan.client(), &id, to, &Letter::from(message)).await;
     Ok(answer(loan.end(is_new)?))
 }

@@ -28,6 +28,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// nothing, and the kernel's own limits are a quarter of an hour and more.
 const SILENCE: Duration = Duration::from_secs(30);
 
+/// Between two questions to a server that owes a response and is silent. The kernel's own interval
+/// is 75 s, and one unanswered question is not enough.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+
 /// How to reach PostgreSQL: a connection string, and the size of the pool.
 ///
 /// Over TCP every connection uses TLS, and verifies the server's certificate and its host name.
@@ -256,6 +260,9 @@ impl PoolConfig {
         }
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(SILENCE);
+        }
+        if config.get_keepalives_interval().is_none() {
+            config.keepalives_interval(KEEPALIVE_INTERVAL);
         }
         if config.get_keepalives_idle() == Config::new().get_keepalives_idle() {
             config.keepalives_idle(SILENCE);

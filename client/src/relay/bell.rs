@@ -9,7 +9,7 @@ use tracing::debug;
 use super::{pauses::Pauses, relay_wait};
 use crate::{
     Error,
-    connection::{Loan, wait_at_server},
+    connection::{Loan, STATEMENT, wait_at_server, within},
 };
 
 /// Between two rings, so that many commits a second do not make idle partitions ask as often.
@@ -75,6 +75,6 @@ impl Drop for Idle<'_> {
 /// Given up, its connection is closed: in the pool, its next user would wait for the answer.
 async fn wait(pool: &Pool) -> Result<bool, Error> {
     let loan = Loan::take(pool).await?;
-    let answer = relay_wait(&**loan.client(), wait_at_server(pool)).await;
+    let answer = within(STATEMENT, relay_wait(&**loan.client(), wait_at_server(pool))).await;
     loan.end(answer)
 }

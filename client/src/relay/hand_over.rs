@@ -228,6 +228,7 @@ impl HandOver {
     /// Given up, its connection is closed: the server rolls back, or has committed.
     async fn hand_over(&self, partition: i32) -> Result<i32, Error> {
         let loan = Loan::take(&self.pool).await?;
+        // It may wait for the transactions of claimers, which take as long as their handlers.
         let count = hand_over(
             &**loan.client(),
             &self.relay,

@@ -14,7 +14,11 @@ use super::{
     runtime::AWAY,
     steps::{is_final, is_gone},
 };
-use crate::{Error, ErrorKind, connection::Loan, relay_preflight};
+use crate::{
+    Error, ErrorKind,
+    connection::{Loan, STATEMENT, within},
+    relay_preflight,
+};
 
 /// Why the partitions of a relay have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,13 +46,13 @@ async fn checked_count(pool: &Pool, relay: &str) -> Result<i32, Error> {
         relay_preflight(&**loan.client()).await?;
         relay_partitions(&**loan.client(), relay).await
     };
-    let partitions = partitions.await;
+    let partitions = within(STATEMENT, partitions).await;
     loan.end(partitions)
 }
 
 async fn count(pool: &Pool, relay: &str) -> Result<i32, Error> {
     let loan = Loan::take(pool).await?;
-    let partitions = relay_partitions(&**loan.client(), relay).await;
+    let partitions = within(STATEMENT, relay_partitions(&**loan.client(), relay)).await;
     loan.end(partitions)
 }
 

@@ -7,7 +7,11 @@ use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use super::{Batch, notes::Notes, relay_ack, relay_extend, relay_next, relay_park, runtime::Settings};
-use crate::{Error, ErrorKind, connection::Loan, sql::kept};
+use crate::{
+    Error, ErrorKind,
+    connection::{Loan, within},
+    sql::kept,
+};
 
 /// What a batch is given back with: the shortest lease.
 const GIVEN_BACK: Duration = Duration::from_millis(1);
@@ -33,7 +37,8 @@ impl Steps {
         notes.step(
             async {
                 let loan = Loan::take(&self.pool).await?;
-                let answer = relay_next(&**loan.client(), name, self.partition, *batch, *lease, *max_bytes).await;
+                let next = relay_next(&**loan.client(), name, self.partition, *batch, *lease, *max_bytes);
+                let answer = within(*lease, next).await;
                 loan.end(answer)
             }
             .await,
@@ -54,7 +59,8 @@ impl Steps {
         notes.leased_step(
             async {
                 let loan = Loan::take(&self.pool).await?;
-                let answer = relay_extend(&**loan.client(), name, self.partition, token, lease).await;
+                let extended = relay_extend(&**loan.client(), name, self.partition, token, lease);
+                let answer = within(self.settings.lease, extended).await;
                 loan.end(answer)
             }
             .await,
@@ -67,7 +73,8 @@ impl Steps {
         notes.leased_step(
             async {
                 let loan = Loan::take(&self.pool).await?;
-                let answer = relay_ack(&**loan.client(), name, self.partition, token).await;
+                let acknowledged = relay_ack(&**loan.client(), name, self.partition, token);
+                let answer = within(self.settings.lease, acknowledged).await;
                 loan.end(answer)
             }
             .await,
@@ -80,7 +87,8 @@ impl Steps {
         notes.leased_step(
             async {
                 let loan = Loan::take(&self.pool).await?;
-                let answer = relay_park(&**loan.client(), name, self.partition, token, message_id, &reason).await;
+                let parked = relay_park(&**loan.client(), name, self.partition, token, message_id, &reason);
+                let answer = within(self.settings.lease, parked).await;
                 loan.end(answer)
             }
             .await,

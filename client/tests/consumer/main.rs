@@ -21,3 +21,4 @@ mod preflight;
 mod rejections;
 mod routes;
 mod source_fails;
+mod waits;

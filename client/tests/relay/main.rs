@@ -21,4 +21,5 @@ mod schema;
 mod services;
 #[path = "../support/mod.rs"]
 mod support;
+mod waits;
 mod world;
