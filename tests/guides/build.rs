@@ -40,7 +40,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// What the examples speak of without making it.
 const UNPACK: &str = "let Given { pool, mut client, source, publisher, rabbit, nats, kafka, idem, policies, shutdown } = given;";
 
-/// Each example with the line where it begins.
+/// Each example with the line where it begins. A block that is marked as a program is an example of
+/// the client, and its tests compare the two.
 fn rust_blocks(text: &str) -> Vec<(usize, String)> {
     let mut blocks = Vec::new();
     let mut open: Option<(usize, String)> = None;

@@ -5,7 +5,7 @@
 //! there is progress. So waiting causes no redelivery, which the server would count.
 //!
 //! The time is not limited: a handler that hangs keeps its message for as long as its process
-//! lives. The runtime bounds handlers and not this.
+//! lives, as with RabbitMQ.
 
 use std::{
     collections::HashMap,
