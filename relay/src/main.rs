@@ -42,7 +42,10 @@ async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let publisher = Publishers::new(config.broker).map_err(Failure::settings)?;
     if arguments.check {
         let checked = tokio::time::timeout(CHECK, check(&config.relay, &pool, &publisher)).await;
-        return checked.context("database and broker did not respond within 60 s")?;
+        return checked.unwrap_or_else(|_| {
+            let why = format!("database and broker did not respond within {CHECK:?}");
+            Err(idem_client::Error::Pool(why).into())
+        });
     }
 
     let metrics = PrometheusBuilder::new()

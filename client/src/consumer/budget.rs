@@ -16,7 +16,7 @@ pub(super) type Share = OwnedSemaphorePermit;
 impl Budget {
     /// A semaphore counts up to 4 GiB at a time, and so does this limit.
     pub(super) fn new(limit: usize) -> Self {
-        let limit = u32::try_from(limit).unwrap_or(u32::MAX).min(MOST);
+        let limit = u32::try_from(limit.min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
         Self {
             bytes: Arc::new(Semaphore::new(limit as usize)),
             limit,
@@ -43,13 +43,6 @@ impl Budget {
         Arc::clone(&self.bytes).try_acquire_many_owned(free).ok()
     }
 }
-
-/// On 32-bit targets a semaphore counts up to 512 MiB.
-const MOST: u32 = if Semaphore::MAX_PERMITS > u32::MAX as usize {
-    u32::MAX
-} else {
-    Semaphore::MAX_PERMITS as u32
-};
 
 #[cfg(test)]
 mod tests {
