@@ -22,7 +22,8 @@ struct Turns {
     free: Weak<Semaphore>,
 }
 
-/// By the address of the pool's manager. Whatever has or awaits a turn keeps the semaphore: once it is gone, all turns are free.
+/// By the address of the pool's manager. A turn, and a wait for one, keeps the semaphore alive: once
+/// it is gone, all turns are free.
 static TURNS: Mutex<Option<HashMap<usize, Turns>>> = Mutex::new(None);
 
 /// Waits for a turn, as long as the pool lets its users wait.

@@ -184,7 +184,7 @@ impl Queue {
         Next::Message(held)
     }
 
-    /// The next message that nobody works on, whether it has its bytes or not: to give it back.
+    /// The next message that no worker has begun, whether it has its bytes or not: to give it back.
     pub(super) fn take_unbegun(&self) -> Option<Held> {
         match self.take_within(usize::MAX) {
             Next::Message(held) => Some(held),
