@@ -369,9 +369,9 @@ async fn long_cut_delivers_a_prefetched_message_once() {
 async fn i4_failures_of_the_database_use_up_no_delivery_of_nats() {
     let url = shared();
     stream_of(&url, "limited", &["kept"]).await;
-    make_consumer(&url, "limited", |config| config.max_deliver = 4).await;
+    make_consumer(&url, "limited", |config| config.max_deliver = 3).await;
     let unserved = Unserved::start(source(&url, "limited", 1), "limited").await;
-    unserved.attempted(8).await;
+    unserved.attempted(6).await;
     let client = unserved.db.connect().await;
     client.batch_execute("CREATE TABLE done (text text)").await.unwrap();
     until("it is handled", async || {
