@@ -16,6 +16,7 @@ use tracing::Level;
 use crate::{
     assert_silent,
     counting::{consumers, impatient, waiting},
+    held::{kept_at_a_stop, stop_while_handling},
     log::Log,
     next, plain,
     rabbitmq::{declare_with, publisher, shared},
@@ -348,4 +349,26 @@ async fn closed_source_returns_what_was_sent_ahead() {
     let ahead = next(&mut second).await;
     let counted = if counts_returns() { 2 } else { 1 };
     assert_eq!((text(&ahead), ahead.message().deliveries()), ("ahead".into(), Some(counted)));
+}
+
+/// I4: a queue of RabbitMQ 4 could delete what is returned.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_message_near_the_limit_that_was_sent_ahead_is_kept() {
+    let (url, queue) = (shared(), "near-and-ahead");
+    queue_of(&url, queue, "1").await;
+    publisher(&url).publish(&plain(queue, "2")).await.unwrap();
+    for _ in 0..16 {
+        let mut source = source(&url, queue);
+        let deliveries = [next(&mut source).await, next(&mut source).await];
+        source.close().await;
+        for delivery in deliveries {
+            delivery.settle(Settlement::RETRY).await.unwrap();
+        }
+    }
+    let db = Database::create();
+    let sent = until("both are sent", async || waiting(&url, queue).await == 0);
+    let summary = stop_while_handling(source(&url, queue), queue, &db, sent).await;
+    assert_eq!((summary.handled, summary.rejected, summary.returned), (1, 1, 0));
+    assert_eq!(kept_at_a_stop(&db, queue).await.len(), 1);
+    assert_eq!(waiting(&url, queue).await, 0);
 }
