@@ -1,0 +1,121 @@
+//! What is noted while a campaign runs, and the maintenance that clients ask for.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::task::JoinSet;
+use tokio_postgres::Client;
+
+use super::site::Site;
+use crate::range::live::Flaw;
+
+/// Between two looks, and between two calls of the maintenance.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The name of the sessions that call the maintenance.
+const MAINTENANCE: &str = "maintenance";
+
+/// What was noted.
+#[derive(Clone, Debug, Default)]
+pub struct Watched {
+    /// The processes of the maintenance: workers, and sessions that call it.
+    pub maintainers: BTreeSet<i32>,
+    /// Rows of inbox and outbox that were updated, at most in one look: a crash resets the counters.
+    pub updated_rows: u64,
+    /// The most bytes that inbox and outbox had.
+    pub most_bytes: u64,
+    /// Calls of `idem_maintain()` by clients that were finished.
+    pub maintenance_calls: u64,
+}
+
+impl Watched {
+    fn note(&mut self, maintainers: Vec<i32>, updated_rows: u64, bytes: u64) {
+        self.maintainers.extend(maintainers);
+        self.updated_rows = self.updated_rows.max(updated_rows);
+        self.most_bytes = self.most_bytes.max(bytes);
+    }
+}
+
+/// Watches until it is dropped.
+pub struct Watch {
+    watched: Arc<Mutex<Watched>>,
+    _tasks: JoinSet<()>,
+}
+
+impl Watch {
+    /// Begins to watch, and to call the maintenance.
+    #[must_use]
+    pub fn start(site: &Arc<Site>, flaw: Option<Flaw>) -> Self {
+        let watched = Arc::default();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(look(Arc::clone(site), Arc::clone(&watched)));
+        tasks.spawn(maintain(Arc::clone(site), Arc::clone(&watched)));
+        if flaw == Some(Flaw::SkippedFence) {
+            tasks.spawn(turn_at_once(Arc::clone(site)));
+        }
+        Self { watched, _tasks: tasks }
+    }
+
+    /// What was noted so far.
+    #[must_use]
+    pub fn watched(&self) -> Watched {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Errors are those of a primary that is away.
+async fn look(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
+    loop {
+        if let Ok(client) = site.connect().await {
+            while let Ok((pids, updated, bytes)) = see(&client).await {
+                watched.lock().unwrap_or_else(PoisonError::into_inner).note(pids, updated, bytes);
+                tokio::time::sleep(PAUSE / 4).await;
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn see(client: &Client) -> Result<(Vec<i32>, u64, u64)> {
+    let row = client
+        .query_one(
+            "SELECT (SELECT coalesce(array_agg(pid), '{}') FROM pg_stat_activity
+                      WHERE backend_type LIKE 'idem%' OR application_name = $1),
+                    coalesce(sum(n_tup_upd), 0)::bigint, coalesce(sum(pg_table_size(relid)), 0)::bigint
+               FROM pg_stat_all_tables WHERE schemaname = 'idem' AND relname ~ '^(inbox_|outbox_[0-3]$)'",
+            &[&MAINTENANCE],
+        )
+        .await?;
+    Ok((
+        row.try_get(0)?,
+        u64::try_from(row.try_get::<_, i64>(1)?)?,
+        u64::try_from(row.try_get::<_, i64>(2)?)?,
+    ))
+}
+
+async fn maintain(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
+    loop {
+        if let Ok(client) = site.connect_as("postgres", MAINTENANCE).await {
+            while client.batch_execute("CALL idem_maintain()").await.is_ok() {
+                watched.lock().unwrap_or_else(PoisonError::into_inner).maintenance_calls += 1;
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// The planted bug: turns without an opening and without a fence, as often as the ring would turn.
+async fn turn_at_once(site: Arc<Site>) {
+    loop {
+        if let Ok(client) = site.connect().await {
+            let _ = client.batch_execute("SET lock_timeout = '500ms'").await;
+            while client.batch_execute("SELECT turn_at_once()").await.is_ok() {
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        tokio::time::sleep(PAUSE / 10).await;
+    }
+}
