@@ -11,10 +11,13 @@ pub const SENDS_PER_SECOND: u32 = 60;
 
 /// Claims of the range are kept for so long. Every duplicate has to come within it; the checker
 /// tells one that came later from one that was handled twice.
-pub const RETENTION: Duration = Duration::from_secs(90);
+pub const RETENTION: Duration = Duration::from_secs(180);
+
+/// A duplicate comes at most so many sends later: 10 seconds, and the outages of that time.
+const FARTHEST_SENDS: u32 = 600;
 
 /// Mean time between two kills of a process.
-pub const KILL_EVERY: Duration = Duration::from_millis(1_500);
+pub const KILL_EVERY: Duration = Duration::from_millis(2_500);
 
 /// Each fault happens at least once in so many minutes, and once in a shorter campaign.
 const MINUTES_PER_CYCLE: u32 = 6;
@@ -63,6 +66,7 @@ impl CampaignConfig {
         Field {
             messages: SENDS_PER_SECOND.saturating_mul(seconds).min(1_000_000),
             duplicates: 0.30,
+            farthest: FARTHEST_SENDS,
             players: 100,
             targets: 64,
             seed: self.seed,

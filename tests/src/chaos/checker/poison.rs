@@ -45,6 +45,9 @@ fn judge(sent: &[SentPoison], letters: &[Letter], mended: &HashMap<Uuid, i64>, e
         }
         not_once += u64::from(about.len() != 1);
         let reason = poison.poison.reason();
+        for (_, error) in about.iter().filter(|(_, error)| !error.contains(reason)) {
+            eprintln!("another reason than {reason:?}: {error}");
+        }
         other_reason += about.iter().filter(|(_, error)| !error.contains(reason)).count() as u64;
     }
     let given_up = letters.iter().filter(|(payload, _)| !known.contains(payload));

@@ -65,6 +65,17 @@ impl Fault for PoisonBurst {
 }
 
 async fn send(site: &Site, burst: &[SentPoison]) -> Result<()> {
+    match site.kind {
+        live::Kind::RabbitMq => {
+            let config = RabbitMqConfig::new(&site.broker_url).exchange(rabbitmq::EXCHANGE);
+            send_through(&RabbitMqPublisher::new(config), site, burst).await
+        }
+        live::Kind::Nats => send_through(&NatsPublisher::new(NatsConfig::new(&site.broker_url)), site, burst).await,
+    }
+}
+
+/// Each of them twice.
+async fn send_through(publisher: &impl Publisher, site: &Site, burst: &[SentPoison]) -> Result<()> {
     for sent in burst.iter().chain(burst) {
         let payload = sent.poison.payload(sent.id)?;
         if sent.poison == Poison::WithoutId {
@@ -73,13 +84,7 @@ async fn send(site: &Site, burst: &[SentPoison]) -> Result<()> {
         }
         let mut message = OutgoingMessage::new(sent.id, COMMANDS, payload);
         message.message_type = Some(sent.poison.message_type().to_owned());
-        match site.kind {
-            live::Kind::RabbitMq => {
-                let config = RabbitMqConfig::new(&site.broker_url).exchange(rabbitmq::EXCHANGE);
-                RabbitMqPublisher::new(config).publish(&message).await?;
-            }
-            live::Kind::Nats => NatsPublisher::new(NatsConfig::new(&site.broker_url)).publish(&message).await?,
-        }
+        publisher.publish(&message).await?;
     }
     Ok(())
 }

@@ -54,7 +54,7 @@ impl Poison {
     #[must_use]
     pub fn reason(self) -> &'static str {
         match self {
-            Self::AlwaysFails => "failed too often: the handler fails always",
+            Self::AlwaysFails => "the handler fails always",
             Self::Repairable => "not repaired yet",
             Self::UnknownType => "no command",
             Self::Unreadable => "failed too often",
