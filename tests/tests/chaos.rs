@@ -38,7 +38,10 @@ async fn is_reported(flaw: &str, errors: &[Violation]) -> Result<()> {
 #[ignore = "runs with: cargo xtask test everything"]
 async fn campaign_over_rabbitmq_is_green() -> Result<()> {
     let (output, ledger) = campaign(&["--broker", "rabbitmq"]).await?;
-    assert!(output.status.success() && ledger.contains("The campaign is GREEN"), "{ledger}");
+    assert!(
+        output.status.success() && ledger.contains("The campaign is GREEN"),
+        "{ledger}"
+    );
     Ok(())
 }
 
@@ -46,7 +49,10 @@ async fn campaign_over_rabbitmq_is_green() -> Result<()> {
 #[ignore = "runs with: cargo xtask test everything"]
 async fn campaign_over_nats_is_green() -> Result<()> {
     let (output, ledger) = campaign(&["--broker", "nats"]).await?;
-    assert!(output.status.success() && ledger.contains("The campaign is GREEN"), "{ledger}");
+    assert!(
+        output.status.success() && ledger.contains("The campaign is GREEN"),
+        "{ledger}"
+    );
     Ok(())
 }
 

@@ -24,5 +24,9 @@ fn main() -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ledger = runtime.block_on(chaos::run(&config, &worker))?;
     println!("{ledger}");
-    Ok(if ledger.is_green() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if ledger.is_green() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }

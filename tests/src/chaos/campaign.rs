@@ -144,8 +144,15 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
             .map(|fault| row(fault.kind().to_string(), count(fault.kind()), minimum)),
     );
     let client = site.connect().await?;
-    let turns: i64 = client.query_one("SELECT sum(turns)::bigint FROM idem.ring", &[]).await?.try_get(0)?;
-    rows.push(row("rings rotated".to_owned(), u64::try_from(turns)?, cycles * ROTATIONS_PER_CYCLE));
+    let turns: i64 = client
+        .query_one("SELECT sum(turns)::bigint FROM idem.ring", &[])
+        .await?
+        .try_get(0)?;
+    rows.push(row(
+        "rings rotated".to_owned(),
+        u64::try_from(turns)?,
+        cycles * ROTATIONS_PER_CYCLE,
+    ));
     rows.push(row(
         "maintenance called under load".to_owned(),
         watched.maintenance_calls,
@@ -162,7 +169,10 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
             ("planted bug", config.flaw.map_or("none", |flaw| flaw.argument()).to_owned()),
             ("commit", commit()),
             ("PostgreSQL", text(&client, "SHOW server_version").await?),
-            ("idem", text(&client, "SELECT extversion FROM pg_extension WHERE extname = 'idem'").await?),
+            (
+                "idem",
+                text(&client, "SELECT extversion FROM pg_extension WHERE extname = 'idem'").await?,
+            ),
         ],
         faults: rows,
         traffic: vec![
@@ -170,10 +180,22 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
             ("different commands", commands as u64),
             ("attempts among them", traffic.attempts.len() as u64),
             ("commands delivered", work::given(dir)?[0]),
-            ("facts heard, duplicates included", number(&client, "SELECT count(*) FROM heard").await?),
-            ("claims of the clients without a broker", number(&client, "SELECT count(*) FROM claimed").await?),
-            ("leases of these clients", number(&client, "SELECT count(*) FROM leased").await?),
-            ("completions of these leases", number(&client, "SELECT count(*) FROM completed").await?),
+            (
+                "facts heard, duplicates included",
+                number(&client, "SELECT count(*) FROM heard").await?,
+            ),
+            (
+                "claims of the clients without a broker",
+                number(&client, "SELECT count(*) FROM claimed").await?,
+            ),
+            (
+                "leases of these clients",
+                number(&client, "SELECT count(*) FROM leased").await?,
+            ),
+            (
+                "completions of these leases",
+                number(&client, "SELECT count(*) FROM completed").await?,
+            ),
             ("steps", number(&client, "SELECT sum(n)::bigint FROM step").await?),
             ("most bytes of inbox and outbox", watched.most_bytes),
         ],
@@ -224,7 +246,9 @@ async fn inject(config: &CampaignConfig, site: &Site) -> Result<Injected> {
     recovered(site, 0).await?;
     while began.elapsed() < config.duration() || !is_enough(&injected) {
         let Some(kind) = plan.next() else { break };
-        let Some(fault) = faults.iter().find(|fault| fault.kind() == kind) else { break };
+        let Some(fault) = faults.iter().find(|fault| fault.kind() == kind) else {
+            break;
+        };
         let struck = Instant::now();
         fault.strike(site, &mut dice).await.with_context(|| kind.to_string())?;
         *injected.counts.entry(kind).or_default() += 1;
@@ -301,4 +325,3 @@ fn commit() -> String {
 pub fn prepare() -> Result<()> {
     disk::unshare_mounts()
 }
-

@@ -97,7 +97,11 @@ impl Pair {
     /// # Errors
     /// When a log cannot be read.
     pub fn log(&self) -> Result<String> {
-        let old = if self.old_logs.exists() { fs::read_to_string(&self.old_logs)? } else { String::new() };
+        let old = if self.old_logs.exists() {
+            fs::read_to_string(&self.old_logs)?
+        } else {
+            String::new()
+        };
         Ok(old + &self.primary.cluster.log()? + &self.standby.cluster.log()?)
     }
 

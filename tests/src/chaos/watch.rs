@@ -70,7 +70,10 @@ async fn look(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
     loop {
         if let Ok(client) = site.connect().await {
             while let Ok((pids, updated, bytes)) = see(&client).await {
-                watched.lock().unwrap_or_else(PoisonError::into_inner).note(pids, updated, bytes);
+                watched
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .note(pids, updated, bytes);
                 tokio::time::sleep(PAUSE / 4).await;
             }
         }

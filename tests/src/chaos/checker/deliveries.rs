@@ -54,8 +54,14 @@ pub(super) async fn check(client: &Client, traffic: &Traffic, errors: &mut Error
             Violation::NotOneEffect,
             retained.iter().filter(|shot| !one_effect(&shot.attempt)).count() as u64,
         ),
-        (Violation::MoveNotOnce, moves.filter(|command| not_made(&command.id)).count() as u64),
-        (Violation::HitAgain, counted.values().filter(|times| **times > 1).count() as u64),
+        (
+            Violation::MoveNotOnce,
+            moves.filter(|command| not_made(&command.id)).count() as u64,
+        ),
+        (
+            Violation::HitAgain,
+            counted.values().filter(|times| **times > 1).count() as u64,
+        ),
         (Violation::WrongBoard, found.wrong_hit_counts as u64),
         (Violation::TwoClaims, u64::try_from(two_claims)?),
     ]);

@@ -78,7 +78,11 @@ mod tests {
         let letters: Vec<Letter> = letters
             .iter()
             .map(|(poison, error)| {
-                let id = if error.is_empty() { id } else { Uuid::from_u128(*poison as u128) };
+                let id = if error.is_empty() {
+                    id
+                } else {
+                    Uuid::from_u128(*poison as u128)
+                };
                 (poison.payload(id).unwrap(), (*error).to_owned())
             })
             .collect();

@@ -23,7 +23,9 @@ use crate::stress::checker::{Handled, repeated};
 
 /// Claims of the same ids: none twice within the retention, and none lost that was acknowledged.
 pub(super) async fn claims(client: &Client, dir: &Path, errors: &mut Errors) -> Result<()> {
-    let rows = client.query("SELECT attempt, identity, before_us, after_us FROM claimed", &[]).await?;
+    let rows = client
+        .query("SELECT attempt, identity, before_us, after_us FROM claimed", &[])
+        .await?;
     let handled: Vec<Handled> = rows
         .iter()
         .map(|row| {
@@ -77,7 +79,9 @@ pub(super) async fn leases(client: &Client, errors: &mut Errors) -> Result<()> {
 
 /// The log: one letter for each hit, and every committed step in the order of its key.
 pub(super) async fn log(site: &Site, client: &Client, errors: &mut Errors) -> Result<()> {
-    let logged = place::read_log(site.kind, &site.broker_url).await.context("the log of the broker")?;
+    let logged = place::read_log(site.kind, &site.broker_url)
+        .await
+        .context("the log of the broker")?;
     let rows = client.query("SELECT DISTINCT attempt FROM heard WHERE hit", &[]).await?;
     let hits: Vec<Uuid> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
     let rows = client.query("SELECT key, n FROM step", &[]).await?;

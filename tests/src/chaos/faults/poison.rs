@@ -95,8 +95,7 @@ async fn repair(site: &Site, ids: &[Uuid]) -> Result<()> {
     let targets = targets.as_str();
     let ids: Vec<String> = ids.iter().map(|id| format!("'{id}'")).collect();
     let (count, list) = (ids.len(), ids.join(", "));
-    let letters =
-        format!("SELECT count(*) = {count} FROM idem.dead_letters WHERE destination = '{targets}' AND id IN ({list})");
+    let letters = format!("SELECT count(*) = {count} FROM idem.dead_letters WHERE destination = '{targets}' AND id IN ({list})");
     // A message that a planted bug has lost never becomes one. The checker says so.
     if let Err(error) = site.until("poison becomes dead letters", PATIENCE, &letters).await {
         eprintln!("{error:#}");

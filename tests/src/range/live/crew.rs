@@ -109,7 +109,11 @@ impl Crew {
 
     /// Starts all processes of a role.
     pub fn start(&mut self, role: Role) -> Result<()> {
-        let strength = self.strength.iter().find(|(of, _)| *of == role).map_or(0, |(_, strength)| *strength);
+        let strength = self
+            .strength
+            .iter()
+            .find(|(of, _)| *of == role)
+            .map_or(0, |(_, strength)| *strength);
         for number in 0..strength {
             let process = self.spawn(role, number)?;
             self.members.push(Member { role, number, process });

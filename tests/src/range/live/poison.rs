@@ -57,7 +57,7 @@ impl Poison {
             Self::AlwaysFails => "the handler fails always",
             Self::Repairable => "not repaired yet",
             Self::UnknownType => "no command",
-            Self::Unreadable => "failed too often",
+            Self::Unreadable => "the payload is not the JSON that was expected",
             Self::WithoutId => "has no id",
         }
     }

@@ -14,7 +14,8 @@ use idem_brokers::RabbitMq;
 use lapin::{
     BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind,
     options::{
-        BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeBindOptions, ExchangeDeclareOptions, ExchangeUnbindOptions, QueueBindOptions, QueueDeclareOptions,
+        BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeBindOptions, ExchangeDeclareOptions,
+        ExchangeUnbindOptions, QueueBindOptions, QueueDeclareOptions,
     },
     types::{AMQPValue, FieldTable},
 };
@@ -32,7 +33,9 @@ pub async fn make(url: &str, queues: &[Queue]) -> Result<()> {
         ..ExchangeDeclareOptions::default()
     };
     for (exchange, kind) in [(EXCHANGE, ExchangeKind::Topic), (FACTS, ExchangeKind::Fanout)] {
-        channel.exchange_declare(exchange.into(), kind, durable, FieldTable::default()).await?;
+        channel
+            .exchange_declare(exchange.into(), kind, durable, FieldTable::default())
+            .await?;
     }
     for queue in queues {
         let durable = QueueDeclareOptions {
@@ -91,7 +94,13 @@ async fn bind(channel: &Channel, has_log: bool) -> Result<()> {
         if has_log {
             let (log, exchange) = (Queue::Log.name(), EXCHANGE);
             channel
-                .queue_bind(log.into(), exchange.into(), topic.into(), QueueBindOptions::default(), FieldTable::default())
+                .queue_bind(
+                    log.into(),
+                    exchange.into(),
+                    topic.into(),
+                    QueueBindOptions::default(),
+                    FieldTable::default(),
+                )
                 .await?;
         }
     }
@@ -122,7 +131,10 @@ pub async fn set_topics(url: &str, are_there: bool) -> Result<()> {
 pub async fn send_without_id(url: &str, payload: &[u8]) -> Result<()> {
     let (connection, channel) = open(url).await?;
     channel.confirm_select(ConfirmSelectOptions::default()).await?;
-    let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default().with_delivery_mode(2));
+    let (options, properties) = (
+        BasicPublishOptions::default(),
+        BasicProperties::default().with_delivery_mode(2),
+    );
     let confirmation = channel
         .basic_publish(EXCHANGE.into(), COMMANDS.into(), options, payload, properties)
         .await?

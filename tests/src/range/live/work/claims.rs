@@ -90,6 +90,10 @@ fn draw() -> Result<Vec<i64>> {
 
 /// Most of the time one of the newest ids, so that sessions meet.
 fn age(dice: &mut impl Rng) -> i64 {
-    let oldest = if dice.random_bool(0.7) { 4 } else { WINDOW_US / NEW_ID_EVERY_US };
+    let oldest = if dice.random_bool(0.7) {
+        4
+    } else {
+        WINDOW_US / NEW_ID_EVERY_US
+    };
     dice.random_range(0..oldest)
 }

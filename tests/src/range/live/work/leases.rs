@@ -33,7 +33,10 @@ pub async fn run(post: &Post) -> Result<()> {
         Some(Flaw::IgnoredToken) => COMPLETE_UNFENCED,
         _ => COMPLETE,
     };
-    repeat(post, SESSIONS, async move |client: &mut Client, _| lease(client, complete).await).await
+    repeat(post, SESSIONS, async move |client: &mut Client, _| {
+        lease(client, complete).await
+    })
+    .await
 }
 
 async fn lease(client: &mut Client, complete: &str) -> Result<()> {
@@ -68,7 +71,10 @@ async fn finish(client: &mut Client, identity: i64, token: i64, complete: &str) 
     let asked = monotonic_us()?;
     let tx = client.transaction().await?;
     let completed = tx
-        .query_typed(complete, &[(&id, Type::TEXT), (&DESTINATION, Type::TEXT), (&token, Type::INT8)])
+        .query_typed(
+            complete,
+            &[(&id, Type::TEXT), (&DESTINATION, Type::TEXT), (&token, Type::INT8)],
+        )
         .await;
     match completed {
         Ok(_) => {}

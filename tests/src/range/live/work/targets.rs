@@ -53,7 +53,11 @@ async fn handle(tx: Tx, message: Message) -> Handled {
             business::move_target(&*tx, &message.json()?).await?;
             Ok(vec![])
         }
-        Some(name) if [Poison::AlwaysFails, Poison::Repairable].map(Poison::message_type).contains(&name) => {
+        Some(name)
+            if [Poison::AlwaysFails, Poison::Repairable]
+                .map(Poison::message_type)
+                .contains(&name) =>
+        {
             poison::handle(&tx, &message).await
         }
         other => Err(HandlerError::terminal(format!("no command: {other:?}"))),
