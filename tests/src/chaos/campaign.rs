@@ -23,7 +23,7 @@ use super::{disk, drain};
 use crate::range::live::{
     Role,
     crew::{Crew, Strength},
-    work,
+    place, work,
 };
 
 /// How many processes there are of each role.
@@ -163,7 +163,7 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
 
     Ok(Ledger {
         header: vec![
-            ("broker", config.broker.name().to_owned()),
+            ("broker", place::version(site.kind, &site.broker_url).await?),
             ("minutes of faults", format!("{:.1}", attacked.as_secs_f64() / 60.0)),
             ("seed", config.seed.to_string()),
             ("planted bug", config.flaw.map_or("none", |flaw| flaw.argument()).to_owned()),

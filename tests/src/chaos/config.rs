@@ -13,6 +13,9 @@ pub const SENDS_PER_SECOND: u32 = 60;
 /// tells one that came later from one that was handled twice.
 pub const RETENTION: Duration = Duration::from_secs(180);
 
+/// The share of commands that are sent twice.
+const DUPLICATES: f64 = 0.30;
+
 /// A duplicate comes at most so many sends later: 10 seconds, and the outages of that time.
 const FARTHEST_SENDS: u32 = 600;
 
@@ -58,14 +61,15 @@ impl CampaignConfig {
         self.duration() * 2 + Duration::from_secs(900)
     }
 
-    /// What the producer sends: more than it can until the deadline, so that load never ends before
-    /// the faults do.
+    /// What the producer sends: more than it can, also when the faults take half as long again, so
+    /// that the load does not end before them.
     #[must_use]
     pub fn field(&self) -> Field {
-        let seconds = u32::try_from(self.deadline().as_secs()).unwrap_or(u32::MAX);
+        let seconds = self.duration().mul_f64(1.5) + Duration::from_secs(300);
+        let commands = seconds.as_secs_f64() * f64::from(SENDS_PER_SECOND) / (1.0 + DUPLICATES);
         Field {
-            messages: SENDS_PER_SECOND.saturating_mul(seconds).min(1_000_000),
-            duplicates: 0.30,
+            messages: (commands as u32).min(1_000_000),
+            duplicates: DUPLICATES,
             farthest: FARTHEST_SENDS,
             players: 100,
             targets: 64,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use futures_util::{FutureExt, future::BoxFuture};
 use rand::rngs::StdRng;
+use tokio_postgres::error::SqlState;
 
 use super::{Fault, Kind, hold};
 use crate::chaos::proxy::Cut;
@@ -82,7 +83,11 @@ impl Fault for StatementTimeout {
             // Sessions take it when they begin.
             site.database_proxy.cut(Cut::Reset);
             let client = site.connect().await?;
-            client.batch_execute("BEGIN; LOCK TABLE shot").await?;
+            // The server may choose this session to end a deadlock.
+            while let Err(error) = client.batch_execute("BEGIN; LOCK TABLE shot").await {
+                anyhow::ensure!(error.code() == Some(&SqlState::T_R_DEADLOCK_DETECTED), error);
+                client.batch_execute("ROLLBACK").await?;
+            }
             hold(dice, 1.5..2.5).await;
             client.batch_execute("COMMIT").await?;
             site.insist(&format!("{role} RESET statement_timeout")).await?;

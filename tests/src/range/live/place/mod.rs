@@ -56,6 +56,18 @@ pub async fn set_topics(kind: Kind, url: &str, are_there: bool) -> Result<()> {
     }
 }
 
+/// The name and the version of the broker.
+///
+/// # Errors
+/// When it cannot be found out.
+pub async fn version(kind: Kind, url: &str) -> Result<String> {
+    let version = match kind {
+        Kind::RabbitMq => rabbitmq::version()?,
+        Kind::Nats => nats::version(url).await?,
+    };
+    Ok(format!("{} {version}", kind.name()))
+}
+
 /// Sends a command that has no id and no type; returns when the broker has confirmed it.
 ///
 /// # Errors

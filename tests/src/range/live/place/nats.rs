@@ -85,6 +85,11 @@ pub async fn set_topics(url: &str, are_there: bool) -> Result<()> {
     Ok(())
 }
 
+/// The version of the server.
+pub async fn version(url: &str) -> Result<String> {
+    Ok(async_nats::connect(url).await?.server_info().version)
+}
+
 /// Sends a command that has no id.
 pub async fn send_without_id(url: &str, payload: Vec<u8>) -> Result<()> {
     open(url).await?.publish(COMMANDS, payload.into()).await?.await?;

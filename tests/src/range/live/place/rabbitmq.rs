@@ -127,6 +127,12 @@ pub async fn set_topics(url: &str, are_there: bool) -> Result<()> {
     Ok(connection.close(200, "done".into()).await?)
 }
 
+/// The version that is installed.
+pub fn version() -> Result<String> {
+    let (major, minor) = RabbitMq::version()?;
+    Ok(format!("{major}.{minor}"))
+}
+
 /// Sends a command that has no id.
 pub async fn send_without_id(url: &str, payload: &[u8]) -> Result<()> {
     let (connection, channel) = open(url).await?;
