@@ -14,7 +14,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::checker::{self, Violation};
 use super::config::{CampaignConfig, KILL_EVERY, SENDS_PER_SECOND};
-use super::faults::{self, Fault, Kind};
+use super::faults::{self, Kind};
 use super::ledger::{FaultRow, Ledger};
 use super::plan::Plan;
 use super::site::Site;
@@ -240,8 +240,8 @@ async fn inject(config: &CampaignConfig, site: &Site) -> Result<Injected> {
     let began = Instant::now();
     let minimum = if config.flaw.is_some() { 0 } else { config.cycles() };
     let is_enough = |injected: &Injected| {
-        let count = |fault: &Box<dyn Fault>| injected.counts.get(&fault.kind()).copied().unwrap_or_default();
-        faults.iter().all(|fault| count(fault) >= minimum)
+        let count = |kind| injected.counts.get(&kind).copied().unwrap_or_default();
+        faults.iter().all(|fault| count(fault.kind()) >= minimum)
     };
     recovered(site, 0).await?;
     while began.elapsed() < config.duration() || !is_enough(&injected) {
