@@ -11,7 +11,7 @@ use tokio_postgres::Client;
 use super::site::Site;
 use crate::range::live::Flaw;
 
-/// Between two looks, and between two calls of the maintenance.
+/// Between two looks at statistics, and between two calls of the maintenance.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The name of the sessions that call the maintenance.
@@ -31,8 +31,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    fn note(&mut self, maintainers: Vec<i32>, updated_rows: u64, bytes: u64) {
-        self.maintainers.extend(maintainers);
+    fn note_statistics(&mut self, updated_rows: u64, bytes: u64) {
         self.updated_rows = self.updated_rows.max(updated_rows);
         self.most_bytes = self.most_bytes.max(bytes);
     }
@@ -51,6 +50,7 @@ impl Watch {
         let watched = Arc::default();
         let mut tasks = JoinSet::new();
         tasks.spawn(look(Arc::clone(site), Arc::clone(&watched)));
+        tasks.spawn(look_for_maintainers(Arc::clone(site), Arc::clone(&watched)));
         tasks.spawn(maintain(Arc::clone(site), Arc::clone(&watched)));
         if flaw == Some(Flaw::SkippedFence) {
             tasks.spawn(turn_at_once(Arc::clone(site)));
@@ -65,37 +65,47 @@ impl Watch {
     }
 }
 
-/// Errors are those of a primary that is away.
+/// Looks at what changes slowly. Errors are those of a primary that is away.
 async fn look(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
     loop {
         if let Ok(client) = site.connect().await {
-            while let Ok((pids, updated, bytes)) = see(&client).await {
-                watched
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .note(pids, updated, bytes);
-                tokio::time::sleep(PAUSE / 4).await;
+            while let Ok((updated, bytes)) = statistics(&client).await {
+                watched.lock().unwrap_or_else(PoisonError::into_inner).note_statistics(updated, bytes);
+                tokio::time::sleep(PAUSE).await;
             }
         }
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-async fn see(client: &Client) -> Result<(Vec<i32>, u64, u64)> {
+async fn statistics(client: &Client) -> Result<(u64, u64)> {
     let row = client
         .query_one(
-            "SELECT (SELECT coalesce(array_agg(pid), '{}') FROM pg_stat_activity
-                      WHERE backend_type LIKE 'idem%' OR application_name = $1),
-                    coalesce(sum(n_tup_upd), 0)::bigint, coalesce(sum(pg_table_size(relid)), 0)::bigint
+            "SELECT coalesce(sum(n_tup_upd), 0)::bigint, coalesce(sum(pg_table_size(relid)), 0)::bigint
                FROM pg_stat_all_tables WHERE schemaname = 'idem' AND relname ~ '^(inbox_|outbox_[0-3]$)'",
-            &[&MAINTENANCE],
+            &[],
         )
         .await?;
-    Ok((
-        row.try_get(0)?,
-        u64::try_from(row.try_get::<_, i64>(1)?)?,
-        u64::try_from(row.try_get::<_, i64>(2)?)?,
-    ))
+    let count = |n| anyhow::Ok(u64::try_from(row.try_get::<_, i64>(n)?)?);
+    Ok((count(0)?, count(1)?))
+}
+
+/// Looks for the processes of the maintenance. They come and go; one that has another wait until
+/// the wait is logged lives for longer than a pause.
+async fn look_for_maintainers(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
+    let sql = "SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'idem%' OR application_name = $1";
+    loop {
+        if let Ok(client) = site.connect().await
+            && let Ok(look) = client.prepare(sql).await
+        {
+            while let Ok(rows) = client.query(&look, &[&MAINTENANCE]).await {
+                let pids = rows.iter().filter_map(|row| row.try_get::<_, i32>(0).ok());
+                watched.lock().unwrap_or_else(PoisonError::into_inner).maintainers.extend(pids);
+                tokio::time::sleep(PAUSE / 20).await;
+            }
+        }
+        tokio::time::sleep(PAUSE / 2).await;
+    }
 }
 
 async fn maintain(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
