@@ -70,7 +70,10 @@ async fn look(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
     loop {
         if let Ok(client) = site.connect().await {
             while let Ok((updated, bytes)) = statistics(&client).await {
-                watched.lock().unwrap_or_else(PoisonError::into_inner).note_statistics(updated, bytes);
+                watched
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .note_statistics(updated, bytes);
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -100,7 +103,11 @@ async fn look_for_maintainers(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
         {
             while let Ok(rows) = client.query(&look, &[&MAINTENANCE]).await {
                 let pids = rows.iter().filter_map(|row| row.try_get::<_, i32>(0).ok());
-                watched.lock().unwrap_or_else(PoisonError::into_inner).maintainers.extend(pids);
+                watched
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .maintainers
+                    .extend(pids);
                 tokio::time::sleep(PAUSE / 20).await;
             }
         }

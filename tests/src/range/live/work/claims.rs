@@ -24,10 +24,10 @@ pub const RETENTION: Duration = Duration::from_secs(2);
 /// Where the attempts are whose commits were reported, one a line.
 pub const COMMITTED: &str = "claims.committed";
 
-const SESSIONS: usize = 4;
+const SESSIONS: usize = 6;
 
 /// A new id comes in so many microseconds.
-const NEW_ID_EVERY_US: i64 = 40_000;
+const NEW_ID_EVERY_US: i64 = 30_000;
 
 /// Ids are claimed for so long: beyond the retention, so that some are claimed again.
 const WINDOW_US: i64 = 12_000_000;
