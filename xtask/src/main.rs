@@ -165,6 +165,23 @@ mod tests {
     }
 
     #[test]
+    fn chaos_needs_minutes_and_has_defaults_for_the_rest() {
+        let parse = |line: &str| Arguments::try_parse_from(line.split(' '));
+        assert!(parse("xtask chaos").is_err());
+        let Command::Chaos {
+            minutes,
+            broker,
+            seed,
+            flaw,
+        } = parse("xtask chaos --minutes 60 --break skipped-fence").unwrap().command
+        else {
+            panic!("that is a campaign")
+        };
+        assert_eq!((minutes, broker.as_str(), seed), (60, "rabbitmq", 1));
+        assert_eq!(flaw.as_deref(), Some("skipped-fence"));
+    }
+
+    #[test]
     fn unknown_suite_is_an_error_that_names_the_suites() {
         let error = Arguments::try_parse_from(["xtask", "--suite", "buster", "test"])
             .err()

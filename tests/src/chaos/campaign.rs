@@ -118,8 +118,7 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
     let left = drain::drain(&site, &mut crew).await?;
 
     eprintln!("the campaign is drained, and is checked");
-    let watched = watch.watched();
-    drop(watch);
+    let watched = watch.stop().await;
     let mut errors = checker::check(&site, dir, &traffic, &watched).await?;
     errors.insert(Violation::NotRecovered, injected.not_recovered);
     errors.insert(Violation::ProcessEnded, u64::from(crew.tally().ends));

@@ -66,7 +66,7 @@ struct Drain<'d> {
 }
 
 impl Drain<'_> {
-    /// Stops everybody of a role when nothing waits for them, and nothing comes back from them.
+    /// Stops the processes of a role when nothing waits for them, and nothing comes back from them.
     /// Returns one when something is left.
     async fn close(&mut self, role: Role, queue: Queue) -> Result<u64> {
         loop {

@@ -40,7 +40,7 @@ impl Watched {
 /// Watches until it is dropped.
 pub struct Watch {
     watched: Arc<Mutex<Watched>>,
-    _tasks: JoinSet<()>,
+    tasks: JoinSet<()>,
 }
 
 impl Watch {
@@ -55,12 +55,12 @@ impl Watch {
         if flaw == Some(Flaw::SkippedFence) {
             tasks.spawn(turn_at_once(Arc::clone(site)));
         }
-        Self { watched, _tasks: tasks }
+        Self { watched, tasks }
     }
 
-    /// What was noted so far.
-    #[must_use]
-    pub fn watched(&self) -> Watched {
+    /// Stops, and returns what was noted. Nothing of it uses the site any more.
+    pub async fn stop(mut self) -> Watched {
+        self.tasks.shutdown().await;
         self.watched.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -23,7 +23,7 @@ pub struct TableAway;
 pub struct TopicsAway;
 /// Statements wait for longer than they may.
 pub struct StatementTimeout;
-/// Nobody gets a new connection.
+/// No process gets a new connection.
 pub struct NoConnections;
 
 impl Fault for RightsRevoked {
