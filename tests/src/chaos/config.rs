@@ -11,7 +11,7 @@ pub const SENDS_PER_SECOND: u32 = 60;
 
 /// Claims of the range are kept for so long. Every duplicate has to come within it; the checker
 /// tells one that came later from one that was handled twice.
-pub const RETENTION: Duration = Duration::from_secs(180);
+pub const RETENTION: Duration = Duration::from_secs(300);
 
 /// The share of commands that are sent twice.
 const DUPLICATES: f64 = 0.30;

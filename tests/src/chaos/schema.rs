@@ -27,7 +27,8 @@ const TABLES: &str = "
     CREATE FUNCTION monotonic_s() RETURNS float8 LANGUAGE sql SECURITY DEFINER
         RETURN extract(epoch FROM idem.monotonic());
     ALTER TABLE shot ADD at_s float8 NOT NULL DEFAULT monotonic_s();
-    ALTER TABLE moved ADD at_s float8 NOT NULL DEFAULT monotonic_s();";
+    ALTER TABLE moved ADD at_s float8 NOT NULL DEFAULT monotonic_s();
+    ALTER TABLE counted ADD at_s float8 NOT NULL DEFAULT monotonic_s();";
 
 /// Makes tables, roles, the relay and the retention of the rings.
 ///
