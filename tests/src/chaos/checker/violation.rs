@@ -7,7 +7,7 @@ pub enum Violation {
     Lost,
     /// A command that took effect twice within the retention.
     HandledTwice,
-    /// A command that came again after the retention: the campaign is wrong, and not idem.
+    /// A command or a fact that came again after the retention: the campaign is wrong, and not idem.
     Late,
     /// An attempt whose rows are not what its fact says.
     Torn,
@@ -19,7 +19,7 @@ pub enum Violation {
     NotOneEffect,
     /// A move that was not made once.
     MoveNotOnce,
-    /// A hit that the board counted again.
+    /// A hit that the board counted twice within the retention.
     HitAgain,
     /// A player whose hits on the board are wrong.
     WrongBoard,
@@ -106,13 +106,13 @@ impl Violation {
         match self {
             Self::Lost => "commands or hits lost",
             Self::HandledTwice => "commands handled twice within the retention",
-            Self::Late => "commands delivered again after the retention",
+            Self::Late => "messages delivered again after the retention",
             Self::Torn => "attempts whose rows differ from their fact",
             Self::Contradiction => "attempts that hit and missed",
             Self::OtherFact => "facts published with another id or other bytes",
             Self::NotOneEffect => "claimed attempts without exactly one effect",
             Self::MoveNotOnce => "moves not made once",
-            Self::HitAgain => "hits counted again",
+            Self::HitAgain => "hits counted twice within the retention",
             Self::WrongBoard => "players with a wrong number of hits",
             Self::ClaimedTwice => "ids claimed twice within the retention",
             Self::CommitLost => "acknowledged commits lost",
