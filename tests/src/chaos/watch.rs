@@ -8,7 +8,7 @@ use anyhow::Result;
 use tokio::task::JoinSet;
 use tokio_postgres::Client;
 
-use super::site::Site;
+use super::{config::RETENTION, site::Site};
 use crate::range::live::Flaw;
 
 /// Between two looks at statistics, and between two calls of the maintenance.
@@ -17,6 +17,11 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The name of the sessions that call the maintenance.
 const MAINTENANCE: &str = "maintenance";
 
+/// Claims that are almost as old as their ring remembers, and must be found. The effect is noted
+/// after the claim, in the same transaction.
+const FORGOTTEN: &str = "SELECT count(*) FILTER (WHERE NOT idem_is_claimed(attempt, 'range.targets'))
+    FROM (SELECT attempt FROM shot WHERE at_s > monotonic_s() - 0.95 * $1::float8 ORDER BY at_s LIMIT 500) old";
+
 /// What was noted.
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
@@ -24,6 +29,8 @@ pub struct Watched {
     pub maintainers: BTreeSet<i32>,
     /// Rows of inbox and outbox that were updated, at most in one look: a crash resets the counters.
     pub updated_rows: u64,
+    /// How many claims within their retention were not found; `None` before the first look.
+    pub forgotten: Option<u64>,
     /// The most bytes that inbox and outbox had.
     pub most_bytes: u64,
     /// Calls of `idem_maintain()` by clients that were finished.
@@ -31,6 +38,10 @@ pub struct Watched {
 }
 
 impl Watched {
+    fn note_forgotten(&mut self, forgotten: u64) {
+        *self.forgotten.get_or_insert_default() += forgotten;
+    }
+
     fn note_statistics(&mut self, updated_rows: u64, bytes: u64) {
         self.updated_rows = self.updated_rows.max(updated_rows);
         self.most_bytes = self.most_bytes.max(bytes);
@@ -50,6 +61,7 @@ impl Watch {
         let watched = Arc::default();
         let mut tasks = JoinSet::new();
         tasks.spawn(look(Arc::clone(site), Arc::clone(&watched)));
+        tasks.spawn(look_for_claims(Arc::clone(site), Arc::clone(&watched)));
         tasks.spawn(look_for_maintainers(Arc::clone(site), Arc::clone(&watched)));
         tasks.spawn(maintain(Arc::clone(site), Arc::clone(&watched)));
         if flaw == Some(Flaw::SkippedFence) {
@@ -91,6 +103,25 @@ async fn statistics(client: &Client) -> Result<(u64, u64)> {
         .await?;
     let count = |n| anyhow::Ok(u64::try_from(row.try_get::<_, i64>(n)?)?);
     Ok((count(0)?, count(1)?))
+}
+
+/// Looks for claims that must not be forgotten yet (I6).
+async fn look_for_claims(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
+    loop {
+        if let Ok(client) = site.connect().await {
+            while let Ok(row) = client.query_one(FORGOTTEN, &[&RETENTION.as_secs_f64()]).await {
+                let Ok(forgotten) = row.try_get(0).map(|count: i64| count.unsigned_abs()) else {
+                    break;
+                };
+                watched
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .note_forgotten(forgotten);
+                tokio::time::sleep(PAUSE * 5).await;
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
 }
 
 /// Looks for the processes of the maintenance. They come and go; one that has another wait until

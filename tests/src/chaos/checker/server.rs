@@ -10,11 +10,15 @@ pub(super) fn check(log: &str, watched: &Watched, errors: &mut Errors) {
     for wait in waits.iter().take(3) {
         eprintln!("a wait for the maintenance: {wait}");
     }
-    errors.extend([
-        (Violation::UpdatedRow, watched.updated_rows),
-        (Violation::MaintenanceWait, waits.len() as u64),
-        (Violation::MaintenanceDeadlock, deadlocks(log, &watched.maintainers)),
-    ]);
+    // What was not looked at is missing in the ledger, and red.
+    errors.extend(watched.forgotten.map(|count| (Violation::ForgottenEarly, count)));
+    errors.insert(Violation::UpdatedRow, watched.updated_rows);
+    if !watched.maintainers.is_empty() {
+        errors.extend([
+            (Violation::MaintenanceWait, waits.len() as u64),
+            (Violation::MaintenanceDeadlock, deadlocks(log, &watched.maintainers)),
+        ]);
+    }
 }
 
 /// Waits for a lock on a relation that one of these processes held. Rows and transactions are left

@@ -25,6 +25,8 @@ pub enum Violation {
     WrongBoard,
     /// An id that was claimed twice within its retention.
     ClaimedTwice,
+    /// A claim that was not found within its retention.
+    ForgottenEarly,
     /// A commit that was acknowledged, and is not there.
     CommitLost,
     /// An identity with two claims.
@@ -67,7 +69,7 @@ pub enum Violation {
 
 impl Violation {
     /// All of them, in the order of the ledger.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::Lost,
         Self::HandledTwice,
         Self::Late,
@@ -79,6 +81,7 @@ impl Violation {
         Self::HitAgain,
         Self::WrongBoard,
         Self::ClaimedTwice,
+        Self::ForgottenEarly,
         Self::CommitLost,
         Self::TwoClaims,
         Self::LostToken,
@@ -115,6 +118,7 @@ impl Violation {
             Self::HitAgain => "hits counted twice within the retention",
             Self::WrongBoard => "players with a wrong number of hits",
             Self::ClaimedTwice => "ids claimed twice within the retention",
+            Self::ForgottenEarly => "claims forgotten within the retention (I6)",
             Self::CommitLost => "acknowledged commits lost",
             Self::TwoClaims => "identities with two claims",
             Self::LostToken => "leases completed with a lost token",
