@@ -1,6 +1,7 @@
 //! What the proofs and demonstrations of idem share. The proofs themselves are in `tests/`.
 
 pub mod bench;
+pub mod chaos;
 pub mod harness;
 pub mod range;
 pub mod readme;

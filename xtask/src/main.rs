@@ -1,10 +1,11 @@
-//! What a person types: set-up, demo, test, bench, psql, package.
+//! What a person types: set-up, demo, test, chaos, bench, psql, package.
 //!
 //! Every command first does what is missing before it, so that a fresh clone needs one command and a second run starts in
 //! seconds. Everything that is made is under `target`.
 
 mod bench;
 mod build;
+mod chaos;
 mod chroot;
 mod context;
 mod demo;
@@ -66,6 +67,22 @@ enum Command {
         #[arg(long, default_value_t = 20)]
         runs: u32,
     },
+    /// A campaign of fault injection, which prints a ledger and fails when that is red (needs root)
+    Chaos {
+        /// How long faults are injected, at least
+        #[arg(long)]
+        minutes: u32,
+        /// What the messages travel over: rabbitmq or nats
+        #[arg(long, default_value = "rabbitmq")]
+        broker: String,
+        /// Chooses the traffic and the order of the faults
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Plants a known bug, which the ledger must report: ack-before-commit, reject-drops,
+        /// skipped-fence or ignored-token
+        #[arg(long = "break")]
+        flaw: Option<String>,
+    },
     /// The benchmarks
     Bench {
         /// Passed on; `cargo xtask bench -- --help` lists them
@@ -106,6 +123,16 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Demo { broker, arguments } => demo::demo(&context, broker.as_deref(), &arguments),
         Command::Test { filter } => test::test(&context, filter.as_deref()),
         Command::Soak { names, runs } => soak::soak(&context, names, runs),
+        Command::Chaos {
+            minutes,
+            broker,
+            seed,
+            flaw,
+        } => {
+            let mut arguments = vec![format!("--broker={broker}"), format!("--seed={seed}")];
+            arguments.extend(flaw.map(|flaw| format!("--break={flaw}")));
+            chaos::chaos(&context, minutes, &arguments)
+        }
         Command::Bench { arguments } => bench::bench(&context, &arguments),
         Command::Psql { database } => psql::psql(&context, &database),
         Command::Package => package::package(&context),
@@ -135,6 +162,23 @@ mod tests {
             assert_eq!(arguments.suite, Some(Suite::Trixie), "{line}");
             assert_eq!(passed_on.join(" "), "--players 3", "{line}");
         }
+    }
+
+    #[test]
+    fn chaos_needs_minutes_and_has_defaults_for_the_rest() {
+        let parse = |line: &str| Arguments::try_parse_from(line.split(' '));
+        assert!(parse("xtask chaos").is_err());
+        let Command::Chaos {
+            minutes,
+            broker,
+            seed,
+            flaw,
+        } = parse("xtask chaos --minutes 60 --break skipped-fence").unwrap().command
+        else {
+            panic!("that is a campaign")
+        };
+        assert_eq!((minutes, broker.as_str(), seed), (60, "rabbitmq", 1));
+        assert_eq!(flaw.as_deref(), Some("skipped-fence"));
     }
 
     #[test]

@@ -115,6 +115,12 @@ impl RabbitMq {
         self.program().tls.as_ref().map(Port::number)
     }
 
+    /// The port where it listens, on 127.0.0.1.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.program().port.number()
+    }
+
     /// Where it listens: `amqp://guest:guest@127.0.0.1:PORT/%2f`.
     #[must_use]
     pub fn url(&self) -> String {

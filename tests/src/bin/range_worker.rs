@@ -17,5 +17,11 @@ struct Arguments {
 #[tokio::main]
 async fn main() -> Result<()> {
     let Arguments { role, post } = Arguments::parse();
+    // What its clients warn of is in its log.
+    tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::WARN)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
     work::run(role, &post).await
 }

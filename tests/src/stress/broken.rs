@@ -9,7 +9,7 @@ use super::run::Arena;
 
 /// The ring turns at once and what fell off is truncated: no opening, no fence. The rest of the protocol is untouched, so
 /// the backends learn of the turn as they should, just too late.
-const TURN_AT_ONCE: &str = "
+pub(crate) const TURN_AT_ONCE: &str = "
 CREATE FUNCTION turn_at_once() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     r idem.ring;
@@ -51,7 +51,7 @@ END
 $$";
 
 /// Whoever says that he is done is believed: the work goes, and the claim is made once, but the token is not looked at.
-const COMPLETE_UNFENCED: &str = "
+pub(crate) const COMPLETE_UNFENCED: &str = "
 CREATE FUNCTION complete_unfenced(id text, destination text, token bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     claim idem_outcome;

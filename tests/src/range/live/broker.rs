@@ -31,6 +31,15 @@ impl Broker {
         }
     }
 
+    /// The port where it listens, on 127.0.0.1.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        match self {
+            Self::RabbitMq(broker) => broker.port(),
+            Self::Nats(broker) => broker.port(),
+        }
+    }
+
     /// Kills it with SIGKILL and starts it again, on its data and its port.
     pub fn crash(&mut self) -> Result<()> {
         match self {

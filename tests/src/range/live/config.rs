@@ -40,6 +40,9 @@ pub struct Field {
     /// Share of commands that the producer sends twice
     #[arg(long, default_value_t = 0.30, value_parser = share)]
     pub duplicates: f64,
+    /// How many sends later a duplicate comes at most
+    #[arg(long, default_value_t = plan::FAR, value_parser = clap::value_parser!(u32).range(600..=1_000_000))]
+    pub farthest: u32,
     /// How many players fire
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub players: u32,
@@ -70,6 +73,7 @@ impl LiveConfig {
             field: Field {
                 messages: 4_000,
                 duplicates: 0.30,
+                farthest: plan::FAR,
                 players: 100,
                 targets: 64,
                 seed: 1,
@@ -111,15 +115,16 @@ impl Field {
     /// Which command is sent when, duplicates included.
     #[must_use]
     pub fn plan(&self) -> Vec<usize> {
-        plan::sends(self.messages as usize, self.duplicates, self.seed)
+        plan::sends(self.messages as usize, self.duplicates, self.farthest as usize, self.seed)
     }
 
     /// The same on a command line.
     #[must_use]
-    pub fn arguments(&self) -> [String; 5] {
+    pub fn arguments(&self) -> [String; 6] {
         let Self {
             messages,
             duplicates,
+            farthest,
             players,
             targets,
             seed,
@@ -127,6 +132,7 @@ impl Field {
         [
             format!("--messages={messages}"),
             format!("--duplicates={duplicates}"),
+            format!("--farthest={farthest}"),
             format!("--players={players}"),
             format!("--targets={targets}"),
             format!("--seed={seed}"),
@@ -178,6 +184,7 @@ mod tests {
         let field = Field {
             messages: 7,
             duplicates: 0.123,
+            farthest: 700,
             players: 3,
             targets: 2,
             seed: 99,

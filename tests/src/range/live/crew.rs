@@ -18,8 +18,11 @@ use tokio::process::{Child, ChildStdin, Command};
 
 use super::{LiveConfig, Role};
 
-/// How many processes there are of each role.
-const STRENGTH: [(Role, usize); 5] = [
+/// How many processes of a role there are.
+pub type Strength = (Role, usize);
+
+/// How many processes a live range has of each role.
+pub const STRENGTH: [Strength; 5] = [
     (Role::Producer, 1),
     (Role::Targets, 2),
     (Role::Relay, 2),
@@ -38,6 +41,7 @@ pub struct Crew {
     program: PathBuf,
     dir: PathBuf,
     arguments: Vec<String>,
+    strength: &'static [Strength],
     members: Vec<Member>,
     /// Who is killed next, from the end: everybody once before anybody again.
     lots: Vec<(Role, usize)>,
@@ -79,10 +83,16 @@ impl Crew {
         if config.unprotected {
             arguments.push("--unprotected".to_owned());
         }
+        Self::with(program, dir, arguments, &STRENGTH)
+    }
+
+    /// The same with these arguments for each process, and as many processes of each role.
+    pub fn with(program: &Path, dir: &Path, arguments: Vec<String>, strength: &'static [Strength]) -> Self {
         Self {
             program: program.to_owned(),
             dir: dir.to_owned(),
             arguments,
+            strength,
             members: Vec::new(),
             lots: Vec::new(),
             tally: Tally::default(),
@@ -91,15 +101,20 @@ impl Crew {
 
     /// Starts everybody.
     pub fn start_all(&mut self) -> Result<()> {
-        for (role, _) in STRENGTH {
-            self.start(role)?;
+        for (role, _) in self.strength {
+            self.start(*role)?;
         }
         Ok(())
     }
 
     /// Starts all processes of a role.
     pub fn start(&mut self, role: Role) -> Result<()> {
-        for number in 0..strength(role) {
+        let strength = self
+            .strength
+            .iter()
+            .find(|(of, _)| *of == role)
+            .map_or(0, |(_, strength)| *strength);
+        for number in 0..strength {
             let process = self.spawn(role, number)?;
             self.members.push(Member { role, number, process });
         }
@@ -228,11 +243,4 @@ impl Tally {
     pub fn kills_of(&self, role: Role) -> u32 {
         self.kills.get(&role).copied().unwrap_or_default()
     }
-}
-
-fn strength(role: Role) -> usize {
-    STRENGTH
-        .iter()
-        .find(|(of, _)| *of == role)
-        .map_or(0, |(_, strength)| *strength)
 }

@@ -66,7 +66,7 @@ impl Servers {
                 &[&RELAY, &RELAY_PARTITIONS],
             )
             .await?;
-        place::make(kind, &servers.broker_url)
+        place::make(kind, &servers.broker_url, &Queue::ALL)
             .await
             .context("the queues of the range")?;
         Ok(servers)
@@ -83,11 +83,6 @@ impl Servers {
     /// How many messages wait in a queue.
     pub async fn waiting(&self, queue: Queue) -> Result<u64> {
         place::waiting(self.kind, &self.broker_url, queue).await
-    }
-
-    /// How many messages were refused for good.
-    pub async fn refused(&self) -> Result<u64> {
-        place::refused(self.kind, &self.broker_url).await
     }
 
     /// Kills a server with SIGKILL and starts it again, on its data and where it was.

@@ -190,8 +190,7 @@ impl<S: FnMut(&Look)> Stage<'_, S> {
 
     async fn report(&self, config: &LiveConfig, played: Duration) -> Result<LiveReport> {
         let client = self.servers.connect().await?;
-        let given_up = self.servers.refused().await?;
-        let (verdict, facts) = verdict::judge(&client, &self.traffic, given_up).await?;
+        let (verdict, facts) = verdict::judge(&client, &self.traffic).await?;
         Ok(LiveReport {
             config: config.clone(),
             attempts: self.traffic.attempts.len(),

@@ -37,16 +37,19 @@ impl LiveVerdict {
     }
 }
 
-/// Judges what a run has left behind. `given_up` is what lies in the broker's dead letters.
-pub async fn judge(client: &Client, traffic: &Traffic, given_up: u64) -> Result<(LiveVerdict, Facts)> {
+/// Judges what a run has left behind.
+pub async fn judge(client: &Client, traffic: &Traffic) -> Result<(LiveVerdict, Facts)> {
     let facts = business::heard(client).await?;
     let recorded = verdict::recorded(client, &work::targets()?, &traffic.attempts).await?;
     let range = verdict::judge(client, &traffic.attempts, &facts, &recorded).await?;
     let one_fact = |attempt: &Uuid| recorded.get(attempt).is_some_and(|facts| facts.len() == 1);
     let moved = times(client, "SELECT move, count(*) FROM moved GROUP BY move").await?;
     let counted = times(client, "SELECT attempt, count(*) FROM counted GROUP BY attempt").await?;
-    let parked: i64 = client
-        .query_one("SELECT coalesce(sum(parked), 0)::bigint FROM idem.relays", &[])
+    let given_up: i64 = client
+        .query_one(
+            "SELECT (SELECT coalesce(sum(parked), 0)::bigint FROM idem.relays) + (SELECT count(*) FROM idem.dead_letters)",
+            &[],
+        )
         .await?
         .try_get(0)?;
     let verdict = LiveVerdict {
@@ -58,12 +61,12 @@ pub async fn judge(client: &Client, traffic: &Traffic, given_up: u64) -> Result<
             .filter(|command| command.kind == Kind::MoveTarget && moved.get(&command.id) != Some(&1))
             .count(),
         counted_again: counted.values().filter(|&&times| times > 1).count(),
-        given_up: usize::try_from(parked)? + usize::try_from(given_up)?,
+        given_up: usize::try_from(given_up)?,
     };
     Ok((verdict, facts))
 }
 
-async fn times(client: &Client, sql: &str) -> Result<HashMap<Uuid, i64>> {
+pub(crate) async fn times(client: &Client, sql: &str) -> Result<HashMap<Uuid, i64>> {
     let rows = client.query(sql, &[]).await?;
     rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
 }

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, anyhow};
 use async_nats::jetstream::{
     self, Context,
     consumer::{AckPolicy, PullConsumer, pull},
     stream,
 };
+use futures_util::StreamExt;
 
-use super::{COMMANDS, DEAD, FACTS, Queue};
+use super::{COMMANDS, FACTS, LETTERS, Logged, Queue, STEPS};
 
 /// A message that is not acknowledged by then comes again: whoever had it may have been killed.
 const ACK_WAIT: Duration = Duration::from_secs(5);
@@ -21,20 +22,22 @@ const SHORTEST_WINDOW: Duration = Duration::from_millis(100);
 const USUAL_WINDOW: Duration = Duration::from_secs(120);
 
 /// Makes streams and consumers, all of which outlive the broker's death.
-pub async fn make(url: &str) -> Result<()> {
+pub async fn make(url: &str, queues: &[Queue]) -> Result<()> {
     let context = open(url).await?;
-    for (subject, duplicate_window) in [(COMMANDS, SHORTEST_WINDOW), (FACTS, USUAL_WINDOW), (DEAD, USUAL_WINDOW)] {
-        context
-            .create_stream(stream::Config {
-                name: plain(subject),
-                subjects: vec![subject.to_owned()],
-                storage: stream::StorageType::File,
-                duplicate_window,
-                ..stream::Config::default()
-            })
-            .await?;
+    let mut streams = vec![stream(COMMANDS, &[COMMANDS], SHORTEST_WINDOW)];
+    // The log shows what relays publish again, too.
+    let (log, window) = match queues.contains(&Queue::Log) {
+        true => (true, SHORTEST_WINDOW),
+        false => (false, USUAL_WINDOW),
+    };
+    streams.push(stream(FACTS, &[FACTS], window));
+    if log {
+        streams.push(stream(Queue::Log.subject(), &[LETTERS, STEPS], window));
     }
-    for queue in Queue::ALL {
+    for stream in streams {
+        context.create_stream(stream).await?;
+    }
+    for queue in queues.iter().filter(|queue| **queue != Queue::Log) {
         context
             .get_stream(plain(queue.subject()))
             .await?
@@ -56,15 +59,61 @@ pub async fn waiting(url: &str, queue: Queue) -> Result<u64> {
     let mut consumer: PullConsumer = stream
         .get_consumer(&plain(queue.name()))
         .await
-        .map_err(|error| anyhow::anyhow!("consumer {}: {error}", queue.name()))?;
+        .map_err(|error| anyhow!("consumer {}: {error}", queue.name()))?;
     let info = consumer.info().await?;
     Ok(info.num_pending + u64::try_from(info.num_ack_pending)?)
 }
 
-/// How many messages were refused.
-pub async fn refused(url: &str) -> Result<u64> {
-    let stream = open(url).await?.get_stream(plain(DEAD)).await?;
-    Ok(stream.cached_info().state.messages)
+fn stream(name: &str, subjects: &[&str], duplicate_window: Duration) -> stream::Config {
+    stream::Config {
+        name: plain(name),
+        subjects: subjects.iter().map(|&subject| subject.to_owned()).collect(),
+        storage: stream::StorageType::File,
+        duplicate_window,
+        ..stream::Config::default()
+    }
+}
+
+/// Takes the subjects of a campaign's effects from their streams, or puts them back.
+pub async fn set_topics(url: &str, are_there: bool) -> Result<()> {
+    let context = open(url).await?;
+    for (name, subjects) in [(FACTS, &[FACTS][..]), (Queue::Log.subject(), &[LETTERS, STEPS])] {
+        let nowhere = format!("nowhere.{name}");
+        let subjects = if are_there { subjects } else { &[nowhere.as_str()][..] };
+        context.update_stream(stream(name, subjects, SHORTEST_WINDOW)).await?;
+    }
+    Ok(())
+}
+
+/// The version of the server.
+pub async fn version(url: &str) -> Result<String> {
+    Ok(async_nats::connect(url).await?.server_info().version)
+}
+
+/// Sends a command that has no id.
+pub async fn send_without_id(url: &str, payload: Vec<u8>) -> Result<()> {
+    open(url).await?.publish(COMMANDS, payload.into()).await?.await?;
+    Ok(())
+}
+
+/// Everything in the log.
+pub async fn read_log(url: &str) -> Result<Vec<Logged>> {
+    let mut stream = open(url).await?.get_stream(plain(Queue::Log.subject())).await?;
+    let waiting = stream.info().await?.state.messages;
+    let consumer: PullConsumer = stream.create_consumer(pull::Config::default()).await?;
+    let mut messages = consumer.messages().await?;
+    let mut logged = Vec::new();
+    while (logged.len() as u64) < waiting {
+        let message = messages.next().await.context("the log ends early")??;
+        message.ack().await.map_err(|error| anyhow!("{error}"))?;
+        let id = message.headers.as_ref().and_then(|headers| headers.get("Nats-Msg-Id"));
+        logged.push(Logged {
+            topic: message.subject.to_string(),
+            message_id: id.context("an effect without a message id")?.to_string(),
+            payload: message.payload.to_vec(),
+        });
+    }
+    Ok(logged)
 }
 
 /// A name as streams and consumers may have it: a dot is not allowed there.

@@ -1,49 +1,171 @@
-//! The queues of RabbitMQ: both kinds of messages go through one exchange, each by its own routing key.
+//! The queues of RabbitMQ.
+//!
+//! ```text
+//! exchange range ──range.commands──► queue range.commands
+//!                ──range.facts────► exchange range.facts ──► the queue of each listener
+//!                ──range.letters, range.steps──► queue range.log
+//! ```
+//!
+//! The facts have an exchange of their own, so that one binding gives them to all listeners or to
+//! none: a topic that is taken away and put back loses nothing in between.
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
+use idem_brokers::RabbitMq;
 use lapin::{
-    Channel, Connection, ConnectionProperties, ExchangeKind,
-    options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
+    BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind,
+    options::{
+        BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeBindOptions, ExchangeDeclareOptions,
+        ExchangeUnbindOptions, QueueBindOptions, QueueDeclareOptions,
+    },
     types::{AMQPValue, FieldTable},
 };
 
-use super::{COMMANDS, DEAD, FACTS, Queue};
+use super::{COMMANDS, FACTS, LETTERS, Logged, Queue, STEPS};
 
 /// Where everything is published.
 pub const EXCHANGE: &str = "range";
 
-/// Makes exchange and queues, all of which outlive the broker's death.
-pub async fn make(url: &str) -> Result<()> {
+/// Makes exchanges and queues, all of which outlive the broker's death.
+pub async fn make(url: &str, queues: &[Queue]) -> Result<()> {
     let (connection, channel) = open(url).await?;
-    let durable = QueueDeclareOptions {
-        durable: true,
-        ..QueueDeclareOptions::default()
-    };
-    let exchange = ExchangeDeclareOptions {
+    let durable = ExchangeDeclareOptions {
         durable: true,
         ..ExchangeDeclareOptions::default()
     };
-    channel
-        .exchange_declare(EXCHANGE.into(), ExchangeKind::Topic, exchange, FieldTable::default())
-        .await?;
-    channel.queue_declare(DEAD.into(), durable, FieldTable::default()).await?;
-    for queue in Queue::ALL {
-        let mut arguments = FieldTable::default();
-        arguments.insert("x-dead-letter-exchange".into(), AMQPValue::LongString("".into()));
-        arguments.insert("x-dead-letter-routing-key".into(), AMQPValue::LongString(DEAD.into()));
-        channel.queue_declare(queue.name().into(), durable, arguments).await?;
-        let key = if queue == Queue::Commands { COMMANDS } else { FACTS };
+    for (exchange, kind) in [(EXCHANGE, ExchangeKind::Topic), (FACTS, ExchangeKind::Fanout)] {
+        channel
+            .exchange_declare(exchange.into(), kind, durable, FieldTable::default())
+            .await?;
+    }
+    for queue in queues {
+        let durable = QueueDeclareOptions {
+            durable: true,
+            ..QueueDeclareOptions::default()
+        };
+        channel
+            .queue_declare(queue.name().into(), durable, arguments(*queue, queues)?)
+            .await?;
+        let (exchange, key) = match queue {
+            Queue::Commands => (EXCHANGE, COMMANDS),
+            Queue::Board | Queue::Observer | Queue::Letters => (FACTS, ""),
+            // Its topics are bound below.
+            Queue::Log => continue,
+        };
         channel
             .queue_bind(
                 queue.name().into(),
-                EXCHANGE.into(),
+                exchange.into(),
                 key.into(),
                 QueueBindOptions::default(),
                 FieldTable::default(),
             )
             .await?;
     }
+    bind(&channel, queues.contains(&Queue::Log)).await?;
     Ok(connection.close(200, "done".into()).await?)
+}
+
+/// A campaign has quorum queues, and a log that no process consumes.
+fn arguments(queue: Queue, queues: &[Queue]) -> Result<FieldTable> {
+    let mut arguments = FieldTable::default();
+    if queue == Queue::Log {
+        arguments.insert("x-queue-mode".into(), AMQPValue::LongString("lazy".into()));
+    } else if queues.contains(&Queue::Log) {
+        arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+        // Since 4.0 there is a limit by default; before, -1 was taken for one.
+        if RabbitMq::version()?.0 >= 4 {
+            arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(-1));
+        }
+    }
+    Ok(arguments)
+}
+
+async fn bind(channel: &Channel, has_log: bool) -> Result<()> {
+    channel
+        .exchange_bind(
+            FACTS.into(),
+            EXCHANGE.into(),
+            FACTS.into(),
+            ExchangeBindOptions::default(),
+            FieldTable::default(),
+        )
+        .await?;
+    for topic in [LETTERS, STEPS] {
+        if has_log {
+            let (log, exchange) = (Queue::Log.name(), EXCHANGE);
+            channel
+                .queue_bind(
+                    log.into(),
+                    exchange.into(),
+                    topic.into(),
+                    QueueBindOptions::default(),
+                    FieldTable::default(),
+                )
+                .await?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes the bindings of a campaign's effects away, or puts them back.
+pub async fn set_topics(url: &str, are_there: bool) -> Result<()> {
+    let (connection, channel) = open(url).await?;
+    if are_there {
+        bind(&channel, true).await?;
+    } else {
+        let options = ExchangeUnbindOptions::default();
+        channel
+            .exchange_unbind(FACTS.into(), EXCHANGE.into(), FACTS.into(), options, FieldTable::default())
+            .await?;
+        for topic in [LETTERS, STEPS] {
+            let (log, exchange) = (Queue::Log.name(), EXCHANGE);
+            channel
+                .queue_unbind(log.into(), exchange.into(), topic.into(), FieldTable::default())
+                .await?;
+        }
+    }
+    Ok(connection.close(200, "done".into()).await?)
+}
+
+/// The version that is installed.
+pub fn version() -> Result<String> {
+    let (major, minor) = RabbitMq::version()?;
+    Ok(format!("{major}.{minor}"))
+}
+
+/// Sends a command that has no id.
+pub async fn send_without_id(url: &str, payload: &[u8]) -> Result<()> {
+    let (connection, channel) = open(url).await?;
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    let (options, properties) = (
+        BasicPublishOptions::default(),
+        BasicProperties::default().with_delivery_mode(2),
+    );
+    let confirmation = channel
+        .basic_publish(EXCHANGE.into(), COMMANDS.into(), options, payload, properties)
+        .await?
+        .await?;
+    ensure!(confirmation.is_ack(), "the broker does not take a command without an id");
+    Ok(connection.close(200, "done".into()).await?)
+}
+
+/// Takes everything out of the log.
+pub async fn read_log(url: &str) -> Result<Vec<Logged>> {
+    let (connection, channel) = open(url).await?;
+    let mut logged = Vec::new();
+    while let Some(message) = channel
+        .basic_get(Queue::Log.name().into(), BasicGetOptions { no_ack: true })
+        .await?
+    {
+        let id = message.properties.message_id().as_ref();
+        logged.push(Logged {
+            topic: message.routing_key.to_string(),
+            message_id: id.context("an effect without a message id")?.to_string(),
+            payload: message.delivery.data,
+        });
+    }
+    connection.close(200, "done".into()).await?;
+    Ok(logged)
 }
 
 /// How many messages lie in a queue, without those that a consumer has in hand.

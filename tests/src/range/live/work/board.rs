@@ -25,7 +25,7 @@ const CONCURRENCY: usize = 4;
 pub async fn run(post: &Post) -> Result<()> {
     let counter = Counter::open(&post.dir, GIVEN)?;
     let source = QueueSource::new(post, Queue::Board, counter);
-    let pool = wiring::pool(post, CONSUMER_ROLE, CONCURRENCY)?;
+    let pool = wiring::pool(post, CONSUMER_ROLE, CONCURRENCY + 1)?;
     let summary = Consumer::new(pool, source)
         .handle(board()?.as_str(), count)
         .concurrency(CONCURRENCY)
@@ -34,6 +34,7 @@ pub async fn run(post: &Post) -> Result<()> {
             linger: Duration::from_millis(10),
         })
         .max_deliveries(wiring::MAX_DELIVERIES)
+        .back_off(wiring::FIRST_PAUSE, wiring::LONGEST_PAUSE)
         .run(terminated())
         .await?;
     eprintln!("{summary:?}");

@@ -2,10 +2,16 @@
 
 mod board;
 mod by_hand;
+pub mod claims;
+mod flawed;
+pub mod leases;
+pub mod letters;
 mod note;
 mod observer;
 mod producer;
 mod relay;
+mod sessions;
+pub mod steps;
 mod targets;
 mod tie;
 mod unprotected;
@@ -21,7 +27,10 @@ use clap::{Args, ValueEnum};
 use idem_client::{Destination, Error};
 
 use self::note::Counter;
-use super::config::{Field, Kind};
+use super::{
+    Flaw,
+    config::{Field, Kind},
+};
 
 /// What a process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -36,6 +45,14 @@ pub enum Role {
     Board,
     /// Hears the facts and forgets none. It does not know idem.
     Observer,
+    /// Writes a letter for each hit, under a lease.
+    Letters,
+    /// Claims the same ids from several sessions at the same time.
+    Claims,
+    /// Leases the same ids from several sessions, for less time than some work takes.
+    Leases,
+    /// Sends numbered steps of a few keys.
+    Steps,
 }
 
 /// What a process is told at its start.
@@ -59,6 +76,9 @@ pub struct Post {
     /// Handle the commands without idem
     #[arg(long)]
     pub unprotected: bool,
+    /// A bug to work with
+    #[arg(long = "break", value_enum)]
+    pub flaw: Option<Flaw>,
     /// What travels
     #[command(flatten)]
     pub field: Field,
@@ -74,6 +94,10 @@ pub async fn run(role: Role, post: &Post) -> Result<()> {
         Role::Relay => relay::run(post).await,
         Role::Board => board::run(post).await,
         Role::Observer => observer::run(post).await,
+        Role::Letters => letters::run(post).await,
+        Role::Claims => claims::run(post).await,
+        Role::Leases => leases::run(post).await,
+        Role::Steps => steps::run(post).await,
     }
 }
 
@@ -91,6 +115,16 @@ pub fn targets() -> Result<Destination, Error> {
 /// Who counts the hits.
 pub fn board() -> Result<Destination, Error> {
     Destination::new("range.board")
+}
+
+/// Who writes the letters.
+pub fn letters() -> Result<Destination, Error> {
+    Destination::new("range.letters")
+}
+
+/// How many entries of its plan the producer has noted as sent.
+pub fn noted(dir: &Path) -> Result<usize> {
+    note::Note::new(dir, producer::PROGRESS).read()
 }
 
 /// How many messages the producers of a run have sent.
@@ -114,6 +148,10 @@ impl Role {
             Self::Relay => "relay",
             Self::Board => "board",
             Self::Observer => "observer",
+            Self::Letters => "letters",
+            Self::Claims => "claims",
+            Self::Leases => "leases",
+            Self::Steps => "steps",
         }
     }
 }

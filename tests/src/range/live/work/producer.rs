@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use idem_client::{OutgoingMessage, PublishError, Publisher};
+use idem_client::{OutgoingMessage, PublishError, Publisher, terminated};
 use tokio::time::MissedTickBehavior;
 
 use super::{
@@ -38,8 +38,14 @@ pub async fn run(post: &Post) -> Result<()> {
     let mut done = note.read()?;
     let mut rhythm = tokio::time::interval(Duration::from_secs(1) * u32::try_from(CHUNK)? / post.per_second);
     rhythm.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut stop = std::pin::pin!(terminated());
     while done < plan.len() {
-        rhythm.tick().await;
+        // A chunk that was begun is finished, so the note is exact when it is told to stop.
+        tokio::select! {
+            biased;
+            () = &mut stop => break,
+            _ = rhythm.tick() => {}
+        }
         let chunk = &plan[done..plan.len().min(done + CHUNK)];
         let mut confirmed = stream::iter(chunk)
             .map(|&command| send(&publisher, &commands[command]))

@@ -16,6 +16,7 @@ use crate::range::{
     live::{
         business::{self, CONSUMER_ROLE},
         place::{FACTS, Queue},
+        poison::{self, Poison},
     },
     message::Kind,
 };
@@ -29,7 +30,7 @@ const CONCURRENCY: usize = 4;
 pub async fn run(post: &Post) -> Result<()> {
     let counter = Counter::open(&post.dir, GIVEN)?;
     let source = QueueSource::new(post, Queue::Commands, counter);
-    let pool = wiring::pool(post, CONSUMER_ROLE, CONCURRENCY)?;
+    let pool = wiring::pool(post, CONSUMER_ROLE, CONCURRENCY + 1)?;
     let summary = Consumer::new(pool, source)
         .handle(targets()?.as_str(), handle)
         .concurrency(CONCURRENCY)
@@ -38,6 +39,7 @@ pub async fn run(post: &Post) -> Result<()> {
             linger: Duration::from_millis(10),
         })
         .max_deliveries(wiring::MAX_DELIVERIES)
+        .back_off(wiring::FIRST_PAUSE, wiring::LONGEST_PAUSE)
         .run(terminated())
         .await?;
     eprintln!("{summary:?}");
@@ -50,6 +52,13 @@ async fn handle(tx: Tx, message: Message) -> Handled {
         Some(name) if name == Kind::MoveTarget.name() => {
             business::move_target(&*tx, &message.json()?).await?;
             Ok(vec![])
+        }
+        Some(name)
+            if [Poison::AlwaysFails, Poison::Repairable]
+                .map(Poison::message_type)
+                .contains(&name) =>
+        {
+            poison::handle(&tx, &message).await
         }
         other => Err(HandlerError::terminal(format!("no command: {other:?}"))),
     }

@@ -1,5 +1,7 @@
 //! What a role is connected with: the same for every broker. Nothing connects before it is used.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use deadpool_postgres::{Manager, Pool};
 use idem_client::{
@@ -8,14 +10,19 @@ use idem_client::{
 };
 use tokio_postgres::NoTls;
 
-use super::{Post, note::Counter};
+use super::{Post, flawed, note::Counter};
 use crate::range::live::{
-    Kind,
-    place::{self, Queue, nats, rabbitmq},
+    Flaw, Kind,
+    place::{Queue, nats, rabbitmq},
 };
 
-/// A message may have been in the hands of many processes that were killed.
-pub const MAX_DELIVERIES: u32 = 1_000;
+/// Failures of the environment use up none of these, and each process counts for itself.
+pub const MAX_DELIVERIES: u32 = 12;
+
+/// How long a failed message waits, the first time and at most.
+pub const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// See [`FIRST_PAUSE`].
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How many messages a process may hold: those of a killed one come again.
 const PREFETCH: u16 = 50;
@@ -32,6 +39,7 @@ pub fn pool(post: &Post, role: &str, connections: usize) -> Result<Pool> {
 pub struct QueueSource {
     broker: BrokerSource,
     counter: Counter,
+    flaw: Option<Flaw>,
 }
 
 enum BrokerSource {
@@ -51,11 +59,15 @@ impl QueueSource {
                 let subscription = NatsSubscription::new(nats::plain(queue.subject()), nats::plain(queue.name()));
                 BrokerSource::Nats(Box::new(NatsSource::new(
                     NatsConfig::new(&post.broker_url),
-                    subscription.prefetch(PREFETCH).dead_letter(place::DEAD),
+                    subscription.prefetch(PREFETCH),
                 )))
             }
         };
-        Self { broker, counter }
+        Self {
+            broker,
+            counter,
+            flaw: post.flaw,
+        }
     }
 }
 
@@ -65,10 +77,13 @@ impl Source for QueueSource {
             BrokerSource::RabbitMq(source) => source.next().await?,
             BrokerSource::Nats(source) => source.next().await?,
         };
-        if next.is_some() {
-            self.counter.add()?;
-        }
-        Ok(next)
+        let Some(delivery) = next else { return Ok(None) };
+        self.counter.add()?;
+        Ok(Some(match self.flaw {
+            Some(Flaw::AckBeforeCommit) => flawed::acknowledged(delivery).await?,
+            Some(Flaw::RejectDrops) => flawed::dropping(delivery),
+            _ => delivery,
+        }))
     }
 }
 

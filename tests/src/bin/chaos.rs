@@ -1,0 +1,32 @@
+//! A campaign of fault injection: `cargo xtask chaos`.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use idem_tests::chaos::{self, CampaignConfig};
+
+/// The live range under fault injection. Prints a ledger, and fails when an error happened or a fault
+/// did not happen often enough.
+#[derive(Parser)]
+struct Arguments {
+    #[command(flatten)]
+    config: CampaignConfig,
+}
+
+fn main() -> Result<ExitCode> {
+    let Arguments { config } = Arguments::parse();
+    // Before the threads of the runtime.
+    chaos::campaign::prepare()?;
+    let mut worker = std::env::current_exe()?;
+    worker.set_file_name("range-worker");
+    worker.try_exists().context("range-worker is built with this program")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let ledger = runtime.block_on(chaos::run(&config, &worker))?;
+    println!("{ledger}");
+    Ok(if ledger.is_green() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}

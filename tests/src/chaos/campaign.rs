@@ -1,0 +1,326 @@
+//! The run: processes, kills and faults, then the drain, then the ledger.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use idem_cluster::workspace_root;
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+use super::checker::{self, Violation};
+use super::config::{CampaignConfig, KILL_EVERY, SENDS_PER_SECOND};
+use super::faults::{self, Kind};
+use super::ledger::{FaultRow, Ledger};
+use super::plan::Plan;
+use super::site::Site;
+use super::watch::Watch;
+use super::{disk, drain};
+use crate::range::live::{
+    Role,
+    crew::{Crew, Strength},
+    place, work,
+};
+
+/// How many processes there are of each role.
+const STRENGTH: [Strength; 9] = [
+    (Role::Producer, 1),
+    (Role::Targets, 2),
+    (Role::Relay, 2),
+    (Role::Board, 1),
+    (Role::Observer, 1),
+    (Role::Letters, 2),
+    (Role::Claims, 2),
+    (Role::Leases, 1),
+    (Role::Steps, 1),
+];
+
+/// Kills of each role in a cycle, at least.
+const KILLS_PER_CYCLE: u64 = 3;
+
+/// Rotations of all rings in a cycle, at least.
+const ROTATIONS_PER_CYCLE: u64 = 30;
+
+/// Calls of the maintenance by clients in a cycle, at least.
+const CALLS_PER_CYCLE: u64 = 30;
+
+/// How long between two looks at the processes.
+const BEAT: Duration = Duration::from_millis(50);
+
+/// After a fault, messages are handled again within this time.
+const RECOVERY: Duration = Duration::from_secs(60);
+
+/// What became of the faults.
+#[derive(Default)]
+struct Injected {
+    counts: BTreeMap<Kind, u64>,
+    not_recovered: u64,
+}
+
+/// Runs a campaign with processes of `worker` (the binary `range-worker`), and returns its ledger.
+///
+/// # Errors
+/// When this process may not mount disks, when a server or a process fails for good, or at the
+/// deadline. Errors of idem are not errors but rows of the ledger.
+pub async fn run(config: &CampaignConfig, worker: &Path) -> Result<Ledger> {
+    let parent = workspace_root().join("target/chaos");
+    fs::create_dir_all(&parent)?;
+    let mut dir = tempfile::Builder::new()
+        .prefix("run-")
+        .permissions(Permissions::from_mode(0o755))
+        .tempdir_in(&parent)?;
+    let ledger = tokio::time::timeout(config.deadline(), campaign(config, worker, dir.path()))
+        .await
+        .unwrap_or_else(|_| Err(anyhow!("the campaign is not over after {:?}", config.deadline())));
+    if !ledger.as_ref().is_ok_and(Ledger::is_green) && config.flaw.is_none() {
+        dir.disable_cleanup(true);
+        eprintln!("the logs of the processes and of the servers are in {}", dir.path().display());
+    }
+    ledger
+}
+
+async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<Ledger> {
+    let field = config.field();
+    let traffic = field.traffic()?;
+    let site = Arc::new(Site::start(config, dir, &traffic.positions).await?);
+    let mut arguments = vec![
+        format!("--broker={}", config.broker.argument()),
+        format!("--broker-url={}", site.proxied_broker_url),
+        format!("--database={}", site.proxied_database),
+        format!("--dir={}", dir.display()),
+        format!("--per-second={SENDS_PER_SECOND}"),
+    ];
+    arguments.extend(field.arguments());
+    arguments.extend(config.flaw.map(|flaw| format!("--break={}", flaw.argument())));
+    let mut crew = Crew::with(worker, dir, arguments, &STRENGTH);
+    crew.start_all()?;
+    let watch = Watch::start(&site, config.flaw);
+    let began = Instant::now();
+
+    let outcome = attack(config, &site, &mut crew).await;
+    if outcome.is_err() {
+        save_logs(&site, dir).await;
+    }
+    let injected = outcome?;
+    let attacked = began.elapsed();
+    eprintln!("the faults are over, the campaign drains");
+    for role in [Role::Claims, Role::Leases, Role::Steps, Role::Producer] {
+        crew.stop(role).await?;
+    }
+    let sends = field.plan();
+    let sends = &sends[..work::noted(dir)?.min(sends.len())];
+    let commands = sends.iter().max().map_or(0, |last| last + 1);
+    let traffic = traffic.first(commands);
+    let left = drain::drain(&site, &mut crew).await?;
+
+    eprintln!("the campaign is drained, and is checked");
+    let watched = watch.stop().await;
+    let mut errors = checker::check(&site, dir, &traffic, &watched).await?;
+    errors.insert(Violation::NotRecovered, injected.not_recovered);
+    errors.insert(Violation::ProcessEnded, u64::from(crew.tally().ends));
+    errors.insert(Violation::NotDrained, left);
+    if errors.values().any(|count| *count > 0) {
+        save_logs(&site, dir).await;
+    }
+    let cycles = config.cycles();
+    let row = |name: String, count, minimum| FaultRow { name, count, minimum };
+    let mut rows: Vec<FaultRow> = STRENGTH
+        .iter()
+        .map(|(role, _)| {
+            let kills = u64::from(crew.tally().kills_of(*role));
+            row(format!("process killed: {role}"), kills, cycles * KILLS_PER_CYCLE)
+        })
+        .collect();
+    let count = |kind| injected.counts.get(&kind).copied().unwrap_or_default();
+    let minimum = if config.flaw.is_some() { 0 } else { cycles };
+    rows.extend(
+        faults::all()
+            .iter()
+            .map(|fault| row(fault.kind().to_string(), count(fault.kind()), minimum)),
+    );
+    let client = site.connect().await?;
+    let turns: i64 = client
+        .query_one("SELECT sum(turns)::bigint FROM idem.ring", &[])
+        .await?
+        .try_get(0)?;
+    rows.push(row(
+        "rings rotated".to_owned(),
+        u64::try_from(turns)?,
+        cycles * ROTATIONS_PER_CYCLE,
+    ));
+    rows.push(row(
+        "maintenance called under load".to_owned(),
+        watched.maintenance_calls,
+        cycles * CALLS_PER_CYCLE,
+    ));
+    let poison = site.poison().len() as u64;
+    rows.push(row("poisonous messages sent".to_owned(), poison, minimum * 10));
+
+    Ok(Ledger {
+        header: vec![
+            ("broker", place::version(site.kind, &site.broker_url).await?),
+            ("minutes of faults", format!("{:.1}", attacked.as_secs_f64() / 60.0)),
+            ("seed", config.seed.to_string()),
+            ("planted bug", config.flaw.map_or("none", |flaw| flaw.argument()).to_owned()),
+            ("commit", commit()),
+            ("PostgreSQL", text(&client, "SHOW server_version").await?),
+            (
+                "idem",
+                text(&client, "SELECT extversion FROM pg_extension WHERE extname = 'idem'").await?,
+            ),
+        ],
+        faults: rows,
+        traffic: vec![
+            ("commands sent, duplicates included", work::sent(dir)?),
+            ("different commands", commands as u64),
+            ("attempts among them", traffic.attempts.len() as u64),
+            ("commands delivered", work::given(dir)?[0]),
+            (
+                "facts heard, duplicates included",
+                number(&client, "SELECT count(*) FROM heard").await?,
+            ),
+            (
+                "claims of the clients without a broker",
+                number(&client, "SELECT count(*) FROM claimed").await?,
+            ),
+            (
+                "leases of these clients",
+                number(&client, "SELECT count(*) FROM leased").await?,
+            ),
+            (
+                "completions of these leases",
+                number(&client, "SELECT count(*) FROM completed").await?,
+            ),
+            ("steps", number(&client, "SELECT sum(n)::bigint FROM step").await?),
+            ("most bytes of inbox and outbox", watched.most_bytes),
+        ],
+        errors,
+    })
+}
+
+/// Kills processes and injects faults until the time is up and each fault has met its minimum.
+async fn attack(config: &CampaignConfig, site: &Site, crew: &mut Crew) -> Result<Injected> {
+    let mut dice = StdRng::seed_from_u64(config.seed);
+    let mut next_kill = Instant::now() + KILL_EVERY;
+    let mut faults = std::pin::pin!(inject(config, site));
+    loop {
+        tokio::select! {
+            injected = &mut faults => {
+                let injected = injected?;
+                // Rare kinds of kills may be missing yet.
+                let enough = u32::try_from(config.cycles() * KILLS_PER_CYCLE)?;
+                while STRENGTH.iter().any(|(role, _)| crew.tally().kills_of(*role) < enough) {
+                    crew.tend()?;
+                    crew.strike(&mut dice).await?;
+                    tokio::time::sleep(KILL_EVERY / 2).await;
+                }
+                return Ok(injected);
+            }
+            () = tokio::time::sleep(BEAT) => {
+                crew.tend()?;
+                if Instant::now() >= next_kill {
+                    crew.strike(&mut dice).await?;
+                    next_kill = Instant::now() + KILL_EVERY.mul_f64(dice.random_range(0.5..1.5));
+                }
+            }
+        }
+    }
+}
+
+async fn inject(config: &CampaignConfig, site: &Site) -> Result<Injected> {
+    let faults = faults::all();
+    let mut plan = Plan::new(config.seed, faults.iter().map(|fault| fault.kind()).collect());
+    let mut dice = plan.dice();
+    let mut injected = Injected::default();
+    let began = Instant::now();
+    let minimum = if config.flaw.is_some() { 0 } else { config.cycles() };
+    let is_enough = |injected: &Injected| {
+        let count = |kind| injected.counts.get(&kind).copied().unwrap_or_default();
+        faults.iter().all(|fault| count(fault.kind()) >= minimum)
+    };
+    recovered(site, 0).await?;
+    while began.elapsed() < config.duration() || !is_enough(&injected) {
+        let Some(kind) = plan.next() else { break };
+        let Some(fault) = faults.iter().find(|fault| fault.kind() == kind) else {
+            break;
+        };
+        let struck = Instant::now();
+        fault.strike(site, &mut dice).await.with_context(|| kind.to_string())?;
+        *injected.counts.entry(kind).or_default() += 1;
+        let (held, healed) = (struck.elapsed(), Instant::now());
+        let handled = handled(site).await.unwrap_or_default();
+        if !recovered(site, handled).await? {
+            injected.not_recovered += 1;
+        }
+        eprintln!(
+            "{:>6.0} s  {kind}: {:.1} s, handled again after {:.1} s",
+            began.elapsed().as_secs_f64(),
+            held.as_secs_f64(),
+            healed.elapsed().as_secs_f64()
+        );
+    }
+    Ok(injected)
+}
+
+/// Waits until more commands are handled than these; false when that takes too long.
+async fn recovered(site: &Site, before: u64) -> Result<bool> {
+    let began = Instant::now();
+    while began.elapsed() < RECOVERY {
+        if handled(site).await.is_ok_and(|handled| handled > before) {
+            return Ok(true);
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    Ok(false)
+}
+
+async fn handled(site: &Site) -> Result<u64> {
+    number(
+        &site.connect().await?,
+        "SELECT (SELECT count(*) FROM shot) + (SELECT count(*) FROM moved)",
+    )
+    .await
+}
+
+async fn number(client: &tokio_postgres::Client, sql: &str) -> Result<u64> {
+    let number: Option<i64> = client.query_one(sql, &[]).await?.try_get(0)?;
+    Ok(u64::try_from(number.unwrap_or_default())?)
+}
+
+async fn text(client: &tokio_postgres::Client, sql: &str) -> Result<String> {
+    Ok(client.query_one(sql, &[]).await?.try_get(0)?)
+}
+
+/// Keeps what the servers have logged with the logs of the processes.
+async fn save_logs(site: &Site, dir: &Path) {
+    match site.with_pair(|pair| pair.log()).await {
+        Ok(log) => {
+            let _ = fs::write(dir.join("all-servers.log"), log);
+        }
+        Err(error) => eprintln!("the logs of the servers: {error:#}"),
+    }
+}
+
+/// The commit that is checked out, marked when there are changes.
+fn commit() -> String {
+    let git = Command::new("git")
+        .args(["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"])
+        .current_dir(workspace_root())
+        .output();
+    match git {
+        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+        _ => "unknown".to_owned(),
+    }
+}
+
+/// Prepares this process for campaigns: see [`disk::unshare_mounts`]. Before any thread is started.
+///
+/// # Errors
+/// When it does not run as root.
+pub fn prepare() -> Result<()> {
+    disk::unshare_mounts()
+}

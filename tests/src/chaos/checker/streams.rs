@@ -1,0 +1,172 @@
+//! The clients without a broker: claims, leases, and the log of letters and steps.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+use super::{Errors, Violation};
+use crate::chaos::site::Site;
+use crate::range::live::{
+    place::{self, LETTERS, Logged},
+    work::{
+        claims::{COMMITTED, RETENTION},
+        letters::Letter,
+        steps::Step,
+    },
+};
+use crate::stress::checker::{Handled, repeated};
+
+/// Claims of the same ids: none twice within the retention, and none lost that was acknowledged.
+pub(super) async fn claims(client: &Client, dir: &Path, errors: &mut Errors) -> Result<()> {
+    let rows = client
+        .query("SELECT attempt, identity, before_us, after_us FROM claimed", &[])
+        .await?;
+    let handled: Vec<Handled> = rows
+        .iter()
+        .map(|row| {
+            anyhow::Ok(Handled {
+                attempt: row.try_get(0)?,
+                identity: row.try_get(1)?,
+                before: row.try_get(2)?,
+                after: row.try_get(3)?,
+            })
+        })
+        .collect::<Result<_>>()?;
+    let (doubled, _) = repeated(&handled, i64::try_from(RETENTION.as_micros())?);
+    if let Some((first, second)) = doubled.first() {
+        eprintln!("claimed twice: {first:?} and {second:?}");
+    }
+    let committed = match fs::read_to_string(dir.join(COMMITTED)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        text => text?,
+    };
+    errors.extend([
+        (Violation::ClaimedTwice, doubled.len() as u64),
+        (Violation::CommitLost, lost(&committed, &handled)),
+    ]);
+    Ok(())
+}
+
+/// How many attempts of these lines are not there. The last line may be cut off by a kill.
+fn lost(committed: &str, handled: &[Handled]) -> u64 {
+    let there: HashSet<i64> = handled.iter().map(|row| row.attempt).collect();
+    let whole = committed.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let attempts = whole.lines().filter_map(|line| line.parse().ok());
+    attempts.filter(|attempt: &i64| !there.contains(attempt)).count() as u64
+}
+
+/// Leases: a completion that began after another session had got the lease has a lost token.
+pub(super) async fn leases(client: &Client, errors: &mut Errors) -> Result<()> {
+    let row = client
+        .query_one(
+            "SELECT (SELECT count(*) FROM completed c WHERE EXISTS (SELECT FROM leased l
+                        WHERE l.identity = c.identity AND l.token > c.token AND l.told_us < c.asked_us)),
+                    (SELECT count(*) - count(DISTINCT identity) FROM completed)",
+            &[],
+        )
+        .await?;
+    errors.extend([
+        (Violation::LostToken, u64::try_from(row.try_get::<_, i64>(0)?)?),
+        (Violation::CompletedTwice, u64::try_from(row.try_get::<_, i64>(1)?)?),
+    ]);
+    Ok(())
+}
+
+/// The log: one letter for each hit, and every committed step in the order of its key.
+pub(super) async fn log(site: &Site, client: &Client, errors: &mut Errors) -> Result<()> {
+    let logged = place::read_log(site.kind, &site.broker_url)
+        .await
+        .context("the log of the broker")?;
+    let rows = client.query("SELECT DISTINCT attempt FROM heard WHERE hit", &[]).await?;
+    let hits: Vec<Uuid> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    let rows = client.query("SELECT key, n FROM step", &[]).await?;
+    let last: BTreeMap<i32, i64> = rows
+        .iter()
+        .map(|row| anyhow::Ok((row.try_get(0)?, row.try_get(1)?)))
+        .collect::<Result<_>>()?;
+    let (mut letters, mut steps) = (HashMap::<Uuid, HashSet<String>>::new(), Vec::new());
+    for Logged {
+        topic,
+        message_id,
+        payload,
+    } in logged
+    {
+        if topic == LETTERS {
+            let Letter { attempt } = serde_json::from_slice(&payload)?;
+            letters.entry(attempt).or_default().insert(message_id);
+        } else {
+            steps.push(serde_json::from_slice::<Step>(&payload)?);
+        }
+    }
+    let (lost, disordered) = order(&steps, &last);
+    errors.extend([
+        (
+            Violation::LetterLost,
+            hits.iter().filter(|hit| !letters.contains_key(hit)).count() as u64,
+        ),
+        (
+            Violation::LetterTwice,
+            letters.values().filter(|ids| ids.len() > 1).count() as u64,
+        ),
+        (Violation::StepLost, lost),
+        (Violation::StepOutOfOrder, disordered),
+    ]);
+    Ok(())
+}
+
+/// How many steps up to the last of each key were never published, and how many were published
+/// first after a later one of their key. A relay may publish a step again.
+fn order(steps: &[Step], last: &BTreeMap<i32, i64>) -> (u64, u64) {
+    let mut seen: BTreeMap<i32, HashSet<i64>> = BTreeMap::new();
+    let mut highest: BTreeMap<i32, i64> = BTreeMap::new();
+    let mut disordered = 0;
+    for Step { key, n } in steps {
+        if seen.entry(*key).or_default().insert(*n) {
+            let highest = highest.entry(*key).or_default();
+            disordered += u64::from(*n < *highest);
+            *highest = (*highest).max(*n);
+        }
+    }
+    let published = |key: &i32, n: i64| seen.get(key).is_some_and(|seen| seen.contains(&n));
+    let lost = |(key, last): (&i32, &i64)| (1..=*last).filter(|n| !published(key, *n)).count() as u64;
+    (last.iter().map(lost).sum(), disordered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(numbers: &[i64]) -> Vec<Step> {
+        numbers.iter().map(|n| Step { key: 1, n: *n }).collect()
+    }
+
+    #[test]
+    fn step_published_again_is_in_order() {
+        let last = BTreeMap::from([(1, 3)]);
+        assert_eq!(order(&steps(&[1, 2, 1, 2, 3, 2]), &last), (0, 0));
+    }
+
+    #[test]
+    fn missing_and_overtaken_steps_are_counted() {
+        let last = BTreeMap::from([(1, 4)]);
+        assert_eq!(order(&steps(&[1, 3, 2]), &last), (1, 1));
+        assert_eq!(order(&[], &last), (4, 0));
+    }
+
+    #[test]
+    fn acknowledged_commit_without_its_row_is_lost() {
+        let row = Handled {
+            attempt: 7,
+            identity: 1,
+            before: 0,
+            after: 1,
+        };
+        assert_eq!(lost("7\n-8\n9", &[row]), 1);
+        assert_eq!(lost("7\n", &[row]), 0);
+    }
+}

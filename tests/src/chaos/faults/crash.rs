@@ -1,0 +1,51 @@
+//! A server is killed with SIGKILL and restarted on its data.
+
+use anyhow::Result;
+use futures_util::{FutureExt, future::BoxFuture};
+use rand::rngs::StdRng;
+
+use super::{Fault, Kind};
+use crate::chaos::site::Site;
+
+/// The broker crashes.
+pub struct BrokerCrash;
+
+impl Fault for BrokerCrash {
+    fn kind(&self) -> Kind {
+        Kind::BrokerCrash
+    }
+
+    fn strike<'a>(&'a self, site: &'a Site, _dice: &'a mut StdRng) -> BoxFuture<'a, Result<()>> {
+        site.crash_broker().boxed()
+    }
+}
+
+/// The primary crashes and recovers. It has no time to tell its clients.
+pub struct PrimaryCrash;
+
+impl Fault for PrimaryCrash {
+    fn kind(&self) -> Kind {
+        Kind::PrimaryCrash
+    }
+
+    fn strike<'a>(&'a self, site: &'a Site, _dice: &'a mut StdRng) -> BoxFuture<'a, Result<()>> {
+        site.with_pair(|pair| {
+            pair.crash_primary()?;
+            pair.wait_for_sync()
+        })
+        .boxed()
+    }
+}
+
+/// The standby crashes: commits wait until it is back.
+pub struct StandbyCrash;
+
+impl Fault for StandbyCrash {
+    fn kind(&self) -> Kind {
+        Kind::StandbyCrash
+    }
+
+    fn strike<'a>(&'a self, site: &'a Site, _dice: &'a mut StdRng) -> BoxFuture<'a, Result<()>> {
+        site.with_pair(|pair| pair.crash_standby()).boxed()
+    }
+}

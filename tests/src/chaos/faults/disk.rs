@@ -1,0 +1,31 @@
+//! The disk of the primary is full, its log included.
+
+use anyhow::Result;
+use futures_util::{FutureExt, future::BoxFuture};
+use rand::rngs::StdRng;
+
+use super::{Fault, Kind, hold};
+use crate::chaos::site::Site;
+
+/// Fills the disk, and frees it. A primary that ended for want of space is started again.
+pub struct FullDisk;
+
+impl Fault for FullDisk {
+    fn kind(&self) -> Kind {
+        Kind::FullDisk
+    }
+
+    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<()>> {
+        async {
+            site.with_pair(|pair| pair.disk().fill()).await?;
+            hold(dice, 4.0..8.0).await;
+            site.with_pair(|pair| {
+                pair.disk().free()?;
+                pair.revive_primary()?;
+                pair.wait_for_sync()
+            })
+            .await
+        }
+        .boxed()
+    }
+}

@@ -1,0 +1,109 @@
+//! Messages that cannot be handled: each must become one dead letter with its reason. Some are
+//! repaired and requeued, and must be handled once then.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use futures_util::{FutureExt, future::BoxFuture};
+use idem_client::{NatsConfig, NatsPublisher, OutgoingMessage, Publisher, RabbitMqConfig, RabbitMqPublisher};
+use rand::{RngExt, rngs::StdRng};
+use uuid::Uuid;
+
+use super::{Fault, Kind};
+use crate::chaos::site::Site;
+use crate::range::live::{
+    self,
+    place::{self, COMMANDS, rabbitmq},
+    poison::Poison,
+    work,
+};
+
+/// How many of each kind come in a burst.
+const OF_EACH: usize = 3;
+
+/// How long poison may take to become a dead letter.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// Poison that the broker has confirmed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SentPoison {
+    /// What is wrong with it.
+    pub poison: Poison,
+    /// The id, which its payload has, too.
+    pub id: Uuid,
+    /// Whether it was repaired and requeued.
+    pub repaired: bool,
+}
+
+/// Sends some of each kind, each of them twice, and repairs those that can be repaired.
+pub struct PoisonBurst;
+
+impl Fault for PoisonBurst {
+    fn kind(&self) -> Kind {
+        Kind::Poison
+    }
+
+    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<()>> {
+        async {
+            let burst: Vec<_> = Poison::ALL
+                .into_iter()
+                .cycle()
+                .take(OF_EACH * Poison::ALL.len())
+                .map(|poison| SentPoison {
+                    poison,
+                    id: Uuid::from_u128(dice.random()),
+                    repaired: poison == Poison::Repairable,
+                })
+                .collect();
+            send(site, &burst).await?;
+            site.note_poison(burst.iter().cloned());
+            let repaired: Vec<Uuid> = burst.iter().filter(|sent| sent.repaired).map(|sent| sent.id).collect();
+            repair(site, &repaired).await
+        }
+        .boxed()
+    }
+}
+
+async fn send(site: &Site, burst: &[SentPoison]) -> Result<()> {
+    match site.kind {
+        live::Kind::RabbitMq => {
+            let config = RabbitMqConfig::new(&site.broker_url).exchange(rabbitmq::EXCHANGE);
+            send_through(&RabbitMqPublisher::new(config), site, burst).await
+        }
+        live::Kind::Nats => send_through(&NatsPublisher::new(NatsConfig::new(&site.broker_url)), site, burst).await,
+    }
+}
+
+/// Each of them twice, if it has an id: two messages of a stream without ids are two messages.
+async fn send_through(publisher: &impl Publisher, site: &Site, burst: &[SentPoison]) -> Result<()> {
+    let again = burst.iter().filter(|sent| sent.poison != Poison::WithoutId);
+    for sent in burst.iter().chain(again) {
+        let payload = sent.poison.payload(sent.id)?;
+        if sent.poison == Poison::WithoutId {
+            place::send_without_id(site.kind, &site.broker_url, payload).await?;
+            continue;
+        }
+        let mut message = OutgoingMessage::new(sent.id, COMMANDS, payload);
+        message.message_type = Some(sent.poison.message_type().to_owned());
+        publisher.publish(&message).await?;
+    }
+    Ok(())
+}
+
+/// Waits for the dead letters, repairs what they are about, and requeues them.
+async fn repair(site: &Site, ids: &[Uuid]) -> Result<()> {
+    let targets = work::targets()?;
+    let targets = targets.as_str();
+    let ids: Vec<String> = ids.iter().map(|id| format!("'{id}'")).collect();
+    let (count, list) = (ids.len(), ids.join(", "));
+    let letters = format!("SELECT count(*) = {count} FROM idem.dead_letters WHERE destination = '{targets}' AND id IN ({list})");
+    // A message that a planted bug has lost never becomes one. The checker says so.
+    if let Err(error) = site.until("poison becomes dead letters", PATIENCE, &letters).await {
+        eprintln!("{error:#}");
+    }
+    site.insist(&format!(
+        "INSERT INTO repaired SELECT id::uuid FROM unnest(ARRAY[{list}]) id;
+         SELECT idem_requeue(id, '{targets}') FROM unnest(ARRAY[{list}]) id"
+    ))
+    .await
+}

@@ -1,0 +1,135 @@
+//! What a campaign prints: faults with their minimum, traffic, errors.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::checker::Violation;
+
+/// The ledger. It is Markdown, and is read as plain text, too.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    /// What was run: names and values.
+    pub header: Vec<(&'static str, String)>,
+    /// Each kind of fault: how often it happened, and how often it had to.
+    pub faults: Vec<FaultRow>,
+    /// What was sent and handled.
+    pub traffic: Vec<(&'static str, u64)>,
+    /// Every error, also those that did not happen. All have to be zero.
+    pub errors: BTreeMap<Violation, u64>,
+}
+
+/// One kind of fault.
+#[derive(Clone, Debug)]
+pub struct FaultRow {
+    /// Its name.
+    pub name: String,
+    /// How often it happened.
+    pub count: u64,
+    /// How often it has to happen in a campaign of this length.
+    pub minimum: u64,
+}
+
+impl Ledger {
+    /// Whether every fault happened often enough and no error happened.
+    #[must_use]
+    pub fn is_green(&self) -> bool {
+        self.errors.len() == Violation::ALL.len()
+            && self.errors.values().all(|count| *count == 0)
+            && self.faults.iter().all(|fault| fault.count >= fault.minimum)
+    }
+}
+
+impl fmt::Display for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        table(f, ["campaign", ""], &[42, 24])?;
+        for (name, value) in &self.header {
+            writeln!(f, "| {name:<42} | {value:<24} |")?;
+        }
+        writeln!(f)?;
+        table(f, ["fault", "count", "minimum", ""], &[42, 9, 9, 7])?;
+        for FaultRow { name, count, minimum } in &self.faults {
+            let verdict = if count < minimum { "TOO FEW" } else { "ok" };
+            writeln!(f, "| {name:<42} | {count:>9} | {minimum:>9} | {verdict:<7} |")?;
+        }
+        writeln!(f)?;
+        table(f, ["traffic", "count"], &[52, 9])?;
+        for (name, count) in &self.traffic {
+            writeln!(f, "| {name:<52} | {count:>9} |")?;
+        }
+        writeln!(f)?;
+        table(f, ["error", "count", "expected", ""], &[52, 9, 9, 7])?;
+        for violation in Violation::ALL {
+            let name = violation.name();
+            match self.errors.get(&violation) {
+                Some(0) => writeln!(f, "| {name:<52} | {:>9} | {:>9} | {:<7} |", 0, 0, "ok")?,
+                Some(count) => writeln!(f, "| {name:<52} | {count:>9} | {:>9} | {:<7} |", 0, "ERROR")?,
+                None => writeln!(f, "| {name:<52} | {:>9} | {:>9} | {:<7} |", "?", 0, "ERROR")?,
+            }
+        }
+        let verdict = if self.is_green() { "GREEN" } else { "RED" };
+        writeln!(f, "\nThe campaign is {verdict}.")
+    }
+}
+
+/// The head of a table: numbers are on the right.
+fn table<const N: usize>(f: &mut fmt::Formatter<'_>, names: [&str; N], widths: &[usize; N]) -> fmt::Result {
+    for (name, width) in names.iter().zip(widths) {
+        write!(f, "| {name:<width$} ")?;
+    }
+    writeln!(f, "|")?;
+    for (number, width) in widths.iter().enumerate() {
+        let line = "-".repeat(*width + 1);
+        let is_number = *width == 9 && number > 0;
+        write!(f, "|{line}{}", if is_number { ":" } else { "-" })?;
+    }
+    writeln!(f, "|")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn green() -> Ledger {
+        Ledger {
+            faults: vec![FaultRow {
+                name: "promotion".to_owned(),
+                count: 1,
+                minimum: 1,
+            }],
+            errors: Violation::ALL.into_iter().map(|violation| (violation, 0)).collect(),
+            ..Ledger::default()
+        }
+    }
+
+    #[test]
+    fn each_error_row_turns_the_ledger_red() {
+        assert!(green().is_green());
+        assert!(!green().to_string().contains("ERROR"));
+        for violation in Violation::ALL {
+            let mut ledger = green();
+            ledger.errors.insert(violation, 1);
+            assert!(!ledger.is_green(), "{violation:?}");
+            let text = ledger.to_string();
+            let red: Vec<_> = text.lines().filter(|line| line.ends_with("| ERROR   |")).collect();
+            assert_eq!(red.len(), 1, "{text}");
+            assert!(red[0].contains(violation.name()), "{text}");
+            assert!(text.contains("RED"), "{text}");
+        }
+    }
+
+    #[test]
+    fn row_that_was_not_checked_is_an_error() {
+        let mut ledger = green();
+        ledger.errors.remove(&Violation::Lost);
+        assert!(!ledger.is_green());
+        assert!(ledger.to_string().contains("ERROR"));
+    }
+
+    #[test]
+    fn fault_below_its_minimum_turns_the_ledger_red() {
+        let mut ledger = green();
+        ledger.faults[0].count = 0;
+        assert!(!ledger.is_green());
+        assert!(ledger.to_string().contains("TOO FEW"));
+    }
+}

@@ -1,0 +1,215 @@
+//! The primary and its synchronous standby.
+//!
+//! A commit is acknowledged when the standby has it, so a promotion loses no acknowledged commit.
+//! One kind of commit is visible and not acknowledged: a session that ends while it waits for the
+//! standby, and every commit that a restarted primary finds in its log. A duplicate of such a
+//! message may be acknowledged, and `idem.wait_for_flush` covers the disk of the primary alone. An
+//! operator promotes only a standby that has all of the primary's log, and so does this.
+
+use std::fs;
+use std::io::Write;
+use std::mem;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use idem_cluster::{Cluster, Install, wait_for};
+
+use super::{clock::Clock, disk::Disk};
+
+/// How long a standby may take to follow, and a server to be back.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Whether the standby is synchronous and has everything that the primary has written.
+const IS_IN_SYNC: &str = "SELECT count(*) > 0 FROM pg_stat_replication
+    WHERE state = 'streaming' AND sync_state = 'sync' AND flush_lsn >= ";
+
+/// One server with a disk of its own.
+struct Node {
+    cluster: Cluster,
+    disk: Disk,
+}
+
+/// Both servers.
+pub struct Pair {
+    primary: Node,
+    standby: Node,
+    environment: Vec<(String, String)>,
+    /// What servers have logged that are gone.
+    old_logs: PathBuf,
+}
+
+impl Pair {
+    /// Starts the primary with the extension in database `postgres`, and its standby.
+    ///
+    /// # Errors
+    /// When a server does not start.
+    pub fn start(dir: &Path, clock: &Clock) -> Result<Self> {
+        let environment = clock.environment()?;
+        let disks = [Disk::mount(dir.join("disk-a"))?, Disk::mount(dir.join("disk-b"))?];
+        let mut builder = Cluster::builder(&Install::from_env()?).name("chaos");
+        for (name, value) in SETTINGS {
+            builder = builder.setting(name, value);
+        }
+        for (name, value) in &environment {
+            builder = builder.env(name, value);
+        }
+        let [first, second] = disks;
+        let primary = Node {
+            cluster: builder.data_dir(first.dir().join("data")).start()?,
+            disk: first,
+        };
+        primary.cluster.psql("postgres", "CREATE EXTENSION idem")?;
+        let standby = Node {
+            cluster: follow(&primary.cluster, &second, &environment)?,
+            disk: second,
+        };
+        let mut pair = Self {
+            primary,
+            standby,
+            environment,
+            old_logs: dir.join("servers.log"),
+        };
+        pair.synchronize()?;
+        Ok(pair)
+    }
+
+    /// How to connect to the primary as superuser, past every proxy.
+    #[must_use]
+    pub fn connection_string(&self) -> String {
+        self.primary.cluster.connection_string("postgres")
+    }
+
+    /// The socket of the primary.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.primary.cluster.socket_dir().join(".s.PGSQL.5432")
+    }
+
+    /// The disk of the primary.
+    #[must_use]
+    pub fn disk(&self) -> &Disk {
+        &self.primary.disk
+    }
+
+    /// What all servers have logged so far.
+    ///
+    /// # Errors
+    /// When a log cannot be read.
+    pub fn log(&self) -> Result<String> {
+        let old = if self.old_logs.exists() {
+            fs::read_to_string(&self.old_logs)?
+        } else {
+            String::new()
+        };
+        Ok(old + &self.primary.cluster.log()? + &self.standby.cluster.log()?)
+    }
+
+    /// Waits until the standby is synchronous and has everything that the primary has written by now.
+    ///
+    /// # Errors
+    /// When it does not follow.
+    pub fn wait_for_sync(&self) -> Result<()> {
+        let primary = &self.primary.cluster;
+        let written = primary.psql("postgres", "SELECT pg_current_wal_insert_lsn()")?;
+        wait_for("the standby is in sync", PATIENCE, || {
+            Ok(primary.psql("postgres", &format!("{IS_IN_SYNC} '{written}'"))? == "t")
+        })
+    }
+
+    /// Kills the primary with SIGKILL and starts it again.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn crash_primary(&mut self) -> Result<()> {
+        self.primary.cluster.kill()?;
+        self.primary.cluster.start()
+    }
+
+    /// Kills the standby with SIGKILL and starts it again. Commits wait meanwhile.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn crash_standby(&mut self) -> Result<()> {
+        self.standby.cluster.kill()?;
+        self.standby.cluster.start()?;
+        self.wait_for_sync()
+    }
+
+    /// Kills the primary and promotes the standby, in the middle of whatever runs.
+    ///
+    /// # Errors
+    /// When the standby is not promoted.
+    pub fn promote(&mut self) -> Result<()> {
+        self.wait_for_sync()?;
+        self.primary.cluster.kill()?;
+        self.standby.cluster.promote()?;
+        mem::swap(&mut self.primary, &mut self.standby);
+        Ok(())
+    }
+
+    /// Rebuilds the old primary as the standby of the new one. Both have the role that their names say.
+    ///
+    /// # Errors
+    /// When the new standby does not follow.
+    pub fn rebuild(&mut self) -> Result<()> {
+        let mut logs = fs::File::options().create(true).append(true).open(&self.old_logs)?;
+        logs.write_all(self.standby.cluster.log()?.as_bytes())?;
+        fs::remove_dir_all(self.standby.cluster.data_dir())?;
+        self.standby.cluster = follow(&self.primary.cluster, &self.standby.disk, &self.environment)?;
+        self.synchronize()
+    }
+
+    /// Starts the primary again if it has ended: a full disk ends it when it needs the next file of its log.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn revive_primary(&mut self) -> Result<()> {
+        if self.primary.cluster.wait_until_ready(Duration::from_secs(20)).is_ok() {
+            return Ok(());
+        }
+        self.primary.cluster.kill()?;
+        self.primary.cluster.start()
+    }
+
+    /// Has commits wait for the standby from now on.
+    fn synchronize(&mut self) -> Result<()> {
+        let primary = &mut self.primary.cluster;
+        primary.configure("synchronous_standby_names", Some("*"))?;
+        primary.psql("postgres", "SELECT pg_reload_conf()")?;
+        self.wait_for_sync()
+    }
+}
+
+/// What both servers have.
+const SETTINGS: [(&str, &str); 13] = [
+    ("shared_buffers", "64MB"),
+    ("synchronous_commit", "on"),
+    // Of the primary it is changed when the standby follows.
+    ("synchronous_standby_names", ""),
+    ("max_wal_size", "256MB"),
+    ("wal_keep_size", "128MB"),
+    ("max_connections", "80"),
+    // Batches move targets in different orders.
+    ("deadlock_timeout", "100ms"),
+    ("log_lock_waits", "on"),
+    ("idem.naptime", "200ms"),
+    // A standby that is gone is noticed, and one that is slow on a busy machine is not lost.
+    ("wal_sender_timeout", "300s"),
+    ("wal_receiver_timeout", "300s"),
+    ("wal_retrieve_retry_interval", "200ms"),
+    ("restart_after_crash", "on"),
+];
+
+/// A standby of this server on this disk, which is empty.
+fn follow(primary: &Cluster, disk: &Disk, environment: &[(String, String)]) -> Result<Cluster> {
+    let mut builder = primary
+        .standby()
+        .name("chaos")
+        .setting("synchronous_standby_names", "")
+        .data_dir(disk.dir().join("data"));
+    for (name, value) in environment {
+        builder = builder.env(name, value);
+    }
+    builder.start().context("the standby")
+}

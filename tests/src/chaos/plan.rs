@@ -1,0 +1,74 @@
+//! Which fault comes next: all from the seed.
+
+use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
+
+use super::faults::Kind;
+
+/// Rounds of faults: each kind once in every round, in another order each time. The first round
+/// begins with poison, which takes the longest to end.
+pub struct Plan {
+    dice: StdRng,
+    kinds: Vec<Kind>,
+    round: Vec<Kind>,
+}
+
+impl Plan {
+    /// The plan of this seed.
+    #[must_use]
+    pub fn new(seed: u64, kinds: Vec<Kind>) -> Self {
+        let mut plan = Self {
+            dice: StdRng::seed_from_u64(seed ^ 0xC4A0_5000),
+            kinds,
+            round: Vec::new(),
+        };
+        plan.shuffle();
+        plan.round.sort_by_key(|kind| *kind == Kind::Poison);
+        plan
+    }
+
+    fn shuffle(&mut self) {
+        self.round = self.kinds.clone();
+        self.round.shuffle(&mut self.dice);
+    }
+
+    /// Dice for the details of a fault.
+    #[must_use]
+    pub fn dice(&mut self) -> StdRng {
+        StdRng::seed_from_u64(self.dice.random())
+    }
+}
+
+impl Iterator for Plan {
+    type Item = Kind;
+
+    /// The next fault; there always is one, unless there are no kinds.
+    fn next(&mut self) -> Option<Kind> {
+        if self.round.is_empty() {
+            self.shuffle();
+        }
+        self.round.pop()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::faults;
+    use super::*;
+
+    fn plan(seed: u64) -> Plan {
+        Plan::new(seed, faults::all().iter().map(|fault| fault.kind()).collect())
+    }
+
+    #[test]
+    fn round_has_each_fault_once_and_the_seed_gives_the_order() {
+        let count = faults::all().len();
+        let round: Vec<Kind> = plan(7).take(count).collect();
+        let mut kinds = round.clone();
+        kinds.sort_unstable();
+        kinds.dedup();
+        assert_eq!(kinds.len(), count);
+        assert_eq!(round[0], Kind::Poison);
+        assert_eq!(round, plan(7).take(count).collect::<Vec<_>>());
+        assert_ne!(round, plan(8).take(count).collect::<Vec<_>>());
+    }
+}

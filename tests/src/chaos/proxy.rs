@@ -1,0 +1,273 @@
+//! A TCP proxy whose target can be switched and whose connections can be cut.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Result;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// Where connections go.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// A socket of PostgreSQL.
+    Unix(PathBuf),
+    /// A port of this machine.
+    Tcp(u16),
+}
+
+/// How the network is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// Every connection is reset on both sides, and new ones pass.
+    Reset,
+    /// Nothing passes until it is healed; then everything does.
+    Stall,
+    /// The server's side of every connection is closed, and the client hears nothing until it is
+    /// healed. New connections get no answer either.
+    HalfOpen,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Open,
+    Stalled,
+    HalfOpen,
+}
+
+/// What connections go by. They end when the epoch is another one than at their beginning.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    mode: Mode,
+    epoch: u64,
+}
+
+/// A running proxy, gone with this.
+pub struct Proxy {
+    port: u16,
+    target: Arc<Mutex<Target>>,
+    line: watch::Sender<Line>,
+    accepting: JoinHandle<()>,
+}
+
+impl Proxy {
+    /// Listens on a free port of 127.0.0.1.
+    ///
+    /// # Errors
+    /// When no port is free.
+    pub async fn start(target: Target) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let port = listener.local_addr()?.port();
+        let target = Arc::new(Mutex::new(target));
+        let (line, seen) = watch::channel(Line {
+            mode: Mode::Open,
+            epoch: 0,
+        });
+        let accepting = tokio::spawn(accept(listener, Arc::clone(&target), seen));
+        Ok(Self {
+            port,
+            target,
+            line,
+            accepting,
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// New connections go there from now on, and those that exist are reset.
+    pub fn switch(&self, target: Target) {
+        *self.target.lock().unwrap_or_else(PoisonError::into_inner) = target;
+        self.cut(Cut::Reset);
+    }
+
+    /// Cuts the network.
+    pub fn cut(&self, cut: Cut) {
+        self.line.send_modify(|line| match cut {
+            Cut::Reset => line.epoch += 1,
+            Cut::Stall => line.mode = Mode::Stalled,
+            Cut::HalfOpen => line.mode = Mode::HalfOpen,
+        });
+    }
+
+    /// Lets everything pass again. Connections that were half open are reset.
+    pub fn heal(&self) {
+        self.line.send_modify(|line| {
+            if line.mode == Mode::HalfOpen {
+                line.epoch += 1;
+            }
+            line.mode = Mode::Open;
+        });
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        self.cut(Cut::Reset);
+    }
+}
+
+async fn accept(listener: TcpListener, target: Arc<Mutex<Target>>, line: watch::Receiver<Line>) {
+    while let Ok((client, _)) = listener.accept().await {
+        tokio::spawn(carry(client, Arc::clone(&target), line.clone()));
+    }
+}
+
+/// One connection from its beginning to its end, which the client always sees as a reset unless the
+/// server closed it.
+async fn carry(client: TcpStream, target: Arc<Mutex<Target>>, line: watch::Receiver<Line>) {
+    let epoch = line.borrow().epoch;
+    let mut ends = line.clone();
+    let mut halves = line.clone();
+    if client.set_nodelay(true).is_err() {
+        return;
+    }
+    let (mut from_client, mut to_client) = client.into_split();
+    let is_over = {
+        let carried = async {
+            // A half-open network gives no answer to a new connection.
+            let is_open = |line: &Line| line.mode != Mode::HalfOpen;
+            if halves.wait_for(is_open).await.is_err() {
+                return;
+            }
+            let target = target.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let passed = async {
+                match target {
+                    Target::Tcp(port) => {
+                        let server = TcpStream::connect(("127.0.0.1", port)).await?;
+                        server.set_nodelay(true)?;
+                        let (from, to) = server.into_split();
+                        both(&mut from_client, &mut to_client, from, to, line.clone()).await
+                    }
+                    Target::Unix(path) => {
+                        let (from, to) = UnixStream::connect(path).await?.into_split();
+                        both(&mut from_client, &mut to_client, from, to, line.clone()).await
+                    }
+                }
+            };
+            let is_cut = tokio::select! {
+                _ = passed => false,
+                cut = halves.wait_for(|line| line.mode == Mode::HalfOpen) => cut.is_ok(),
+            };
+            // The server's side is closed by now, and the client's stays as it is.
+            if is_cut {
+                let _ = halves.wait_for(is_open).await;
+            }
+        };
+        tokio::select! {
+            () = carried => false,
+            _ = ends.wait_for(|line| line.epoch != epoch) => true,
+        }
+    };
+    if is_over && let Ok(client) = from_client.reunite(to_client) {
+        let _ = client.set_zero_linger();
+    }
+}
+
+async fn both(
+    from_client: &mut (impl AsyncRead + Unpin),
+    to_client: &mut (impl AsyncWrite + Unpin),
+    from_server: impl AsyncRead + Unpin,
+    to_server: impl AsyncWrite + Unpin,
+    line: watch::Receiver<Line>,
+) -> std::io::Result<()> {
+    tokio::select! {
+        ended = pass(from_client, to_server, line.clone()) => ended,
+        ended = pass(from_server, to_client, line) => ended,
+    }
+}
+
+/// Passes bytes in one direction while the network is open.
+async fn pass(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    mut line: watch::Receiver<Line>,
+) -> std::io::Result<()> {
+    let mut bytes = vec![0; 1 << 14];
+    loop {
+        let read = from.read(&mut bytes).await?;
+        if read == 0 {
+            return to.shutdown().await;
+        }
+        if line.wait_for(|line| line.mode != Mode::Stalled).await.is_err() {
+            return Ok(());
+        }
+        to.write_all(&bytes[..read]).await?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(10);
+    const SHORT: Duration = Duration::from_millis(200);
+
+    /// A server that sends back what it gets, and a connection to it through a proxy.
+    async fn echo() -> Result<(Proxy, TcpStream)> {
+        let server = TcpListener::bind("127.0.0.1:0").await?;
+        let port = server.local_addr()?.port();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = server.accept().await {
+                tokio::spawn(async move {
+                    let (mut from, mut to) = stream.split();
+                    tokio::io::copy(&mut from, &mut to).await
+                });
+            }
+        });
+        let proxy = Proxy::start(Target::Tcp(port)).await?;
+        let mut client = TcpStream::connect(("127.0.0.1", proxy.port())).await?;
+        assert_eq!(say(&mut client).await?, *b"hello");
+        Ok((proxy, client))
+    }
+
+    async fn say(client: &mut TcpStream) -> std::io::Result<[u8; 5]> {
+        client.write_all(b"hello").await?;
+        let mut answer = [0; 5];
+        client.read_exact(&mut answer).await?;
+        Ok(answer)
+    }
+
+    #[tokio::test]
+    async fn reset_ends_connections_and_new_ones_pass() -> Result<()> {
+        let (proxy, mut client) = echo().await?;
+        proxy.cut(Cut::Reset);
+        assert!(timeout(LONG, say(&mut client)).await?.is_err());
+        let mut next = TcpStream::connect(("127.0.0.1", proxy.port())).await?;
+        assert_eq!(timeout(LONG, say(&mut next)).await??, *b"hello");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn stalled_bytes_arrive_when_the_network_is_healed() -> Result<()> {
+        let (proxy, mut client) = echo().await?;
+        proxy.cut(Cut::Stall);
+        client.write_all(b"hello").await?;
+        let mut answer = [0; 5];
+        assert!(timeout(SHORT, client.read_exact(&mut answer)).await.is_err());
+        proxy.heal();
+        timeout(LONG, client.read_exact(&mut answer)).await??;
+        assert_eq!(answer, *b"hello");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn half_open_connection_is_silent_and_then_reset() -> Result<()> {
+        let (proxy, mut client) = echo().await?;
+        proxy.cut(Cut::HalfOpen);
+        assert!(timeout(SHORT, say(&mut client)).await.is_err());
+        proxy.heal();
+        assert!(timeout(LONG, say(&mut client)).await?.is_err());
+        Ok(())
+    }
+}

@@ -1,0 +1,172 @@
+//! What is noted while a campaign runs, and the maintenance that clients ask for.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::task::JoinSet;
+use tokio_postgres::Client;
+
+use super::{config::RETENTION, site::Site};
+use crate::range::live::Flaw;
+
+/// Between two looks at statistics, and between two calls of the maintenance.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The name of the sessions that call the maintenance.
+const MAINTENANCE: &str = "maintenance";
+
+/// Claims that are almost as old as their ring remembers, and must be found. The effect is noted
+/// after the claim, in the same transaction.
+const FORGOTTEN: &str = "SELECT count(*) FILTER (WHERE NOT idem_is_claimed(attempt, 'range.targets'))
+    FROM (SELECT attempt FROM shot WHERE at_s > monotonic_s() - 0.95 * $1::float8 ORDER BY at_s LIMIT 500) old";
+
+/// What was noted.
+#[derive(Clone, Debug, Default)]
+pub struct Watched {
+    /// The processes of the maintenance: workers, and sessions that call it.
+    pub maintainers: BTreeSet<i32>,
+    /// Rows of inbox and outbox that were updated, at most in one look: a crash resets the counters.
+    pub updated_rows: u64,
+    /// How many claims within their retention were not found; `None` before the first look.
+    pub forgotten: Option<u64>,
+    /// The most bytes that inbox and outbox had.
+    pub most_bytes: u64,
+    /// Calls of `idem_maintain()` by clients that were finished.
+    pub maintenance_calls: u64,
+}
+
+impl Watched {
+    fn note_forgotten(&mut self, forgotten: u64) {
+        *self.forgotten.get_or_insert_default() += forgotten;
+    }
+
+    fn note_statistics(&mut self, updated_rows: u64, bytes: u64) {
+        self.updated_rows = self.updated_rows.max(updated_rows);
+        self.most_bytes = self.most_bytes.max(bytes);
+    }
+}
+
+/// Watches until it is dropped.
+pub struct Watch {
+    watched: Arc<Mutex<Watched>>,
+    tasks: JoinSet<()>,
+}
+
+impl Watch {
+    /// Begins to watch, and to call the maintenance.
+    #[must_use]
+    pub fn start(site: &Arc<Site>, flaw: Option<Flaw>) -> Self {
+        let watched = Arc::default();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(look(Arc::clone(site), Arc::clone(&watched)));
+        tasks.spawn(look_for_claims(Arc::clone(site), Arc::clone(&watched)));
+        tasks.spawn(look_for_maintainers(Arc::clone(site), Arc::clone(&watched)));
+        tasks.spawn(maintain(Arc::clone(site), Arc::clone(&watched)));
+        if flaw == Some(Flaw::SkippedFence) {
+            tasks.spawn(turn_at_once(Arc::clone(site)));
+        }
+        Self { watched, tasks }
+    }
+
+    /// Stops, and returns what was noted. Nothing of it uses the site any more.
+    pub async fn stop(mut self) -> Watched {
+        self.tasks.shutdown().await;
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Looks at what changes slowly. Errors are those of a primary that is away.
+async fn look(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
+    loop {
+        if let Ok(client) = site.connect().await {
+            while let Ok((updated, bytes)) = statistics(&client).await {
+                watched
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .note_statistics(updated, bytes);
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn statistics(client: &Client) -> Result<(u64, u64)> {
+    let row = client
+        .query_one(
+            "SELECT coalesce(sum(n_tup_upd), 0)::bigint, coalesce(sum(pg_table_size(relid)), 0)::bigint
+               FROM pg_stat_all_tables WHERE schemaname = 'idem' AND relname ~ '^(inbox_|outbox_[0-3]$)'",
+            &[],
+        )
+        .await?;
+    let count = |n| anyhow::Ok(u64::try_from(row.try_get::<_, i64>(n)?)?);
+    Ok((count(0)?, count(1)?))
+}
+
+/// Looks for claims that must not be forgotten yet (I6).
+async fn look_for_claims(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
+    loop {
+        if let Ok(client) = site.connect().await {
+            while let Ok(row) = client.query_one(FORGOTTEN, &[&RETENTION.as_secs_f64()]).await {
+                let Ok(forgotten) = row.try_get(0).map(|count: i64| count.unsigned_abs()) else {
+                    break;
+                };
+                watched
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .note_forgotten(forgotten);
+                tokio::time::sleep(PAUSE * 5).await;
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Looks for the processes of the maintenance. They come and go; one that has another wait until
+/// the wait is logged lives for longer than a pause.
+async fn look_for_maintainers(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
+    let sql = "SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'idem%' OR application_name = $1";
+    loop {
+        if let Ok(client) = site.connect().await
+            && let Ok(look) = client.prepare(sql).await
+        {
+            while let Ok(rows) = client.query(&look, &[&MAINTENANCE]).await {
+                let pids = rows.iter().filter_map(|row| row.try_get::<_, i32>(0).ok());
+                watched
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .maintainers
+                    .extend(pids);
+                tokio::time::sleep(PAUSE / 20).await;
+            }
+        }
+        tokio::time::sleep(PAUSE / 2).await;
+    }
+}
+
+async fn maintain(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
+    loop {
+        if let Ok(client) = site.connect_as("postgres", MAINTENANCE).await {
+            while client.batch_execute("CALL idem_maintain()").await.is_ok() {
+                watched.lock().unwrap_or_else(PoisonError::into_inner).maintenance_calls += 1;
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// The planted bug: turns without an opening and without a fence, as often as the ring would turn.
+async fn turn_at_once(site: Arc<Site>) {
+    loop {
+        if let Ok(client) = site.connect().await {
+            let _ = client.batch_execute("SET lock_timeout = '500ms'").await;
+            while client.batch_execute("SELECT turn_at_once()").await.is_ok() {
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        tokio::time::sleep(PAUSE / 10).await;
+    }
+}

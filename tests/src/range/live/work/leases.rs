@@ -1,0 +1,93 @@
+//! Leases the same ids from several sessions, works for longer than some leases last, and completes.
+//!
+//! The monotonic clock is noted after a lease was committed and before a completion is asked for: a
+//! completion that began after another session had the lease has a token that is no longer valid.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use rand::RngExt;
+use tokio_postgres::{Client, types::Type};
+
+use super::{
+    Post,
+    sessions::{monotonic_us, repeat},
+};
+use crate::range::live::Flaw;
+
+/// The ids that are leased here.
+pub const DESTINATION: &str = "range.leases";
+
+const SESSIONS: usize = 4;
+
+/// A new id comes in so many microseconds, and is tried for some of these periods.
+const NEW_ID_EVERY_US: i64 = 300_000;
+const PERIODS: i64 = 6;
+
+/// How a completion is asked for; the other one is a planted bug.
+const COMPLETE: &str = "SELECT idem_complete($1, $2, $3)";
+const COMPLETE_UNFENCED: &str = "SELECT complete_unfenced($1, $2, $3)";
+
+pub async fn run(post: &Post) -> Result<()> {
+    let complete = match post.flaw {
+        Some(Flaw::IgnoredToken) => COMPLETE_UNFENCED,
+        _ => COMPLETE,
+    };
+    repeat(post, SESSIONS, async move |client: &mut Client, _| {
+        lease(client, complete).await
+    })
+    .await
+}
+
+async fn lease(client: &mut Client, complete: &str) -> Result<()> {
+    let identity = monotonic_us()? / NEW_ID_EVERY_US - rand::rng().random_range(0..PERIODS);
+    let id = format!("l-{identity}");
+    let lease_s = f64::from(rand::rng().random_range(50..400)) / 1e3;
+    let row = client
+        .query_typed_one(
+            "SELECT outcome::text, token FROM idem_acquire($1, $2, make_interval(secs => $3))",
+            &[(&id, Type::TEXT), (&DESTINATION, Type::TEXT), (&lease_s, Type::FLOAT8)],
+        )
+        .await?;
+    let pause = rand::rng().random_range(10..600);
+    let leased = row.try_get::<_, &str>(0)? == "acquired";
+    if leased {
+        let (token, told): (i64, i64) = (row.try_get(1)?, monotonic_us()?);
+        client
+            .execute_typed(
+                "INSERT INTO leased (identity, token, told_us) VALUES ($1, $2, $3)",
+                &[(&identity, Type::INT8), (&token, Type::INT8), (&told, Type::INT8)],
+            )
+            .await?;
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        return finish(client, identity, token, complete).await;
+    }
+    tokio::time::sleep(Duration::from_millis(pause / 6)).await;
+    Ok(())
+}
+
+async fn finish(client: &mut Client, identity: i64, token: i64, complete: &str) -> Result<()> {
+    let id = format!("l-{identity}");
+    let asked = monotonic_us()?;
+    let tx = client.transaction().await?;
+    let completed = tx
+        .query_typed(
+            complete,
+            &[(&id, Type::TEXT), (&DESTINATION, Type::TEXT), (&token, Type::INT8)],
+        )
+        .await;
+    match completed {
+        Ok(_) => {}
+        // The lease is lost, or another transaction claims the message.
+        Err(error) if error.code().is_some_and(|code| matches!(code.code(), "55000" | "55P03")) => {
+            return Ok(tx.rollback().await?);
+        }
+        Err(error) => return Err(error.into()),
+    }
+    tx.execute_typed(
+        "INSERT INTO completed (identity, token, asked_us) VALUES ($1, $2, $3)",
+        &[(&identity, Type::INT8), (&token, Type::INT8), (&asked, Type::INT8)],
+    )
+    .await?;
+    Ok(tx.commit().await?)
+}

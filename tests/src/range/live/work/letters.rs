@@ -1,0 +1,60 @@
+//! Writes a letter for each hit, under a lease and outside of a transaction.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use idem_client::{Consumer, Effect, Handled, Message, lease::Work, terminated};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{
+    Post, letters,
+    note::Counter,
+    wiring::{self, QueueSource},
+};
+use crate::range::{
+    live::{
+        business::CONSUMER_ROLE,
+        place::{LETTERS, Queue},
+    },
+    message::Fact,
+};
+
+/// Counts what it was given.
+pub const GIVEN: &str = "letters.given";
+
+/// Letters at a time, in each process.
+const CONCURRENCY: usize = 4;
+
+/// How long it takes to write one.
+const WRITING: Duration = Duration::from_millis(10);
+
+/// What is in it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Letter {
+    /// Whose hit it is about.
+    pub attempt: Uuid,
+}
+
+pub async fn run(post: &Post) -> Result<()> {
+    let counter = Counter::open(&post.dir, GIVEN)?;
+    let source = QueueSource::new(post, Queue::Letters, counter);
+    let pool = wiring::pool(post, CONSUMER_ROLE, CONCURRENCY + 1)?;
+    let summary = Consumer::new(pool, source)
+        .handle_leased(letters()?.as_str(), write)
+        .concurrency(CONCURRENCY)
+        .run(terminated())
+        .await?;
+    eprintln!("{summary:?}");
+    Ok(())
+}
+
+async fn write(_work: Work, message: Message) -> Handled {
+    let fact: Fact = message.json()?;
+    tokio::time::sleep(WRITING).await;
+    if !fact.hit {
+        return Ok(vec![]);
+    }
+    let letter = Letter { attempt: fact.attempt };
+    Ok(vec![Effect::json(LETTERS, &letter)?.key(fact.player.to_string())])
+}

@@ -1,0 +1,46 @@
+//! Sends numbered steps through the outbox: within a key the number grows with each commit.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use idem_client::{Effect, send};
+use serde::{Deserialize, Serialize};
+use tokio_postgres::{Client, types::Type};
+
+use super::{Post, sessions::repeat};
+use crate::range::live::place::STEPS;
+
+/// One key for each session, so that the commits of a key follow each other.
+const SESSIONS: usize = 4;
+
+const PAUSE: Duration = Duration::from_millis(150);
+
+/// What is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// The key.
+    pub key: i32,
+    /// The how manyth of its key.
+    pub n: i64,
+}
+
+pub async fn run(post: &Post) -> Result<()> {
+    repeat(post, SESSIONS, async move |client: &mut Client, session| {
+        take(client, i32::try_from(session)?).await?;
+        tokio::time::sleep(PAUSE).await;
+        Ok(())
+    })
+    .await
+}
+
+async fn take(client: &mut Client, key: i32) -> Result<()> {
+    let tx = client.transaction().await?;
+    // The lock keeps an earlier session of this key, whose COMMIT is under way, apart.
+    let n: i64 = tx
+        .query_typed_one("UPDATE step SET n = n + 1 WHERE key = $1 RETURNING n", &[(&key, Type::INT4)])
+        .await?
+        .try_get(0)?;
+    let step = Effect::json(STEPS, &Step { key, n })?.key(key.to_string());
+    send(&tx, &step).await?;
+    Ok(tx.commit().await?)
+}
