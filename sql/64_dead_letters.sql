@@ -322,14 +322,17 @@ RETURN @extschema@.idem_requeue(id::text, destination);
 COMMENT ON FUNCTION idem_requeue(uuid, text) IS 'Makes a dead letter ready again: due now, last of its key, with all its attempts. False: there is no dead letter, or the message was claimed meanwhile (its letter is deleted then). Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006.';
 
 -- While the claim waited, another session may have requeued the letter, and then the message is alive: the claim is undone.
-CREATE FUNCTION idem.take_letter(id text, destination text, wait boolean) RETURNS idem.dead_letter
+CREATE FUNCTION idem.take_letter(id text, destination text, wait boolean, OUT is_claimed boolean, OUT letter idem.dead_letter)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    letter idem.dead_letter;
+    claim_outcome text;
 BEGIN
-    IF (@extschema@.idem_claim(take_letter.id, take_letter.destination, take_letter.wait)).outcome = 'in_progress' THEN
-        RETURN NULL;
+    -- In the block, so that the exception undoes the claim.
+    claim_outcome := (@extschema@.idem_claim(take_letter.id, take_letter.destination, take_letter.wait)).outcome;
+    is_claimed := claim_outcome = 'claimed';
+    IF claim_outcome = 'in_progress' THEN
+        RETURN;
     END IF;
     DELETE FROM idem.dead_letter l
      WHERE l.key = idem.key_of(take_letter.id) AND l.destination = idem.find_destination(take_letter.destination)
@@ -337,13 +340,13 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'ID001';
     END IF;
-    RETURN letter;
 EXCEPTION
     WHEN SQLSTATE 'ID001' THEN
-        RETURN NULL;
+        is_claimed := false;
+        letter := NULL;
 END
 $$;
-COMMENT ON FUNCTION idem.take_letter(text, text, boolean) IS 'Claims the message of a dead letter, deletes the letter and returns it. A row of nulls, and no claim: there is no letter any longer, or another transaction holds the message and wait is false.';
+COMMENT ON FUNCTION idem.take_letter(text, text, boolean) IS 'Claims the message of a dead letter, deletes the letter and returns it; is_claimed is false when the message was processed meanwhile. A letter of nulls, and no claim: there is no letter any longer, or another transaction holds the message and wait is false.';
 
 CREATE FUNCTION idem_discard(id text, destination text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -354,7 +357,7 @@ BEGIN
     IF (idem.find_letter(idem_discard.id, idem_discard.destination, false)).key IS NULL THEN
         RETURN false;
     END IF;
-    RETURN (idem.take_letter(idem_discard.id, idem_discard.destination, true)).key IS NOT NULL;
+    RETURN ((idem.take_letter(idem_discard.id, idem_discard.destination, true)).letter).key IS NOT NULL;
 END
 $$;
 COMMENT ON FUNCTION idem_discard(text, text) IS 'Deletes a dead letter and claims its message, so that it stays known; false when there is none. Errors: 22004, 22023, 23000, 25000 (not READ COMMITTED), 25006.';
@@ -440,7 +443,7 @@ DECLARE
     discarded integer := 0;
 BEGIN
     FOR letter IN SELECT l.* FROM idem.some_letters(idem_discard_all.destination, error_like, max_messages) l LOOP
-        IF (idem.take_letter(coalesce(letter.id, letter.key::text), idem_discard_all.destination, false)).key IS NOT NULL THEN
+        IF ((idem.take_letter(coalesce(letter.id, letter.key::text), idem_discard_all.destination, false)).letter).key IS NOT NULL THEN
             discarded := discarded + 1;
         END IF;
     END LOOP;

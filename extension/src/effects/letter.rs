@@ -2,10 +2,10 @@
 
 use super::record::record;
 use crate::claim::text_id;
-use crate::errors::given;
+use crate::errors::{Result, given};
 use crate::pg::ensure_writable;
 use crate::sql_types::JsonText;
-use idem_core::{EffectSpec, PayloadSpec};
+use idem_core::{EffectSpec, PayloadSpec, memory};
 use pgrx::Uuid;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
@@ -33,10 +33,11 @@ pub fn record_letter(
     headers: Option<JsonText>,
     traceparent: Option<&str>,
     content_type: Option<&str>,
-) -> Result<Option<Uuid>, ErrorReport> {
+) -> std::result::Result<Option<Uuid>, ErrorReport> {
+    let bytes = copy(given(payload, "payload")?)?;
     let effect = EffectSpec {
         topic: Cow::Borrowed(given(topic, "topic")?),
-        payload: PayloadSpec::Bytes(given(payload, "payload")?.to_vec()),
+        payload: PayloadSpec::Bytes(bytes),
         content_type: Cow::Borrowed(given(content_type, "content_type")?),
         key: key.map(Cow::Borrowed),
         kind: kind.map(Cow::Borrowed),
@@ -48,4 +49,10 @@ pub fn record_letter(
     ensure_writable(c"idem_forward()");
     let message_ids = record(text_id(id)?, given(destination, "destination")?, &[effect])?;
     Ok(message_ids.first().map(|id| Uuid::from_bytes(*id.as_bytes())))
+}
+
+fn copy(payload: &[u8]) -> Result<Vec<u8>> {
+    let mut bytes = memory::reserve(payload.len())?;
+    bytes.extend_from_slice(payload);
+    Ok(bytes)
 }

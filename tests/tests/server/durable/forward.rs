@@ -6,6 +6,7 @@ use idem_tests::harness::{Database, Session};
 /// A dead letter of a message of a broker, with headers that RabbitMQ, NATS and idem itself write.
 async fn reject(session: &Session, id: &str) -> Result<()> {
     let headers = r#"{"message-id": "m", "Nats-Msg-Id": "m", "x-death": "[]", "x-first-death-queue": "q", "x-delivery-count": 3,
+                      "Nats-Expected-Stream": "s", "idem-source-place": "0", "idem-dead-letter-source": "q",
                       "tenant": "t-1", "traceparent": "00-1"}"#;
     let sql = format!(
         "SELECT idem_reject('{id}', 'orders', decode('ff00', 'hex'), 'no such customer', '{headers}', 'k', 'Order', 'text/plain', 'queue')"
@@ -92,5 +93,37 @@ async fn i1_letter_is_forwarded_once_by_two_sessions() -> Result<()> {
     other.run("COMMIT").await?;
     assert_eq!(forwarding.await??, "NULL");
     assert_eq!(other.text("SELECT topic FROM idem.outbox").await?, "first");
+    Ok(())
+}
+
+/// The message came again and was handled after its cause had been removed.
+#[tokio::test]
+async fn letter_of_a_claimed_message_is_not_forwarded() -> Result<()> {
+    let db = Database::with_idem("forward_claimed").await?;
+    let session = db.connect().await?;
+    for id in ["a", "b", "c"] {
+        reject(&session, id).await?;
+    }
+    session
+        .run("BEGIN; SELECT idem_try_claim('a', 'orders'), idem_try_claim('b', 'orders'); COMMIT")
+        .await?;
+    assert_eq!(session.text("SELECT idem_forward('a', 'orders', 'again')").await?, "NULL");
+    assert_eq!(session.text("SELECT idem_forward_all('orders', 'again')").await?, "1");
+    assert_eq!(session.text("SELECT count(*) FROM idem.dead_letters").await?, "0");
+    assert_eq!(session.text("SELECT count(*) FROM idem.outbox").await?, "1");
+    Ok(())
+}
+
+#[tokio::test]
+async fn i4_letter_is_not_forwarded_without_a_relay() -> Result<()> {
+    let db = Database::with_idem("forward_no_relay").await?;
+    let session = db.connect().await?;
+    reject(&session, "a").await?;
+    session.run("SELECT idem_drop_relay('default')").await?;
+    for call in ["idem_forward('a', 'orders', 'again')", "idem_forward_all('orders', 'again')"] {
+        let refusal = session.refused(&format!("SELECT {call}")).await?;
+        assert_eq!(refusal.sqlstate, "55000", "{refusal:?}");
+    }
+    assert_eq!(session.text("SELECT id FROM idem.dead_letters").await?, "a");
     Ok(())
 }
