@@ -41,8 +41,9 @@ const OF_RELAYS: &[&str] = &[
     "idem_relay_wait",
 ];
 
-/// The oldest SQL that has all that this client calls. Newer SQL keeps what older clients call.
-const OLDEST_SQL: &str = env!("CARGO_PKG_VERSION");
+/// The oldest SQL that has all that this client calls. Newer SQL keeps what older clients call, so
+/// this changes only with a new function or argument.
+const OLDEST_SQL: &str = "0.2.0";
 
 const LOOK: &str = "
     SELECT pg_catalog.current_database()::text, current_user::text, pg_catalog.quote_literal(pg_catalog.quote_ident(current_user)),

@@ -120,7 +120,7 @@ pub(super) fn address_of(pool: &Pool) -> usize {
 /// connection may have been encrypted.
 async fn cancel(token: CancelToken, links: Option<&Links>) -> Result<(), tokio_postgres::Error> {
     match links {
-        Some(link) => token.cancel_query((**link).clone()).await,
+        Some(link) => token.cancel_query(Link::clone(link)).await,
         None => token.cancel_query(PlainOnly).await,
     }
 }

@@ -7,7 +7,7 @@ use deadpool_postgres::{ClientWrapper, Object, Pool};
 use super::{
     closing::close,
     connection,
-    turns::{Turn, turn},
+    turns::{Patience, Turn, turn},
 };
 use crate::{Error, process::leaves_connection_sound};
 
@@ -29,11 +29,11 @@ impl Loan {
     }
 
     /// For a handler, which takes as long as it likes.
-    pub(crate) async fn for_handler(pool: &Pool) -> Result<Arc<Self>, Error> {
-        let turn = turn(pool).await?;
+    pub(crate) async fn for_handler(pool: &Pool, patience: Patience) -> Result<Arc<Self>, Error> {
+        let turn = turn(pool, patience).await?;
         Ok(Arc::new(Self {
             object: Some(connection(pool).await?),
-            _turn: Some(turn),
+            _turn: turn,
         }))
     }
 

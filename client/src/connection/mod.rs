@@ -31,6 +31,7 @@ use crate::Error;
 pub(crate) use closing::cancel_over;
 pub(crate) use closing::closed;
 pub(crate) use loan::Loan;
+pub(crate) use turns::Patience;
 
 /// How long a pool may take to give a connection: it may try several hosts. A pool can have shorter
 /// limits of its own, and those of [`PoolConfig`](crate::PoolConfig) are.

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
 };
 
 use deadpool_postgres::Pool;
@@ -13,6 +14,16 @@ use tokio::{
 
 use super::{PATIENCE, closing::address_of};
 use crate::Error;
+
+/// How long to wait for a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// As long as other handlers may take: a message waits for nothing else.
+    OfHandlers,
+    /// As long as the pool lets its users wait: a client waits for the response.
+    #[cfg_attr(not(feature = "http"), expect(dead_code))]
+    OfPool,
+}
 
 /// A turn of a handler. It ends when it is dropped.
 pub(super) type Turn = OwnedSemaphorePermit;
@@ -26,12 +37,24 @@ struct Turns {
 /// it is gone, all turns are free.
 static TURNS: Mutex<Option<HashMap<usize, Turns>>> = Mutex::new(None);
 
-/// Waits for a turn, as long as the pool lets its users wait.
-pub(super) async fn turn(pool: &Pool) -> Result<Turn, Error> {
-    let patience = pool.timeouts().wait.unwrap_or(PATIENCE).min(PATIENCE);
+/// How long a handler waits for the handlers before it, which take as long as they like. The pool's
+/// own limit would be too short: a consumer with as many handlers as connections would take their
+/// work for a database that does not serve.
+const TURN: Duration = Duration::from_secs(600);
+
+/// Waits for a turn. None for a pool of one: it has nothing to set aside, and its own queue is the
+/// turns.
+pub(super) async fn turn(pool: &Pool, patience: Patience) -> Result<Option<Turn>, Error> {
+    if pool.status().max_size < 2 {
+        return Ok(None);
+    }
+    let patience = match patience {
+        Patience::OfHandlers => TURN,
+        Patience::OfPool => pool.timeouts().wait.unwrap_or(PATIENCE).min(PATIENCE),
+    };
     let free = turns_of(pool);
     match timeout(patience, Arc::clone(&free).acquire_owned()).await {
-        Ok(Ok(turn)) => Ok(turn),
+        Ok(Ok(turn)) => Ok(Some(turn)),
         // The semaphore is never closed.
         Ok(Err(_)) => Err(Error::Pool("the pool is closed".into())),
         Err(_) => Err(Error::Pool(format!(
@@ -42,7 +65,7 @@ pub(super) async fn turn(pool: &Pool) -> Result<Turn, Error> {
     }
 }
 
-/// All connections but one. A pool of one has its only one for everything.
+/// All connections but one.
 fn free_for_handlers(max_size: usize) -> usize {
     max_size.saturating_sub(1).clamp(1, Semaphore::MAX_PERMITS)
 }

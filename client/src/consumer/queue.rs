@@ -60,9 +60,10 @@ impl Held {
     }
 
     /// The settlement of a message that this process gives back. A message that was tried again in
-    /// place has failed, and its broker does not know that yet.
+    /// place has failed, and its broker does not know that yet. At its limit the broker must not
+    /// know: it would not deliver the message again, and the source keeps it at its close.
     pub(super) fn given_back(&self) -> Settlement {
-        if self.repeats > 0 {
+        if self.repeats > 0 && !self.receipt.is_near_limit() {
             Settlement::RETRY
         } else {
             Settlement::RELEASE

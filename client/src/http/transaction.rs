@@ -8,6 +8,7 @@ use tower::Service;
 
 use crate::{
     Error, Retry,
+    connection::Patience,
     http::{
         body::{self, Body},
         journal,
@@ -95,7 +96,7 @@ async fn begin(options: &Options, asked: &Asked) -> Result<(Session, Outcome), E
         asked.fingerprint
     );
     let attempt = || async {
-        let mut session = Session::new(&options.pool, false).await?;
+        let mut session = Session::new(&options.pool, false, Patience::OfPool).await?;
         let begun = session.begin_claim_and_mark(&claim, SAVEPOINT, &options.destination, &asked.id);
         match begun.await {
             Ok(outcome) => Ok((session, outcome)),

@@ -15,7 +15,7 @@ use crate::{
     Destination, Effect, Error, ErrorKind, Handled, Isolation, Message, MessageId, RecordedEffect, Tx,
     begin::only_value,
     claim::RECORD_EFFECTS,
-    connection::Loan,
+    connection::{Loan, Patience},
     lease::{COMPLETE, Held},
     outbox::Send,
     process::{Settings, claim, claim::Outcome, engine::Work},
@@ -50,12 +50,12 @@ struct Request<'p, const N: usize> {
 
 impl Session {
     pub(crate) async fn borrow(pool: &Pool, settings: &Settings) -> Result<Self, Error> {
-        Self::new(pool, settings.prepared_statements).await
+        Self::new(pool, settings.prepared_statements, Patience::OfHandlers).await
     }
 
-    pub(crate) async fn new(pool: &Pool, uses_prepared: bool) -> Result<Self, Error> {
+    pub(crate) async fn new(pool: &Pool, uses_prepared: bool, patience: Patience) -> Result<Self, Error> {
         Ok(Self {
-            loan: Loan::for_handler(pool).await?,
+            loan: Loan::for_handler(pool, patience).await?,
             uses_prepared,
             is_open: false,
         })

@@ -104,9 +104,9 @@ async fn acknowledge_first_deliveries(deliveries: impl IntoIterator<Item = Deliv
 async fn message_held_beyond_ack_wait_is_delivered_once() {
     let url = shared();
     stream_of(&url, "long-handler", &["held"]).await;
-    let mut source = source(&url, "long-handler", 2);
+    let mut source = source(&url, "long-handler", 4);
     let held = next(&mut source).await;
-    assert_not_redelivered(&url, "long-handler", Duration::from_secs(2)).await;
+    assert_not_redelivered(&url, "long-handler", Duration::from_secs(4)).await;
     acknowledge_first_deliveries([held]).await;
     assert_silent(&mut source).await;
     assert_eq!(unsettled(&url, "long-handler").await, 0);
@@ -117,10 +117,10 @@ async fn message_held_beyond_ack_wait_is_delivered_once() {
 async fn message_prefetched_beyond_ack_wait_is_delivered_once() {
     let url = shared();
     stream_of(&url, "paused", &["1", "2", "3", "4"]).await;
-    let mut source = source(&url, "paused", 2);
+    let mut source = source(&url, "paused", 4);
     let first = next(&mut source).await;
     delivered(&url, "paused", 4).await;
-    assert_not_redelivered(&url, "paused", Duration::from_secs(2)).await;
+    assert_not_redelivered(&url, "paused", Duration::from_secs(4)).await;
     acknowledge_first_deliveries([first]).await;
     for _ in 0..3 {
         acknowledge_first_deliveries([next(&mut source).await]).await;
@@ -170,7 +170,7 @@ async fn backoff_of_an_existing_consumer_is_the_one_that_counts() {
 async fn message_that_failed_is_not_held() {
     let url = shared();
     stream_of(&url, "not-held", &["again"]).await;
-    let mut source = source(&url, "not-held", 2);
+    let mut source = source(&url, "not-held", 30);
     let first = next(&mut source).await;
     let began = Instant::now();
     let after = Duration::from_millis(500);
@@ -178,7 +178,7 @@ async fn message_that_failed_is_not_held() {
     let again = next(&mut source).await;
     assert!(began.elapsed() >= after);
     assert!(
-        began.elapsed() < Duration::from_secs(2),
+        began.elapsed() < Duration::from_secs(20),
         "it came after {:?}",
         began.elapsed()
     );
@@ -302,7 +302,7 @@ async fn connection_cut_while_messages_wait_redelivers_nothing() {
     let url = shared();
     stream_of(&url, "cut", &["1", "2", "3", "4"]).await;
     let line = Line::to(&url).await;
-    let mut source = source(&line.url, "cut", 3);
+    let mut source = source(&line.url, "cut", 8);
     let first = next(&mut source).await;
     delivered(&url, "cut", 4).await;
     line.cut();
@@ -311,7 +311,7 @@ async fn connection_cut_while_messages_wait_redelivers_nothing() {
     })
     .await;
     line.mend();
-    assert_not_redelivered(&url, "cut", Duration::from_secs(3)).await;
+    assert_not_redelivered(&url, "cut", Duration::from_secs(8)).await;
     acknowledge_first_deliveries([first]).await;
     for _ in 0..3 {
         acknowledge_first_deliveries([next(&mut source).await]).await;

@@ -33,7 +33,7 @@ async fn stop_everywhere() {
                 answer
             };
             let answer = poll_times(journal.once("charge", &5, ask), polls, moment).await;
-            ground.until_quiet().await;
+            ground.until_quiet_beside(&pool).await;
             let before = state(&ground, &message, "charge").await;
             match before {
                 None | Some(CallState::New) => assert_eq!(gateway.asked(), 0, "after {polls}"),

@@ -55,7 +55,7 @@ async fn sweep(ground: &Ground, moment: Moment) -> (usize, usize) {
         let message = message();
         let processed = poll_times(idem.process_leased(&pool, &message, handler), polls, moment).await;
         next_one_works(ground, &idem, &pool).await;
-        ground.until_quiet().await;
+        ground.until_quiet_beside(&pool).await;
         // Two thirds of it may have been renewed when it was dropped, and nothing renews it now.
         let left = ground.left(&message).await;
         assert!(left.is_none_or(|left| left <= lease.as_secs_f64()), "{left:?}");
@@ -90,7 +90,7 @@ async fn a_failure_that_is_dropped_at_any_await_leaves_the_message_free_after_it
             let message = message();
             let processed = poll_times(idem.process_leased(&pool, &message, failing), polls, moment).await;
             next_one_works(&ground, &idem, &pool).await;
-            ground.until_quiet().await;
+            ground.until_quiet_beside(&pool).await;
             ground.assert_undone(&message).await;
             // Whatever was left: it is tried or buried, once.
             crate::ground::until("it is buried", async || {

@@ -130,16 +130,21 @@ impl Ground {
         assert_eq!(self.effects(message).await.len(), 0, "effects of {message:?}");
     }
 
-    /// Waits until no session is at work or in a transaction, besides the observer's.
+    /// Waits until each session is idle, and each is the observer's or a connection of the pool: one
+    /// whose user was dropped has ended, with all that was sent over it.
     pub async fn until_quiet(&self) {
-        until("no session is in a transaction", async || {
-            self.count(
-                "SELECT count(*) FROM pg_stat_activity
-                 WHERE datname = current_database() AND backend_type = 'client backend'
-                 AND pid <> pg_backend_pid() AND state <> 'idle'",
-            )
-            .await
-                == 0
+        self.until_quiet_beside(&self.pool).await;
+    }
+
+    /// The same, where this is the only pool in use.
+    pub async fn until_quiet_beside(&self, pool: &Pool) {
+        until("no session is at work or about to end", async || {
+            let sql = "SELECT count(*), count(*) FILTER (WHERE state <> 'idle') FROM pg_stat_activity
+                        WHERE datname = current_database() AND backend_type = 'client backend'
+                          AND pid <> pg_backend_pid()";
+            let row = self.observer.query_one(sql, &[]).await.unwrap();
+            let pooled = i64::try_from(pool.status().size).unwrap();
+            (row.get::<_, i64>(0), row.get::<_, i64>(1)) == (pooled, 0)
         })
         .await;
     }

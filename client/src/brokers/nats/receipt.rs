@@ -89,6 +89,14 @@ impl NatsReceipt {
         session.withheld.add(message, self, due, None)
     }
 
+    /// The dead letter was not taken. A return would count, and after the last one the server
+    /// delivers the message no more: with a limit it stays here.
+    fn ask_again(mut self) {
+        // Otherwise dropping the receipt asks for the message again.
+        self.again_after = Some(UNBURIED_AGAIN_AFTER);
+        drop(self.withhold(UNBURIED_AGAIN_AFTER));
+    }
+
     /// Settles the delivery. A return has no effect when the message has come again since.
     async fn finish(&mut self, kind: AckKind) -> Result<(), TransportError> {
         let Some(reply) = self.reply.take() else { return Ok(()) };
@@ -171,9 +179,10 @@ impl Receipt for NatsReceipt {
                 Settlement::Acknowledge => AckKind::Ack,
                 Settlement::Retry { after } | Settlement::Release { after } => nak(after),
                 Settlement::Reject { reason } => {
-                    // When that fails, dropping the receipt asks for the message again.
-                    receipt.again_after = Some(UNBURIED_AGAIN_AFTER);
-                    receipt.bury(&reason).await?;
+                    if let Err(error) = receipt.bury(&reason).await {
+                        receipt.ask_again();
+                        return Err(error);
+                    }
                     AckKind::Term
                 }
             };

@@ -29,8 +29,9 @@ use crate::{
 /// So many messages are on their way back to the server at once.
 const RETURNS: usize = 64;
 
-/// How long the server may take for all of them.
-const RETURNED_WITHIN: Duration = Duration::from_secs(10);
+/// How long the server may take for all of them. Below what a consumer waits for a close: messages
+/// at their last delivery are kept after it.
+const RETURNED_WITHIN: Duration = Duration::from_secs(3);
 
 pub(super) struct Session {
     pub(super) link: Link,

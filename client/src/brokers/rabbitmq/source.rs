@@ -1,6 +1,6 @@
 //! Deliveries of a queue.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use futures_util::StreamExt;
 use lapin::{
@@ -15,7 +15,7 @@ use tokio::{
 
 use super::{
     RabbitMqConfig, RabbitMqSubscription,
-    connect::{PATIENCE, connect},
+    connect::connect,
     properties,
     receipt::{Hold, RabbitMqReceipt},
 };
@@ -23,6 +23,10 @@ use crate::{
     Closed, Delivery, Message, Receipt, Source, TransportError,
     brokers::withheld::{Withheld, Withhold},
 };
+
+/// How long the broker may take for all that is returned. Below what a consumer waits for a close:
+/// messages near their limit are kept after it.
+const RETURNED_WITHIN: Duration = Duration::from_secs(3);
 
 const CANCELLED: &str = "the broker has cancelled the consumer: the queue is gone, or a message was not settled within the \
     consumer timeout";
@@ -170,7 +174,7 @@ impl Consuming {
                     }
                 }
             };
-            if timeout(PATIENCE, ending).await.is_err() {
+            if timeout(RETURNED_WITHIN, ending).await.is_err() {
                 tracing::debug!("the broker does not take messages back: they come again when the connection ends");
             }
             closed
