@@ -76,25 +76,29 @@ pub async fn receive_batch(
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
-/// Leases the next messages of a destination that are due, at most so many, each for so long (1 ms to 1 day).
+/// Leases the next messages of a destination that are due, each for so long (1 ms to 1 day): at most
+/// `max_messages` (1 to 10,000), whose payloads and headers have at most `max_bytes` bytes (1 to
+/// 1 GB) together. The first message is returned whatever its size.
 ///
-/// Of one key it is one at a time, and never one while an earlier one is due or fails. Empty: there is nothing to do, or others
-/// are at it. The transaction must be READ COMMITTED, and committed before the work begins. A message is ended by its claim: with
+/// Of one key it returns one message at a time, and none while an earlier message of the key is due
+/// or fails. An empty list: no message is due, or other sessions hold what is due. The transaction must be READ COMMITTED, and committed before the work begins. A message is ended by its claim: with
 /// [`Idem::process`](crate::Idem::process), or with [`try_claim`](crate::try_claim) in the transaction of the work.
 pub async fn next(
     client: &impl GenericClient,
     destination: &Destination,
     max_messages: i32,
+    max_bytes: i64,
     lease: Duration,
 ) -> Result<Vec<Received>, Error> {
     let rows = client
         .query_typed(
             "SELECT token, seq, id, key, type, payload, content_type, headers, traceparent, attempt, received_at, last_error, lease_expired \
-             FROM idem_next($1, $2, make_interval(secs => $3))",
+             FROM idem_next($1, $2, make_interval(secs => $3), $4)",
             &[
                 destination.parameter(),
                 (&max_messages, Type::INT4),
                 (&lease.as_secs_f64(), Type::FLOAT8),
+                (&max_bytes, Type::INT8),
             ],
         )
         .instrument(span::of_batch(

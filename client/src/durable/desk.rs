@@ -13,6 +13,9 @@ use crate::{
     sql::kept,
 };
 
+/// What `idem_next` takes at most.
+const LARGEST_BYTES: i64 = 1024 * 1024 * 1024;
+
 #[derive(Debug)]
 pub(super) struct Desk {
     pub(super) pool: Pool,
@@ -28,9 +31,10 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    pub(super) async fn next(&self, at_most: i32) -> Result<Vec<Received>, Error> {
+    pub(super) async fn next(&self, at_most: i32, max_bytes: usize) -> Result<Vec<Received>, Error> {
+        let max_bytes = i64::try_from(max_bytes).unwrap_or(i64::MAX).clamp(1, LARGEST_BYTES);
         let loan = Loan::take(&self.pool).await?;
-        let received = next(&**loan.client(), &self.destination, at_most, self.lease);
+        let received = next(&**loan.client(), &self.destination, at_most, max_bytes, self.lease);
         let received = within(self.lease, received).await;
         loan.end(received)
     }

@@ -42,8 +42,6 @@ struct State {
     /// Fetched, and not delivered yet.
     waiting: VecDeque<Received>,
     waiting_bytes: usize,
-    /// The size of the largest message that was fetched last.
-    largest: usize,
     /// When each was last renewed.
     leases: HashMap<Lease, Instant>,
     /// A suspect that was delivered, and when.
@@ -171,15 +169,14 @@ impl Shelf {
     async fn fetch(&self) -> Result<bool, Error> {
         // Never given up half-way: what is leased and not heard of would have to wait for the end of its lease.
         let asked = Instant::now();
-        let mut received = self.desk.next(self.at_most()).await?;
+        let (at_most, max_bytes) = self.room();
+        let mut received = self.desk.next(at_most, max_bytes).await?;
         let is_some = !received.is_empty();
         let suspect = received.iter().position(|received| received.lease_expired);
         self.is_wary.store(suspect.is_some(), Ordering::Relaxed);
         // Behind a suspect nothing waits: what kills this process would be counted against it too.
         let behind = suspect.map(|at| received.split_off(at + 1)).unwrap_or_default();
-        let beyond = self.beyond_bytes(&mut received);
         self.put(received, asked);
-        self.give_back(beyond).await;
         self.give_back(behind).await;
         if self.is_closed.is_cancelled() {
             self.clear(Duration::ZERO).await;
@@ -188,28 +185,14 @@ impl Shelf {
         Ok(is_some)
     }
 
-    /// How many to ask for: those that fit, if they are as large as the largest of the last ones.
-    fn at_most(&self) -> i32 {
-        if self.is_wary.load(Ordering::Relaxed) {
-            return 1;
-        }
-        let state = self.state();
-        let room = self.desk.max_bytes.saturating_sub(state.waiting_bytes);
-        let fitting = room.checked_div(state.largest).unwrap_or(usize::MAX);
-        i32::try_from(fitting).unwrap_or(i32::MAX).clamp(1, self.desk.batch)
-    }
-
-    /// Splits off what does not fit: sizes are known only now. At least one stays.
-    fn beyond_bytes(&self, received: &mut Vec<Received>) -> Vec<Received> {
-        let mut state = self.state();
-        let mut bytes = state.waiting_bytes;
-        state.largest = received.iter().map(Received::size).max().unwrap_or(state.largest);
-        let fits = |received: &Received| {
-            bytes = bytes.saturating_add(received.size());
-            bytes <= self.desk.max_bytes
+    /// How many messages to ask for, and how many bytes of them fit.
+    fn room(&self) -> (i32, usize) {
+        let at_most = if self.is_wary.load(Ordering::Relaxed) {
+            1
+        } else {
+            self.desk.batch
         };
-        let fitting = received.iter().map(fits).take_while(|fits| *fits).count();
-        received.split_off(fitting.max(1).min(received.len()))
+        (at_most, self.desk.max_bytes.saturating_sub(self.state().waiting_bytes))
     }
 
     async fn wait(&self, breaths: &mut Pauses) -> Result<(), Error> {

@@ -107,8 +107,7 @@ impl DurableSource {
     }
 
     /// How many bytes of payloads and headers are fetched ahead, at least one message; 16 MiB unless
-    /// given. `idem_next` knows no such limit, so a fetch can return more: it asks for as many
-    /// messages as fit if they have the size of the last ones, and gives back what does not fit.
+    /// given, and at most 1 GB in one fetch.
     #[must_use]
     pub fn max_bytes(self, bytes: usize) -> Self {
         self.with(|desk| desk.max_bytes = bytes)

@@ -13,6 +13,8 @@ use uuid::Uuid;
 use crate::world::{World, id_of};
 
 const LEASE: Duration = Duration::from_secs(30);
+/// Of a call of `next`.
+const MAX_BYTES: i64 = 16 * 1024 * 1024;
 
 #[tokio::test]
 async fn what_is_received_is_what_is_handed_out() {
@@ -24,7 +26,7 @@ async fn what_is_received_is_what_is_handed_out() {
         .header("schema", 2)
         .header("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
     assert!(receive(&world.client, &id_of("m-1"), &world.to, &letter).await.unwrap());
-    let [received] = &next(&world.client, &world.to, 10, LEASE).await.unwrap()[..] else {
+    let [received] = &next(&world.client, &world.to, 10, MAX_BYTES, LEASE).await.unwrap()[..] else {
         panic!("one is handed out");
     };
     assert_eq!((received.id.to_string().as_str(), received.attempt), ("m-1", 1));
@@ -42,7 +44,7 @@ async fn what_is_received_is_what_is_handed_out() {
             .is_some_and(|parent| parent.starts_with("00-0af"))
     );
     assert!(
-        next(&world.client, &world.to, 10, LEASE).await.unwrap().is_empty(),
+        next(&world.client, &world.to, 10, MAX_BYTES, LEASE).await.unwrap().is_empty(),
         "it is leased"
     );
 }
@@ -64,7 +66,7 @@ async fn a_message_is_known_from_its_receipt_on() {
         !receive(&world.client, &text, &world.to, &letter).await.unwrap(),
         "it was handled"
     );
-    let received = next(&world.client, &world.to, 10, LEASE).await.unwrap();
+    let received = next(&world.client, &world.to, 10, MAX_BYTES, LEASE).await.unwrap();
     assert_eq!(
         received.iter().map(|received| received.id.clone()).collect::<Vec<_>>(),
         [id_of(&uuid.to_string())]
@@ -82,7 +84,7 @@ async fn a_batch_is_received_in_its_order_and_answered_by_position() {
         .collect();
     let answers = receive_batch(&world.client, &world.to, &letters).await.unwrap();
     assert_eq!(answers, [true, false, true, false]);
-    let received = next(&world.client, &world.to, 10, LEASE).await.unwrap();
+    let received = next(&world.client, &world.to, 10, MAX_BYTES, LEASE).await.unwrap();
     let ids: Vec<_> = received.iter().map(|received| received.id.to_string()).collect();
     assert_eq!(ids, ["b", "c", "a"]);
     assert!(receive_batch(&world.client, &world.to, &[]).await.unwrap().is_empty());
@@ -99,12 +101,12 @@ async fn a_message_is_not_handed_out_before_its_time() {
     let letter = Letter::json(&1).unwrap().deliver_after(soon);
     assert!(receive(&world.client, &id_of("later"), &world.to, &letter).await.unwrap());
     world.receive("now", "").await;
-    let received = next(&world.client, &world.to, 10, LEASE).await.unwrap();
+    let received = next(&world.client, &world.to, 10, MAX_BYTES, LEASE).await.unwrap();
     assert_eq!(received.len(), 1);
     assert_eq!(received[0].id, id_of("now"));
     crate::support::until("it is due", async || {
         next_wait(&world.client, &world.to, Duration::from_secs(10)).await.unwrap();
-        let received = next(&world.client, &world.to, 10, LEASE).await.unwrap();
+        let received = next(&world.client, &world.to, 10, MAX_BYTES, LEASE).await.unwrap();
         let is_there = received.iter().any(|received| received.id == id_of("later"));
         assert!(
             !is_there || OffsetDateTime::now_utc() >= soon,

@@ -19,6 +19,7 @@ mod identity;
 pub mod inbox;
 mod lease;
 pub mod next;
+mod payloads;
 pub mod policy;
 pub mod presence;
 mod receive;

@@ -3,6 +3,7 @@
 use super::acquire::next_token;
 use super::due::Due;
 use super::failures::now_unix;
+use super::payloads::Payloads;
 use super::policy::max_attempts;
 use super::row::{LeaseState, Leased, column, errors};
 use super::search::{Ended, Found, Search, Visit};
@@ -10,8 +11,8 @@ use super::{lease, tables};
 use crate::destination::{Destination, find};
 use crate::errors::{Error, Result, given, invalid};
 use crate::pg::{self, Appender, Hold, Lookup, Table, Walk, answer_rows, condition};
-use crate::ring::{self, Rings};
-use idem_core::{Failure, last_failure, memory, note_failure};
+use crate::ring;
+use idem_core::{Failure, last_failure, note_failure};
 use pgrx::datum::Interval;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
@@ -20,15 +21,20 @@ use pgrx::{FromDatum, Uuid, pg_sys};
 /// Messages that one call may ask for.
 const MAX_MESSAGES: i32 = 10_000;
 
-/// Memory that must be left before a payload is read: PostgreSQL could not report that it has none.
-const MARGIN_BYTES: usize = 1024 * 1024;
+/// Bytes of payloads and headers that one call may ask for: as for a batch of a relay.
+const MAX_BYTES: i64 = 1024 * 1024 * 1024;
 
 type Columns = [Option<pg_sys::Datum>; 13];
 
 #[pg_extern(
     requires = ["pending"],
     sql = r#"
-CREATE FUNCTION idem_next(destination text, max_messages integer DEFAULT 1, lease interval DEFAULT '30 seconds')
+CREATE FUNCTION idem_next(
+    destination  text,
+    max_messages integer  DEFAULT 1,
+    lease        interval DEFAULT '30 seconds',
+    max_bytes    bigint   DEFAULT 16777216
+)
 RETURNS TABLE (
     token         bigint,
     seq           bigint,
@@ -52,6 +58,7 @@ fn idem_next(
     destination: Option<&str>,
     max_messages: Option<i32>,
     lease: Option<Interval>,
+    max_bytes: Option<i64>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> std::result::Result<(), ErrorReport> {
     let max_messages = given(max_messages, "max_messages")?;
@@ -62,16 +69,23 @@ fn idem_next(
         )?;
     }
     let lease = lease::microseconds(given(lease, "lease")?)?;
+    let max_bytes = given(max_bytes, "max_bytes")?;
+    if !(1..=MAX_BYTES).contains(&max_bytes) {
+        invalid(
+            format!("max_bytes is {max_bytes}"),
+            format!("It must be between 1 and {MAX_BYTES} (1 GB)."),
+        )?;
+    }
     let destination = given(destination, "destination")?;
     idem_core::check_destination(destination).map_err(Error::from)?;
     lease::check_transaction(c"idem_next()")?;
-    let messages = next(destination, max_messages as usize, lease)?;
+    let messages = next(destination, lease, max_messages as usize, max_bytes as usize)?;
     answer_rows(fcinfo, messages.into_iter());
     Ok(())
 }
 
-/// Leases at most `at_most` messages for so many microseconds.
-fn next(name: &str, at_most: usize, lease: i64) -> Result<Vec<Columns>> {
+/// Leases messages for so many microseconds: at most `at_most`, and the first one whatever its size.
+fn next(name: &str, lease: i64, at_most: usize, max_bytes: usize) -> Result<Vec<Columns>> {
     let rings = ring::look()?;
     let Some(destination) = find(name)? else {
         return Ok(Vec::new());
@@ -84,6 +98,8 @@ fn next(name: &str, at_most: usize, lease: i64) -> Result<Vec<Columns>> {
         at_most,
         max_attempts: max_attempts(&destination)?,
         has_turn: false,
+        payloads: Payloads::default(),
+        bytes_left: max_bytes,
         taken: Vec::new(),
     };
     let mut found = call.search()?;
@@ -100,16 +116,7 @@ fn next(name: &str, at_most: usize, lease: i64) -> Result<Vec<Columns>> {
     if !call.taken.is_empty() {
         table.keep_lock();
     }
-    with_payloads(call.taken, &ring::refreshed()?)
-}
-
-/// A message that this call has leased.
-struct Taken {
-    row: Vec<Option<pg_sys::Datum>>,
-    seq: i64,
-    payload_slice: i16,
-    last_error: Option<String>,
-    lease_expired: bool,
+    Ok(call.taken)
 }
 
 struct Call<'a> {
@@ -119,7 +126,10 @@ struct Call<'a> {
     at_most: usize,
     max_attempts: i32,
     has_turn: bool,
-    taken: Vec<Taken>,
+    payloads: Payloads,
+    /// What the messages that are not taken yet may have.
+    bytes_left: usize,
+    taken: Vec<Columns>,
 }
 
 impl Call<'_> {
@@ -133,18 +143,30 @@ impl Call<'_> {
             has_turn: self.has_turn,
         };
         let lease_until = search.here.saturating_add(self.lease);
-        let taken = &mut self.taken;
+        let Call {
+            payloads,
+            bytes_left,
+            taken,
+            ..
+        } = self;
         let mut batch: Option<(i64, Appender)> = None;
         let table = search.table;
         search.run(&mut |message, row| {
             if !row.lock_row() {
                 return Ok(Visit::Held);
             }
+            let payload = payloads.find(message.state.payload_slice.unwrap_or_default(), message.state.seq)?;
+            let size = payload.size();
+            if size > *bytes_left && !taken.is_empty() {
+                return Ok(Visit::TooLarge);
+            }
+            *bytes_left = bytes_left.saturating_sub(size);
             if batch.is_none() {
                 batch = Some((next_token()?, Appender::open(table)));
             }
             if let Some((token, appender)) = &mut batch {
-                taken.push(take(message, row, *token, lease_until, appender)?);
+                let leased = take(message, row, *token, lease_until, appender)?;
+                taken.push(columns_of(&leased, payload.read()?));
             }
             Ok(Visit::Taken)
         })
@@ -173,6 +195,13 @@ impl Call<'_> {
     }
 }
 
+/// A message that this call has leased.
+struct Taken {
+    row: Vec<Option<pg_sys::Datum>>,
+    last_error: Option<String>,
+    lease_expired: bool,
+}
+
 /// Leases the locked row.
 fn take(message: &Due, row: &mut Walk, token: i64, due_at: pg_sys::TimestampTz, appender: &mut Appender) -> Result<Taken> {
     let lease_expired = message.state.lease == LeaseState::Leased;
@@ -188,52 +217,15 @@ fn take(message: &Due, row: &mut Walk, token: i64, due_at: pg_sys::TimestampTz, 
     appender.replace_walked(row, &columns);
     Ok(Taken {
         row: columns,
-        seq: message.state.seq,
-        payload_slice: message.state.payload_slice.unwrap_or_default(),
         last_error: last_failure(noted.as_deref().unwrap_or(&before)),
         lease_expired,
     })
 }
 
-/// The rows of the result. The payloads are read slice by slice.
-fn with_payloads(taken: Vec<Taken>, rings: &Rings) -> Result<Vec<Columns>> {
-    let mut rows: Vec<Columns> = vec![[None; 13]; taken.len()];
-    let mut slices: Vec<i16> = taken.iter().map(|message| message.payload_slice).collect();
-    slices.sort_unstable();
-    slices.dedup();
-    for slice in slices {
-        let oid = rings
-            .payloads(slice)
-            .ok_or(Error::Corrupt("a pending message names no slice of payloads"))?;
-        let table = Table::for_reading(oid);
-        let mut payloads = Lookup::new(&table, 1);
-        for (message, row) in taken.iter().zip(&mut rows) {
-            if message.payload_slice == slice {
-                memory::ensure(MARGIN_BYTES).map_err(Error::from)?;
-                *row = columns_of(message, payload_of(&mut payloads, message.seq)?);
-            }
-        }
-    }
-    Ok(rows)
-}
-
-fn payload_of(payloads: &mut Lookup, seq: i64) -> Result<Vec<Option<pg_sys::Datum>>> {
-    payloads.seek(&mut [condition(
-        1,
-        pg_sys::BTEqualStrategyNumber,
-        pg_sys::F_INT8EQ,
-        pg_sys::Datum::from(seq),
-    )]);
-    if !payloads.next_settled() {
-        return Err(Error::Corrupt("a pending message has no payload"));
-    }
-    Ok(payloads.row())
-}
-
-fn columns_of(message: &Taken, payload: Vec<Option<pg_sys::Datum>>) -> Columns {
+/// A row of the result.
+fn columns_of(message: &Taken, payload: [Option<pg_sys::Datum>; 5]) -> Columns {
     let of_row = |number: i32| message.row[number as usize - 1];
-    // The columns of idem.payload_N after `seq`.
-    let [data, content_type, kind, headers, traceparent] = std::array::from_fn(|n| payload.get(n + 1).copied().flatten());
+    let [data, content_type, kind, headers, traceparent] = payload;
     [
         of_row(column::TOKEN),
         of_row(column::SEQ),

@@ -32,6 +32,9 @@ pub enum Visit {
     Taken,
     /// Another transaction holds the message.
     Held,
+    /// The message is larger than what is left of the caller's limit. The search ends: later
+    /// messages do not go before it.
+    TooLarge,
 }
 
 /// How a search ended.
@@ -71,6 +74,7 @@ impl Search {
             keys: KeyIndex::new(&key_table, &snapshot, self.destination, self.here, self.max_attempts),
             visit,
             taken: 0,
+            is_full: false,
             blocked: 0,
             suspects: false,
             found: Found {
@@ -90,6 +94,8 @@ struct Run<'s, 't> {
     keys: KeyIndex<'t>,
     visit: &'s mut dyn FnMut(&Due, &mut Walk) -> Result<Visit>,
     taken: usize,
+    /// A message did not fit.
+    is_full: bool,
     /// Messages that wait for others of their keys.
     blocked: usize,
     /// Messages were passed over because their lease expired.
@@ -141,7 +147,7 @@ impl Run<'_, '_> {
                 return Ok(());
             }
             self.consider(&message, at_most)?;
-            if self.taken >= at_most || self.blocked > self.search.window() {
+            if self.has_enough(at_most) || self.blocked > self.search.window() {
                 return Ok(());
             }
             next = self.due.next();
@@ -168,6 +174,7 @@ impl Run<'_, '_> {
         }
         match (self.visit)(message, self.due.row())? {
             Visit::Taken => self.taken += 1,
+            Visit::TooLarge => self.is_full = true,
             Visit::Held => {
                 self.found.is_contended = true;
                 if let Some(key) = &message.order_key {
@@ -191,9 +198,10 @@ impl Run<'_, '_> {
                 } else if self.taken == 0 || !is_suspect(&message) {
                     match (self.visit)(&message, row)? {
                         Visit::Taken => self.taken += 1,
+                        Visit::TooLarge => self.is_full = true,
                         Visit::Held => self.found.is_contended = true,
                     }
-                    if self.taken >= self.search.at_most || (is_suspect(&message) && self.taken > 0) {
+                    if self.has_enough(self.search.at_most) || (is_suspect(&message) && self.taken > 0) {
                         return Ok(());
                     }
                 }
@@ -221,12 +229,16 @@ impl Run<'_, '_> {
         while let Some(message) = self.due.next() {
             if message.order_key.is_none() {
                 self.consider(&message, at_most)?;
-                if self.taken >= at_most {
+                if self.has_enough(at_most) {
                     return Ok(());
                 }
             }
         }
         Ok(())
+    }
+
+    fn has_enough(&self, at_most: usize) -> bool {
+        self.is_full || self.taken >= at_most
     }
 
     fn note_exhausted(&mut self, key: Option<pgrx::Uuid>) {

@@ -87,6 +87,15 @@ pub fn relation_oid(name: &std::ffi::CStr) -> Option<pg_sys::Oid> {
     (oid != pg_sys::InvalidOid).then_some(oid)
 }
 
+/// The bytes of a value as a reader gets it: not compressed, and without its header.
+///
+/// # Safety
+/// The value is of a type of variable length, and not NULL.
+pub unsafe fn size_of(value: pg_sys::Datum) -> usize {
+    // SAFETY: as above. The size of a value that is stored out of line stands in its pointer.
+    unsafe { pg_sys::toast_raw_datum_size(value) }.saturating_sub(pg_sys::VARHDRSZ)
+}
+
 /// The start of the current transaction, microseconds since 2000: what `now()` answers.
 pub fn transaction_start() -> pg_sys::TimestampTz {
     // SAFETY: reads a variable of the transaction.

@@ -2,6 +2,7 @@
 //! never dropped.
 
 mod bodies;
+mod bytes;
 mod dead_letters;
 mod forward;
 mod hand_over;

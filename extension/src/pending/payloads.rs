@@ -1,0 +1,74 @@
+//! The payloads of received messages. A message names the slice that holds its payload.
+
+use crate::errors::{Error, Result};
+use crate::pg::{Lookup, Table, condition, size_of};
+use crate::ring;
+use idem_core::memory;
+use pgrx::pg_sys;
+
+/// Memory that must be left before a payload is read: PostgreSQL could not report that it has none.
+const MARGIN_BYTES: usize = 1024 * 1024;
+
+/// The columns of idem.payload_N, counted from 1.
+mod column {
+    pub const PAYLOAD: i32 = 2;
+    pub const HEADERS: i32 = 5;
+}
+
+/// The slices of payloads, each opened when a message first names it.
+#[derive(Default)]
+pub struct Payloads {
+    slices: Vec<(i16, Table)>,
+}
+
+impl Payloads {
+    /// Finds the payload of a pending message. The caller has locked the message: no other
+    /// transaction moves its payload to another slice.
+    pub fn find(&mut self, slice: i16, seq: i64) -> Result<Payload<'_>> {
+        let mut rows = Lookup::insert_only(self.slice(slice)?, 1);
+        let seq = condition(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_INT8EQ, pg_sys::Datum::from(seq));
+        rows.seek(&mut [seq]);
+        if !rows.next_settled() {
+            return Err(Error::Corrupt("a pending message has no payload"));
+        }
+        Ok(Payload { row: rows })
+    }
+
+    fn slice(&mut self, number: i16) -> Result<&Table> {
+        let at = match self.slices.iter().position(|(slice, _)| *slice == number) {
+            Some(at) => at,
+            None => {
+                let table = ring::refreshed()?
+                    .payloads(number)
+                    .ok_or(Error::Corrupt("a pending message names no slice of payloads"))?;
+                self.slices.push((number, Table::for_reading(table)));
+                self.slices.len() - 1
+            }
+        };
+        Ok(&self.slices[at].1)
+    }
+}
+
+/// A row of a slice of payloads.
+pub struct Payload<'t> {
+    row: Lookup<'t>,
+}
+
+impl Payload<'_> {
+    /// The bytes of the payload and of its headers, without reading what is stored out of line.
+    pub fn size(&self) -> usize {
+        [column::PAYLOAD, column::HEADERS]
+            .into_iter()
+            .filter_map(|number| self.row.column(number))
+            // SAFETY: both columns are of variable length.
+            .map(|value| unsafe { size_of(value) })
+            .sum()
+    }
+
+    /// Payload, content type, type, headers and traceparent, copied.
+    pub fn read(&self) -> Result<[Option<pg_sys::Datum>; 5]> {
+        memory::ensure(MARGIN_BYTES).map_err(Error::from)?;
+        let columns = self.row.row();
+        Ok(std::array::from_fn(|n| columns.get(n + 1).copied().flatten()))
+    }
+}
