@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod chaos;
+pub mod clock;
 pub mod harness;
 pub mod range;
 pub mod readme;

@@ -59,10 +59,10 @@ pub fn do_what_is_missing(context: &Context, variant: Variant) -> Result<PathBuf
 
 /// Debian packages and what each is for; NN is the major version of PostgreSQL.
 #[rustfmt::skip]
-const PACKAGES: [(&str, &str); 18] = [
+const PACKAGES: [(&str, &str); 17] = [
     ("postgresql-NN", "the server; a copy of its programs runs the demo and the tests"),
     ("postgresql-server-dev-NN", "its headers, to build the extension against, and its isolation tester"),
-    ("gcc", "the linker, for everything that is built"),
+    ("gcc", "the linker, for everything that is built; compiles a clock of the tests"),
     ("libc6-dev", "the C library to link with"),
     ("g++", "compiles librdkafka, the client library of Kafka"),
     ("make", "makes librdkafka"),
@@ -77,7 +77,6 @@ const PACKAGES: [(&str, &str); 18] = [
     ("nats-server", "another one"),
     ("pgbouncer", "a proxy that the tests put in front of the server"),
     ("python3-aiosmtpd", "a mail server that the tests start for themselves"),
-    ("libfaketime", "gives processes of the tests a clock that is wrong"),
 ];
 
 /// Debian's server compiles plans since 18 only with this package; a test reads what it compiles.

@@ -17,7 +17,7 @@
 //! | [`ledger`] | the rows that are printed: faults with their minimum, traffic, errors |
 //! | [`site`] | what runs: two servers, a broker, two proxies |
 //! | [`pair`] | the primary and its synchronous standby; promotion and rebuild |
-//! | [`disk`], [`clock`], [`proxy`] | a disk that can be full, a clock that jumps, a network that can be cut |
+//! | [`disk`], [`Clock`](crate::clock::Clock), [`proxy`] | a disk that can be full, a clock that jumps, a network that can be cut |
 //! | [`watch`](mod@watch) | what is noted while it runs: processes of the maintenance, statistics, server logs |
 //!
 //! Processes, messages and the verdict about shots and facts are those of
@@ -26,7 +26,6 @@
 
 pub mod campaign;
 pub mod checker;
-pub mod clock;
 pub mod config;
 pub mod disk;
 pub mod drain;

@@ -15,7 +15,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use idem_cluster::{Cluster, Install, wait_for};
 
-use super::{clock::Clock, disk::Disk};
+use super::disk::Disk;
+use crate::clock::Clock;
 
 /// How long a standby may take to follow, and a server to be back.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -34,7 +35,7 @@ struct Node {
 pub struct Pair {
     primary: Node,
     standby: Node,
-    environment: Vec<(String, String)>,
+    environment: [(String, String); 2],
     /// What servers have logged that are gone.
     old_logs: PathBuf,
 }
@@ -45,7 +46,7 @@ impl Pair {
     /// # Errors
     /// When a server does not start.
     pub fn start(dir: &Path, clock: &Clock) -> Result<Self> {
-        let environment = clock.environment()?;
+        let environment = clock.environment();
         let disks = [Disk::mount(dir.join("disk-a"))?, Disk::mount(dir.join("disk-b"))?];
         let mut builder = Cluster::builder(&Install::from_env()?).name("chaos");
         for (name, value) in SETTINGS {

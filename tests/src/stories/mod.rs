@@ -12,9 +12,8 @@
 //!            └──line──► card gateway, carrier, mail server
 //! ```
 //!
-//! Other workers are not killed but paused, or believe in a wrong time ([`clock_wrong_by`]).
+//! Other workers are not killed but paused, or believe in a wrong time ([`Clock`](crate::clock::Clock)).
 
-mod clock;
 mod drill;
 mod fate;
 mod line;
@@ -23,7 +22,6 @@ mod speech;
 pub mod work;
 mod worker;
 
-pub use clock::{clock_that_jumps, clock_wrong_by};
 pub use drill::{Drill, Outcome};
 pub use fate::{Fate, Moment, Point};
 pub use line::{Line, Server};

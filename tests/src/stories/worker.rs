@@ -19,6 +19,7 @@ use tokio::{
 };
 
 use super::fate::Fate;
+use crate::clock::Clock;
 
 /// Longer than any healthy worker takes for a step on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,6 +30,8 @@ pub struct Worker {
     /// It ends when this pipe does, so that it does not outlive whoever started it.
     ears: ChildStdin,
     mouth: Lines<BufReader<ChildStdout>>,
+    /// The process reads its file when it starts.
+    _clock: Option<Clock>,
 }
 
 /// How a worker ended.
@@ -45,18 +48,18 @@ pub enum Ending {
 impl Worker {
     /// Starts a process of `program` (the binary `story-worker`).
     pub fn start<A: AsRef<OsStr>>(program: &Path, arguments: impl IntoIterator<Item = A>) -> Result<Self> {
-        Self::start_with(program, arguments, &[])
+        Self::start_with(program, arguments, None)
     }
 
     /// The same, with more in its environment.
     pub fn start_with<A: AsRef<OsStr>>(
         program: &Path,
         arguments: impl IntoIterator<Item = A>,
-        environment: &[(String, String)],
+        clock: Option<Clock>,
     ) -> Result<Self> {
         let mut child = Command::new(program)
             .args(arguments)
-            .envs(environment.iter().cloned())
+            .envs(clock.iter().flat_map(Clock::environment))
             // What it says at its end shall be read in a few lines.
             .env_remove("RUST_BACKTRACE")
             .stdin(Stdio::piped())
@@ -70,6 +73,7 @@ impl Worker {
             child,
             ears,
             mouth: BufReader::new(mouth).lines(),
+            _clock: clock,
         })
     }
 

@@ -7,9 +7,10 @@ use std::{
 
 use anyhow::{Context, Result};
 use idem_tests::{
+    clock::Clock,
     harness::{Database, Session, until},
     stories::{
-        Fate, Worker, clock_wrong_by,
+        Fate, Worker,
         work::{LEASE, Role, Wish, notes},
     },
 };
@@ -26,7 +27,7 @@ const SOON: f64 = 600.0;
 fn start(role: Role, database: &Database, wish: &Wish, wrong_by: i64) -> Result<Worker> {
     let message = if role == Role::Leased { MESSAGE } else { "" };
     let arguments = ground::arguments(role, database, message, wish)?;
-    Worker::start_with(Path::new(WORKER), arguments, &clock_wrong_by(wrong_by)?)
+    Worker::start_with(Path::new(WORKER), arguments, Some(Clock::wrong_by(wrong_by)?))
 }
 
 /// What the worker says of its deliveries, but for those that came too early.

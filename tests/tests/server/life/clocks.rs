@@ -1,14 +1,11 @@
 //! Clocks (I6): a jump of the wall clock forgets nothing early, stops no rotation and allows no second claim.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use idem_cluster::Cluster;
+use idem_tests::clock::Clock;
 use idem_tests::harness::{Session, until};
-use idem_tests::stories::clock_that_jumps;
 
 use super::{claim, cluster, connect, make_due, turns, with_idem};
 
@@ -16,41 +13,13 @@ const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;
 const YEAR: i64 = 365 * DAY;
 
-/// The wall clock of a server, in the hands of the test.
-struct Clock {
-    file: PathBuf,
-}
-
-impl Clock {
-    fn new(name: &str) -> Result<Self> {
-        let file = std::env::temp_dir().join(format!("idem-clock-{name}-{}", std::process::id()));
-        let clock = Self { file };
-        clock.is_wrong_by(0)?;
-        Ok(clock)
-    }
-
-    /// Makes the clock jump. The file is replaced in one step: the server may read it at any time.
-    fn is_wrong_by(&self, seconds: i64) -> Result<()> {
-        let next = self.file.with_extension("next");
-        fs::write(&next, format!("{seconds:+}\n"))?;
-        fs::set_permissions(&next, Permissions::from_mode(0o644))?;
-        fs::rename(&next, &self.file)?;
-        Ok(())
-    }
-
-    fn server(&self, name: &str, setting: (&str, &str)) -> Result<Cluster> {
-        let mut builder = cluster(name)?.setting(setting.0, setting.1);
-        for (variable, value) in clock_that_jumps(&self.file)? {
-            builder = builder.env(&variable, &value);
-        }
-        builder.start()
-    }
-}
-
-impl Drop for Clock {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.file);
-    }
+/// A server that has this wall clock.
+fn server(clock: &Clock, name: &str, setting: (&str, &str)) -> Result<Cluster> {
+    let builder = cluster(name)?.setting(setting.0, setting.1);
+    let environment = clock.environment().into_iter();
+    environment
+        .fold(builder, |builder, (variable, value)| builder.env(&variable, &value))
+        .start()
 }
 
 /// What the server takes for the time, in seconds.
@@ -64,7 +33,7 @@ async fn wall_clock(session: &Session) -> Result<i64> {
 /// The proof that the clock of the server jumps: without it every test here would test nothing.
 async fn jump(clock: &Clock, session: &Session, from: i64, to: i64) -> Result<()> {
     let before = wall_clock(session).await?;
-    clock.is_wrong_by(to)?;
+    clock.set(to)?;
     let jumped = wall_clock(session).await? - before;
     ensure!((jumped - (to - from)).abs() <= 60, "the clock jumped by {jumped} s");
     Ok(())
@@ -82,8 +51,8 @@ async fn set_retentions(session: &Session, millis: [u32; 3]) -> Result<()> {
 /// Goal: a clock that jumps ahead, again and again, makes no rotation due.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i6_clock_ahead_forgets_no_claim_early() -> Result<()> {
-    let clock = Clock::new("ahead")?;
-    let server = clock.server("clock-ahead", ("idem.databases", "nobody"))?;
+    let clock = Clock::wrong_by(0)?;
+    let server = server(&clock, "clock-ahead", ("idem.databases", "nobody"))?;
     let session = with_idem(&server, "shop").await?;
     assert_eq!(claim(&session, "m1").await?, "t");
     make_due(&session, "standard").await?;
@@ -106,8 +75,8 @@ async fn i6_clock_ahead_forgets_no_claim_early() -> Result<()> {
 /// Goal: after a jump ahead and back the ring goes on rotating.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i6_ring_rotates_after_the_clock_went_back() -> Result<()> {
-    let clock = Clock::new("back")?;
-    let server = clock.server("clock-back", ("idem.databases", "nobody"))?;
+    let clock = Clock::wrong_by(0)?;
+    let server = server(&clock, "clock-back", ("idem.databases", "nobody"))?;
     let session = with_idem(&server, "shop").await?;
     set_retentions(&session, [200, 200, 200]).await?;
     jump(&clock, &session, 0, YEAR).await?;
@@ -128,8 +97,8 @@ async fn i6_ring_rotates_after_the_clock_went_back() -> Result<()> {
 /// Goal: moments of a clock that was wrong do not hide the claims of a ring that a destination has left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_move_after_a_wrong_clock_allows_no_second_claim() -> Result<()> {
-    let clock = Clock::new("move")?;
-    let server = clock.server("clock-move", ("idem.databases", "nobody"))?;
+    let clock = Clock::wrong_by(0)?;
+    let server = server(&clock, "clock-move", ("idem.databases", "nobody"))?;
     let session = with_idem(&server, "shop").await?;
     jump(&clock, &session, 0, YEAR).await?;
     for _ in 0..3 {
@@ -147,8 +116,8 @@ async fn i1_move_after_a_wrong_clock_allows_no_second_claim() -> Result<()> {
 /// sent is not taken for an old one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i6_new_message_is_not_expired_after_a_wrong_clock() -> Result<()> {
-    let clock = Clock::new("expired")?;
-    let server = clock.server("clock-expired", ("idem.databases", "nobody"))?;
+    let clock = Clock::wrong_by(0)?;
+    let server = server(&clock, "clock-expired", ("idem.databases", "nobody"))?;
     let session = with_idem(&server, "shop").await?;
     jump(&clock, &session, 0, YEAR).await?;
     for _ in 0..4 {
@@ -167,8 +136,8 @@ async fn i6_new_message_is_not_expired_after_a_wrong_clock() -> Result<()> {
 /// Goal: health tells of a clock that jumped, of one that is behind the last pass, and of the ring that stands still.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_reports_a_clock_that_jumped() -> Result<()> {
-    let clock = Clock::new("health")?;
-    let server = clock.server("clock-health", ("idem.databases", "nobody"))?;
+    let clock = Clock::wrong_by(0)?;
+    let server = server(&clock, "clock-health", ("idem.databases", "nobody"))?;
     let session = with_idem(&server, "shop").await?;
     let health = "SELECT status, detail FROM idem_health() WHERE check_name = 'clock'";
     session.run("CALL idem_maintain()").await?;
@@ -193,8 +162,8 @@ async fn health_reports_a_clock_that_jumped() -> Result<()> {
 /// Goal: a first pass that never comes is an alarm, though a new database is none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_is_critical_when_no_pass_comes() -> Result<()> {
-    let clock = Clock::new("no-pass")?;
-    let server = clock.server("clock-no-pass", ("idem.databases", "nobody"))?;
+    let clock = Clock::wrong_by(0)?;
+    let server = server(&clock, "clock-no-pass", ("idem.databases", "nobody"))?;
     let session = with_idem(&server, "shop").await?;
     let health = "SELECT status FROM idem_health() WHERE check_name = 'worker'";
     assert_eq!(session.text(health).await?, "ok");
@@ -336,8 +305,8 @@ impl Site {
 /// shorten the memory nor stop the rings.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_i6_jumps_at_each_step_cost_no_claim_and_no_rotation() -> Result<()> {
-    let clock = Clock::new("jumps")?;
-    let server = clock.server("clock-jumps", ("idem.naptime", "100ms"))?;
+    let clock = Clock::wrong_by(0)?;
+    let server = server(&clock, "clock-jumps", ("idem.naptime", "100ms"))?;
     let mut sites = Vec::new();
     for phase in [Phase::Steady, Phase::Opening, Phase::Emptying] {
         sites.push(Site::new(&server, phase).await?);
@@ -372,7 +341,7 @@ async fn i1_i6_jumps_at_each_step_cost_no_claim_and_no_rotation() -> Result<()> 
     }
     let mut jumps = 0;
     while claimed.elapsed() < RETENTION {
-        clock.is_wrong_by([YEAR, -YEAR, 5 * DAY, 0][jumps % 4])?;
+        clock.set([YEAR, -YEAR, 5 * DAY, 0][jumps % 4])?;
         jumps += 1;
         for site in &sites {
             let again = claim(&site.session, "restless").await?;
@@ -384,7 +353,7 @@ async fn i1_i6_jumps_at_each_step_cost_no_claim_and_no_rotation() -> Result<()> 
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    clock.is_wrong_by(0)?;
+    clock.set(0)?;
     for site in &sites {
         site.rotates().await?;
         ensure!(site.looks > 20, "the test was too slow to see anything: {} looks", site.looks);
