@@ -43,7 +43,7 @@ impl Fault for PoisonBurst {
         Kind::Poison
     }
 
-    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<()>> {
+    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>> {
         async {
             let burst: Vec<_> = Poison::ALL
                 .into_iter()
@@ -58,7 +58,8 @@ impl Fault for PoisonBurst {
             send(site, &burst).await?;
             site.note_poison(burst.iter().cloned());
             let repaired: Vec<Uuid> = burst.iter().filter(|sent| sent.repaired).map(|sent| sent.id).collect();
-            repair(site, &repaired).await
+            repair(site, &repaired).await?;
+            Ok(true)
         }
         .boxed()
     }
