@@ -95,8 +95,11 @@ const WRONG_TABLES: [(&str, &[V]); 24] = [
     ),
 ];
 
+/// Makes a log of the broker wrong.
+type Change = fn(&mut Vec<Logged>);
+
 /// What is wrong in the log of the broker, which ends with two steps. The first entry is a letter.
-const WRONG_LOGS: [(fn(&mut Vec<Logged>), V); 4] = [
+const WRONG_LOGS: [(Change, V); 4] = [
     (|log| drop(log.remove(0)), V::LetterLost),
     (|log| log.push(written_again(&log[0])), V::LetterTwice),
     (|log| drop(log.pop()), V::StepLost),
