@@ -1,8 +1,8 @@
 //! The log of the servers: how it is written, and which of its processes are the maintenance.
 //!
-//! A server uses the number of a process again after its end, and a wait for a lock names the holder
-//! by number alone. The log has the connection and the disconnection of each client, so it says
-//! which client a number stands for. Every other number is that of a background process.
+//! A server uses the number of a process again after its end, and a wait for a lock names the
+//! holder by number alone. The log has the connection and the disconnection of each client, so it
+//! says which client a number stands for. Every other number is that of a background process.
 
 use std::collections::{BTreeMap, BTreeSet};
 

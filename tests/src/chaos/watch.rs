@@ -138,8 +138,8 @@ async fn forgotten(client: &Client) -> Result<u64> {
     Ok(u64::try_from(row.try_get::<_, i64>(0)?)?)
 }
 
-/// Looks for the workers. They come and go; a worker that has another process wait until the wait is
-/// logged lives for longer than a pause. The log names the clients.
+/// Looks for the workers. They come and go; a worker that has another process wait until the wait
+/// is logged lives for longer than a pause. The log names the clients.
 async fn look_for_workers(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
     let sql = "SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'idem%'";
     loop {

@@ -58,8 +58,8 @@ pub trait Fault: Send {
     /// Which kind.
     fn kind(&self) -> Kind;
 
-    /// Injects it, holds it, and heals it. When it returns, nothing of it is left. Returns whether an
-    /// effect of it was seen: without one it does not count.
+    /// Injects it, holds it, and heals it. When it returns, nothing of it is left. Returns whether
+    /// an effect of it was seen: without one it does not count.
     fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>>;
 }
 
