@@ -1,10 +1,17 @@
 //! Short campaigns of fault injection: one without a planted bug is green, and every planted bug is
 //! reported. Long ones run with `cargo xtask chaos`.
 
-use std::process::{Command, Output};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use idem_cluster::wait_for;
 use idem_tests::chaos::checker::Violation;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tokio::sync::Mutex;
 
 /// One at a time: each has three servers and a dozen processes.
@@ -27,11 +34,27 @@ async fn campaign(arguments: &[&str]) -> Result<(Output, String)> {
 async fn is_reported(flaw: &str, minutes: &str, errors: &[Violation]) -> Result<()> {
     let (output, ledger) = campaign(&["--break", flaw, "--minutes", minutes]).await?;
     assert_eq!(output.status.code(), Some(1), "{ledger}");
-    let is_error = |line: &str| {
-        line.ends_with("| ERROR   |") && errors.iter().any(|error| line.starts_with(&format!("| {} ", error.name())))
-    };
-    assert!(ledger.lines().any(is_error), "{ledger}");
+    assert!(errors.iter().any(|error| reports(&ledger, *error)), "{ledger}");
     Ok(())
+}
+
+/// Whether a ledger counts this error.
+fn reports(ledger: &str, error: Violation) -> bool {
+    let count = |line: &str| {
+        let mut cells = line.split('|').map(str::trim).skip(1);
+        (cells.next() == Some(error.name())).then(|| cells.next()?.parse::<u64>().ok())?
+    };
+    ledger.lines().filter_map(count).any(|count| count > 0)
+}
+
+#[test]
+fn row_that_was_not_checked_is_no_report() {
+    let mut ledger = idem_tests::chaos::Ledger::default();
+    assert!(!reports(&ledger.to_string(), Violation::Lost));
+    ledger.errors.insert(Violation::Lost, 0);
+    assert!(!reports(&ledger.to_string(), Violation::Lost));
+    ledger.errors.insert(Violation::Lost, 2);
+    assert!(reports(&ledger.to_string(), Violation::Lost));
 }
 
 #[tokio::test]
@@ -78,4 +101,57 @@ async fn rotation_without_a_fence_is_reported() -> Result<()> {
 #[ignore = "runs with: cargo xtask test everything"]
 async fn completion_without_the_token_is_reported() -> Result<()> {
     is_reported("ignored-token", "1", &[Violation::LostToken]).await
+}
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test everything"]
+async fn observer_that_hangs_after_a_fault_is_reported() -> Result<()> {
+    is_reported("stuck-observer", "1", &[Violation::NotRecovered]).await
+}
+
+/// The command lines that name this directory: those of the servers and of the processes.
+fn processes_of(dir: &str) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        // A process may end meanwhile.
+        let line = fs::read(entry?.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        if line.contains(dir) {
+            found.push(line);
+        }
+    }
+    Ok(found)
+}
+
+/// Both signals end everything that a campaign has started, and its directory goes.
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test everything"]
+async fn signal_ends_a_campaign_and_all_that_it_started() -> Result<()> {
+    let _alone = ALONE.lock().await;
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_chaos"))
+            .args(["--minutes", "1"])
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let stderr = BufReader::new(child.stderr.take().context("no standard error")?);
+        let mut lines = stderr.lines();
+        let begins = "the campaign runs in ";
+        let dir = loop {
+            let line = lines.next().context("the campaign names no directory")??;
+            if let Some(dir) = line.strip_prefix(begins) {
+                break dir.to_owned();
+            }
+        };
+        // The processes are started after the servers.
+        wait_for("the processes run", Duration::from_secs(180), || {
+            Ok(processes_of(&dir)?.iter().any(|line| line.contains("range-worker steps")))
+        })?;
+        ensure!(processes_of(&dir)?.iter().any(|line| line.contains("postgres")));
+        kill(Pid::from_raw(child.id().cast_signed()), signal)?;
+        let rest: Vec<String> = lines.collect::<std::io::Result<_>>()?;
+        assert_eq!(child.wait()?.code(), Some(1), "{signal}: {rest:?}");
+        assert_eq!(processes_of(&dir)?, [""; 0], "{signal}: {rest:?}");
+        assert!(!Path::new(&dir).exists(), "{signal}: {rest:?}");
+    }
+    Ok(())
 }

@@ -69,8 +69,8 @@ enum Command {
     },
     /// A campaign of fault injection, which prints a ledger and fails when that is red (needs root)
     Chaos {
-        /// How long faults are injected, at least
-        #[arg(long)]
+        /// How long faults are injected, at least; 1 to 240
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=240))]
         minutes: u32,
         /// What the messages travel over: rabbitmq or nats
         #[arg(long, default_value = "rabbitmq")]
@@ -79,7 +79,7 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
         /// Plants a known bug, which the ledger must report: ack-before-commit, reject-drops,
-        /// skipped-fence or ignored-token
+        /// skipped-fence, ignored-token or stuck-observer
         #[arg(long = "break")]
         flaw: Option<String>,
     },
@@ -168,6 +168,7 @@ mod tests {
     fn chaos_needs_minutes_and_has_defaults_for_the_rest() {
         let parse = |line: &str| Arguments::try_parse_from(line.split(' '));
         assert!(parse("xtask chaos").is_err());
+        assert!(parse("xtask chaos --minutes 241").is_err());
         let Command::Chaos {
             minutes,
             broker,

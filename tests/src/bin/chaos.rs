@@ -21,8 +21,10 @@ fn main() -> Result<ExitCode> {
     let mut worker = std::env::current_exe()?;
     worker.set_file_name("range-worker");
     worker.try_exists().context("range-worker is built with this program")?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let ledger = runtime.block_on(chaos::run(&config, &worker))?;
+    let Some(ledger) = chaos::run(&config, &worker)? else {
+        eprintln!("a signal has ended the campaign before its ledger");
+        return Ok(ExitCode::FAILURE);
+    };
     println!("{ledger}");
     Ok(if ledger.is_green() {
         ExitCode::SUCCESS

@@ -1,5 +1,6 @@
 //! The run: processes, kills and faults, then the drain, then the ledger.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -8,8 +9,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
-use idem_cluster::workspace_root;
+use anyhow::{Context, Result, bail};
+use idem_client::terminated;
+use idem_cluster::{wait_for, workspace_root};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::checker::{self, Violation};
@@ -19,7 +21,7 @@ use super::ledger::{FaultRow, Ledger};
 use super::plan::Plan;
 use super::site::Site;
 use super::watch::Watch;
-use super::{disk, drain};
+use super::{disk, drain, progress};
 use crate::range::live::{
     Role,
     crew::{Crew, Strength},
@@ -48,11 +50,14 @@ const ROTATIONS_PER_CYCLE: u64 = 30;
 /// Calls of the maintenance by clients in a cycle, at least.
 const CALLS_PER_CYCLE: u64 = 30;
 
+/// Looks for updated rows in a cycle, at least.
+const LOOKS_PER_CYCLE: u64 = 30;
+
 /// How long between two looks at the processes.
 const BEAT: Duration = Duration::from_millis(50);
 
-/// After a fault, messages are handled again within this time.
-const RECOVERY: Duration = Duration::from_secs(60);
+/// How long the processes may take to end that are killed with a campaign.
+const LAST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What became of the faults.
 #[derive(Default)]
@@ -61,26 +66,64 @@ struct Injected {
     not_recovered: u64,
 }
 
-/// Runs a campaign with processes of `worker` (the binary `range-worker`), and returns its ledger.
+impl Injected {
+    /// Notes the streams that have not gone on after a fault.
+    fn note_recovery(&mut self, stuck: &[&str]) {
+        if !stuck.is_empty() {
+            eprintln!("not recovered: {}", stuck.join(", "));
+            self.not_recovered += 1;
+        }
+    }
+}
+
+/// Runs a campaign with processes of `worker` (the binary `range-worker`), and returns its ledger;
+/// `None` when SIGINT or SIGTERM has ended it before. Nothing that it has started runs any more.
 ///
 /// # Errors
 /// When this process may not mount disks, when a server or a process fails for good, or at the
 /// deadline. Errors of idem are not errors but rows of the ledger.
-pub async fn run(config: &CampaignConfig, worker: &Path) -> Result<Ledger> {
+pub fn run(config: &CampaignConfig, worker: &Path) -> Result<Option<Ledger>> {
     let parent = workspace_root().join("target/chaos");
     fs::create_dir_all(&parent)?;
-    let mut dir = tempfile::Builder::new()
+    let dir = tempfile::Builder::new()
         .prefix("run-")
         .permissions(Permissions::from_mode(0o755))
-        .tempdir_in(&parent)?;
-    let ledger = tokio::time::timeout(config.deadline(), campaign(config, worker, dir.path()))
-        .await
-        .unwrap_or_else(|_| Err(anyhow!("the campaign is not over after {:?}", config.deadline())));
-    if !ledger.as_ref().is_ok_and(Ledger::is_green) && config.flaw.is_none() {
-        dir.disable_cleanup(true);
-        eprintln!("the logs of the processes and of the servers are in {}", dir.path().display());
+        .tempdir_in(&parent)?
+        .keep();
+    eprintln!("the campaign runs in {}", dir.display());
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let ended = runtime.block_on(until_ended(config, worker, &dir));
+    // Its tasks own the servers. It waits for those that block.
+    drop(runtime);
+    let is_kept = match &ended {
+        Ok(Some(ledger)) => !ledger.is_green() && config.flaw.is_none(),
+        Ok(None) => false,
+        Err(_) => true,
+    };
+    if is_kept {
+        eprintln!("the logs of the processes and of the servers are in {}", dir.display());
+    } else {
+        remove(&dir);
     }
-    ledger
+    ended
+}
+
+async fn until_ended(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<Option<Ledger>> {
+    tokio::select! {
+        () = terminated() => Ok(None),
+        ledger = tokio::time::timeout(config.deadline(), campaign(config, worker, dir)) => match ledger {
+            Ok(ledger) => ledger.map(Some),
+            Err(_) => bail!("the campaign is not over after {:?}", config.deadline()),
+        },
+    }
+}
+
+/// Removes the directory of a campaign. A process that was killed may still write into it.
+fn remove(dir: &Path) {
+    let is_gone = || Ok(fs::remove_dir_all(dir).is_ok() || !dir.exists());
+    if let Err(error) = wait_for("the directory is removed", LAST_PATIENCE, is_gone) {
+        eprintln!("{} stays: {error:#}", dir.display());
+    }
 }
 
 async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<Ledger> {
@@ -101,7 +144,7 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
     let watch = Watch::start(&site, config.flaw);
     let began = Instant::now();
 
-    let outcome = attack(config, &site, &mut crew).await;
+    let outcome = attack(config, &site, dir, &mut crew).await;
     if outcome.is_err() {
         save_logs(&site, dir).await;
     }
@@ -157,6 +200,11 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
         watched.maintenance_calls,
         cycles * CALLS_PER_CYCLE,
     ));
+    rows.push(row(
+        "looks for updated rows".to_owned(),
+        watched.looks_for_updates,
+        cycles * LOOKS_PER_CYCLE,
+    ));
     let poison = site.poison().len() as u64;
     rows.push(row("poisonous messages sent".to_owned(), poison, minimum * 10));
 
@@ -203,10 +251,12 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
 }
 
 /// Kills processes and injects faults until the time is up and each fault has met its minimum.
-async fn attack(config: &CampaignConfig, site: &Site, crew: &mut Crew) -> Result<Injected> {
+async fn attack(config: &CampaignConfig, site: &Site, dir: &Path, crew: &mut Crew) -> Result<Injected> {
     let mut dice = StdRng::seed_from_u64(config.seed);
     let mut next_kill = Instant::now() + KILL_EVERY;
-    let mut faults = std::pin::pin!(inject(config, site));
+    // A kill would mend a process that hangs after a fault.
+    let is_recovering = Cell::new(true);
+    let mut faults = std::pin::pin!(inject(config, site, dir, &is_recovering));
     loop {
         tokio::select! {
             injected = &mut faults => {
@@ -221,8 +271,10 @@ async fn attack(config: &CampaignConfig, site: &Site, crew: &mut Crew) -> Result
                 return Ok(injected);
             }
             () = tokio::time::sleep(BEAT) => {
-                crew.tend()?;
-                if Instant::now() >= next_kill {
+                if crew.tend()? {
+                    bail!("the producer has sent everything, and the faults are not over");
+                }
+                if Instant::now() >= next_kill && !is_recovering.get() {
                     crew.strike(&mut dice).await?;
                     next_kill = Instant::now() + KILL_EVERY.mul_f64(dice.random_range(0.5..1.5));
                 }
@@ -231,7 +283,9 @@ async fn attack(config: &CampaignConfig, site: &Site, crew: &mut Crew) -> Result
     }
 }
 
-async fn inject(config: &CampaignConfig, site: &Site) -> Result<Injected> {
+/// Injects faults one after the other. `is_recovering` is true between the end of a fault and the
+/// recovery from it.
+async fn inject(config: &CampaignConfig, site: &Site, dir: &Path, is_recovering: &Cell<bool>) -> Result<Injected> {
     let faults = faults::all();
     let mut plan = Plan::new(config.seed, faults.iter().map(|fault| fault.kind()).collect());
     let mut dice = plan.dice();
@@ -242,48 +296,29 @@ async fn inject(config: &CampaignConfig, site: &Site) -> Result<Injected> {
         let count = |kind| injected.counts.get(&kind).copied().unwrap_or_default();
         faults.iter().all(|fault| count(fault.kind()) >= minimum)
     };
-    recovered(site, 0).await?;
-    while began.elapsed() < config.duration() || !is_enough(&injected) {
+    injected.note_recovery(&progress::stuck_streams(site, dir).await);
+    is_recovering.set(false);
+    while began.elapsed() < config.duration() || (!is_enough(&injected) && began.elapsed() < config.longest()) {
         let Some(kind) = plan.next() else { break };
         let Some(fault) = faults.iter().find(|fault| fault.kind() == kind) else {
             break;
         };
         let struck = Instant::now();
-        fault.strike(site, &mut dice).await.with_context(|| kind.to_string())?;
-        *injected.counts.entry(kind).or_default() += 1;
+        let has_effect = fault.strike(site, &mut dice).await.with_context(|| kind.to_string())?;
+        *injected.counts.entry(kind).or_default() += u64::from(has_effect);
         let (held, healed) = (struck.elapsed(), Instant::now());
-        let handled = handled(site).await.unwrap_or_default();
-        if !recovered(site, handled).await? {
-            injected.not_recovered += 1;
-        }
+        is_recovering.set(true);
+        injected.note_recovery(&progress::stuck_streams(site, dir).await);
+        is_recovering.set(false);
         eprintln!(
-            "{:>6.0} s  {kind}: {:.1} s, handled again after {:.1} s",
+            "{:>6.0} s  {kind}: {:.1} s{}, handled again after {:.1} s",
             began.elapsed().as_secs_f64(),
             held.as_secs_f64(),
+            if has_effect { "" } else { " without an effect" },
             healed.elapsed().as_secs_f64()
         );
     }
     Ok(injected)
-}
-
-/// Waits until more commands are handled than these; false when that takes too long.
-async fn recovered(site: &Site, before: u64) -> Result<bool> {
-    let began = Instant::now();
-    while began.elapsed() < RECOVERY {
-        if handled(site).await.is_ok_and(|handled| handled > before) {
-            return Ok(true);
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    Ok(false)
-}
-
-async fn handled(site: &Site) -> Result<u64> {
-    number(
-        &site.connect().await?,
-        "SELECT (SELECT count(*) FROM shot) + (SELECT count(*) FROM moved)",
-    )
-    .await
 }
 
 async fn number(client: &tokio_postgres::Client, sql: &str) -> Result<u64> {

@@ -9,7 +9,6 @@ use crate::range::live::{
     Role,
     crew::Crew,
     place::{self, Queue},
-    poison::Poison,
 };
 
 /// Between two looks.
@@ -21,12 +20,13 @@ const STANDSTILL: Duration = Duration::from_secs(60);
 /// Everything that changes as long as messages are handled.
 const PROGRESS: &str = "SELECT (SELECT count(*) FROM shot) + (SELECT count(*) FROM moved), (SELECT count(*) FROM heard),
     (SELECT count(*) FROM counted), (SELECT coalesce(sum(lag_messages), 0)::bigint FROM idem.relays),
-    (SELECT count(*) FROM idem.dead_letters), (SELECT count(*) FROM mended),
+    (SELECT count(*) FROM idem.dead_letters), (SELECT count(DISTINCT poison) FROM mended),
     (SELECT count(*) FROM idem.inbox)";
 
-/// Where the number of unpublished effects and that of dead letters are.
+/// Where the numbers of unpublished effects, dead letters and requeued messages are.
 const UNPUBLISHED: usize = 3;
 const LETTERS: usize = 4;
+const MENDED: usize = 5;
 
 /// Drains a campaign whose producer has stopped. Returns how many queues and effects are left over.
 ///
@@ -39,10 +39,14 @@ pub async fn drain(site: &Site, crew: &mut Crew) -> Result<u64> {
         seen: Vec::new(),
         changed: Instant::now(),
     };
-    let repaired = |poison| poison == Poison::Repairable;
-    let letters = site.poison().iter().filter(|sent| !repaired(sent.poison)).count();
-    // A process that is stopped forgets how often a message has failed.
-    drain.until(async |seen| Ok(seen[LETTERS] >= letters as i64)).await?;
+    let poison = site.poison();
+    let requeued = poison.iter().filter(|sent| sent.repaired).count();
+    let letters = poison.len() - requeued;
+    // A process that is stopped forgets how often a message has failed. A requeued message comes
+    // back through the outbox, and the queue of the targets may be empty before that.
+    drain
+        .until(async |seen| Ok(seen[LETTERS] >= letters as i64 && seen[MENDED] >= requeued as i64))
+        .await?;
     let mut left = drain.close(Role::Targets, Queue::Commands).await?;
     drain.until(async |seen| Ok(seen[UNPUBLISHED] == 0)).await?;
     for (role, queue) in [

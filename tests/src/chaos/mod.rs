@@ -18,6 +18,8 @@
 //! | [`site`] | what runs: two servers, a broker, two proxies |
 //! | [`pair`] | the primary and its synchronous standby; promotion and rebuild |
 //! | [`disk`], [`Clock`](crate::clock::Clock), [`proxy`] | a disk that can be full, a clock that jumps, a network that can be cut |
+//! | [`progress`] | the streams of the processes, each of which goes on after a fault |
+//! | [`server_log`] | the log of the servers, and which of its processes are the maintenance |
 //! | [`watch`](mod@watch) | what is noted while it runs: processes of the maintenance, statistics, server logs |
 //!
 //! Processes, messages and the verdict about shots and facts are those of
@@ -33,8 +35,10 @@ pub mod faults;
 pub mod ledger;
 pub mod pair;
 pub mod plan;
+pub mod progress;
 pub mod proxy;
 pub mod schema;
+pub mod server_log;
 pub mod site;
 pub mod watch;
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use idem_cluster::{Cluster, Install, wait_for};
 
-use super::disk::Disk;
+use super::{disk::Disk, server_log};
 use crate::clock::Clock;
 
 /// How long a standby may take to follow, and a server to be back.
@@ -49,7 +49,7 @@ impl Pair {
         let environment = clock.environment();
         let disks = [Disk::mount(dir.join("disk-a"))?, Disk::mount(dir.join("disk-b"))?];
         let mut builder = Cluster::builder(&Install::from_env()?).name("chaos");
-        for (name, value) in SETTINGS {
+        for (name, value) in SETTINGS.into_iter().chain(server_log::SETTINGS) {
             builder = builder.setting(name, value);
         }
         for (name, value) in &environment {
@@ -104,6 +104,15 @@ impl Pair {
             String::new()
         };
         Ok(old + &self.primary.cluster.log()? + &self.standby.cluster.log()?)
+    }
+
+    /// How many lines of the primary's log have this text.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn count_in_log(&self, text: &str) -> Result<usize> {
+        let log = self.primary.cluster.log()?;
+        Ok(log.lines().filter(|line| line.contains(text)).count())
     }
 
     /// Waits until the standby is synchronous and has everything that the primary has written by now.
@@ -183,7 +192,7 @@ impl Pair {
 }
 
 /// What both servers have.
-const SETTINGS: [(&str, &str); 13] = [
+const SETTINGS: [(&str, &str); 11] = [
     ("shared_buffers", "64MB"),
     ("synchronous_commit", "on"),
     // Of the primary it is changed when the standby follows.
@@ -191,9 +200,6 @@ const SETTINGS: [(&str, &str); 13] = [
     ("max_wal_size", "256MB"),
     ("wal_keep_size", "128MB"),
     ("max_connections", "80"),
-    // Batches move targets in different orders.
-    ("deadlock_timeout", "100ms"),
-    ("log_lock_waits", "on"),
     ("idem.naptime", "200ms"),
     // A standby that is gone is noticed, and one that is slow on a busy machine is not lost.
     ("wal_sender_timeout", "300s"),

@@ -1,6 +1,7 @@
 //! A TCP proxy whose target can be switched and whose connections can be cut.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
@@ -49,6 +50,7 @@ pub struct Proxy {
     port: u16,
     target: Arc<Mutex<Target>>,
     line: watch::Sender<Line>,
+    hit: Arc<AtomicU64>,
     accepting: JoinHandle<()>,
 }
 
@@ -65,11 +67,18 @@ impl Proxy {
             mode: Mode::Open,
             epoch: 0,
         });
-        let accepting = tokio::spawn(accept(listener, Arc::clone(&target), seen));
+        let hit = Arc::default();
+        let wire = Wire {
+            target: Arc::clone(&target),
+            line: seen,
+            hit: Arc::clone(&hit),
+        };
+        let accepting = tokio::spawn(accept(listener, wire));
         Ok(Self {
             port,
             target,
             line,
+            hit,
             accepting,
         })
     }
@@ -95,6 +104,13 @@ impl Proxy {
         });
     }
 
+    /// How often a cut has hit a connection so far: reset it, held back what it carried, or left it
+    /// half open.
+    #[must_use]
+    pub fn hits(&self) -> u64 {
+        self.hit.load(Ordering::Relaxed)
+    }
+
     /// Lets everything pass again. Connections that were half open are reset.
     pub fn heal(&self) {
         self.line.send_modify(|line| {
@@ -113,18 +129,32 @@ impl Drop for Proxy {
     }
 }
 
-async fn accept(listener: TcpListener, target: Arc<Mutex<Target>>, line: watch::Receiver<Line>) {
+/// What a connection shares with its proxy.
+#[derive(Clone)]
+struct Wire {
+    target: Arc<Mutex<Target>>,
+    line: watch::Receiver<Line>,
+    hit: Arc<AtomicU64>,
+}
+
+impl Wire {
+    fn note_hit(&self) {
+        self.hit.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+async fn accept(listener: TcpListener, wire: Wire) {
     while let Ok((client, _)) = listener.accept().await {
-        tokio::spawn(carry(client, Arc::clone(&target), line.clone()));
+        tokio::spawn(carry(client, wire.clone()));
     }
 }
 
 /// One connection from its beginning to its end, which the client always sees as a reset unless the
 /// server closed it.
-async fn carry(client: TcpStream, target: Arc<Mutex<Target>>, line: watch::Receiver<Line>) {
-    let epoch = line.borrow().epoch;
-    let mut ends = line.clone();
-    let mut halves = line.clone();
+async fn carry(client: TcpStream, wire: Wire) {
+    let epoch = wire.line.borrow().epoch;
+    let mut ends = wire.line.clone();
+    let mut halves = wire.line.clone();
     if client.set_nodelay(true).is_err() {
         return;
     }
@@ -136,18 +166,18 @@ async fn carry(client: TcpStream, target: Arc<Mutex<Target>>, line: watch::Recei
             if halves.wait_for(is_open).await.is_err() {
                 return;
             }
-            let target = target.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let target = wire.target.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let passed = async {
                 match target {
                     Target::Tcp(port) => {
                         let server = TcpStream::connect(("127.0.0.1", port)).await?;
                         server.set_nodelay(true)?;
                         let (from, to) = server.into_split();
-                        both(&mut from_client, &mut to_client, from, to, line.clone()).await
+                        both(&mut from_client, &mut to_client, from, to, &wire).await
                     }
                     Target::Unix(path) => {
                         let (from, to) = UnixStream::connect(path).await?.into_split();
-                        both(&mut from_client, &mut to_client, from, to, line.clone()).await
+                        both(&mut from_client, &mut to_client, from, to, &wire).await
                     }
                 }
             };
@@ -157,6 +187,7 @@ async fn carry(client: TcpStream, target: Arc<Mutex<Target>>, line: watch::Recei
             };
             // The server's side is closed by now, and the client's stays as it is.
             if is_cut {
+                wire.note_hit();
                 let _ = halves.wait_for(is_open).await;
             }
         };
@@ -165,6 +196,9 @@ async fn carry(client: TcpStream, target: Arc<Mutex<Target>>, line: watch::Recei
             _ = ends.wait_for(|line| line.epoch != epoch) => true,
         }
     };
+    if is_over {
+        wire.note_hit();
+    }
     if is_over && let Ok(client) = from_client.reunite(to_client) {
         let _ = client.set_zero_linger();
     }
@@ -175,25 +209,25 @@ async fn both(
     to_client: &mut (impl AsyncWrite + Unpin),
     from_server: impl AsyncRead + Unpin,
     to_server: impl AsyncWrite + Unpin,
-    line: watch::Receiver<Line>,
+    wire: &Wire,
 ) -> std::io::Result<()> {
     tokio::select! {
-        ended = pass(from_client, to_server, line.clone()) => ended,
-        ended = pass(from_server, to_client, line) => ended,
+        ended = pass(from_client, to_server, wire) => ended,
+        ended = pass(from_server, to_client, wire) => ended,
     }
 }
 
 /// Passes bytes in one direction while the network is open.
-async fn pass(
-    mut from: impl AsyncRead + Unpin,
-    mut to: impl AsyncWrite + Unpin,
-    mut line: watch::Receiver<Line>,
-) -> std::io::Result<()> {
+async fn pass(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, wire: &Wire) -> std::io::Result<()> {
+    let mut line = wire.line.clone();
     let mut bytes = vec![0; 1 << 14];
     loop {
         let read = from.read(&mut bytes).await?;
         if read == 0 {
             return to.shutdown().await;
+        }
+        if line.borrow().mode == Mode::Stalled {
+            wire.note_hit();
         }
         if line.wait_for(|line| line.mode != Mode::Stalled).await.is_err() {
             return Ok(());
@@ -241,8 +275,10 @@ mod tests {
     #[tokio::test]
     async fn reset_ends_connections_and_new_ones_pass() -> Result<()> {
         let (proxy, mut client) = echo().await?;
+        assert_eq!(proxy.hits(), 0);
         proxy.cut(Cut::Reset);
         assert!(timeout(LONG, say(&mut client)).await?.is_err());
+        assert_eq!(proxy.hits(), 1);
         let mut next = TcpStream::connect(("127.0.0.1", proxy.port())).await?;
         assert_eq!(timeout(LONG, say(&mut next)).await??, *b"hello");
         Ok(())
@@ -255,6 +291,7 @@ mod tests {
         client.write_all(b"hello").await?;
         let mut answer = [0; 5];
         assert!(timeout(SHORT, client.read_exact(&mut answer)).await.is_err());
+        assert_eq!(proxy.hits(), 1);
         proxy.heal();
         timeout(LONG, client.read_exact(&mut answer)).await??;
         assert_eq!(answer, *b"hello");
@@ -266,8 +303,25 @@ mod tests {
         let (proxy, mut client) = echo().await?;
         proxy.cut(Cut::HalfOpen);
         assert!(timeout(SHORT, say(&mut client)).await.is_err());
+        assert_eq!(proxy.hits(), 1);
         proxy.heal();
         assert!(timeout(LONG, say(&mut client)).await?.is_err());
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn cut_without_a_connection_hits_nothing() -> Result<()> {
+        let (proxy, client) = echo().await?;
+        drop(client);
+        // The end of a connection that the proxy has noticed leaves its task without a receiver.
+        while proxy.line.receiver_count() > 1 {
+            tokio::task::yield_now().await;
+        }
+        for cut in [Cut::Reset, Cut::Stall, Cut::HalfOpen] {
+            proxy.cut(cut);
+            proxy.heal();
+        }
+        assert_eq!(proxy.hits(), 0);
         Ok(())
     }
 }

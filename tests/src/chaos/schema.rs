@@ -68,7 +68,7 @@ pub async fn set_up(client: &Client, players: u32, positions: &[i32], flaw: Opti
                 )
                 .await?;
         }
-        Some(Flaw::AckBeforeCommit | Flaw::RejectDrops) | None => {}
+        Some(Flaw::AckBeforeCommit | Flaw::RejectDrops | Flaw::StuckObserver) | None => {}
     }
     Ok(())
 }

@@ -119,6 +119,15 @@ impl Site {
         spawn_blocking(move || work(&mut pair.lock().unwrap_or_else(PoisonError::into_inner))).await?
     }
 
+    /// How many lines of the primary's log have this text.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub async fn count_in_log(&self, text: &str) -> Result<usize> {
+        let text = text.to_owned();
+        self.with_pair(move |pair| pair.count_in_log(&text)).await
+    }
+
     /// Leads everything to the server that is the primary now.
     ///
     /// # Errors

@@ -8,14 +8,11 @@ use anyhow::Result;
 use tokio::task::JoinSet;
 use tokio_postgres::Client;
 
-use super::{config::RETENTION, site::Site};
+use super::{config::RETENTION, server_log::MAINTENANCE, site::Site};
 use crate::range::live::Flaw;
 
 /// Between two looks at statistics, and between two calls of the maintenance.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// The name of the sessions that call the maintenance.
-const MAINTENANCE: &str = "maintenance";
 
 /// Claims that are almost as old as their ring remembers, and must be found. The effect is noted
 /// after the claim, in the same transaction.
@@ -25,10 +22,13 @@ const FORGOTTEN: &str = "SELECT count(*) FILTER (WHERE NOT idem_is_claimed(attem
 /// What was noted.
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
-    /// The processes of the maintenance: workers, and sessions that call it.
-    pub maintainers: BTreeSet<i32>,
+    /// The background workers of idem.
+    pub workers: BTreeSet<i32>,
     /// Rows of inbox and outbox that were updated, at most in one look: a crash resets the counters.
-    pub updated_rows: u64,
+    /// `None` before the first look.
+    pub updated_rows: Option<u64>,
+    /// How often it was looked for updated rows.
+    pub looks_for_updates: u64,
     /// How many claims within their retention were not found; `None` before the first look.
     pub forgotten: Option<u64>,
     /// The most bytes that inbox and outbox had.
@@ -38,12 +38,24 @@ pub struct Watched {
 }
 
 impl Watched {
+    /// Looks once at what tables and statistics show.
+    ///
+    /// # Errors
+    /// When the server cannot be asked.
+    pub async fn look(&mut self, client: &Client) -> Result<()> {
+        let (updated, bytes) = statistics(client).await?;
+        self.note_statistics(updated, bytes);
+        self.note_forgotten(forgotten(client).await?);
+        Ok(())
+    }
+
     fn note_forgotten(&mut self, forgotten: u64) {
         *self.forgotten.get_or_insert_default() += forgotten;
     }
 
     fn note_statistics(&mut self, updated_rows: u64, bytes: u64) {
-        self.updated_rows = self.updated_rows.max(updated_rows);
+        self.updated_rows = self.updated_rows.max(Some(updated_rows));
+        self.looks_for_updates += 1;
         self.most_bytes = self.most_bytes.max(bytes);
     }
 }
@@ -62,7 +74,7 @@ impl Watch {
         let mut tasks = JoinSet::new();
         tasks.spawn(look(Arc::clone(site), Arc::clone(&watched)));
         tasks.spawn(look_for_claims(Arc::clone(site), Arc::clone(&watched)));
-        tasks.spawn(look_for_maintainers(Arc::clone(site), Arc::clone(&watched)));
+        tasks.spawn(look_for_workers(Arc::clone(site), Arc::clone(&watched)));
         tasks.spawn(maintain(Arc::clone(site), Arc::clone(&watched)));
         if flaw == Some(Flaw::SkippedFence) {
             tasks.spawn(turn_at_once(Arc::clone(site)));
@@ -109,10 +121,7 @@ async fn statistics(client: &Client) -> Result<(u64, u64)> {
 async fn look_for_claims(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
     loop {
         if let Ok(client) = site.connect().await {
-            while let Ok(row) = client.query_one(FORGOTTEN, &[&RETENTION.as_secs_f64()]).await {
-                let Ok(forgotten) = row.try_get(0).map(|count: i64| count.unsigned_abs()) else {
-                    break;
-                };
+            while let Ok(forgotten) = forgotten(&client).await {
                 watched
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
@@ -124,21 +133,22 @@ async fn look_for_claims(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
     }
 }
 
-/// Looks for the processes of the maintenance. They come and go; one that has another wait until
-/// the wait is logged lives for longer than a pause.
-async fn look_for_maintainers(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
-    let sql = "SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'idem%' OR application_name = $1";
+async fn forgotten(client: &Client) -> Result<u64> {
+    let row = client.query_one(FORGOTTEN, &[&RETENTION.as_secs_f64()]).await?;
+    Ok(u64::try_from(row.try_get::<_, i64>(0)?)?)
+}
+
+/// Looks for the workers. They come and go; a worker that has another process wait until the wait
+/// is logged lives for longer than a pause. The log names the clients.
+async fn look_for_workers(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
+    let sql = "SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'idem%'";
     loop {
         if let Ok(client) = site.connect().await
             && let Ok(look) = client.prepare(sql).await
         {
-            while let Ok(rows) = client.query(&look, &[&MAINTENANCE]).await {
+            while let Ok(rows) = client.query(&look, &[]).await {
                 let pids = rows.iter().filter_map(|row| row.try_get::<_, i32>(0).ok());
-                watched
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .maintainers
-                    .extend(pids);
+                watched.lock().unwrap_or_else(PoisonError::into_inner).workers.extend(pids);
                 tokio::time::sleep(PAUSE / 20).await;
             }
         }

@@ -25,11 +25,12 @@ const GAPS: &str = "SELECT count(*) FILTER (WHERE NOT is_hit AND gap < $1), coun
 
 pub(super) async fn check(client: &Client, traffic: &Traffic, errors: &mut Errors) -> Result<()> {
     let facts = business::heard(client).await?;
-    // What its ring has forgotten has no effects on record any more.
+    // What its ring has forgotten has no effects on record any more. A ring may turn between the
+    // statements: what is claimed after the look at its effects was claimed during that look.
+    let recorded = verdict::recorded(client, &work::targets()?, &traffic.attempts).await?;
     let mut retained = traffic.attempts.clone();
     let claimed = claimed(client, &retained.iter().map(|shot| shot.attempt).collect::<Vec<_>>()).await?;
     retained.retain(|shot| claimed.contains(&shot.attempt));
-    let recorded = verdict::recorded(client, &work::targets()?, &retained).await?;
     let found = verdict::judge(client, &traffic.attempts, &facts, &recorded).await?;
     let one_effect = |attempt: &Uuid| recorded.get(attempt).is_some_and(|facts| facts.len() == 1);
     let moved = times(client, "SELECT move, count(*) FROM moved GROUP BY move").await?;

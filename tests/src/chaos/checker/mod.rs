@@ -10,29 +10,71 @@ mod violation;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use tokio_postgres::Client;
 
-use super::{site::Site, watch::Watched};
-use crate::range::traffic::Traffic;
+use super::{faults::poison::SentPoison, site::Site, watch::Watched};
+use crate::range::{
+    live::place::{self, Logged},
+    traffic::Traffic,
+};
 
 pub use violation::Violation;
 
 /// How often each error happened.
 pub type Errors = BTreeMap<Violation, u64>;
 
+/// What a campaign has left behind.
+pub struct History<'h> {
+    /// A session in the database.
+    pub client: &'h Client,
+    /// Where the processes have their notes.
+    pub dir: &'h Path,
+    /// The commands that were sent.
+    pub traffic: &'h Traffic,
+    /// The poison that was sent.
+    pub poison: &'h [SentPoison],
+    /// The letters and steps that the broker has taken, in order.
+    pub published: &'h [Logged],
+    /// What the servers have logged.
+    pub server_log: &'h str,
+    /// What was noted while it ran.
+    pub watched: &'h Watched,
+}
+
+impl History<'_> {
+    /// All errors but those that only the run itself can see.
+    ///
+    /// # Errors
+    /// When the server cannot be asked.
+    pub async fn judge(&self) -> Result<Errors> {
+        let mut errors = Errors::new();
+        deliveries::check(self.client, self.traffic, &mut errors).await?;
+        streams::claims(self.client, self.dir, &mut errors).await?;
+        streams::leases(self.client, &mut errors).await?;
+        streams::log(self.published, self.client, &mut errors).await?;
+        poison::check(self.client, self.poison, &mut errors).await?;
+        server::check(self.server_log, self.watched, &mut errors);
+        Ok(errors)
+    }
+}
+
 /// Judges a campaign that has been drained.
 ///
 /// # Errors
 /// When a server cannot be asked.
 pub async fn check(site: &Site, dir: &Path, traffic: &Traffic, watched: &Watched) -> Result<Errors> {
-    let client = site.connect().await?;
-    let mut errors = Errors::new();
-    deliveries::check(&client, traffic, &mut errors).await?;
-    streams::claims(&client, dir, &mut errors).await?;
-    streams::leases(&client, &mut errors).await?;
-    streams::log(site, &client, &mut errors).await?;
-    poison::check(&client, &site.poison(), &mut errors).await?;
-    let log = site.with_pair(|pair| pair.log()).await?;
-    server::check(&log, watched, &mut errors);
-    Ok(errors)
+    let published = place::read_log(site.kind, &site.broker_url)
+        .await
+        .context("the log of the broker")?;
+    let history = History {
+        client: &site.connect().await?,
+        dir,
+        traffic,
+        poison: &site.poison(),
+        published: &published,
+        server_log: &site.with_pair(|pair| pair.log()).await?,
+        watched,
+    };
+    history.judge().await
 }

@@ -3,34 +3,45 @@
 use std::collections::BTreeSet;
 
 use super::{Errors, Violation};
+use crate::chaos::server_log::Processes;
 use crate::chaos::watch::Watched;
 
 pub(super) fn check(log: &str, watched: &Watched, errors: &mut Errors) {
-    let waits = waits(log, &watched.maintainers);
+    // What was not looked at is missing in the ledger, and red.
+    errors.extend(watched.forgotten.map(|count| (Violation::ForgottenEarly, count)));
+    errors.extend(watched.updated_rows.map(|count| (Violation::UpdatedRow, count)));
+    errors.insert(Violation::ServerCrashed, crashes(log));
+    if watched.workers.is_empty() {
+        return;
+    }
+    let waits = waits(log, &watched.workers);
     for wait in waits.iter().take(3) {
         eprintln!("a wait for the maintenance: {wait}");
     }
-    // What was not looked at is missing in the ledger, and red.
-    errors.extend(watched.forgotten.map(|count| (Violation::ForgottenEarly, count)));
-    errors.insert(Violation::UpdatedRow, watched.updated_rows);
-    if !watched.maintainers.is_empty() {
-        errors.extend([
-            (Violation::MaintenanceWait, waits.len() as u64),
-            (Violation::MaintenanceDeadlock, deadlocks(log, &watched.maintainers)),
-        ]);
-    }
+    errors.extend([
+        (Violation::MaintenanceWait, waits.len() as u64),
+        (Violation::MaintenanceDeadlock, deadlocks(log, &watched.workers)),
+    ]);
 }
 
-/// Waits for a lock on a relation that one of these processes held. Rows and transactions are left
-/// out: a backend of a client can get the number of a process that is gone.
-fn waits(log: &str, holders: &BTreeSet<i32>) -> Vec<String> {
-    let lines: Vec<&str> = log.lines().collect();
-    lines
-        .windows(2)
-        .filter(|pair| pair[0].contains("still waiting for") && pair[0].contains(" on relation "))
-        .filter(|pair| held_by(pair[1]).iter().any(|pid| holders.contains(pid)))
-        .map(|pair| pair.join(" / "))
-        .collect()
+/// Waits for a lock on a relation that the maintenance held.
+fn waits(log: &str, workers: &BTreeSet<i32>) -> Vec<String> {
+    let mut processes = Processes::new(workers);
+    let mut lines = log.lines().peekable();
+    let mut found = Vec::new();
+    while let Some(line) = lines.next() {
+        processes.read(line);
+        if !line.contains("still waiting for") || !line.contains(" on relation ") {
+            continue;
+        }
+        let Some(detail) = lines.next_if(|detail| detail.contains("holding the lock: ")) else {
+            continue;
+        };
+        if held_by(detail).into_iter().any(|pid| processes.is_maintenance(pid)) {
+            found.push(format!("{line} / {detail}"));
+        }
+    }
+    found
 }
 
 /// The processes of a line such as "Process holding the lock: 1. Wait queue: 2."
@@ -42,35 +53,76 @@ fn held_by(detail: &str) -> Vec<i32> {
         .unwrap_or_default()
 }
 
-/// Deadlocks over relations in which one of these processes took part.
-fn deadlocks(log: &str, processes: &BTreeSet<i32>) -> u64 {
+/// Deadlocks in which the maintenance took part, as the process that waits or as its blocker.
+fn deadlocks(log: &str, workers: &BTreeSet<i32>) -> u64 {
+    let mut processes = Processes::new(workers);
     let mut lines = log.lines().peekable();
     let mut found = 0;
     while let Some(line) = lines.next() {
+        processes.read(line);
         if !line.contains("deadlock detected") {
             continue;
         }
-        let mut names_one = false;
-        while let Some(line) = lines.next_if(|line| line.contains("waits for")) {
-            let blocker = line
-                .rsplit_once("blocked by process ")
-                .and_then(|(_, pid)| pid.trim_end_matches('.').parse().ok());
-            names_one |= line.contains(" on relation ") && blocker.is_some_and(|pid| processes.contains(&pid));
+        let mut takes_part = false;
+        while let Some(edge) = lines.next_if(|line| line.contains(" waits for ")) {
+            takes_part |= named_in(edge).into_iter().any(|pid| processes.is_maintenance(pid));
         }
-        found += u64::from(names_one);
+        found += u64::from(takes_part);
     }
     found
+}
+
+/// Processes that a signal ended. The campaign kills (signal 9), and a server whose disk is full
+/// ends itself after a PANIC.
+fn crashes(log: &str) -> u64 {
+    let mut panicked = BTreeSet::new();
+    let mut found = 0;
+    for line in log.lines() {
+        if line.contains(" PANIC:  ") {
+            panicked.extend(number_after(line, "["));
+        } else if let Some(signal) = number_after(line, " was terminated by signal ") {
+            let has_panicked = number_after(line, "(PID ").is_some_and(|pid| panicked.remove(&pid));
+            if signal != 9 && !has_panicked {
+                eprintln!("a crash: {line}");
+                found += 1;
+            }
+        }
+    }
+    found
+}
+
+/// The number that follows the first such text.
+fn number_after(line: &str, text: &str) -> Option<i32> {
+    let (_, rest) = line.split_once(text)?;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// The processes of a line such as "Process 1 waits for ShareLock on ...; blocked by process 2."
+fn named_in(edge: &str) -> Vec<i32> {
+    let number = |rest: &str| rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok();
+    edge.split("rocess ").skip(1).filter_map(number).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const WAIT: &str = "2026 [9] LOG:  process 9 still waiting for RowExclusiveLock on relation 5 of database 1 after 100 ms\n\
-        2026 [9] DETAIL:  Processes holding the lock: 7, 8. Wait queue: 9.\n";
-    const DEADLOCK: &str = "2026 [9] ERROR:  deadlock detected\n\
-        2026 [9] DETAIL:  Process 9 waits for ShareLock on relation 5 of database 1; blocked by process 7.\n\
-        \tProcess 7 waits for ShareLock on transaction 2; blocked by process 9.\n";
+    const WAIT: &str = "2026 [9] 00000 (client backend) (app) LOG:  process 9 still waiting for RowExclusiveLock on relation 5 of database 1 after 100 ms\n\
+        2026 [9] 00000 (client backend) (app) DETAIL:  Processes holding the lock: 7, 8. Wait queue: 9.\n";
+    const DEADLOCK: &str = "2026 [9] 40P01 (client backend) (app) ERROR:  deadlock detected\n\
+        2026 [9] 40P01 (client backend) (app) DETAIL:  Process 9 waits for ShareLock on relation 5 of database 1; blocked by process 7.\n\
+        \tProcess 7 waits for ShareLock on transaction 2; blocked by process 9.\n\
+        \tProcess 6: SELECT 'that waits'\n";
+
+    fn connected(pid: i32, application: &str) -> String {
+        format!(
+            "2026 [{pid}] 00000 (client backend) ([unknown]) LOG:  connection authorized: user=postgres database=postgres application_name={application}\n"
+        )
+    }
+
+    fn gone(pid: i32) -> String {
+        format!("2026 [{pid}] 00000 (client backend) (app) LOG:  disconnection: session time: 0:00:01.000 user=postgres\n")
+    }
 
     #[test]
     fn wait_counts_when_the_maintenance_holds_the_lock() {
@@ -78,11 +130,48 @@ mod tests {
         assert_eq!(waits(WAIT, &BTreeSet::from([9])).len(), 0);
         let transaction = WAIT.replace("relation 5 of database 1", "transaction 5");
         assert_eq!(waits(&transaction, &BTreeSet::from([8])).len(), 0);
+        let log = connected(7, "maintenance") + WAIT;
+        assert_eq!(waits(&log, &BTreeSet::new()).len(), 1);
+    }
+
+    #[test]
+    fn number_that_a_client_has_now_is_no_maintenance() {
+        let log = connected(8, "campaign") + WAIT;
+        assert_eq!(waits(&log, &BTreeSet::from([8])).len(), 0);
+        let log = connected(8, "maintenance") + &gone(8) + &connected(8, "campaign") + WAIT;
+        assert_eq!(waits(&log, &BTreeSet::from([6])).len(), 0);
+        // The next server has other processes.
+        let log = connected(8, "campaign") + "2026 [1] 00000 (postmaster) LOG:  starting PostgreSQL 15\n" + WAIT;
+        assert_eq!(waits(&log, &BTreeSet::from([8])).len(), 1);
     }
 
     #[test]
     fn deadlock_counts_when_the_maintenance_takes_part() {
-        assert_eq!(deadlocks(DEADLOCK, &BTreeSet::from([7])), 1);
+        for pid in [7, 9] {
+            assert_eq!(deadlocks(DEADLOCK, &BTreeSet::from([pid])), 1, "{pid}");
+        }
         assert_eq!(deadlocks(DEADLOCK, &BTreeSet::from([6])), 0);
+    }
+
+    #[test]
+    fn process_that_a_signal_ended_counts_unless_it_was_killed() {
+        let ended = |signal: &str| {
+            format!("2026 [1] 00000 (postmaster) () LOG:  server process (PID 7) was terminated by signal {signal}\n")
+        };
+        for signal in ["6: Aborted", "11: Segmentation fault"] {
+            assert_eq!(crashes(&ended(signal)), 1, "{signal}");
+        }
+        assert_eq!(crashes(&ended("9: Killed")), 0);
+        let panic = "2026 [7] 53100 (walwriter) () PANIC:  could not write: No space left on device\n";
+        assert_eq!(crashes(&format!("{panic}{}", ended("6: Aborted"))), 0);
+        // Another process has the number later.
+        assert_eq!(crashes(&format!("{panic}{0}{0}", ended("6: Aborted"))), 1);
+    }
+
+    #[test]
+    fn rows_without_a_look_are_missing() {
+        let mut errors = Errors::new();
+        check("", &Watched::default(), &mut errors);
+        assert_eq!(errors, Errors::from([(Violation::ServerCrashed, 0)]));
     }
 }

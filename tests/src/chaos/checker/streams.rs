@@ -5,14 +5,13 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::{Errors, Violation};
-use crate::chaos::site::Site;
 use crate::range::live::{
-    place::{self, LETTERS, Logged},
+    place::{LETTERS, Logged},
     work::{
         claims::{COMMITTED, RETENTION},
         letters::Letter,
@@ -78,10 +77,7 @@ pub(super) async fn leases(client: &Client, errors: &mut Errors) -> Result<()> {
 }
 
 /// The log: one letter for each hit, and every committed step in the order of its key.
-pub(super) async fn log(site: &Site, client: &Client, errors: &mut Errors) -> Result<()> {
-    let logged = place::read_log(site.kind, &site.broker_url)
-        .await
-        .context("the log of the broker")?;
+pub(super) async fn log(logged: &[Logged], client: &Client, errors: &mut Errors) -> Result<()> {
     let rows = client.query("SELECT DISTINCT attempt FROM heard WHERE hit", &[]).await?;
     let hits: Vec<Uuid> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
     let rows = client.query("SELECT key, n FROM step", &[]).await?;
@@ -89,7 +85,8 @@ pub(super) async fn log(site: &Site, client: &Client, errors: &mut Errors) -> Re
         .iter()
         .map(|row| anyhow::Ok((row.try_get(0)?, row.try_get(1)?)))
         .collect::<Result<_>>()?;
-    let (mut letters, mut steps) = (HashMap::<Uuid, HashSet<String>>::new(), Vec::new());
+    // Two executions can have one message id, and a relay can publish one execution twice.
+    let (mut letters, mut steps) = (HashMap::<Uuid, HashSet<(&str, Uuid)>>::new(), Vec::new());
     for Logged {
         topic,
         message_id,
@@ -97,10 +94,10 @@ pub(super) async fn log(site: &Site, client: &Client, errors: &mut Errors) -> Re
     } in logged
     {
         if topic == LETTERS {
-            let Letter { attempt } = serde_json::from_slice(&payload)?;
-            letters.entry(attempt).or_default().insert(message_id);
+            let Letter { attempt, execution } = serde_json::from_slice(payload)?;
+            letters.entry(attempt).or_default().insert((message_id, execution));
         } else {
-            steps.push(serde_json::from_slice::<Step>(&payload)?);
+            steps.push(serde_json::from_slice::<Step>(payload)?);
         }
     }
     let (lost, disordered) = order(&steps, &last);
@@ -111,7 +108,7 @@ pub(super) async fn log(site: &Site, client: &Client, errors: &mut Errors) -> Re
         ),
         (
             Violation::LetterTwice,
-            letters.values().filter(|ids| ids.len() > 1).count() as u64,
+            letters.values().filter(|traces| traces.len() > 1).count() as u64,
         ),
         (Violation::StepLost, lost),
         (Violation::StepOutOfOrder, disordered),

@@ -55,11 +55,13 @@ pub enum Violation {
     Parked,
     /// A row of inbox or outbox that was updated.
     UpdatedRow,
-    /// A wait for a lock that a process of the maintenance held.
+    /// A wait for a lock on a relation that a process of the maintenance held.
     MaintenanceWait,
     /// A deadlock with a process of the maintenance.
     MaintenanceDeadlock,
-    /// A fault after which nothing was handled for a minute.
+    /// A process of a server that a signal ended which the campaign had not sent.
+    ServerCrashed,
+    /// A fault after which a stream stood still for a minute.
     NotRecovered,
     /// A process that ended, and was not killed.
     ProcessEnded,
@@ -69,7 +71,7 @@ pub enum Violation {
 
 impl Violation {
     /// All of them, in the order of the ledger.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::Lost,
         Self::HandledTwice,
         Self::Late,
@@ -98,6 +100,7 @@ impl Violation {
         Self::UpdatedRow,
         Self::MaintenanceWait,
         Self::MaintenanceDeadlock,
+        Self::ServerCrashed,
         Self::NotRecovered,
         Self::ProcessEnded,
         Self::NotDrained,
@@ -135,7 +138,8 @@ impl Violation {
             Self::UpdatedRow => "rows of inbox and outbox updated (I7)",
             Self::MaintenanceWait => "waits for a lock of the maintenance (I11)",
             Self::MaintenanceDeadlock => "deadlocks with the maintenance",
-            Self::NotRecovered => "faults after which nothing was handled",
+            Self::ServerCrashed => "processes of the servers that crashed",
+            Self::NotRecovered => "faults after which a stream stood still",
             Self::ProcessEnded => "processes that ended by themselves",
             Self::NotDrained => "queues and effects left over",
         }

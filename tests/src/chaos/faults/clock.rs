@@ -23,7 +23,7 @@ impl Fault for ClockJump {
         Kind::ClockJump
     }
 
-    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<()>> {
+    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>> {
         async {
             let jump = dice.random_range(5..=LARGEST_JUMP_S);
             let jump = if dice.random_bool(0.5) { jump } else { -jump };
@@ -35,7 +35,7 @@ impl Fault for ClockJump {
             site.clock.set(0)?;
             // Leases that were taken before the clock was set back last until then.
             tokio::time::sleep(Duration::from_secs(1)).await;
-            Ok(())
+            Ok(true)
         }
         .boxed()
     }

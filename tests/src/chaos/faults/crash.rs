@@ -1,7 +1,7 @@
 //! A server is killed with SIGKILL and restarted on its data.
 
 use anyhow::Result;
-use futures_util::{FutureExt, future::BoxFuture};
+use futures_util::{FutureExt, TryFutureExt, future::BoxFuture};
 use rand::rngs::StdRng;
 
 use super::{Fault, Kind};
@@ -15,8 +15,8 @@ impl Fault for BrokerCrash {
         Kind::BrokerCrash
     }
 
-    fn strike<'a>(&'a self, site: &'a Site, _dice: &'a mut StdRng) -> BoxFuture<'a, Result<()>> {
-        site.crash_broker().boxed()
+    fn strike<'a>(&'a self, site: &'a Site, _dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>> {
+        site.crash_broker().map_ok(|()| true).boxed()
     }
 }
 
@@ -28,10 +28,11 @@ impl Fault for PrimaryCrash {
         Kind::PrimaryCrash
     }
 
-    fn strike<'a>(&'a self, site: &'a Site, _dice: &'a mut StdRng) -> BoxFuture<'a, Result<()>> {
+    fn strike<'a>(&'a self, site: &'a Site, _dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>> {
         site.with_pair(|pair| {
             pair.crash_primary()?;
-            pair.wait_for_sync()
+            pair.wait_for_sync()?;
+            Ok(true)
         })
         .boxed()
     }
@@ -45,7 +46,7 @@ impl Fault for StandbyCrash {
         Kind::StandbyCrash
     }
 
-    fn strike<'a>(&'a self, site: &'a Site, _dice: &'a mut StdRng) -> BoxFuture<'a, Result<()>> {
-        site.with_pair(|pair| pair.crash_standby()).boxed()
+    fn strike<'a>(&'a self, site: &'a Site, _dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>> {
+        site.with_pair(|pair| pair.crash_standby()).map_ok(|()| true).boxed()
     }
 }

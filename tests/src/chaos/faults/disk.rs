@@ -4,8 +4,8 @@ use anyhow::Result;
 use futures_util::{FutureExt, future::BoxFuture};
 use rand::rngs::StdRng;
 
-use super::{Fault, Kind, hold};
-use crate::chaos::site::Site;
+use super::{Fault, Kind, hold_until_logged};
+use crate::chaos::{server_log::with_state, site::Site};
 
 /// Fills the disk, and frees it. A primary that ended for want of space is started again.
 pub struct FullDisk;
@@ -15,16 +15,19 @@ impl Fault for FullDisk {
         Kind::FullDisk
     }
 
-    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<()>> {
+    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>> {
         async {
+            let refused = with_state("53100");
+            let before = site.count_in_log(&refused).await?;
             site.with_pair(|pair| pair.disk().fill()).await?;
-            hold(dice, 4.0..8.0).await;
+            let was_full = hold_until_logged(site, dice, 4.0..8.0, &refused, before).await;
             site.with_pair(|pair| {
                 pair.disk().free()?;
                 pair.revive_primary()?;
                 pair.wait_for_sync()
             })
-            .await
+            .await?;
+            was_full
         }
         .boxed()
     }

@@ -7,9 +7,8 @@ use futures_util::{FutureExt, future::BoxFuture};
 use rand::rngs::StdRng;
 use tokio_postgres::error::SqlState;
 
-use super::{Fault, Kind, hold};
-use crate::chaos::proxy::Cut;
-use crate::chaos::site::Site;
+use super::{Fault, Kind, hold, hold_until_logged};
+use crate::chaos::{proxy::Cut, server_log::with_state, site::Site};
 use crate::range::live::{
     business::{CONSUMER_ROLE, RELAY_ROLE},
     place,
@@ -31,11 +30,14 @@ impl Fault for RightsRevoked {
         Kind::RightsRevoked
     }
 
-    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<()>> {
+    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>> {
         async {
+            let refused = with_state("42501");
+            let before = site.count_in_log(&refused).await?;
             site.insist(&format!("REVOKE INSERT ON shot FROM {CONSUMER_ROLE}")).await?;
-            hold(dice, 2.0..5.0).await;
-            site.insist(&format!("GRANT INSERT ON shot TO {CONSUMER_ROLE}")).await
+            let was_refused = hold_until_logged(site, dice, 2.0..5.0, &refused, before).await;
+            site.insist(&format!("GRANT INSERT ON shot TO {CONSUMER_ROLE}")).await?;
+            was_refused
         }
         .boxed()
     }
@@ -46,11 +48,14 @@ impl Fault for TableAway {
         Kind::TableAway
     }
 
-    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<()>> {
+    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>> {
         async {
+            let missing = with_state("42P01");
+            let before = site.count_in_log(&missing).await?;
             site.insist("ALTER TABLE moved RENAME TO moved_away").await?;
-            hold(dice, 2.0..5.0).await;
-            site.insist("ALTER TABLE moved_away RENAME TO moved").await
+            let was_missing = hold_until_logged(site, dice, 2.0..5.0, &missing, before).await;
+            site.insist("ALTER TABLE moved_away RENAME TO moved").await?;
+            was_missing
         }
         .boxed()
     }
@@ -61,11 +66,12 @@ impl Fault for TopicsAway {
         Kind::TopicsAway
     }
 
-    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<()>> {
+    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>> {
         async {
             place::set_topics(site.kind, &site.broker_url, false).await?;
             hold(dice, 2.0..5.0).await;
-            place::set_topics(site.kind, &site.broker_url, true).await
+            place::set_topics(site.kind, &site.broker_url, true).await?;
+            Ok(true)
         }
         .boxed()
     }
@@ -76,8 +82,10 @@ impl Fault for StatementTimeout {
         Kind::StatementTimeout
     }
 
-    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<()>> {
+    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>> {
         async {
+            let timeout = "canceling statement due to statement timeout";
+            let before = site.count_in_log(timeout).await?;
             let role = format!("ALTER ROLE {CONSUMER_ROLE}");
             site.insist(&format!("{role} SET statement_timeout = '500ms'")).await?;
             // Sessions take it when they begin.
@@ -88,11 +96,11 @@ impl Fault for StatementTimeout {
                 anyhow::ensure!(error.code() == Some(&SqlState::T_R_DEADLOCK_DETECTED), error);
                 client.batch_execute("ROLLBACK").await?;
             }
-            hold(dice, 1.5..2.5).await;
+            let has_timed_out = hold_until_logged(site, dice, 1.5..2.5, timeout, before).await;
             client.batch_execute("COMMIT").await?;
             site.insist(&format!("{role} RESET statement_timeout")).await?;
             site.database_proxy.cut(Cut::Reset);
-            Ok(())
+            has_timed_out
         }
         .boxed()
     }
@@ -103,8 +111,10 @@ impl Fault for NoConnections {
         Kind::NoConnections
     }
 
-    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<()>> {
+    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>> {
         async {
+            let refused = with_state("53300");
+            let before = site.count_in_log(&refused).await?;
             let mut taken = Vec::new();
             site.database_proxy.cut(Cut::Reset);
             // Whatever the processes manage to get, the rest is taken, and what they let go of, too.
@@ -117,9 +127,9 @@ impl Fault for NoConnections {
             }
             anyhow::ensure!(!taken.is_empty(), "the processes have all connections already");
             site.database_proxy.cut(Cut::Reset);
-            hold(dice, 1.0..3.0).await;
+            let was_refused = hold_until_logged(site, dice, 1.0..3.0, &refused, before).await;
             drop(taken);
-            Ok(())
+            was_refused
         }
         .boxed()
     }

@@ -10,7 +10,7 @@ pub mod poison;
 pub mod promote;
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use futures_util::future::BoxFuture;
@@ -58,8 +58,9 @@ pub trait Fault: Send {
     /// Which kind.
     fn kind(&self) -> Kind;
 
-    /// Injects it, holds it, and heals it. When it returns, nothing of it is left.
-    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<()>>;
+    /// Injects it, holds it, and heals it. When it returns, nothing of it is left. Returns whether
+    /// an effect of it was seen: without one it does not count.
+    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>>;
 }
 
 /// All faults, one of each kind.
@@ -82,6 +83,29 @@ pub fn all() -> Vec<Box<dyn Fault>> {
         Box::new(environment::NoConnections),
         Box::new(poison::PoisonBurst),
     ]
+}
+
+/// How long a fault is held at most for an effect in the log of the primary.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Holds a fault for some seconds, and until the primary has logged this text once more than
+/// `before`. Returns whether it has.
+async fn hold_until_logged(
+    site: &Site,
+    dice: &mut StdRng,
+    seconds: std::ops::Range<f64>,
+    text: &str,
+    before: usize,
+) -> Result<bool> {
+    hold(dice, seconds).await;
+    let began = Instant::now();
+    while site.count_in_log(text).await? <= before {
+        if began.elapsed() > PATIENCE {
+            return Ok(false);
+        }
+        hold(dice, 0.2..0.4).await;
+    }
+    Ok(true)
 }
 
 /// Holds a fault for some seconds.

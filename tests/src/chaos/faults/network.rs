@@ -20,14 +20,16 @@ impl Fault for Reset {
         Kind::NetworkReset
     }
 
-    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<()>> {
+    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>> {
         async {
+            let hits = || site.database_proxy.hits() + site.broker_proxy.hits();
+            let before = hits();
             // Often: each reset meets other sessions in the middle of something.
             for _ in 0..5 {
                 choose(site, dice).cut(Cut::Reset);
                 hold(dice, 0.2..1.0).await;
             }
-            Ok(())
+            Ok(hits() > before)
         }
         .boxed()
     }
@@ -38,7 +40,7 @@ impl Fault for Stall {
         Kind::NetworkStall
     }
 
-    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<()>> {
+    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>> {
         cut(site, dice, Cut::Stall).boxed()
     }
 }
@@ -48,17 +50,20 @@ impl Fault for HalfOpen {
         Kind::NetworkHalfOpen
     }
 
-    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<()>> {
+    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>> {
         cut(site, dice, Cut::HalfOpen).boxed()
     }
 }
 
-async fn cut(site: &Site, dice: &mut StdRng, cut: Cut) -> Result<()> {
+async fn cut(site: &Site, dice: &mut StdRng, cut: Cut) -> Result<bool> {
     let proxy = choose(site, dice);
+    let before = proxy.hits();
     proxy.cut(cut);
     hold(dice, 2.0..7.0).await;
+    // Healing resets half-open connections, and that is another hit.
+    let has_hit = proxy.hits() > before;
     proxy.heal();
-    Ok(())
+    Ok(has_hit)
 }
 
 fn choose<'s>(site: &'s Site, dice: &mut StdRng) -> &'s Proxy {

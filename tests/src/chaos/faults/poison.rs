@@ -43,7 +43,7 @@ impl Fault for PoisonBurst {
         Kind::Poison
     }
 
-    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<()>> {
+    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>> {
         async {
             let burst: Vec<_> = Poison::ALL
                 .into_iter()
@@ -90,20 +90,23 @@ async fn send_through(publisher: &impl Publisher, site: &Site, burst: &[SentPois
     Ok(())
 }
 
-/// Waits for the dead letters, repairs what they are about, and requeues them.
-async fn repair(site: &Site, ids: &[Uuid]) -> Result<()> {
+/// Waits for the dead letters, repairs what they are about, and requeues them. Returns whether they
+/// were there.
+async fn repair(site: &Site, ids: &[Uuid]) -> Result<bool> {
     let targets = work::targets()?;
     let targets = targets.as_str();
     let ids: Vec<String> = ids.iter().map(|id| format!("'{id}'")).collect();
     let (count, list) = (ids.len(), ids.join(", "));
     let letters = format!("SELECT count(*) = {count} FROM idem.dead_letters WHERE destination = '{targets}' AND id IN ({list})");
     // A message that a planted bug has lost never becomes one. The checker says so.
-    if let Err(error) = site.until("poison becomes dead letters", PATIENCE, &letters).await {
+    let died = site.until("poison becomes dead letters", PATIENCE, &letters).await;
+    if let Err(error) = &died {
         eprintln!("{error:#}");
     }
     site.insist(&format!(
         "INSERT INTO repaired SELECT id::uuid FROM unnest(ARRAY[{list}]) id;
          SELECT idem_requeue(id, '{targets}') FROM unnest(ARRAY[{list}]) id"
     ))
-    .await
+    .await?;
+    Ok(died.is_ok())
 }

@@ -15,11 +15,12 @@ impl Fault for Promotion {
         Kind::Promotion
     }
 
-    fn strike<'a>(&'a self, site: &'a Site, _dice: &'a mut StdRng) -> BoxFuture<'a, Result<()>> {
+    fn strike<'a>(&'a self, site: &'a Site, _dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>> {
         async {
             site.with_pair(|pair| pair.promote()).await?;
             site.follow_primary().await?;
-            site.with_pair(|pair| pair.rebuild()).await
+            site.with_pair(|pair| pair.rebuild()).await?;
+            Ok(true)
         }
         .boxed()
     }

@@ -35,7 +35,7 @@ pub struct LiveConfig {
 #[derive(Args, Clone, Debug, PartialEq)]
 pub struct Field {
     /// How many different commands are sent: three of four fire, one moves a target
-    #[arg(long, default_value_t = 4_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 4_000, value_parser = clap::value_parser!(u32).range(1..=2_000_000))]
     pub messages: u32,
     /// Share of commands that the producer sends twice
     #[arg(long, default_value_t = 0.30, value_parser = share)]

@@ -13,6 +13,8 @@ pub enum Flaw {
     SkippedFence,
     /// A lease is completed without a look at its token.
     IgnoredToken,
+    /// The observer does nothing any more once its connection to the broker has broken.
+    StuckObserver,
 }
 
 impl Flaw {
@@ -24,6 +26,7 @@ impl Flaw {
             Self::RejectDrops => "reject-drops",
             Self::SkippedFence => "skipped-fence",
             Self::IgnoredToken => "ignored-token",
+            Self::StuckObserver => "stuck-observer",
         }
     }
 }

@@ -34,6 +34,8 @@ const WRITING: Duration = Duration::from_millis(10);
 pub struct Letter {
     /// Whose hit it is about.
     pub attempt: Uuid,
+    /// Which execution has written it: the message id of two executions is the same.
+    pub execution: Uuid,
 }
 
 pub async fn run(post: &Post) -> Result<()> {
@@ -55,6 +57,9 @@ async fn write(_work: Work, message: Message) -> Handled {
     if !fact.hit {
         return Ok(vec![]);
     }
-    let letter = Letter { attempt: fact.attempt };
+    let letter = Letter {
+        attempt: fact.attempt,
+        execution: Uuid::from_u128(rand::random()),
+    };
     Ok(vec![Effect::json(LETTERS, &letter)?.key(fact.player.to_string())])
 }

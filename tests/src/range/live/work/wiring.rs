@@ -40,6 +40,9 @@ pub struct QueueSource {
     broker: BrokerSource,
     counter: Counter,
     flaw: Option<Flaw>,
+    queue: Queue,
+    /// Whether the planted bug has it deliver nothing any more.
+    is_stuck: bool,
 }
 
 enum BrokerSource {
@@ -67,17 +70,23 @@ impl QueueSource {
             broker,
             counter,
             flaw: post.flaw,
+            queue,
+            is_stuck: false,
         }
     }
 }
 
 impl Source for QueueSource {
     async fn next(&mut self) -> Result<Option<Delivery>, TransportError> {
+        if self.is_stuck {
+            return std::future::pending().await;
+        }
         let next = match &mut self.broker {
-            BrokerSource::RabbitMq(source) => source.next().await?,
-            BrokerSource::Nats(source) => source.next().await?,
+            BrokerSource::RabbitMq(source) => source.next().await,
+            BrokerSource::Nats(source) => source.next().await,
         };
-        let Some(delivery) = next else { return Ok(None) };
+        self.is_stuck = next.is_err() && self.flaw == Some(Flaw::StuckObserver) && self.queue == Queue::Observer;
+        let Some(delivery) = next? else { return Ok(None) };
         self.counter.add()?;
         Ok(Some(match self.flaw {
             Some(Flaw::AckBeforeCommit) => flawed::acknowledged(delivery).await?,
