@@ -21,6 +21,8 @@ use idem_tests::range::live::work::{self, claims::COMMITTED, letters::Letter, st
 use idem_tests::range::live::{Field, business as live, poison::Poison};
 use idem_tests::range::message::{Fact, Kind, Message};
 use idem_tests::range::{business, leader_board, observer::Published, traffic::Traffic};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tempfile::TempDir;
 use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;
@@ -325,7 +327,7 @@ fn written_again(logged: &Logged) -> Logged {
 /// Every row that recorded data can show is red for its error, and for that alone.
 #[tokio::test]
 async fn each_wrong_history_turns_its_row_red() -> Result<()> {
-    let recorded = Recorded::new().await?;
+    let mut recorded = Recorded::new().await?;
     let judged = recorded.judge(&recorded.published).await?;
     let rows = V::ALL.into_iter().filter(|row| !NOT_RECORDED.contains(row));
     assert_eq!(judged, rows.map(|row| (row, 0)).collect::<Errors>());
@@ -335,7 +337,7 @@ async fn each_wrong_history_turns_its_row_red() -> Result<()> {
     again.push(again[0].clone());
     assert_eq!(recorded.red(&again).await?, []);
 
-    let mut shown = BTreeSet::from([V::UpdatedRow, V::MaintenanceWait, V::MaintenanceDeadlock]);
+    let mut shown = BTreeSet::from([V::UpdatedRow, V::MaintenanceWait, V::MaintenanceDeadlock, V::ServerCrashed]);
     for (sql, rows) in WRONG_TABLES {
         recorded
             .session
@@ -353,6 +355,7 @@ async fn each_wrong_history_turns_its_row_red() -> Result<()> {
     }
     maintenance(&recorded).await?;
     updates(&recorded).await?;
+    crash(&mut recorded).await?;
     shown.extend(NOT_RECORDED);
     assert_eq!(shown, BTreeSet::from(V::ALL));
     Ok(())
@@ -393,6 +396,28 @@ async fn maintenance(recorded: &Recorded) -> Result<()> {
     released?;
     let red = [V::MaintenanceWait, V::MaintenanceDeadlock];
     assert_eq!(recorded.red(&recorded.published).await?, red);
+    Ok(())
+}
+
+/// A backend that aborts is a crash, and one that is killed is not.
+async fn crash(recorded: &mut Recorded) -> Result<()> {
+    for (signal, is_a_crash) in [(Signal::SIGKILL, false), (Signal::SIGABRT, true)] {
+        let victim = recorded.db.connect().await?;
+        kill(Pid::from_raw(victim.pid().await?), signal)?;
+        let cluster = recorded.db.cluster();
+        let ended = format!("was terminated by signal {}", signal as i32);
+        until("the server has noticed", async || Ok(cluster.log()?.contains(&ended))).await?;
+        let mut session = None;
+        until("the server is back", async || {
+            session = recorded.db.connect().await.ok();
+            Ok(session.is_some())
+        })
+        .await?;
+        recorded.session = session.context("it is back")?;
+        recorded.session.run("SET search_path = range, public").await?;
+        let red = recorded.red(&recorded.published).await?;
+        assert_eq!(red.contains(&V::ServerCrashed), is_a_crash, "{signal}: {red:?}");
+    }
     Ok(())
 }
 
