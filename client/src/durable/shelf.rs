@@ -179,12 +179,13 @@ impl Shelf {
         let behind = suspect.map(|at| received.split_off(at + 1)).unwrap_or_default();
         let beyond = self.beyond_bytes(&mut received);
         self.put(received, asked);
+        // What fits does not wait until the database has taken back the rest.
+        self.arrived.notify_one();
         self.give_back(beyond).await;
         self.give_back(behind).await;
         if self.is_closed.is_cancelled() {
             self.clear(Duration::ZERO).await;
         }
-        self.arrived.notify_one();
         Ok(is_some)
     }
 

@@ -1,11 +1,14 @@
 //! What a source of the inbox fetches ahead is limited in bytes.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use deadpool_postgres::{Hook, HookError, Manager, Pool};
 use idem_client::{
     Settlement, Source,
     durable::{Letter, receive},
 };
+use tokio::sync::Semaphore;
+use tokio_postgres::NoTls;
 
 use crate::{
     support::{in_time, until},
@@ -56,4 +59,31 @@ async fn limit_of_bytes_keeps_the_order_of_the_inbox() {
         assert_eq!(ids, expected, "with {max_bytes} bytes");
         in_time(source.close()).await;
     }
+}
+
+/// Goal: a database that becomes slow while a source gives back what does not fit. What fits is
+/// handed out meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn message_that_fits_does_not_wait_for_others_to_go_back() {
+    let world = World::new().await;
+    receive_large(&world, 4).await;
+    // The first checkout makes a connection and fetches. Each later one waits at the gate.
+    let gate = Arc::new(Semaphore::new(0));
+    let at_gate = Arc::clone(&gate);
+    let manager = Manager::new(world.db.url().parse().unwrap(), NoTls);
+    let pool = Pool::builder(manager).max_size(1).pre_recycle(Hook::async_fn(move |_, _| {
+        let gate = Arc::clone(&at_gate);
+        Box::pin(async move { gate.acquire().await.map(|permit| permit.forget()).map_err(|_| HookError::message("no gate")) })
+    }));
+    let mut source = world.source(&pool.build().unwrap()).max_bytes(MIB + 1024);
+    let first = in_time(source.next()).await.unwrap().unwrap();
+    assert_eq!(first.message().message_id(), Some("m-0"));
+    assert_eq!(world.count("state = 'l'").await, 4, "the others are not back yet");
+    gate.add_permits(1000);
+    until("what does not fit is given back", async || {
+        world.count("state = 'l'").await <= 2
+    })
+    .await;
+    first.settle(Settlement::Acknowledge).await.unwrap();
+    in_time(source.close()).await;
 }
