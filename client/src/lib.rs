@@ -4,6 +4,7 @@
 
 // The calls, on a transaction or connection of the user.
 mod begin;
+mod boxed;
 mod care;
 mod claim;
 mod commit;
