@@ -305,7 +305,7 @@ fn is_last_word(answer: &DbError) -> bool {
 fn describe(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(server) => describe_server(server),
-        None => chain(error),
+        None => causes(error),
     }
 }
 
@@ -313,12 +313,6 @@ fn describe(error: &tokio_postgres::Error) -> String {
 fn describe_server(error: &DbError) -> String {
     let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
     format!("{}: {}{hint}", error.code().code(), error.message())
-}
-
-/// An error and all its causes in one line. A cause that its effect quotes already is not repeated.
-#[cfg(feature = "runtime")]
-pub(crate) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
-    chain(error)
 }
 
 /// Errors whose own text says too little or too much. Their causes are in the description.
@@ -341,7 +335,8 @@ fn shown(error: &(dyn std::error::Error + 'static)) -> String {
     quoted_without_value(&text).unwrap_or(text)
 }
 
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+/// An error and all its causes in one line. A cause that its effect quotes already is not repeated.
+pub(crate) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = String::new();
     let mut cause = Some(error);
     while let Some(error) = cause {

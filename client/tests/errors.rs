@@ -134,9 +134,15 @@ fn text_of_a_failure_shows_no_value_of_a_payload() {
         ("bare", HandlerError::from(parsed())),
         ("of a value", of_a_value().into()),
         ("anyhow", anyhow::Error::from(parsed()).into()),
-        ("anyhow with context", Err::<(), _>(parsed()).context("while reading").unwrap_err().into()),
+        (
+            "anyhow with context",
+            Err::<(), _>(parsed()).context("while reading").unwrap_err().into(),
+        ),
         ("text in anyhow", anyhow!("cannot read the order: {}", parsed()).into()),
-        ("debug text in anyhow", anyhow!("cannot read the order: {:?}", parsed()).into()),
+        (
+            "debug text in anyhow",
+            anyhow!("cannot read the order: {:?}", parsed()).into(),
+        ),
         ("boxed anyhow", Boxed::from(anyhow::Error::from(parsed())).into()),
         ("io", std::io::Error::from(parsed()).into()),
         ("quoting", Quoting(parsed()).into()),

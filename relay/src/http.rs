@@ -23,11 +23,7 @@ pub struct Server {
 
 impl Server {
     /// Takes the address, so that a second relay on one machine finds out before it begins.
-    pub async fn bind(
-        address: SocketAddr,
-        status: watch::Receiver<RelayStatus>,
-        metrics: PrometheusHandle,
-    ) -> Result<Self> {
+    pub async fn bind(address: SocketAddr, status: watch::Receiver<RelayStatus>, metrics: PrometheusHandle) -> Result<Self> {
         let listener = TcpListener::bind(address)
             .await
             .with_context(|| format!("cannot bind {address}, the address for health and metrics: see --listen"))?;
@@ -105,6 +101,9 @@ mod tests {
         status.broker_error = Some("NOT_FOUND - no exchange 'events'".into());
         assert!(!is_ready(&status));
         let report = report(&status);
-        assert!(report.contains("broker: cannot take effects: NOT_FOUND - no exchange 'events'"), "{report}");
+        assert!(
+            report.contains("broker: cannot take effects: NOT_FOUND - no exchange 'events'"),
+            "{report}"
+        );
     }
 }

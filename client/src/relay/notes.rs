@@ -128,12 +128,7 @@ impl Notes {
         drop(troubles);
         let (relay, partition) = (&*self.relay, self.partition);
         if is_new {
-            warn!(
-                relay,
-                partition,
-                error = reason,
-                "the broker serves and cannot take effects"
-            );
+            warn!(relay, partition, error = reason, "the broker serves and cannot take effects");
         } else {
             debug!(relay, partition, error = reason, "the broker cannot take effects");
         }

@@ -73,7 +73,12 @@ async fn message_that_fits_does_not_wait_for_others_to_go_back() {
     let manager = Manager::new(world.db.url().parse().unwrap(), NoTls);
     let pool = Pool::builder(manager).max_size(1).pre_recycle(Hook::async_fn(move |_, _| {
         let gate = Arc::clone(&at_gate);
-        Box::pin(async move { gate.acquire().await.map(|permit| permit.forget()).map_err(|_| HookError::message("no gate")) })
+        Box::pin(async move {
+            gate.acquire()
+                .await
+                .map(|permit| permit.forget())
+                .map_err(|_| HookError::message("no gate"))
+        })
     }));
     let mut source = world.source(&pool.build().unwrap()).max_bytes(MIB + 1024);
     let first = in_time(source.next()).await.unwrap().unwrap();
