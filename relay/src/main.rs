@@ -51,16 +51,14 @@ async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let metrics = PrometheusBuilder::new()
         .install_recorder()
         .context("the metrics cannot be recorded")?;
-    let mut relay = Relay::new(pool, publisher)
+    let relay = Relay::new(pool, publisher)
         .name(config.relay)
         .batch(config.publish.batch)
         .max_bytes(config.publish.max_bytes)
         .in_flight(config.publish.in_flight)
         .lease(config.publish.lease)
-        .max_attempts(config.publish.max_attempts);
-    if let Some(bytes) = config.publish.max_held_bytes {
-        relay = relay.max_held_bytes(bytes);
-    }
+        .max_attempts(config.publish.max_attempts)
+        .max_held_bytes(config.publish.max_held_bytes);
     let http = Server::bind(config.http.listen, relay.status(), metrics.clone())
         .await
         .map_err(Failure::settings)?;
