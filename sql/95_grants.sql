@@ -1,4 +1,5 @@
--- The kinds of roles and their privileges. PUBLIC has none; a role gets EXECUTE on the functions of its kinds, and no table.
+-- The kinds of roles and their privileges. PUBLIC has none; a role gets EXECUTE on the functions of
+-- its kinds, and no table.
 
 CREATE TABLE idem.kind_of_role (
     kind      text NOT NULL,
@@ -44,8 +45,9 @@ INSERT INTO idem.view_of_kind (kind, may_read) VALUES
     ('admin', 'parked'), ('admin', 'leases'), ('admin', 'waiting_messages'), ('admin', 'dead_letters'),
     ('admin', 'inbox'), ('admin', 'outbox'), ('admin', 'rings'), ('admin', 'relays'), ('admin', 'stats');
 
--- The kinds of a role are EXECUTE on these functions. Privileges alone do not show them, because kinds overlap: a consumer
--- has all that a receiver has. PostgreSQL renames, drops and dumps the entries together with the role.
+-- The kinds of a role are EXECUTE on these functions. Privileges alone do not show them, because
+-- kinds overlap: a consumer has all that a receiver has. PostgreSQL renames, drops and dumps the
+-- entries together with the role.
 CREATE FUNCTION idem.granted_consumer() RETURNS boolean LANGUAGE sql IMMUTABLE RETURN true;
 COMMENT ON FUNCTION idem.granted_consumer() IS 'EXECUTE records that the role was granted the kind consumer.';
 CREATE FUNCTION idem.granted_receiver() RETURNS boolean LANGUAGE sql IMMUTABLE RETURN true;
@@ -118,7 +120,8 @@ BEGIN
         RAISE EXCEPTION 'role % does not exist', role
             USING ERRCODE = 'undefined_object', HINT = 'Make it with CREATE ROLE.';
     END IF;
-    -- One change of privileges at a time: each reads the kinds that the one before left to the role.
+    -- One change of privileges at a time: each reads the kinds that the one before left to the
+    -- role.
     LOCK TABLE idem.kind_of_role IN SHARE ROW EXCLUSIVE MODE;
 END
 $$;
@@ -168,8 +171,8 @@ END
 $$;
 COMMENT ON FUNCTION idem_revoke(regrole, text) IS 'Takes away what idem_grant gave for this kind, but for what another kind of the role needs. Changes nothing when the role was not granted the kind. Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006, 42704.';
 
--- Nobody but the owner has anything until idem_grant: not PUBLIC, whom functions are given to by default, and not those
--- whom ALTER DEFAULT PRIVILEGES of this database favours.
+-- Until idem_grant only the owner has privileges. PostgreSQL gives functions to PUBLIC by default, and
+-- ALTER DEFAULT PRIVILEGES of this database may give more: both are revoked.
 DO $$
 DECLARE
     given record;
@@ -200,5 +203,6 @@ $$;
 REVOKE ALL ON TYPE idem_outcome, idem_effect, idem_lease_outcome, idem_call_state FROM PUBLIC;
 GRANT USAGE ON TYPE idem_outcome, idem_effect, idem_lease_outcome, idem_call_state TO PUBLIC;
 
--- The CHECK constraints of the pending messages call it as the role that writes. All that it does is to make claims look.
+-- The CHECK constraints of the pending messages call it as the role that writes. It only makes claims
+-- look.
 GRANT EXECUTE ON FUNCTION idem.note_pending(bigint) TO PUBLIC;

@@ -6,7 +6,7 @@ use std::{error::Error as _, fmt, io, sync::Arc};
 
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
-use crate::redacted::without_value;
+use crate::redacted::{quoted_without_value, without_value};
 #[cfg(feature = "runtime")]
 use crate::{HandlerError, NotReady, SourceEnded, handler::Mark};
 
@@ -305,7 +305,7 @@ fn is_last_word(answer: &DbError) -> bool {
 fn describe(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(server) => describe_server(server),
-        None => chain(error),
+        None => causes(error),
     }
 }
 
@@ -313,12 +313,6 @@ fn describe(error: &tokio_postgres::Error) -> String {
 fn describe_server(error: &DbError) -> String {
     let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
     format!("{}: {}{hint}", error.code().code(), error.message())
-}
-
-/// An error and all its causes in one line. A cause that its effect quotes already is not repeated.
-#[cfg(feature = "runtime")]
-pub(crate) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
-    describe_known(error).unwrap_or_else(|| chain(error))
 }
 
 /// Errors whose own text says too little or too much. Their causes are in the description.
@@ -334,9 +328,17 @@ fn describe_known(error: &(dyn std::error::Error + 'static)) -> Option<String> {
         .or_else(|| error.downcast_ref::<serde_json::Error>().map(|error| without_value(error)))
 }
 
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
+/// The text of one error. `anyhow` and `io::Error` hide the error of a parser that they hold, and
+/// others quote it, so the value is searched for in every text.
+fn shown(error: &(dyn std::error::Error + 'static)) -> String {
+    let text = error.to_string();
+    quoted_without_value(&text).unwrap_or(text)
+}
+
+/// An error and all its causes in one line. A cause that its effect quotes already is not repeated.
+pub(crate) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = String::new();
+    let mut cause = Some(error);
     while let Some(error) = cause {
         #[cfg(feature = "runtime")]
         if error.is::<Mark>() {
@@ -345,8 +347,10 @@ fn chain(error: &(dyn std::error::Error + 'static)) -> String {
         }
         let known = describe_known(error);
         cause = error.source().filter(|_| known.is_none());
-        let next = known.unwrap_or_else(|| error.to_string());
-        if !text.contains(&next) {
+        let next = known.unwrap_or_else(|| shown(error));
+        if text.is_empty() {
+            text = next;
+        } else if !text.contains(&next) {
             text.push_str(": ");
             text.push_str(&next);
         }

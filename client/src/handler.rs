@@ -4,7 +4,7 @@ use std::{error::Error as StdError, fmt, future::Future};
 
 use tokio_postgres::error::DbError;
 
-use crate::{DecodeError, Effect, Error, ErrorKind, Message, Tx, error::causes, journal::CallFailed};
+use crate::{DecodeError, Effect, Error, ErrorKind, Message, Tx, boxed::boxed, error::causes, journal::CallFailed};
 
 /// What a handler answers: the effects to record, or why it failed.
 pub type Handled = Result<Vec<Effect>, HandlerError>;
@@ -68,14 +68,14 @@ enum Class {
 
 impl HandlerError {
     /// An error that no new attempt can mend: the message is refused at once.
-    pub fn terminal(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self::of_class(Class::Terminal, source.into())
+    pub fn terminal(source: impl Into<Box<dyn StdError + Send + Sync>> + 'static) -> Self {
+        Self::of_class(Class::Terminal, boxed(source))
     }
 
     /// Something that the handler needs is down, such as an API. A [`Consumer`](crate::Consumer)
     /// pauses the destination, and the message uses up no attempt.
-    pub fn unavailable(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self::of_class(Class::Unavailable, source.into())
+    pub fn unavailable(source: impl Into<Box<dyn StdError + Send + Sync>> + 'static) -> Self {
+        Self::of_class(Class::Unavailable, boxed(source))
     }
 
     fn of_class(class: Class, source: Box<dyn StdError + Send + Sync>) -> Self {
@@ -126,17 +126,17 @@ impl HandlerError {
     }
 }
 
-impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for HandlerError {
+impl<E: Into<Box<dyn StdError + Send + Sync>> + 'static> From<E> for HandlerError {
     fn from(source: E) -> Self {
-        let source = source.into();
+        let source = boxed(source);
         Self::of_class(class_of(&*source), source)
     }
 }
 
-/// What the first of these causes says that says something.
+/// The class of the first of these causes that has one.
 ///
-/// `anyhow` hides the error that it was made from, unless context was added, and shows its causes. So a
-/// [`Mark`] is a cause.
+/// An `anyhow::Error` that was boxed before it came here hides what it was made from, and shows its
+/// causes. So a [`Mark`] is a cause.
 fn class_of(error: &(dyn StdError + 'static)) -> Class {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -196,7 +196,7 @@ pub struct TerminalError(#[source] Mark);
 
 impl TerminalError {
     /// Says of an error that no new attempt can mend it.
-    pub fn new(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+    pub fn new(source: impl Into<Box<dyn StdError + Send + Sync>> + 'static) -> Self {
         Self(HandlerError::terminal(source).into_error().0)
     }
 }
@@ -209,7 +209,7 @@ pub struct UnavailableError(#[source] Mark);
 
 impl UnavailableError {
     /// Says of an error that another message would have met it, too.
-    pub fn new(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+    pub fn new(source: impl Into<Box<dyn StdError + Send + Sync>> + 'static) -> Self {
         Self(HandlerError::unavailable(source).into_error().0)
     }
 }

@@ -4,6 +4,7 @@
 
 // The calls, on a transaction or connection of the user.
 mod begin;
+mod boxed;
 mod care;
 mod claim;
 mod commit;
@@ -117,9 +118,9 @@ pub use preflight::{NotReady, consumer_preflight, relay_preflight};
 pub use process::{Idem, IdemBuilder, Processed, Savepoint, Tx};
 #[cfg(feature = "runtime")]
 pub use relay::{
-    Batch, HandOver, Local, OutgoingMessage, PublishError, Publisher, Relay, RelayStatus, RelaySummary, Topics, UnavailableTopic,
-    create_relay, drop_relay, hand_over, relay_ack, relay_discard, relay_discard_all, relay_extend, relay_next, relay_park,
-    relay_partitions, relay_unpark, relay_unpark_all, relay_wait, repair_relays,
+    Batch, HandOver, Local, OutgoingMessage, PublishError, Publisher, Relay, RelayDefaults, RelayStatus, RelaySummary, Topics,
+    UnavailableTopic, create_relay, drop_relay, hand_over, relay_ack, relay_discard, relay_discard_all, relay_extend, relay_next,
+    relay_park, relay_partitions, relay_unpark, relay_unpark_all, relay_wait, repair_relays,
 };
 #[cfg(feature = "runtime")]
 pub use services::Services;

@@ -116,3 +116,67 @@ fn text_of_a_marked_error_is_there_once() {
     let boxed = HandlerError::from(error.into_error());
     assert_eq!(boxed.to_string(), "no such order");
 }
+
+/// An error that quotes its cause, as many do.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read the order: {0}")]
+struct Quoting(#[source] serde_json::Error);
+
+/// Goal: logs and dead letters show no payload. The text of a parser's error shows a value of it.
+#[test]
+fn text_of_a_failure_shows_no_value_of_a_payload() {
+    use anyhow::{Context, anyhow};
+
+    type Boxed = Box<dyn StdError + Send + Sync>;
+    let parsed = || serde_json::from_str::<u64>("\"4111, expected\"").unwrap_err();
+    let of_a_value = || serde_json::from_value::<u64>(serde_json::json!("4111")).unwrap_err();
+    for (name, error) in [
+        ("bare", HandlerError::from(parsed())),
+        ("of a value", of_a_value().into()),
+        ("anyhow", anyhow::Error::from(parsed()).into()),
+        (
+            "anyhow with context",
+            Err::<(), _>(parsed()).context("while reading").unwrap_err().into(),
+        ),
+        ("text in anyhow", anyhow!("cannot read the order: {}", parsed()).into()),
+        (
+            "debug text in anyhow",
+            anyhow!("cannot read the order: {:?}", parsed()).into(),
+        ),
+        ("boxed anyhow", Boxed::from(anyhow::Error::from(parsed())).into()),
+        ("io", std::io::Error::from(parsed()).into()),
+        ("quoting", Quoting(parsed()).into()),
+        ("quoting in anyhow", anyhow::Error::from(Quoting(parsed())).into()),
+        ("terminal", HandlerError::terminal(anyhow::Error::from(parsed()))),
+        ("a text", parsed().to_string().into()),
+    ] {
+        let text = Error::Handler(error).to_string();
+        assert!(!text.contains("4111"), "{name}: {text}");
+        assert!(text.contains("invalid type, expected u64"), "{name}: {text}");
+        assert_eq!(text.matches("invalid type").count(), 1, "{name}: {text}");
+    }
+}
+
+/// Goal: the class of an error without a cause outlives helpers that use `anyhow`, too.
+#[test]
+fn class_of_a_failed_call_outlives_anyhow() {
+    let step = || "charge".to_owned();
+    let refused = || CallFailed::Refused {
+        step: step(),
+        error: "the card is blocked".into(),
+    };
+    // What it failed for is a dependency that is down, and the call may have taken effect.
+    let unheard = || CallFailed::Unheard {
+        step: step(),
+        error: UnavailableError::new("503").into(),
+    };
+    for (name, error, is_terminal) in [
+        ("refused", HandlerError::from(refused()), true),
+        ("refused in anyhow", anyhow::Error::from(refused()).into(), true),
+        ("unheard", unheard().into(), false),
+        ("unheard in anyhow", anyhow::Error::from(unheard()).into(), false),
+    ] {
+        assert_eq!(error.is_terminal(), is_terminal, "{name}: {error}");
+        assert!(!error.is_unavailable(), "{name}: {error}");
+    }
+}

@@ -1,4 +1,8 @@
-//! The examples are programs that run: each against a real server, as its first lines say.
+//! The examples are programs that run: each against a real server, as its first lines say. For Kafka
+//! the server is librdkafka's mock cluster behind a proxy with TLS.
+
+#[path = "tls/proxy.rs"]
+mod proxy;
 
 use std::{
     collections::BTreeSet,
@@ -13,11 +17,12 @@ use std::{
 
 use idem_brokers::{Authority, Nats, RabbitMq, Validity};
 use idem_client::{
-    NatsConfig, NatsPublisher, NatsSource, NatsSubscription, OutgoingMessage, Publisher, RabbitMqConfig, RabbitMqPublisher,
-    RabbitMqSource, RabbitMqSubscription, Settlement, Source,
+    KafkaConfig, KafkaPublisher, KafkaSource, KafkaSubscription, NatsConfig, NatsPublisher, NatsSource, NatsSubscription,
+    OutgoingMessage, Publisher, RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription, Settlement, Source,
 };
 use idem_cluster::{Cluster, Install, Process};
 use nix::sys::signal::Signal;
+use rdkafka::mocking::MockCluster;
 use uuid::Uuid;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -304,6 +309,24 @@ async fn nats_service_books_each_payment_once() {
     shop.trade(service, publisher, receipts, source("dead")).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kafka_service_books_each_payment_once() {
+    let shop = Shop::open("example-kafka");
+    let certified = shop.authority.server(&["127.0.0.2"], Validity::Now).unwrap();
+    let cluster = MockCluster::new(1).unwrap();
+    for topic in ["payments", "receipts", "payments.dead"] {
+        cluster.create_topic(topic, 4, 1).unwrap();
+    }
+    let brokers = proxy::start(&cluster.bootstrap_servers(), &certified).await;
+    let service = shop.serve("kafka_service", &brokers);
+
+    let config = KafkaConfig::new(cluster.bootstrap_servers());
+    let publisher = KafkaPublisher::new(&config).unwrap();
+    let source = |topic: &str| KafkaSource::new(&config, &KafkaSubscription::new(format!("test.{topic}"), [topic])).unwrap();
+    shop.trade(service, publisher, source("receipts"), source("payments.dead"))
+        .await;
+}
+
 /// The guides show the programs that the tests run, word for word.
 #[test]
 fn guides_show_the_programs_that_run() {
@@ -317,6 +340,10 @@ fn guides_show_the_programs_that_run() {
         (
             include_str!("../../docs/nats.md"),
             &[sql, include_str!("../examples/nats_service.rs")],
+        ),
+        (
+            include_str!("../../docs/kafka.md"),
+            &[sql, include_str!("../examples/kafka_service.rs")],
         ),
     ] {
         for program in programs {

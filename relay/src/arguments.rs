@@ -108,7 +108,7 @@ It stops on SIGTERM or SIGINT: what is under way is finished and acknowledged.
 
 Exit codes:
   0  stopped as it was told to
-  1  something unexpected; the log says what
+  1  something unexpected, or the address to listen on is taken; the log says what
   2  wrong usage or settings: nothing was begun
   3  the environment, with --check: database or broker cannot be reached or refuses, no such
      relay, not granted, extension not installed. Without --check it waits for all of these

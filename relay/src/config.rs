@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Error, Result, anyhow, ensure};
-use idem_client::{KafkaConfig, NatsConfig, RabbitMqConfig, without_value};
+use idem_client::{KafkaConfig, NatsConfig, RabbitMqConfig, RelayDefaults, without_value};
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -62,7 +62,7 @@ pub struct Publish {
     /// Bytes of one lease, payloads and headers.
     pub max_bytes: u64,
     /// Bytes of all partitions together.
-    pub max_held_bytes: Option<u64>,
+    pub max_held_bytes: u64,
     /// Publishes under way at once.
     pub in_flight: usize,
     /// How long a batch is ours.
@@ -74,13 +74,14 @@ pub struct Publish {
 
 impl Default for Publish {
     fn default() -> Self {
+        let defaults = RelayDefaults::default();
         Self {
-            batch: 500,
-            max_bytes: 16 * 1024 * 1024,
-            max_held_bytes: None,
-            in_flight: 256,
-            lease: Duration::from_secs(30),
-            max_attempts: 10,
+            batch: defaults.batch,
+            max_bytes: defaults.max_bytes,
+            max_held_bytes: defaults.max_held_bytes,
+            in_flight: defaults.in_flight,
+            lease: defaults.lease,
+            max_attempts: defaults.max_attempts,
         }
     }
 }
@@ -161,7 +162,7 @@ impl Config {
             "publish.max-bytes is {max_bytes}, and must be 1 to 1073741824"
         );
         ensure!(
-            self.publish.max_held_bytes != Some(0),
+            self.publish.max_held_bytes != 0,
             "publish.max-held-bytes is 0, and must be 1 or more"
         );
         let day = Duration::from_secs(24 * 3600);
@@ -296,8 +297,7 @@ mod tests {
         let Publish {
             batch,
             max_bytes,
-            // The client has its default.
-            max_held_bytes: _,
+            max_held_bytes,
             in_flight,
             lease,
             max_attempts,
@@ -307,6 +307,7 @@ mod tests {
             ("database.connections", config.database.connections.to_string()),
             ("publish.batch", batch.to_string()),
             ("publish.max-bytes", max_bytes.to_string()),
+            ("publish.max-held-bytes", max_held_bytes.to_string()),
             ("publish.in-flight", in_flight.to_string()),
             ("publish.lease", format!("{lease:?}")),
             ("publish.max-attempts", max_attempts.to_string()),

@@ -1,13 +1,12 @@
 //! What an orchestrator and Prometheus ask: /livez, /readyz, /metrics.
 
+use std::net::SocketAddr;
+
 use anyhow::{Context, Result};
 use axum::{Router, extract::State, http::StatusCode, routing::get};
 use idem_client::RelayStatus;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::{
-    net::{TcpListener, ToSocketAddrs},
-    sync::watch,
-};
+use tokio::{net::TcpListener, sync::watch};
 
 /// What the answers are made of.
 #[derive(Clone)]
@@ -24,14 +23,10 @@ pub struct Server {
 
 impl Server {
     /// Takes the address, so that a second relay on one machine finds out before it begins.
-    pub async fn bind(
-        address: impl ToSocketAddrs,
-        status: watch::Receiver<RelayStatus>,
-        metrics: PrometheusHandle,
-    ) -> Result<Self> {
+    pub async fn bind(address: SocketAddr, status: watch::Receiver<RelayStatus>, metrics: PrometheusHandle) -> Result<Self> {
         let listener = TcpListener::bind(address)
             .await
-            .context("the address for health and metrics cannot be had: see --listen")?;
+            .with_context(|| format!("cannot bind {address}, the address for health and metrics: see --listen"))?;
         tracing::info!(address = %listener.local_addr()?, "serving /livez, /readyz and /metrics");
         let service = Router::new()
             // The process runs and takes requests; nothing else makes it worth a restart.
@@ -50,8 +45,7 @@ impl Server {
 
 async fn ready(State(sources): State<Sources>) -> (StatusCode, String) {
     let status = sources.status.borrow();
-    // A broker that was never asked is not known to be away.
-    let code = if status.database && status.broker != Some(false) && status.unavailable_topics == 0 {
+    let code = if is_ready(&status) {
         StatusCode::OK
     } else {
         StatusCode::SERVICE_UNAVAILABLE
@@ -59,12 +53,19 @@ async fn ready(State(sources): State<Sources>) -> (StatusCode, String) {
     (code, report(&status))
 }
 
+fn is_ready(status: &RelayStatus) -> bool {
+    // A broker that was never asked is not known to be away.
+    let takes_effects = status.broker != Some(false) && status.broker_error.is_none();
+    status.database && takes_effects && status.unavailable_topics == 0
+}
+
 /// One line for the database, the broker, and each topic whose effects wait.
 fn report(status: &RelayStatus) -> String {
-    let state = |is_there: bool, error: &Option<String>| match error {
-        Some(error) if !is_there => format!("away: {}", one_line(error)),
-        _ if is_there => "ok".to_owned(),
-        _ => "away".to_owned(),
+    let state = |is_there: bool, error: &Option<String>| match (is_there, error) {
+        (true, None) => "ok".to_owned(),
+        (true, Some(error)) => format!("cannot take effects: {}", one_line(error)),
+        (false, None) => "away".to_owned(),
+        (false, Some(error)) => format!("away: {}", one_line(error)),
     };
     let database = state(status.database, &status.database_error);
     let broker = status.broker.map(|is_there| state(is_there, &status.broker_error));
@@ -86,4 +87,23 @@ fn one_line(text: &str) -> String {
 
 async fn metrics_text(State(sources): State<Sources>) -> String {
     sources.metrics.render()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broker_without_its_exchange_is_not_ready_and_is_named() {
+        let mut status = RelayStatus::default();
+        (status.database, status.broker) = (true, Some(true));
+        assert!(is_ready(&status));
+        status.broker_error = Some("NOT_FOUND - no exchange 'events'".into());
+        assert!(!is_ready(&status));
+        let report = report(&status);
+        assert!(
+            report.contains("broker: cannot take effects: NOT_FOUND - no exchange 'events'"),
+            "{report}"
+        );
+    }
 }

@@ -8,7 +8,7 @@ mod exit;
 mod http;
 mod log;
 
-use std::{convert::Infallible, process::ExitCode, time::Duration};
+use std::{convert::Infallible, path::Path, process::ExitCode, time::Duration};
 
 use anyhow::Context;
 use clap::Parser;
@@ -38,6 +38,7 @@ const CHECK: Duration = Duration::from_secs(60);
 async fn run(arguments: &Arguments) -> Result<(), Failure> {
     log::start(&arguments.log, arguments.log_format).map_err(Failure::settings)?;
     let config = Config::read(arguments).map_err(Failure::settings)?;
+    enter_directory_of(arguments.config.as_deref()).map_err(Failure::settings)?;
     let pool = database::pool(&config.database).map_err(Failure::settings)?;
     let publisher = Publishers::new(config.broker).map_err(Failure::settings)?;
     if arguments.check {
@@ -51,19 +52,16 @@ async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let metrics = PrometheusBuilder::new()
         .install_recorder()
         .context("the metrics cannot be recorded")?;
-    let mut relay = Relay::new(pool, publisher)
+    let relay = Relay::new(pool, publisher)
         .name(config.relay)
         .batch(config.publish.batch)
         .max_bytes(config.publish.max_bytes)
         .in_flight(config.publish.in_flight)
         .lease(config.publish.lease)
-        .max_attempts(config.publish.max_attempts);
-    if let Some(bytes) = config.publish.max_held_bytes {
-        relay = relay.max_held_bytes(bytes);
-    }
-    let http = Server::bind(config.http.listen, relay.status(), metrics.clone())
-        .await
-        .map_err(Failure::settings)?;
+        .max_attempts(config.publish.max_attempts)
+        .max_held_bytes(config.publish.max_held_bytes);
+    // A port that is taken may be free later, so that is no failure of the settings.
+    let http = Server::bind(config.http.listen, relay.status(), metrics.clone()).await?;
 
     tokio::select! {
         summary = relay.run(terminated()) => {
@@ -76,6 +74,18 @@ async fn run(arguments: &Arguments) -> Result<(), Failure> {
             Ok(())
         }
         never = keep_small(&metrics) => match never {},
+    }
+}
+
+/// Relative paths in the settings are relative to their file. So the same settings serve an
+/// administrator and a service that has copies of the files, as systemd's credentials are.
+fn enter_directory_of(settings: Option<&Path>) -> anyhow::Result<()> {
+    match settings.and_then(Path::parent) {
+        Some(directory) if directory != Path::new("") => {
+            let entered = std::env::set_current_dir(directory);
+            entered.with_context(|| format!("cannot enter the directory {}", directory.display()))
+        }
+        _ => Ok(()),
     }
 }
 

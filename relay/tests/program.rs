@@ -354,3 +354,42 @@ fn help_says_what_it_does_what_the_role_needs_and_how_it_ends() {
         assert!(help.contains(needed), "{needed} is missing:\n{help}");
     }
 }
+
+/// Goal: systemd restarts a relay whose port is taken. Exit code 2 would stop that.
+#[test]
+fn taken_port_is_no_fault_of_the_settings() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let output = answer(program().args([
+        "--database-url=host=127.0.0.1 port=1 sslmode=disable",
+        "--broker=nats",
+        "--broker-url=nats://127.0.0.1:1",
+        &format!("--listen={address}"),
+    ]));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = stderr(&output);
+    assert!(said.contains(&format!("cannot bind {address}")), "{said}");
+}
+
+/// Goal: one file of settings for the service, which reads copies of the files that it names, and for
+/// an administrator, who reads the files themselves.
+#[test]
+fn relative_paths_are_relative_to_the_settings() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = idem_brokers::Authority::create().unwrap();
+    std::fs::copy(authority.ca(), directory.path().join("ca.pem")).unwrap();
+    let path = directory.path().join("settings.toml");
+    let settings = "[database]\nurl = \"host=127.0.0.1 port=1\"\nca = \"ca.pem\"\n\
+                    [broker]\nkind = \"nats\"\nurl = \"tls://127.0.0.1:1\"\nca = \"ca.pem\"\n";
+    std::fs::write(&path, settings).unwrap();
+    let absolute = answer(program().args(["--check", "--config"]).arg(&path));
+    let relative = answer(
+        program()
+            .args(["--check", "--config=settings.toml"])
+            .current_dir(directory.path()),
+    );
+    for output in [absolute, relative] {
+        // The files are read, and the database is away.
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+    }
+}

@@ -1,5 +1,5 @@
-//! What is not payload travels in headers: their names where a broker has no property of its own for it, and the way there and
-//! back.
+//! What is not payload travels in headers: their names where a broker has no property of its own for
+//! it, and the way there and back.
 
 use std::collections::BTreeMap;
 
@@ -33,9 +33,9 @@ pub(super) fn text(value: &Value) -> String {
     }
 }
 
-/// The headers that an effect goes out with: `own`, what the broker has no property for, and then those of the effect. One of
-/// the effect's that has the name of an own one would come twice; it gives way. So does `message-id`: a handler that copies
-/// the headers of its message must not give the effect the message's id, under which a consumer would drop it.
+/// The headers of an effect: `own`, what the broker has no property for, and then those of the effect
+/// that have other names. `message-id` of the effect is left out, too: a handler may copy the headers
+/// of its message, and a consumer would drop the effect as a duplicate of that message.
 pub(super) fn outgoing<'a>(
     message: &'a OutgoingMessage,
     own: &'a [(&'a str, Option<&'a str>)],

@@ -177,11 +177,12 @@ impl Shelf {
         // Behind a suspect nothing waits: what kills this process would be counted against it too.
         let behind = suspect.map(|at| received.split_off(at + 1)).unwrap_or_default();
         self.put(received, asked);
+        // What came does not wait until the database has taken back the rest.
+        self.arrived.notify_one();
         self.give_back(behind).await;
         if self.is_closed.is_cancelled() {
             self.clear(Duration::ZERO).await;
         }
-        self.arrived.notify_one();
         Ok(is_some)
     }
 

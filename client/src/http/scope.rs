@@ -31,10 +31,13 @@ impl Scope {
 
     /// The id of a request with this key.
     pub(crate) fn id_of(&self, parts: &Parts, key: String) -> Result<String, Problem> {
-        let Some(caller) = &self.0 else { return Ok(key) };
+        // Layers of one destination may have different kinds of scopes, which share no keys.
+        let Some(caller) = &self.0 else {
+            return Ok(format!("all:{key}"));
+        };
         let caller = caller(parts).ok_or(Problem::UnknownCaller)?;
         // The length keeps "a" with "b" apart from "ab" with "".
-        Ok(format!("{}:{caller}:{key}", caller.len()))
+        Ok(format!("by:{}:{caller}:{key}", caller.len()))
     }
 }
 

@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::{Begun, CallError, CallFailed, CallState, OnUnknown, Unheard, begin_call, fail_call, finish_call};
 use crate::{
     Destination, Error, ErrorKind, MessageId, Retry,
+    error::causes,
     lease::Held,
     step::{Step, again},
 };
@@ -178,8 +179,8 @@ impl Calls {
     /// Takes down what an error says, and answers what the handler is told.
     async fn fail(&self, step: &str, error: CallError) -> CallFailed {
         let (text, is_retryable) = match &error {
-            CallError::Refused(error) => (error.to_string(), false),
-            CallError::NotDone(error) => (error.to_string(), true),
+            CallError::Refused(error) => (causes(&**error), false),
+            CallError::NotDone(error) => (causes(&**error), true),
             CallError::Unheard(_) => return told(step, error),
         };
         let taken_down = again(Retry::default(), || async {
@@ -200,7 +201,7 @@ fn told(step: &str, error: CallError) -> CallFailed {
     match error {
         CallError::Refused(error) => CallFailed::Refused {
             step,
-            error: error.to_string(),
+            error: causes(&*error),
         },
         CallError::NotDone(error) => CallFailed::NotDone { step, error },
         CallError::Unheard(error) => CallFailed::Unheard { step, error },

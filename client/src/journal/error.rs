@@ -1,12 +1,13 @@
 //! How a call fails: what the other side says, and what the handler is told.
 
-use std::{error::Error as StdError, fmt};
+use std::fmt;
 
 use time::OffsetDateTime;
 
-use crate::Error;
-
-type Cause = Box<dyn StdError + Send + Sync>;
+use crate::{
+    Error,
+    boxed::{BoxError as Cause, boxed},
+};
 
 /// What became of a question that got no answer. `?` takes any error as [`Unheard`](Self::Unheard).
 ///
@@ -22,19 +23,19 @@ pub enum CallError {
 
 impl CallError {
     /// It was refused for good.
-    pub fn refused(cause: impl Into<Cause>) -> Self {
-        Self::Refused(cause.into())
+    pub fn refused(cause: impl Into<Cause> + 'static) -> Self {
+        Self::Refused(boxed(cause))
     }
 
     /// It certainly had no effect.
-    pub fn not_done(cause: impl Into<Cause>) -> Self {
-        Self::NotDone(cause.into())
+    pub fn not_done(cause: impl Into<Cause> + 'static) -> Self {
+        Self::NotDone(boxed(cause))
     }
 }
 
-impl<E: Into<Cause>> From<E> for CallError {
+impl<E: Into<Cause> + 'static> From<E> for CallError {
     fn from(cause: E) -> Self {
-        Self::Unheard(cause.into())
+        Self::Unheard(boxed(cause))
     }
 }
 

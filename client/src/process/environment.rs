@@ -126,4 +126,18 @@ mod tests {
         assert!(!is_environmental(&Error::Handler("a bad day".into())));
         assert!(!is_environmental(&Error::Handler(HandlerError::terminal("no such order"))));
     }
+
+    /// Goal: a pool of the handler's own that is exhausted, in a helper that uses `anyhow`.
+    #[test]
+    fn exhausted_pool_is_the_environments_through_anyhow() {
+        let timeout = || PoolError::Timeout(deadpool_postgres::TimeoutType::Wait);
+        for (name, error) in [
+            ("pool", HandlerError::from(timeout())),
+            ("pool in anyhow", anyhow::Error::from(timeout()).into()),
+            ("error in anyhow", anyhow::Error::from(Error::from(timeout())).into()),
+            ("context", anyhow::Error::from(timeout()).context("while booking").into()),
+        ] {
+            assert!(is_environmental(&Error::Handler(error)), "{name}");
+        }
+    }
 }

@@ -222,7 +222,7 @@ impl<'w> Leases<'w> {
         });
         match rest.await.map_err(lost)? {
             Some(retry_after) => {
-                telemetry::retried(self.destination, &Error::Handler(HandlerError::from(reason.as_str())));
+                telemetry::retried(self.destination, &Error::Handler(HandlerError::from(reason.clone())));
                 Err(Error::Attempt { error, retry_after })
             }
             // Nobody else need be given it to learn that there are no more attempts.

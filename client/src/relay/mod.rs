@@ -28,6 +28,6 @@ pub use hand_over::{HandOver, hand_over};
 pub use local::Local;
 pub(crate) use pauses::Pauses;
 pub use publisher::{OutgoingMessage, PublishError, Publisher};
-pub use runtime::Relay;
+pub use runtime::{Relay, RelayDefaults};
 pub use status::{RelayStatus, RelaySummary, UnavailableTopic};
 pub use topics::Topics;

@@ -118,6 +118,22 @@ impl Notes {
         }
     }
 
+    /// The broker serves, and lacks what the publisher needs, such as its exchange.
+    pub(super) fn broker_lacks(&self, error: &PublishError) {
+        let reason = error.reason();
+        let mut troubles = self.troubles();
+        let is_new = troubles.broker_lacks(&reason);
+        self.status.broker_lacks(&reason);
+        telemetry::relay_broker_is_away(&self.relay, false);
+        drop(troubles);
+        let (relay, partition) = (&*self.relay, self.partition);
+        if is_new {
+            warn!(relay, partition, error = reason, "the broker serves and cannot take effects");
+        } else {
+            debug!(relay, partition, error = reason, "the broker cannot take effects");
+        }
+    }
+
     /// The broker answered, whatever it said.
     pub(super) fn broker_answers(&self) {
         let mut troubles = self.troubles();
@@ -180,8 +196,8 @@ impl Notes {
         }
     }
 
-    /// The partition has no batch. What it waited for at the broker it has to
-    /// [ask](Self::is_broker_away) for now, because no effect does.
+    /// The partition has no batch, so it waits for no topic. If the broker was away, publishing no
+    /// longer shows when it is back: see [`is_broker_away`](Self::is_broker_away).
     pub(super) fn has_no_batch(&self) {
         let mut troubles = self.troubles();
         if troubles.keep_topics(self.partition, |_| false) {

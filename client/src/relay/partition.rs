@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::{
-    Batch, Publisher,
+    Batch, PublishError, Publisher,
     batch::{self, Broker, Context, Outcome},
     bell::Bell,
     memory::Memory,
@@ -92,17 +92,22 @@ impl<P: Publisher> Partition<P> {
         Ok(())
     }
 
-    /// Connects to a broker that was away. Another process has the batch that waited for it, so no effect shows
-    /// whether it is back.
+    /// Connects to a broker that was away. Another process has the batch that waited for it, so no
+    /// effect shows whether it is back.
     async fn look_for_broker(&mut self) {
         let patience = self.steps.settings.publish_timeout;
         let check = select! {
             () = self.stop.cancelled() => return,
             check = timeout(patience, self.publisher.check()) => check,
         };
-        if let Ok(Ok(())) = check {
-            self.broker.pauses.reset();
-            return self.steps.notes.broker_accepts();
+        match check {
+            Ok(Ok(())) => {
+                self.broker.pauses.reset();
+                return self.steps.notes.broker_accepts();
+            }
+            Ok(Err(error @ PublishError::TopicUnavailable(_))) => self.steps.notes.broker_lacks(&error),
+            // It is away still.
+            Ok(Err(_)) | Err(_) => {}
         }
         let pause = self.broker.pauses.next();
         self.rest(pause).await;

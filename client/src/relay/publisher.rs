@@ -87,7 +87,9 @@ pub trait Publisher: Send + Sync + 'static {
 
     /// Connects to the broker, and publishes nothing. `Ok` unless implemented.
     ///
-    /// [`PublishError::Unavailable`] when the broker cannot be reached or refuses the connection.
+    /// [`PublishError::Unavailable`] when the broker cannot be reached or refuses the connection,
+    /// [`PublishError::TopicUnavailable`] when it lacks what every effect needs, such as the exchange
+    /// of the publisher: the error names it.
     fn check(&self) -> impl Future<Output = Result<(), PublishError>> + Send {
         async { Ok(()) }
     }

@@ -75,8 +75,36 @@ pub(super) const RECOUNT: Duration = Duration::from_secs(10);
 /// What a batch has at most unless a setting says otherwise.
 pub(super) const MAX_BYTES: i64 = 16 * 1024 * 1024;
 
-/// What all partitions hold at most unless a setting says otherwise.
-const MAX_HELD_BYTES: u64 = 64 * 1024 * 1024;
+/// The settings of a relay that is given none, for programs that have the same settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RelayDefaults {
+    /// See [`Relay::batch`].
+    pub batch: u32,
+    /// See [`Relay::max_bytes`].
+    pub max_bytes: u64,
+    /// See [`Relay::max_held_bytes`].
+    pub max_held_bytes: u64,
+    /// See [`Relay::in_flight`].
+    pub in_flight: usize,
+    /// See [`Relay::lease`].
+    pub lease: Duration,
+    /// See [`Relay::max_attempts`].
+    pub max_attempts: u32,
+}
+
+impl Default for RelayDefaults {
+    fn default() -> Self {
+        Self {
+            batch: 500,
+            max_bytes: MAX_BYTES.unsigned_abs(),
+            max_held_bytes: 64 * 1024 * 1024,
+            in_flight: 256,
+            lease: Duration::from_secs(30),
+            max_attempts: 10,
+        }
+    }
+}
 
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
@@ -96,24 +124,27 @@ pub(super) struct Settings {
 impl<P: Publisher> Relay<P> {
     /// A relay named `default`, with the defaults of its settings.
     pub fn new(pool: Pool, publisher: P) -> Self {
-        Self {
+        let defaults = RelayDefaults::default();
+        let relay = Self {
             pool,
             publisher: Arc::new(publisher),
             settings: Settings {
                 name: "default".into(),
-                batch: 500,
-                max_bytes: MAX_BYTES,
-                in_flight: 256,
-                lease: Duration::from_secs(30),
-                max_attempts: 10,
+                batch: 0,
+                max_bytes: 0,
+                in_flight: defaults.in_flight,
+                lease: defaults.lease,
+                max_attempts: defaults.max_attempts,
                 back_off: (Duration::from_millis(100), Duration::from_secs(10)),
                 publish_timeout: Duration::from_secs(30),
                 grace: Duration::from_secs(5),
                 recount: RECOUNT,
             },
-            max_held_bytes: MAX_HELD_BYTES,
+            max_held_bytes: defaults.max_held_bytes,
             status: Status::new(),
-        }
+        };
+        // The database has other types.
+        relay.batch(defaults.batch).max_bytes(defaults.max_bytes)
     }
 
     /// Which relay of the database this is: `default` is there from the start, `idem_create_relay` makes others.

@@ -20,7 +20,7 @@ pub struct RelayStatus {
     /// Whether the broker answered when it was last asked. `None` as long as there was nothing to
     /// publish, and after another process has taken over what waited for a broker that was away.
     pub broker: Option<bool>,
-    /// Why it did not.
+    /// Why it did not. Or what it lacks, such as an exchange, although it answered.
     pub broker_error: Option<String>,
     /// Topics whose effects wait, in the order of their names: at most 100.
     pub unavailable: Vec<UnavailableTopic>,
@@ -89,6 +89,15 @@ impl Status {
             let before = (status.broker, status.broker_error.take());
             status.broker = Some(error.is_none());
             status.broker_error = error.map(str::to_owned);
+            before != (status.broker, status.broker_error.clone())
+        });
+    }
+
+    /// The broker answered, and lacks what the publisher needs.
+    pub(super) fn broker_lacks(&self, reason: &str) {
+        self.0.send_if_modified(|status| {
+            let before = (status.broker, status.broker_error.replace(reason.to_owned()));
+            status.broker = Some(true);
             before != (status.broker, status.broker_error.clone())
         });
     }

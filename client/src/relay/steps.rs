@@ -102,8 +102,9 @@ pub(super) fn is_final(error: &Error) -> bool {
     error.kind() == ErrorKind::Invalid || error.sqlstate() == Some(&SqlState::INVALID_TRANSACTION_STATE)
 }
 
-/// Whether a transaction lost against another one: a reply of a database that serves. 55P03 is no such
-/// reply: with `lock_timeout`, tables that stay locked are a database that does not serve.
+/// Whether a transaction failed because of a concurrent one (40001, 40P01). The database serves, so the
+/// step is repeated and no trouble is reported. 55P03 is not among them: it means that a table stayed
+/// locked beyond `lock_timeout`, and then the database does not serve the relay.
 pub(super) fn is_lost_conflict(error: &Error) -> bool {
     let lost = [&SqlState::T_R_SERIALIZATION_FAILURE, &SqlState::T_R_DEADLOCK_DETECTED];
     error.sqlstate().is_some_and(|state| lost.contains(&state))

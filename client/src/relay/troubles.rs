@@ -15,6 +15,8 @@ pub(super) struct Troubles {
     database_kinds: Vec<ErrorKind>,
     broker: BTreeSet<i32>,
     is_broker_logged: bool,
+    /// What the broker lacks, as it was logged last.
+    lacks: Option<String>,
     topics: BTreeMap<String, Topic>,
 }
 
@@ -57,10 +59,27 @@ impl Troubles {
         !std::mem::replace(&mut self.is_broker_logged, true)
     }
 
+    /// The broker serves, and lacks what the publisher needs. Returns whether that is new.
+    pub(super) fn broker_lacks(&mut self, reason: &str) -> bool {
+        let is_new = self.lacks.as_deref() != Some(reason);
+        if is_new {
+            self.lacks = Some(reason.to_owned());
+        }
+        is_new
+    }
+
     /// The broker answered. Returns whether that ends the trouble.
     pub(super) fn broker_answers(&mut self, partition: i32) -> bool {
         self.broker.remove(&partition);
-        self.broker.is_empty() && std::mem::take(&mut self.is_broker_logged)
+        self.broker_trouble_ends()
+    }
+
+    fn broker_trouble_ends(&mut self) -> bool {
+        if !self.broker.is_empty() {
+            return false;
+        }
+        self.lacks = None;
+        std::mem::take(&mut self.is_broker_logged)
     }
 
     pub(super) fn is_broker_away(&self) -> bool {
@@ -69,7 +88,7 @@ impl Troubles {
 
     /// Returns, once, whether the broker was away and no partition waits for it any more.
     pub(super) fn broker_is_unknown(&mut self) -> bool {
-        self.broker.is_empty() && std::mem::take(&mut self.is_broker_logged)
+        self.broker_trouble_ends()
     }
 
     /// A topic is not available. Returns whether that is new.
@@ -172,6 +191,19 @@ mod tests {
         assert_eq!(troubles.topics().collect::<Vec<_>>(), [("t", "no queue")]);
         assert!(!troubles.topic_takes(1, "t") && troubles.topic_takes(0, "t"));
         assert_eq!(troubles.topics().count(), 0);
+    }
+
+    #[test]
+    fn what_the_broker_lacks_is_new_once_in_each_trouble() {
+        let mut troubles = Troubles::default();
+        for partition in [0, 1] {
+            troubles.broker_fails(partition);
+        }
+        assert!(troubles.broker_lacks("a") && !troubles.broker_lacks("a") && troubles.broker_lacks("b"));
+        assert!(!troubles.broker_answers(0) && !troubles.broker_lacks("b"), "one waits still");
+        assert!(troubles.broker_answers(1));
+        troubles.broker_fails(0);
+        assert!(troubles.broker_lacks("b"), "it is new again");
     }
 
     #[test]

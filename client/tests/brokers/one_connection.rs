@@ -14,6 +14,8 @@ use idem_client::{PublishError, Publisher, RabbitMqConfig, RabbitMqPublisher};
 use tokio::{
     io::copy_bidirectional,
     net::{TcpListener, TcpStream},
+    select,
+    sync::watch,
     task::{block_in_place, yield_now},
 };
 
@@ -103,4 +105,46 @@ async fn unconfirmed_effects_share_one_look_at_the_broker() {
         .await
         .unwrap()
         .unwrap();
+}
+
+/// Forwards to this server until it is told to be silent: then it keeps the connections that it has
+/// open and forwards nothing on them. Later connections work.
+async fn silenced(url: &str) -> (String, watch::Sender<()>) {
+    let server = url.rsplit_once('@').unwrap().1.trim_end_matches("/%2f").to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let line = url.replace(&server, &listener.local_addr().unwrap().to_string());
+    let silence = watch::Sender::new(());
+    let silences = silence.clone();
+    tokio::spawn(async move {
+        while let Ok((mut ours, _)) = listener.accept().await {
+            let (server, mut silenced) = (server.clone(), silences.subscribe());
+            tokio::spawn(async move {
+                let mut theirs = TcpStream::connect(server).await.unwrap();
+                select! {
+                    _ = copy_bidirectional(&mut ours, &mut theirs) => {}
+                    _ = silenced.changed() => std::future::pending().await,
+                }
+            });
+        }
+    });
+    (line, silence)
+}
+
+/// Goal: a firewall forgets a connection, and the publisher has a short time limit. The server's
+/// heartbeat would find out after a minute. Invariant: I4.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_silent_connection_is_left_within_a_short_timeout() {
+    let url = shared();
+    declare_with(&url, "silent-line", &[]).await;
+    let (line, silence) = silenced(&url).await;
+    let publisher = RabbitMqPublisher::new(RabbitMqConfig::new(line).timeout_s(4));
+    publisher.publish(&plain("silent-line", "before")).await.unwrap();
+    silence.send_replace(());
+    let after = plain("silent-line", "after");
+    let mut attempts = 1;
+    while let Err(error) = publisher.publish(&after).await {
+        assert!(matches!(error, PublishError::Unavailable(_)), "{error}");
+        assert!(attempts < 5, "it still uses the silent connection: {error}");
+        attempts += 1;
+    }
 }

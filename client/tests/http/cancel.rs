@@ -55,7 +55,7 @@ async fn stop_everywhere(ground: &Ground, round: usize) -> (i64, i64) {
         assert_eq!(next.status(), 201, "after {polls}");
         ground.until_quiet().await;
         let claimed = ground
-            .count(&format!("SELECT count(*) FROM idem.inbox WHERE id = '{key}'"))
+            .count(&format!("SELECT count(*) FROM idem.inbox WHERE id = 'all:{key}'"))
             .await;
         assert_eq!(ground.work(&key).await, 2 * claimed, "after {polls}");
         if let Some(answer) = answer {

@@ -13,8 +13,9 @@ use crate::{
     support::until,
 };
 
+/// The id of a request with this key, when all callers share the keys.
 fn id(key: &str) -> MessageId {
-    MessageId::text(key).unwrap()
+    MessageId::text(format!("all:{key}")).unwrap()
 }
 
 #[tokio::test]

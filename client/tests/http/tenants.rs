@@ -1,6 +1,8 @@
 //! Callers of one service share no keys.
 
-use crate::ground::{Ground, MODES, ask};
+use http::StatusCode;
+
+use crate::ground::{Ground, MODES, Server, ask, layer};
 
 /// Invariant: a tenant never sees what was recorded for another one, whatever key it sends.
 #[tokio::test]
@@ -19,5 +21,26 @@ async fn tenants_with_the_same_key_get_their_own_responses() {
         other.assert_run(201, 2);
         ground.send(&first).await.assert_replay_of(&own);
         ground.send(&second).await.assert_replay_of(&other);
+    }
+}
+
+/// Invariant: a caller of a layer without tenants never sees what was recorded for a tenant, whatever
+/// key it sends.
+#[tokio::test]
+async fn layers_with_other_scopes_share_no_keys() {
+    for mode in MODES {
+        let ground = Ground::of_tenants(mode).await;
+        let shared = layer(mode, ground.database.pool(8));
+        let shared = Server::start(ground.app.router(shared)).await;
+        for (tenant, key) in [("first", "5:first:k"), ("", "0::k"), ("first", "by:5:first:k")] {
+            let own = ground.send(&ask("k").with("x-tenant", tenant)).await;
+            let other = ground.send_to(shared.address, &ask(key).body("k")).await;
+            assert_eq!((own.status, other.status), (StatusCode::CREATED, StatusCode::CREATED));
+            assert!(
+                !other.is_replayed(),
+                "{mode:?}: key {key:?} got the response of tenant {tenant:?}: {}",
+                other.body
+            );
+        }
     }
 }

@@ -51,6 +51,8 @@ struct State {
     now_under_way: usize,
     /// It accepts no connection.
     is_away: bool,
+    /// It accepts connections and lacks this.
+    lacks: Option<String>,
 }
 
 impl Broker {
@@ -62,6 +64,13 @@ impl Broker {
     /// From now on it accepts connections or does not.
     pub fn is_away(&self, is_away: bool) {
         self.state().is_away = is_away;
+    }
+
+    /// From now on it accepts connections, and lacks what this says.
+    pub fn lacks(&self, place: Option<&str>) {
+        let mut state = self.state();
+        state.is_away = false;
+        state.lacks = place.map(str::to_owned);
     }
 
     pub fn taken(&self) -> Vec<Taken> {
@@ -154,9 +163,11 @@ impl Publisher for Broker {
     }
 
     async fn check(&self) -> Result<(), PublishError> {
-        match self.state().is_away {
-            true => Err(PublishError::Unavailable("connection refused".into())),
-            false => Ok(()),
+        let state = self.state();
+        match &state.lacks {
+            _ if state.is_away => Err(PublishError::Unavailable("connection refused".into())),
+            Some(lacks) => Err(PublishError::TopicUnavailable(lacks.as_str().into())),
+            None => Ok(()),
         }
     }
 }

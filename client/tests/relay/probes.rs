@@ -98,6 +98,37 @@ async fn lost_broker_is_unknown_after_another_process_published() {
     second.stop().await;
 }
 
+/// Goal: a broker comes back without the exchange of the publisher, and no effect waits in this
+/// process. Invariant: I4.
+#[tokio::test]
+async fn i4_broker_without_its_exchange_is_named_in_the_status() {
+    const LACKS: &str = "NOT_FOUND - no exchange 'events'";
+    let (log, _guard) = crate::log::Log::keep();
+    let db = Database::create();
+    let mut client = db.connect().await;
+    say_rounds(&mut client, &["a"], 1).await;
+    let (broker, there) = (Broker::default(), Broker::default());
+    broker.is_away(true);
+    let start = |broker: &Broker| Running::start(quick(db.pool(2), broker.clone()).lease(Duration::from_millis(800)));
+    let first = start(&broker);
+    until("its broker is away", async || first.status.borrow().broker == Some(false)).await;
+    let second = start(&there);
+    there.until_taken(1).await;
+    until_acknowledged(&client, "default").await;
+    second.stop().await;
+
+    broker.lacks(Some(LACKS));
+    let error = || first.status.borrow().broker_error.clone().unwrap_or_default();
+    until("the status names the exchange", async || error() == LACKS).await;
+    assert_eq!(first.status.borrow().broker, Some(true), "it answers");
+    let warnings = log.lines(tracing::Level::WARN, LACKS);
+    assert_eq!(warnings.len(), 1, "{warnings:#?}");
+    broker.lacks(None);
+    until("nothing is lacking", async || first.status.borrow().broker_error.is_none()).await;
+    assert_eq!(log.lines(tracing::Level::WARN, LACKS).len(), 1);
+    first.stop().await;
+}
+
 /// Goal: an effect of one key finds the broker away for ever, and the others do not. Invariant: I4.
 #[tokio::test]
 async fn i4_effect_without_an_answer_is_not_the_only_probe() {

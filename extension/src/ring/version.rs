@@ -1,8 +1,10 @@
-//! The handshake between the library and the SQL of the extension: a server that was updated loads the new library while a
-//! database still has the old SQL, and the other way round.
+//! The handshake between the library and the SQL of the extension: a server that was updated loads
+//! the new library while a database still has the old SQL, and the other way round.
 //!
-//! It is made whenever the state of the rings is read, and by each function of a relay. A script of ALTER EXTENSION UPDATE ends with
-//! `SELECT idem.invalidate('idem.ring'::regclass)`, so that sessions which know the rings make it again.
+//! It is made whenever the state of the rings is read, and by each function that names a relay.
+//! `idem_relay_wait` names none and does not make it. A script of ALTER EXTENSION UPDATE ends with
+//! `SELECT idem.invalidate('idem.ring'::regclass)`, so that sessions which know the rings make it
+//! again.
 
 use crate::errors::{self, Error};
 use crate::pg::for_each_row;
@@ -11,7 +13,8 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
 const LIBRARY: &str = env!("CARGO_PKG_VERSION");
-/// The versions of the SQL that this library serves: its own, and the previous one when there is one that it can serve.
+/// The versions of the SQL that this library serves: its own, and the previous one when there is
+/// one that it can serve.
 const SERVED: &[&str] = &[LIBRARY];
 
 /// 58000 unless the library serves the version that is installed in this database.
@@ -44,7 +47,8 @@ fn check_version_for_sql() -> Result<(), ErrorReport> {
 fn installed_version() -> Option<String> {
     let mut version = None;
     for_each_row(pg_sys::ExtensionRelationId, |column| {
-        // SAFETY: extname is a name and extversion a text; both are columns of every version of PostgreSQL since 9.1.
+        // SAFETY: extname is a name and extversion a text; both are columns of every version of
+        // PostgreSQL since 9.1.
         unsafe {
             let is_idem = column(2).is_some_and(|name| {
                 let name = name.cast_mut_ptr::<pg_sys::NameData>();

@@ -94,13 +94,24 @@ impl RabbitMqPublisher {
 
     async fn open(&self) -> Result<Channel, TransportError> {
         let connection = self.connection().await?;
-        let Ok(created) = timeout(PATIENCE, connection.create_channel()).await else {
-            self.leave(&connection).await;
-            return Err("the broker does not open a channel".into());
+        let opening = async {
+            let channel = connection.create_channel().await?;
+            channel.confirm_select(ConfirmSelectOptions::default()).await?;
+            Ok::<_, lapin::Error>(channel)
         };
-        let channel = created?;
-        timeout(PATIENCE, channel.confirm_select(ConfirmSelectOptions::default())).await??;
-        Ok(channel)
+        match timeout(self.patience(), opening).await {
+            Ok(opened) => Ok(opened?),
+            Err(_) => {
+                self.leave(&connection).await;
+                Err("the broker does not open a channel".into())
+            }
+        }
+    }
+
+    /// How long a channel may take to open. Less than the time limit around it, which would end the
+    /// wait before the connection is found dead, so that the next effect would wait for it again.
+    fn patience(&self) -> Duration {
+        PATIENCE.min(self.config.timeout() / 2)
     }
 
     async fn connection(&self) -> Result<Arc<Connection>, TransportError> {

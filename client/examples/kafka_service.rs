@@ -1,0 +1,56 @@
+//! A service on Kafka: it takes payments from the topic `payments`, books each once, and sends
+//! receipts to the topic `receipts` through the outbox. A payment that it cannot read goes to the
+//! topic `payments.dead`. Start as many processes as you like. SIGTERM ends them in order.
+//!
+//! Arguments: the consumer's database, the relay's database, the brokers as `host:port` with commas
+//! between them, and the certificate of the authority that all of them are verified with.
+
+use std::{env, error::Error};
+
+use idem_client::{
+    Consumer, DeadLetter, Effect, Handled, HandlerError, KafkaConfig, KafkaPublisher, KafkaSource, KafkaSubscription, Message,
+    PoolConfig, Relay, Services, Tx, terminated,
+};
+use serde::{Deserialize, Serialize};
+
+#[derive(Deserialize, Serialize)]
+struct Payment {
+    account: i64,
+    amount: i64,
+}
+
+/// Books a payment, in the transaction that claimed its message.
+async fn book(tx: Tx, message: Message) -> Handled {
+    // A payload that cannot be read will never be readable: it is rejected at once.
+    let payment: Payment = message.json().map_err(HandlerError::terminal)?;
+    tx.execute(
+        "INSERT INTO account (id, paid) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET paid = account.paid + $2",
+        &[&payment.account, &payment.amount],
+    )
+    .await?;
+    Ok(vec![Effect::json("receipts", &payment)?.key(payment.account.to_string())])
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let [consumer_database, relay_database, brokers, ca] = &arguments[..] else {
+        return Err("give two connection strings, the brokers and a file of authorities".into());
+    };
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    // One connection for each message that is handled at a time, and one to spare.
+    let consumer_pool = PoolConfig::parse(consumer_database)?.ca(ca)?.max_size(9).build()?;
+    let relay_pool = PoolConfig::parse(relay_database)?.ca(ca)?.max_size(2).build()?;
+
+    let kafka = KafkaConfig::new(brokers)
+        .property("security.protocol", "ssl")
+        .property("ssl.ca.location", ca);
+    let payments = KafkaSubscription::new("billing", ["payments"]).dead_letter(DeadLetter::Topic("payments.dead".into()));
+    let consumer = Consumer::new(consumer_pool, KafkaSource::new(&kafka, &payments)?)
+        .handle("billing.book", book)
+        .concurrency(8);
+    let relay = Relay::new(relay_pool, KafkaPublisher::new(&kafka)?);
+    Services::new().consumer(consumer).relay(relay).run(terminated()).await?;
+    println!("stopped");
+    Ok(())
+}
