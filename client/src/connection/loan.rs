@@ -15,7 +15,7 @@ use crate::{Error, process::leaves_connection_sound};
 /// returned to its pool: no transaction and no running statement of its last user is met there.
 pub(crate) struct Loan {
     object: Option<Object>,
-    /// After the connection: the next handler finds it in the pool.
+    /// Dropped after `object`: the handler whose turn is next finds the connection in the pool.
     _turn: Option<Turn>,
 }
 
