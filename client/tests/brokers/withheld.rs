@@ -278,7 +278,8 @@ async fn return_often(url: &str, queue: &str, deliveries: u32, returned: &Settle
         let mut source = source(url, queue);
         let delivery = next(&mut source).await;
         source.close().await;
-        delivery.settle(returned.clone()).await.unwrap();
+        // A release near the limit is an error: the message comes back when its connection ends.
+        let _ = delivery.settle(returned.clone()).await;
     }
 }
 
