@@ -2,9 +2,8 @@
 //!
 //! A quorum queue before RabbitMQ 4.3 counts each return of a message and deletes the message at
 //! its delivery limit, and a durable consumer of NATS with `max_deliver` stops delivering it. So a
-//! message that did not fail is not returned: the source delivers it again itself. Nothing of this
-//! outlives the session with the broker, which then delivers all of these messages again and counts
-//! them.
+//! message that did not fail is not returned: the source delivers it again itself. When the
+//! connection of a delivery ends, the broker delivers the message again and counts that.
 
 use std::{
     future::pending,
@@ -27,7 +26,7 @@ pub(super) trait Withhold: Send + 'static {
     fn give_back(self) -> impl Future<Output = bool> + Send;
 }
 
-/// The withheld messages of one session.
+/// The withheld messages of one source.
 pub(super) struct Withheld<R> {
     state: Mutex<State<R>>,
     changed: Notify,
@@ -35,14 +34,14 @@ pub(super) struct Withheld<R> {
 
 struct State<R> {
     waiting: Vec<Waiting<R>>,
-    /// The source fetches nothing more from this session.
+    /// The source has ended.
     is_closed: bool,
 }
 
 struct Waiting<R> {
     /// When the source delivers the message again.
     due: Instant,
-    /// When the message returns to its broker; none when it can be withheld without end.
+    /// When the message returns to its broker; none when it is not returned before the source ends.
     until: Option<Instant>,
     message: Message,
     receipt: R,
@@ -64,6 +63,11 @@ impl<R> Default for Withheld<R> {
 impl<R: Withhold> Withheld<R> {
     fn state(&self) -> MutexGuard<'_, State<R>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether messages can be withheld.
+    pub(super) fn is_open(&self) -> bool {
+        !self.state().is_closed
     }
 
     /// Withholds a message until it is due, but not longer than `until`. Returns the receipt when
@@ -141,8 +145,8 @@ impl<R: Withhold> Withheld<R> {
         self.state().waiting.len()
     }
 
-    /// Nothing is withheld from now on. Returns the messages that were: a dropped
-    /// receipt returns its message.
+    /// Nothing is withheld from now on. Returns the messages that were: dropping a receipt returns
+    /// its message.
     pub(super) fn close(&self) -> Vec<(Message, R)> {
         let mut state = self.state();
         state.is_closed = true;

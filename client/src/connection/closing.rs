@@ -28,7 +28,8 @@ const AGAIN: Duration = Duration::from_millis(250);
 /// How long a request may take, and how long a statement is cancelled again and again.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How many connections are being closed in this process.
+/// How many connections of this process wait for the end of their transaction at the server: those
+/// of all its pools, consumers and relays.
 static CLOSING: LazyLock<watch::Sender<usize>> = LazyLock::new(watch::Sender::default);
 
 /// Takes a connection out of its pool and closes it, when the server has ended its transaction.
@@ -46,7 +47,7 @@ pub(super) fn close(object: Object) {
 
 /// Waits until the server has ended all transactions whose users are gone, or they were given up.
 pub(crate) async fn closed() {
-    // It lasts `PATIENCE` and one request at most.
+    // Each ends after about twice `PATIENCE`. Others can begin meanwhile, so callers set a limit.
     let _ = CLOSING.subscribe().wait_for(|closing| *closing == 0).await;
 }
 

@@ -11,11 +11,11 @@ use super::{
 };
 use crate::{Error, process::leaves_connection_sound};
 
-/// A connection of the pool. Unless it is [given back](Loan::give_back), it is closed and not
-/// returned to its pool: no transaction and no running statement of its last user is met there.
+/// A connection that was taken from the pool. [`give_back`](Loan::give_back) returns it. Dropped
+/// without that it is closed, because a transaction or a statement may still be open on it.
 pub(crate) struct Loan {
     object: Option<Object>,
-    /// After the connection: the next handler finds it in the pool.
+    /// Dropped after `object`: the handler whose turn is next finds the connection in the pool.
     _turn: Option<Turn>,
 }
 
@@ -28,7 +28,7 @@ impl Loan {
         }))
     }
 
-    /// For a handler, which takes as long as it likes.
+    /// For a handler, whose time is not limited.
     pub(crate) async fn for_handler(pool: &Pool, patience: Patience) -> Result<Arc<Self>, Error> {
         let turn = turn(pool, patience).await?;
         Ok(Arc::new(Self {

@@ -54,10 +54,14 @@ pub(crate) const STATEMENT: Duration = Duration::from_secs(60);
 /// A statement under a lease is of no use after the lease, but a busy server may be slow.
 const SHORTEST_STATEMENT: Duration = Duration::from_secs(5);
 
-/// Gives a short statement up that gets no answer, because the server is silent or a lock is not
-/// free. Its connection is not sound then: closed, it cancels the statement.
+/// Gives up a short statement without a response, because the server is silent or a lock is held.
+/// Its connection is not sound then, and is closed, which cancels the statement.
 pub(crate) async fn within<T>(limit: Duration, statement: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let limit = limit.max(SHORTEST_STATEMENT);
+    at_most(limit.max(SHORTEST_STATEMENT), statement).await
+}
+
+/// The same with exactly this limit.
+pub(crate) async fn at_most<T>(limit: Duration, statement: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     timeout(limit, statement)
         .await
         .unwrap_or_else(|_| Err(Error::Pool(format!("the database did not respond within {limit:?}"))))

@@ -4,10 +4,13 @@
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
-use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::{Destination, Error, ErrorKind, connection::Loan, consumer_preflight};
+use crate::{
+    Destination, Error, ErrorKind,
+    connection::{Loan, at_most},
+    consumer_preflight,
+};
 
 /// How long a probe waits for a connection: the pool may try several hosts.
 const PATIENCE_TO_CONNECT: Duration = Duration::from_secs(60);
@@ -25,14 +28,14 @@ pub(super) async fn probe(pool: &Pool, destination: &Destination, is_paused: boo
         true => (PATIENCE_TO_CONNECT, PATIENCE),
         false => (PATIENCE_AT_WORK, PATIENCE_AT_WORK),
     };
-    let loan = within(to_connect, Loan::take(pool)).await?;
-    within(to_claim, consumer_preflight(&**loan.client())).await?;
+    let loan = at_most(to_connect, Loan::take(pool)).await?;
+    at_most(to_claim, consumer_preflight(&**loan.client())).await?;
     let (id, destination) = (Uuid::new_v4(), destination.literal()?);
     let sql = format!(
         "BEGIN; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}; \
          SELECT idem_try_claim('{id}'::uuid, {destination}); ROLLBACK"
     );
-    match within(to_claim, async { Ok(loan.client().batch_execute(&sql).await?) }).await {
+    match at_most(to_claim, async { Ok(loan.client().batch_execute(&sql).await?) }).await {
         Ok(()) => {
             loan.give_back();
             Ok(())
@@ -41,10 +44,4 @@ pub(super) async fn probe(pool: &Pool, destination: &Destination, is_paused: boo
         Err(error) if error.kind() == ErrorKind::Conflict => Ok(()),
         Err(error) => Err(error),
     }
-}
-
-async fn within<T>(patience: Duration, step: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    timeout(patience, step)
-        .await
-        .unwrap_or_else(|_| Err(Error::Pool(format!("the database did not respond within {patience:?}"))))
 }

@@ -96,6 +96,12 @@ struct State {
     busy: HashSet<String>,
 }
 
+impl State {
+    fn len(&self) -> usize {
+        self.delayed.len() + self.waiting.len() + usize::from(self.ahead.is_some())
+    }
+}
+
 impl Queue {
     pub(super) fn new(max_bytes: usize) -> Self {
         Self {
@@ -134,16 +140,17 @@ impl Queue {
         }
     }
 
-    /// Lets the fetched message in beside the only other one that is held, if that waits for its
-    /// next attempt: until another message has succeeded, it may not count as failed.
+    /// Lets the fetched message in without its bytes when messages wait for their next attempt and
+    /// no worker has one: until another message has succeeded, theirs may not count as failed.
+    /// `held` messages are here or with workers; the places of the consumer limit them.
     pub(super) fn admit_beside_delayed(&self, held: usize) -> bool {
-        let size = match &*self.state() {
-            State {
-                ahead: Some(ahead),
-                delayed,
-                ..
-            } if held == 2 && delayed.len() == 1 => ahead.size,
-            _ => return false,
+        let size = {
+            let state = self.state();
+            let is_all_here = state.len() == held;
+            match &state.ahead {
+                Some(ahead) if is_all_here && !state.delayed.is_empty() => ahead.size,
+                _ => return false,
+            }
         };
         let share = self.budget.take_free(size);
         share.is_some_and(|share| self.admit(share))
@@ -216,8 +223,7 @@ impl Queue {
 
     /// How many nobody works on.
     pub(super) fn len(&self) -> usize {
-        let state = self.state();
-        state.delayed.len() + state.waiting.len() + usize::from(state.ahead.is_some())
+        self.state().len()
     }
 
     /// All that is left, in an order in which it can be delivered again.

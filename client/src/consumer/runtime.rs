@@ -10,10 +10,13 @@ use std::{
 };
 
 use deadpool_postgres::Pool;
-use futures_util::future::join_all;
+use futures_util::{
+    future::join_all,
+    stream::{FuturesUnordered, StreamExt},
+};
 use tokio::{
     sync::{Mutex, Notify, Semaphore},
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_postgres::error::SqlState;
 use tokio_util::sync::CancellationToken;
@@ -38,7 +41,7 @@ use crate::{
     error::causes, panics::unwinding, process::is_environmental, telemetry,
 };
 
-/// How long a broker may take to hear what is given back, after the grace.
+/// How long each step of a shutdown after the grace may take: see `drain`.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// How long a broker may take to confirm a settlement. The longest limit of the clients of brokers,
 /// librdkafka's 5 minutes for a message, ends before.
@@ -142,7 +145,8 @@ impl<S: Source> Runtime<S> {
 
     // Stopping
 
-    /// Lets the workers finish what they process, and gives back the rest.
+    /// Lets the workers finish what they process within the grace, and gives back the rest. Five
+    /// steps follow the grace, each of [`LAST_WORDS`] at most.
     async fn drain(&self, workers: &mut Workers) {
         self.stop.cancel();
         let grace = self.settings.grace;
@@ -150,7 +154,7 @@ impl<S: Source> Runtime<S> {
             tracing::warn!(?grace, "what has not ended within its grace is rolled back and given back");
             self.cut.cancel();
             if timeout(LAST_WORDS, workers.ended()).await.is_err() {
-                self.count_unsettled();
+                self.count_unsettled(self.held().saturating_sub(self.queue.len()));
                 workers.abort().await;
             }
         }
@@ -232,7 +236,15 @@ impl<S: Source> Runtime<S> {
     /// the consumer is stopped.
     async fn wait_for_environment(&self, mut unbegun: Vec<Held>) {
         unbegun.extend(std::iter::from_fn(|| self.queue.take_unbegun()));
-        join_all(unbegun.into_iter().map(|held| self.away(held))).await;
+        let mut given_back: FuturesUnordered<_> = unbegun.into_iter().map(|held| self.away(held)).collect();
+        // A silent broker keeps a settlement for long, and this worker is the only one that fetches.
+        tokio::select! {
+            () = async { while given_back.next().await.is_some() {} } => {}
+            () = async { self.stop.cancelled().await; sleep(LAST_WORDS).await } => {
+                self.count_unsettled(given_back.len());
+            }
+        }
+        drop(given_back);
         tokio::select! {
             () = self.stop.cancelled() => {}
             () = self.breakers.wait(&self.pool) => {}
@@ -350,8 +362,10 @@ impl<S: Source> Runtime<S> {
                     Culprit::Environment { after } => {
                         // The worker that fetches stops at once.
                         self.changed.notify_one();
-                        if held.sequence.is_none() && held.receipt.is_near_limit() {
-                            let reason = format!("its queue may delete it when it is returned again: {}", causes(&error));
+                        // A message that keeps its order waits in place, and is not returned.
+                        let is_returned = held.sequence.is_none() && !held.receipt.is_safe_to_release();
+                        if is_returned && held.receipt.is_near_limit() {
+                            let reason = format!("its broker may delete it when it is returned again: {}", causes(&error));
                             self.reject(held, reason, KeptAs::Itself).await;
                         } else {
                             self.excused(held, after, Outcome::GivenBack).await;
@@ -438,6 +452,8 @@ impl<S: Source> Runtime<S> {
 
     async fn reject(&self, held: Held, reason: String, kept_as: KeptAs) {
         let destination = held.message.given_destination();
+        // An id is unique within a destination.
+        let kept_as = if destination.is_some() { kept_as } else { KeptAs::Hash };
         if held.receipt.keeps_rejected() {
             tracing::warn!(
                 reason,
@@ -528,9 +544,10 @@ impl<S: Source> Runtime<S> {
             self.queue.release(sequence);
         }
         drop(permit);
-        // Otherwise nobody waits for this, and the source need not be disturbed. A plain load could be early: this one comes
-        // either after the end of the source, or before whoever noted it looks at the permits.
-        if sequence.is_some() || self.has_ended.fetch_or(false, Ordering::AcqRel) {
+        // Without a wait for this the source is not disturbed. A plain load of `has_ended` could be
+        // early: this one is after the end of the source, or before its worker looks at the permits.
+        let is_awaited = sequence.is_some() || self.queue.has_ahead();
+        if is_awaited || self.has_ended.fetch_or(false, Ordering::AcqRel) {
             self.changed.notify_one();
         }
     }
@@ -561,18 +578,21 @@ impl<S: Source> Runtime<S> {
                 return;
             };
             let mut held = Held::new(delivery, false, permit);
-            if let Ok(Some(route)) = unwinding(async { self.routes.find(&held.message) }).await {
+            let found = unwinding(async { self.routes.find(&held.message) }).await;
+            let kept_as = if let Ok(Some(route)) = found {
                 held.message = held.message.with_destination(route.destination.clone());
-            }
+                KeptAs::Itself
+            } else {
+                KeptAs::Hash
+            };
             let reason = "the consumer stopped before it handled this message, and its broker may not deliver it again";
-            self.reject(held, reason.into(), KeptAs::Itself).await;
+            self.reject(held, reason.into(), kept_as).await;
         });
         join_all(keep).await;
     }
 
-    /// Workers are about to be ended in the middle of a settlement.
-    fn count_unsettled(&self) {
-        let unsettled = self.held().saturating_sub(self.queue.len());
+    /// So many settlements are about to be given up.
+    fn count_unsettled(&self, unsettled: usize) {
         tracing::warn!(unsettled, "the broker does not listen: these messages come again");
         self.counters.failed_settlements(unsettled as u64);
     }

@@ -45,8 +45,8 @@ pub trait Source: Send + 'static {
 pub struct Closed {
     /// How many were returned to the broker.
     pub returned: u64,
-    /// Messages that the broker may not deliver again when they are returned, and keeps nowhere.
-    /// The consumer rejects them, so that they are kept.
+    /// Messages near their limit of deliveries: when they are returned, the broker may delete them.
+    /// They were not returned. The consumer rejects them, so that they are kept.
     pub near_limit: Vec<Delivery>,
 }
 
@@ -94,10 +94,18 @@ pub trait Receipt: Send + 'static {
         true
     }
 
-    /// Whether its broker may delete the message when it is returned once more, and keep it
-    /// nowhere. Then the consumer rejects it at its next failure, so that it is kept. False unless
+    /// Whether a limit of deliveries lets the broker delete the message at its next return. The
+    /// consumer rejects such a message when it fails, so that the message is kept. False unless
     /// given.
     fn is_near_limit(&self) -> bool {
+        false
+    }
+
+    /// Whether a [release](Settlement::Release) costs the message no delivery now: the source
+    /// withholds the message, or the broker does not count the return. The consumer calls this when
+    /// the environment of a message [near its limit](Self::is_near_limit) fails. It releases the
+    /// message if this is true, and rejects it otherwise. False unless given.
+    fn is_safe_to_release(&self) -> bool {
         false
     }
 

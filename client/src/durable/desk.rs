@@ -52,12 +52,13 @@ impl Desk {
         loan.end(answer)
     }
 
-    /// Renews leases; answers for each whether it is still held.
+    /// Renews leases. Returns for each whether it is still held.
     ///
-    /// Whoever has claimed has deleted the row and not committed yet: it is not waited for, and nobody else gets the message
-    /// meanwhile.
+    /// A transaction that claims a message locks its row until it commits. The renewal does not wait
+    /// for that lock: no other process gets the message meanwhile.
     pub(super) async fn extend(&self, leases: &[(i64, MessageId)]) -> Result<Vec<bool>, Error> {
         let loan = Loan::take(&self.pool).await?;
+        // One limit for all: the leases that are not renewed within this time have expired.
         let held = within(self.lease, self.extend_on(loan.client(), leases)).await;
         loan.end(held)
     }

@@ -4,7 +4,10 @@
 use std::{
     collections::HashSet,
     future::pending,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -19,6 +22,7 @@ use idem_client::{
 use tokio::{
     io::copy_bidirectional,
     net::{TcpListener, TcpStream},
+    runtime::Runtime,
     sync::{Semaphore, oneshot, watch},
 };
 use tracing::Level;
@@ -224,6 +228,30 @@ async fn dropped_source_returns_what_it_has_prefetched() {
     drop(first);
     let mut second = source(&url, "dropped", LONG_ACK_WAIT_S);
     collect_once(&mut second, &["1", "2", "3"]).await;
+}
+
+/// Goal: the task that fetches ends, and what it has fetched goes back.
+#[test]
+fn source_dropped_outside_of_its_runtime_returns_its_messages() {
+    let runtime = Runtime::new().unwrap();
+    let (url, first) = runtime.block_on(async {
+        let url = shared();
+        stream_of(&url, "outside", &["handled", "1", "2", "3"]).await;
+        let mut first = source(&url, "outside", LONG_ACK_WAIT_S);
+        next(&mut first).await.settle(Settlement::Acknowledge).await.unwrap();
+        delivered(&url, "outside", 3).await;
+        (url, first)
+    });
+    drop(first);
+    runtime.block_on(async {
+        let mut second = source(&url, "outside", LONG_ACK_WAIT_S);
+        collect_once(&mut second, &["1", "2", "3"]).await;
+        second.close().await;
+        until("no source asks for messages", async || {
+            info(&url, "outside").await.num_waiting == 0
+        })
+        .await;
+    });
 }
 
 /// Its request for messages is still open at the server when the source ends.
@@ -496,6 +524,124 @@ async fn i4_last_deliveries_that_were_prefetched_are_kept_at_a_stop() {
     let kept = kept_at_a_stop(&db, "last").await;
     assert_eq!(kept, HashSet::from(["1".to_owned(), "2".to_owned()]));
     assert_eq!(unsettled(&url, "last").await, 0);
+}
+
+/// A stream with one message, which its durable consumer delivers once.
+async fn stream_that_delivers_once(url: &str, stream: &str, text: &str) {
+    stream_of(url, stream, &[text]).await;
+    make_consumer(url, stream, |config| config.max_deliver = 1).await;
+}
+
+/// I4: an API that is down makes no dead letter, because the source holds the message meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_nats_message_at_its_limit_waits_for_an_api() {
+    let url = shared();
+    stream_that_delivers_once(&url, "api-down", "waits").await;
+    let db = Database::create();
+    let attempts = Arc::new(AtomicU32::new(0));
+    let handler = move |_: Tx, _: Message| {
+        let attempt = attempts.fetch_add(1, Ordering::Relaxed);
+        async move {
+            match attempt {
+                0..3 => Err(HandlerError::unavailable("its API is down")),
+                _ => Ok(vec![]),
+            }
+        }
+    };
+    let consumer = Consumer::new(db.pool(4), source(&url, "api-down", LONG_ACK_WAIT_S)).handle("api-down", handler);
+    let is_settled = until("it is settled", async || unsettled(&url, "api-down").await == 0);
+    let summary = in_time(consumer.run(is_settled)).await.unwrap();
+    assert_eq!((summary.handled, summary.rejected), (1, 0));
+}
+
+/// I4: the server would not deliver it again.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_nats_message_dropped_at_its_last_delivery_comes_again() {
+    let url = shared();
+    stream_that_delivers_once(&url, "dropped-last", "kept").await;
+    let mut source = source(&url, "dropped-last", LONG_ACK_WAIT_S);
+    drop(next(&mut source).await);
+    let again = in_time(next(&mut source)).await;
+    assert_eq!(text(&again), "kept");
+    acknowledge_first_deliveries([again]).await;
+    assert_eq!(unsettled(&url, "dropped-last").await, 0);
+}
+
+/// I4: the same while the dead-letter subject has no stream.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_last_delivery_whose_letter_is_not_taken_comes_again() {
+    let url = shared();
+    stream_that_delivers_once(&url, "unburied", "poison").await;
+    let buried = subscription("unburied").dead_letter("unburied-letters.x");
+    let mut source = NatsSource::new(NatsConfig::new(&url), buried);
+    next(&mut source).await.settle(Settlement::reject("bad")).await.unwrap_err();
+    let again = in_time(next(&mut source)).await;
+    assert_eq!(again.message().deliveries(), Some(1));
+    declare(&url, "unburied-letters", |_| {}).await;
+    again.settle(Settlement::reject("bad")).await.unwrap();
+    assert_eq!(unsettled(&url, "unburied").await, 0);
+}
+
+/// I4: a worker that is ended while it keeps a dead letter has neither kept nor returned its
+/// message.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_last_delivery_of_an_aborted_worker_is_kept() {
+    let url = shared();
+    stream_that_delivers_once(&url, "aborted", "kept").await;
+    let db = Database::create();
+    let (locker, observer) = (db.connect().await, db.connect().await);
+    let lock = "BEGIN; LOCK TABLE idem.dead_letter IN ACCESS EXCLUSIVE MODE";
+    locker.batch_execute(lock).await.unwrap();
+    let waits = async || -> Option<i32> {
+        let sql = "SELECT min(pid) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        observer.query_one(sql, &[]).await.unwrap().get(0)
+    };
+    let handler = |_: Tx, _: Message| async { Err(HandlerError::terminal("it never succeeds")) };
+    let consumer = Consumer::new(db.pool(4), source(&url, "aborted", LONG_ACK_WAIT_S))
+        .handle("aborted", handler)
+        .grace(Duration::ZERO);
+    let (waiting, mut waited) = watch::channel(None);
+    let worker_waits = async {
+        until("the worker waits for the lock", async || waits().await.is_some()).await;
+        waiting.send_replace(waits().await);
+    };
+    let unlock = async {
+        let worker = *waited.wait_for(Option::is_some).await.unwrap();
+        until("the worker is ended", async || waits().await != worker).await;
+        locker.batch_execute("COMMIT").await.unwrap();
+    };
+    let (summary, ()) = in_time(async { tokio::join!(consumer.run(worker_waits), unlock) }).await;
+    assert_eq!(summary.unwrap().rejected, 1);
+    assert_eq!(kept_at_a_stop(&db, "aborted").await, HashSet::from(["kept".to_owned()]));
+    assert_eq!(unsettled(&url, "aborted").await, 0);
+}
+
+/// I4: a broker does not learn at a stop that the message has failed, where that would end it.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_ordered_message_at_its_limit_is_kept_at_a_stop() {
+    let url = shared();
+    declare(&url, "ordered-last", |_| {}).await;
+    let mut effect = plain("ordered-last.x", "kept");
+    effect.key = Some("k".into());
+    publisher(&url).publish(&effect).await.unwrap();
+    make_consumer(&url, "ordered-last", |config| config.max_deliver = 1).await;
+    let db = Database::create();
+    let attempts = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&attempts);
+    let handler = move |_: Tx, _: Message| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        async { Err("not today".into()) }
+    };
+    let hour = Duration::from_secs(3600);
+    let consumer = Consumer::new(db.pool(4), source(&url, "ordered-last", LONG_ACK_WAIT_S))
+        .handle("ordered-last", handler)
+        .back_off(hour, hour)
+        .ordered_by_key(true);
+    let has_failed = until("it has failed", async || attempts.load(Ordering::Relaxed) == 1);
+    let summary = in_time(consumer.run(has_failed)).await.unwrap();
+    assert_eq!((summary.handled, summary.rejected), (0, 1));
+    assert_eq!(kept_at_a_stop(&db, "ordered-last").await, HashSet::from(["kept".to_owned()]));
+    assert_eq!(unsettled(&url, "ordered-last").await, 0);
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ use crate::{
     log::Log,
     next, plain,
     rabbitmq::{declare_with, publisher, shared},
-    support::{Database, until},
+    support::{Database, in_time, until},
     text,
     unserved::Unserved,
 };
@@ -272,6 +272,17 @@ async fn i4_message_that_fails_is_kept_before_the_limit() {
     assert_eq!(*seen.lock().unwrap(), expected);
 }
 
+/// Returns the message of a queue so often, each time to be delivered over another connection.
+async fn return_often(url: &str, queue: &str, deliveries: u32, returned: &Settlement) {
+    for _ in 0..deliveries {
+        let mut source = source(url, queue);
+        let delivery = next(&mut source).await;
+        source.close().await;
+        // A release near the limit is an error: the message comes back when its connection ends.
+        let _ = delivery.settle(returned.clone()).await;
+    }
+}
+
 /// How often a message is tried that was returned so often before, and always fails so.
 async fn attempts_after(
     deliveries: u32,
@@ -281,12 +292,7 @@ async fn attempts_after(
 ) -> usize {
     let url = shared();
     queue_of(&url, queue, "poison").await;
-    for _ in 0..deliveries {
-        let mut source = source(&url, queue);
-        let delivery = next(&mut source).await;
-        source.close().await;
-        delivery.settle(returned.clone()).await.unwrap();
-    }
+    return_often(&url, queue, deliveries, &returned).await;
     let db = Database::create();
     let client = db.connect().await;
     let attempts = Arc::new(Mutex::new(0));
@@ -328,11 +334,36 @@ async fn i4_message_near_the_limit_is_kept_at_its_next_failure() {
     );
 }
 
-/// An API that is down uses up no attempt, but the queue counts what is returned.
+/// An API that is down uses up no attempt. Where the queue counts a return, the message waits for its
+/// hold and is kept then; elsewhere it waits on.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_message_near_the_limit_is_kept_while_the_environment_fails() {
-    let attempts = attempts_after(16, "near-and-down", Settlement::RETRY, HandlerError::unavailable).await;
-    assert_eq!(attempts, 1);
+async fn i4_message_near_the_limit_waits_for_an_api_and_is_kept() {
+    let (url, queue) = (shared(), "near-and-down");
+    queue_of(&url, queue, "poison").await;
+    return_often(&url, queue, 16, &Settlement::RETRY).await;
+    let db = Database::create();
+    let client = db.connect().await;
+    let attempts = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&attempts);
+    let handler = move |_: Tx, _: Message| {
+        *counted.lock().unwrap() += 1;
+        async { Err(HandlerError::unavailable("its API is down")) }
+    };
+    let source = subscribed(&url, RabbitMqSubscription::new(queue).hold_s(1));
+    let running = tokio::spawn(Consumer::new(db.pool(4), source).handle(queue, handler).run(pending()));
+    let letters = async || -> i64 {
+        let sql = "SELECT count(*) FROM idem.dead_letters WHERE destination = $1";
+        client.query_one(sql, &[&queue]).await.unwrap().get(0)
+    };
+    let is_kept = async || letters().await == 1;
+    until("it is kept or has waited", async || {
+        is_kept().await || *attempts.lock().unwrap() > 6
+    })
+    .await;
+    running.abort();
+    assert_eq!(is_kept().await, counts_returns());
+    let attempts = *attempts.lock().unwrap();
+    assert!(attempts >= 2, "{attempts} attempts: it did not wait");
 }
 
 /// A shutdown is no failure of the messages that the broker has sent ahead.
@@ -349,6 +380,44 @@ async fn closed_source_returns_what_was_sent_ahead() {
     let ahead = next(&mut second).await;
     let counted = if counts_returns() { 2 } else { 1 };
     assert_eq!((text(&ahead), ahead.message().deliveries()), ("ahead".into(), Some(counted)));
+}
+
+/// A quorum queue that deletes this message when it is returned once more.
+async fn queue_at_its_limit(url: &str, queue: &str, text: &str) {
+    declare(url, queue, &[("x-delivery-limit", AMQPValue::LongInt(15))]).await;
+    publisher(url).publish(&plain(queue, text)).await.unwrap();
+    return_often(url, queue, 15, &Settlement::RETRY).await;
+}
+
+/// I4: the queue would delete it. The consumer gets it once more, to handle or to keep it.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_message_at_its_limit_is_not_returned_after_its_hold() {
+    let (url, queue) = (shared(), "hold-ends-at-limit");
+    queue_at_its_limit(&url, queue, "kept").await;
+    let mut source = subscribed(&url, RabbitMqSubscription::new(queue).prefetch(1).hold_s(1));
+    let after = Duration::from_secs(2);
+    next(&mut source).await.settle(Settlement::Release { after }).await.unwrap();
+    publisher(&url).publish(&plain(queue, "behind")).await.unwrap();
+    for expected in ["kept", "behind"] {
+        let delivery = in_time(next(&mut source)).await;
+        assert_eq!(text(&delivery), expected);
+        delivery.settle(Settlement::Acknowledge).await.unwrap();
+    }
+}
+
+/// I4: the queue would delete it.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_message_dropped_at_its_limit_comes_again() {
+    let (url, queue) = (shared(), "dropped-at-limit");
+    queue_at_its_limit(&url, queue, "kept").await;
+    let mut source = subscribed(&url, RabbitMqSubscription::new(queue).prefetch(1));
+    drop(next(&mut source).await);
+    publisher(&url).publish(&plain(queue, "behind")).await.unwrap();
+    for expected in ["kept", "behind"] {
+        let delivery = in_time(next(&mut source)).await;
+        assert_eq!(text(&delivery), expected);
+        delivery.settle(Settlement::Acknowledge).await.unwrap();
+    }
 }
 
 /// I4: a queue of RabbitMQ 4 could delete what is returned.

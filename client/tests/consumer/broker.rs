@@ -7,7 +7,7 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use idem_client::{Delivery, Message, Receipt, Settlement, Source, TransportError};
+use idem_client::{Closed, Delivery, Message, Receipt, Settlement, Source, TransportError};
 use tokio::{sync::Notify, time::Instant};
 
 /// Also the source: its clones share the queue.
@@ -38,6 +38,10 @@ struct State {
     deaf: u32,
     /// Settlements are never answered.
     is_mute: bool,
+    /// Settlements of the message with this id are never answered.
+    silent_about: Option<String>,
+    /// A return may delete a message, and all messages have been sent ahead.
+    is_near_limit: bool,
     told: Told,
 }
 
@@ -62,6 +66,8 @@ pub struct Told {
     pub rejected: Vec<(String, String)>,
     /// The ids of messages whose receipts were dropped.
     pub dropped: Vec<String>,
+    /// The ids of messages whose settlement is not answered.
+    pub ignored: Vec<String>,
     /// The most messages that were unsettled at a time.
     pub most_unsettled: usize,
     /// How often it was asked for a message.
@@ -126,6 +132,18 @@ impl Broker {
     /// Settlements are never answered.
     pub fn mute(self) -> Self {
         self.state().is_mute = true;
+        self
+    }
+
+    /// Settlements of the message with this id are never answered.
+    pub fn silent_about(self, id: &str) -> Self {
+        self.state().silent_about = Some(id.to_owned());
+        self
+    }
+
+    /// A return may delete a message. A close hands the messages that wait to the consumer.
+    pub fn near_limit(self) -> Self {
+        self.state().is_near_limit = true;
         self
     }
 
@@ -196,15 +214,19 @@ impl Broker {
             tag,
             counts_releases,
             drops_rejected: state.drops_rejected,
+            is_near_limit: state.is_near_limit,
         };
         Ok(Answer::Delivery(Box::new(Delivery::new(message, receipt))))
     }
 
-    fn hears(&self) -> (bool, bool) {
+    fn hears(&self, tag: u64) -> (bool, bool) {
         let mut state = self.state();
         let is_deaf = state.deaf > 0;
         state.deaf = state.deaf.saturating_sub(1);
-        (state.is_mute, is_deaf)
+        let id = state.unsettled.get(&tag).map(|copy| id(&copy.message));
+        let is_mute = state.is_mute || (id.is_some() && id == state.silent_about);
+        state.told.ignored.extend(id.filter(|_| is_mute));
+        (is_mute, is_deaf)
     }
 
     fn settle(&self, tag: u64, settlement: Option<Settlement>) {
@@ -257,6 +279,16 @@ impl Source for Broker {
             }
         }
     }
+
+    async fn close(&mut self) -> Closed {
+        let mut ahead = Vec::new();
+        while self.state().is_near_limit
+            && let Ok(Answer::Delivery(delivery)) = self.deliver()
+        {
+            ahead.push(*delivery);
+        }
+        Closed::default().near_limit(ahead)
+    }
 }
 
 struct Ticket {
@@ -264,12 +296,13 @@ struct Ticket {
     tag: u64,
     counts_releases: bool,
     drops_rejected: bool,
+    is_near_limit: bool,
 }
 
 impl Receipt for Ticket {
     fn settle(self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>> {
         Box::pin(async move {
-            let (is_mute, is_deaf) = self.broker.hears();
+            let (is_mute, is_deaf) = self.broker.hears(self.tag);
             if is_mute {
                 std::future::pending::<()>().await;
             }
@@ -287,6 +320,10 @@ impl Receipt for Ticket {
 
     fn keeps_rejected(&self) -> bool {
         !self.drops_rejected
+    }
+
+    fn is_near_limit(&self) -> bool {
+        self.is_near_limit
     }
 }
 

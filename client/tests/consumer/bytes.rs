@@ -160,6 +160,63 @@ async fn message_retried_in_place_lets_another_one_pass() {
     assert_eq!(ground.done().await, ["second"]);
 }
 
+/// Progress: also while a successor of that message waits for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn message_retried_in_place_passes_others_behind_its_successor() {
+    let ground = Ground::new().await;
+    let messages = [("first", "a"), ("successor", "a"), ("second", "b")];
+    let broker = Broker::with(messages.map(|(id, key)| sized(id, 5_000).with_key(key)));
+    let handler = async |tx: Tx, message: Message| {
+        if message.key() == Some("a") {
+            return Err(HandlerError::unavailable("its API is down"));
+        }
+        note(&tx, &message).await?;
+        Ok(vec![])
+    };
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("bytes", handler)
+        .ordered_by_key(true)
+        .max_bytes(1_000);
+    let done = until("the second is done", async || broker.told().acknowledged == ["second"]);
+    in_time(consumer.run(done)).await.unwrap();
+    assert_eq!(ground.done().await, ["second"]);
+}
+
+/// Progress: messages without a key pass at once, not at the next attempt.
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_without_a_key_pass_one_that_is_retried_in_place() {
+    let ground = Ground::new().await;
+    let singles = ["1", "2", "3"].map(|id| sized(id, 5_000));
+    let broker = Broker::with([sized("first", 5_000).with_key("a")].into_iter().chain(singles));
+    let seen = broker.clone();
+    let handler = move |tx: Tx, message: Message| {
+        let seen = seen.clone();
+        async move {
+            match message.message_id() {
+                Some("first") => return Err("not today".into()),
+                // It ends after the next message has come.
+                Some("1") => {
+                    while seen.unsettled() < 3 {
+                        sleep(Duration::from_millis(5)).await;
+                    }
+                }
+                _ => {}
+            }
+            note(&tx, &message).await?;
+            Ok(vec![])
+        }
+    };
+    let hour = Duration::from_secs(3600);
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("bytes", handler)
+        .back_off(hour, hour)
+        .ordered_by_key(true)
+        .max_bytes(1_000);
+    let done = until("the others are done", async || broker.told().acknowledged.len() == 3);
+    in_time(consumer.run(done)).await.unwrap();
+    assert_eq!(ground.done().await, ["1", "2", "3"]);
+}
+
 /// Order: limits do not let a message overtake another one of its key.
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_of_bytes_keep_the_order_of_a_key() {

@@ -3,12 +3,15 @@
 use std::{future::pending, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::poll;
-use idem_client::{Batches, Consumer, Message, Tx, terminated};
+use idem_client::{Batches, Consumer, HandlerError, Message, Tx, terminated};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::{
+    sync::{Semaphore, mpsc, oneshot},
+    time::sleep,
+};
 
 use crate::{
     broker::Broker,
@@ -224,6 +227,34 @@ async fn a_broker_that_does_not_answer_does_not_hold_up_a_shutdown_for_ever() {
     let summary = in_time(consumer.run(four_done)).await.unwrap();
     assert_eq!((summary.handled, summary.failed_settlements), (4, 4));
     assert_eq!(broker.told().dropped.len(), 4);
+}
+
+/// Goal: a paused consumer that gives messages back notices a stop. The broker is silent about one.
+#[tokio::test(flavor = "multi_thread")]
+async fn stop_is_noticed_while_a_silent_broker_takes_messages_back() {
+    let ground = Ground::new().await;
+    let broker = Broker::with(["m-0", "m-1", "m-2"].map(|id| message(id, ""))).silent_about("m-2");
+    let seen = broker.clone();
+    let handler = move |_: Tx, _: Message| {
+        let seen = seen.clone();
+        async move {
+            // Meanwhile the other worker collects a batch.
+            while seen.unsettled() < 3 {
+                sleep(Duration::from_millis(5)).await;
+            }
+            Err(HandlerError::unavailable("its API is down"))
+        }
+    };
+    let hour = Duration::from_secs(3600);
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("drain", handler)
+        .batches(Batches { max: 2, linger: hour })
+        .concurrency(2)
+        .grace(hour);
+    let is_ignored = until("the third one is given back", async || broker.told().ignored == ["m-2"]);
+    let summary = in_time(consumer.run(is_ignored)).await.unwrap();
+    assert_eq!((summary.handled, summary.failed_settlements), (0, 1));
+    assert_eq!(broker.told().dropped, ["m-2"]);
 }
 
 #[tokio::test]

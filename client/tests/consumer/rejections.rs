@@ -231,6 +231,37 @@ async fn i4_messages_without_an_id_that_differ_are_kept_apart() {
     assert_eq!((summary.rejected, letters(&ground).await.len()), (6, 5));
 }
 
+/// An id is unique within a destination, and these messages have none.
+#[tokio::test]
+async fn i4_unrouted_messages_of_one_id_are_kept_apart_at_a_stop() {
+    let ground = Ground::new().await;
+    let unrouted = |payload: &str| Message::new("tests", payload.to_owned()).with_message_id("same");
+    let broker = Broker::with([unrouted("1"), unrouted("2")]).dropping_rejected().near_limit();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone()).route(Selector::topic("elsewhere"), "orders", noting());
+    // On one thread: nothing is fetched before the stop.
+    let summary = in_time(consumer.run(async {})).await.unwrap();
+
+    assert_eq!((summary.rejected, broker.told().acknowledged.len()), (2, 2));
+    let letters = letters(&ground).await;
+    assert_eq!(letters.len(), 2, "{letters:?}");
+}
+
+/// A selector that panics finds no destination.
+#[tokio::test]
+async fn i4_messages_of_one_id_whose_selector_panics_are_kept_apart() {
+    let ground = Ground::new().await;
+    let message = |payload: &str| Message::new("tests", payload.to_owned()).with_message_id("same");
+    let broker = Broker::with([message("1"), message("2")]).dropping_rejected().closed();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .route(Selector::matching(|_| panic!("a bug in a selector")), "orders", noting())
+        .max_deliveries(1);
+    let summary = source_ended(in_time(consumer.run(pending())).await);
+
+    assert_eq!(summary.rejected, 2);
+    let letters = letters(&ground).await;
+    assert_eq!(letters.len(), 2, "{letters:?}");
+}
+
 #[tokio::test]
 async fn i4_id_that_the_database_cannot_hold_stops_no_other_message() {
     let ground = Ground::new().await;

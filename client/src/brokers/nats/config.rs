@@ -139,8 +139,8 @@ pub struct NatsSubscription {
     /// The subject to consume, with wildcards; all of the stream unless given.
     #[serde(default)]
     pub subject: String,
-    /// This many messages are fetched ahead and withheld; 100 unless given. They are held, however
-    /// long they wait.
+    /// How many messages the source fetches ahead and withholds together, at most; 100 unless given.
+    /// While they wait, the source reports progress, so the server does not deliver them again.
     #[serde(default = "prefetch")]
     pub prefetch: u16,
     /// A message whose process has died comes again after this time. In seconds, 30 unless given.
@@ -181,7 +181,7 @@ impl NatsSubscription {
         self
     }
 
-    /// This many messages are fetched ahead and withheld.
+    /// How many messages the source fetches ahead and withholds together, at most.
     #[must_use]
     pub fn prefetch(mut self, messages: u16) -> Self {
         self.prefetch = messages;

@@ -1,4 +1,7 @@
 //! The messages that were fetched ahead.
+//!
+//! Each receipt holds its session, and the session holds these messages. [`close`](Prefetched::close)
+//! ends that cycle, so every source that ends calls it.
 
 use std::{
     collections::VecDeque,
@@ -22,6 +25,8 @@ struct State {
     waiting: VecDeque<(Message, NatsReceipt)>,
     /// Why nothing more is fetched.
     ended: Option<TransportError>,
+    /// The source has ended.
+    is_closed: bool,
 }
 
 impl Prefetched {
@@ -29,12 +34,19 @@ impl Prefetched {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Adds a message. One that comes after the close is returned, because its receipt is dropped.
     pub(super) fn add(&self, message: Message, receipt: NatsReceipt) {
-        self.state().waiting.push_back((message, receipt));
+        let mut state = self.state();
+        if state.is_closed {
+            return;
+        }
+        state.waiting.push_back((message, receipt));
+        drop(state);
         self.came.notify_waiters();
     }
 
-    /// Nothing more is fetched until that is begun anew.
+    /// The task that fetches has failed. The source starts another one after it has returned this
+    /// error.
     pub(super) fn end(&self, why: TransportError) {
         self.state().ended = Some(why);
         self.came.notify_waiters();
@@ -47,7 +59,7 @@ impl Prefetched {
             {
                 let mut state = self.state();
                 while let Some((message, receipt)) = state.waiting.pop_front() {
-                    // Otherwise the message has come again, and waits behind.
+                    // Skips a delivery that NATS has repeated meanwhile: the later one waits behind.
                     if receipt.is_usable() {
                         return Ok((message, receipt));
                     }
@@ -75,9 +87,12 @@ impl Prefetched {
         self.taken.notified().await;
     }
 
-    /// All that wait.
-    pub(super) fn drain(&self) -> Vec<NatsReceipt> {
-        let waiting = std::mem::take(&mut self.state().waiting);
+    /// Takes no more messages. Returns those that wait.
+    pub(super) fn close(&self) -> Vec<NatsReceipt> {
+        let mut state = self.state();
+        state.is_closed = true;
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
         waiting.into_iter().map(|(_, receipt)| receipt).collect()
     }
 }

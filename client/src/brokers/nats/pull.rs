@@ -95,8 +95,9 @@ impl Pull {
         })
     }
 
-    /// Has the server drop the request that was open when its inbox was left. NATS 2.9 still takes
-    /// a returned message for that request, and delivers it to no other one for a whole time.
+    /// Replaces the request that is still open at the server with a short one, and waits for its end.
+    /// NATS 2.9 assigns a returned message to an open request, even if its inbox has no subscriber
+    /// any more, and then delivers the message to no other request before `ack_wait` is over.
     async fn sweep(&self) {
         let swept = async {
             let mut inbox = self.inbox().await?;

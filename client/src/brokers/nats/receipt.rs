@@ -9,7 +9,6 @@ use async_nats::{
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tokio::{
-    runtime::Handle,
     select,
     time::{Instant, timeout},
 };
@@ -17,8 +16,9 @@ use tokio::{
 use super::{message, session::Session, terms::Terms};
 use crate::{Delivery, Message, Receipt, Settlement, TransportError, brokers::withheld::Withhold};
 
-/// A message whose dead letter was not taken comes again after this: at once would be as fast as handler and server can.
-const UNBURIED_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// The pause before a message comes again whose dead letter was not taken, or whose receipt was
+/// dropped at its last delivery. Without one it would go round as fast as handler and server can.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// How long a settlement waits for its confirmation after the connection of its delivery was lost.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
@@ -28,6 +28,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(365 * 86_400);
 
 const NO_DEAD_LETTER_SUBJECT: &str = "the subscription names no dead-letter subject, and without one a rejected message would \
     not come again: keep it with deadletters::reject and acknowledge it, or give a dead_letter";
+
+const NOT_RETURNED: &str = "the source has ended, and the message is not returned, because this was its last delivery";
 
 const UNCONFIRMED: &str = "the connection of the delivery was lost, and the server has not \
     confirmed the settlement: it may deliver the message again";
@@ -92,9 +94,14 @@ impl NatsReceipt {
     /// The dead letter was not taken. A return would count, and after the last one the server
     /// delivers the message no more: with a limit it stays here.
     fn ask_again(mut self) {
-        // Otherwise dropping the receipt asks for the message again.
-        self.again_after = Some(UNBURIED_AGAIN_AFTER);
-        drop(self.withhold(UNBURIED_AGAIN_AFTER));
+        // Where the message is not withheld, dropping the receipt asks the server for it.
+        self.again_after = Some(AGAIN_AFTER);
+        drop(self.withhold(AGAIN_AFTER));
+    }
+
+    /// Whether a return would be the end of the message, and no other delivery has taken its place.
+    fn is_lost_when_returned(&self) -> bool {
+        self.is_last && self.is_usable()
     }
 
     /// Settles the delivery. A return has no effect when the message has come again since.
@@ -173,6 +180,9 @@ impl Receipt for NatsReceipt {
                 Ok(()) => return Box::pin(async { Ok(()) }),
                 Err(receipt) => receipt,
             };
+            if receipt.is_lost_when_returned() {
+                return Box::pin(async { Err(NOT_RETURNED.into()) });
+            }
         }
         Box::pin(async move {
             let kind = match settlement {
@@ -197,6 +207,10 @@ impl Receipt for NatsReceipt {
     fn is_near_limit(&self) -> bool {
         self.is_near_limit
     }
+
+    fn is_safe_to_release(&self) -> bool {
+        self.is_limited && self.is_usable() && self.session.withheld.is_open()
+    }
 }
 
 /// The message comes again after this time.
@@ -204,22 +218,34 @@ fn nak(after: Duration) -> AckKind {
     AckKind::Nak((!after.is_zero()).then_some(after))
 }
 
-/// Otherwise the message would come again only after its time.
+/// Returns the message: it would come again only after its time. At its last delivery the source
+/// delivers it again; after the end of the source it is not returned, because that would end it.
 impl Drop for NatsReceipt {
     fn drop(&mut self) {
+        let is_lost_when_returned = self.is_lost_when_returned();
         let Some(reply) = self.reply.take() else { return };
+        if is_lost_when_returned {
+            let again = Self {
+                session: Arc::clone(&self.session),
+                reply: Some(reply),
+                message: self.message.clone(),
+                ..*self
+            };
+            if let Err(mut receipt) = again.withhold(AGAIN_AFTER) {
+                receipt.reply = None;
+            }
+            return;
+        }
         if !self.session.held.remove(self.place, &reply) {
             // It has come again since.
             return;
         }
         let (client, again_after) = (self.context().client(), self.again_after);
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move {
-                // Without a connection it comes again after its time.
-                if client.publish(reply, AckKind::Nak(again_after).into()).await.is_ok() {
-                    let _ = client.flush().await;
-                }
-            });
-        }
+        self.session.runtime.spawn(async move {
+            // Without a connection it comes again after its time.
+            if client.publish(reply, AckKind::Nak(again_after).into()).await.is_ok() {
+                let _ = client.flush().await;
+            }
+        });
     }
 }

@@ -9,8 +9,12 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream};
-use tokio::{task::JoinHandle, time::timeout};
-use tokio_util::sync::CancellationToken;
+use tokio::{
+    runtime::Handle,
+    task::JoinHandle,
+    time::{Instant, timeout_at},
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     NatsConfig, NatsSubscription,
@@ -29,8 +33,8 @@ use crate::{
 /// So many messages are on their way back to the server at once.
 const RETURNS: usize = 64;
 
-/// How long the server may take for all of them. Below what a consumer waits for a close: messages
-/// at their last delivery are kept after it.
+/// How long a source takes to end. A consumer waits longer than this for the messages at their last
+/// delivery, because it keeps them after that.
 const RETURNED_WITHIN: Duration = Duration::from_secs(3);
 
 pub(super) struct Session {
@@ -39,11 +43,13 @@ pub(super) struct Session {
     pub(super) held: Arc<Held>,
     pub(super) prefetched: Prefetched,
     pub(super) withheld: Withheld<NatsReceipt>,
+    /// Where the source works. It and its receipts can be dropped elsewhere.
+    pub(super) runtime: Handle,
 }
 
-/// The task that fetches ahead.
+/// The task that fetches ahead. It stops when this is dropped.
 pub(super) struct Pulling {
-    stop: CancellationToken,
+    stop: DropGuard,
     task: JoinHandle<()>,
 }
 
@@ -56,11 +62,12 @@ impl Session {
             subscription: Arc::clone(subscription),
             prefetched: Prefetched::default(),
             withheld: Withheld::default(),
+            runtime: Handle::current(),
         }))
     }
 
-    /// How many messages to ask for, none as long as half of the room is taken. A withheld message
-    /// keeps its place.
+    /// How many messages to request: as many as there are free places, and none while more than half
+    /// of the places are taken. A withheld message takes one of the places of `prefetch`.
     pub(super) fn room(&self) -> usize {
         let prefetch = usize::from(self.subscription.prefetch.max(1));
         let places = prefetch.saturating_sub(self.withheld.len());
@@ -72,37 +79,47 @@ impl Session {
         }
     }
 
-    /// Returns what was not delivered. The subscription is ended first: the server would send the
-    /// messages to it again.
+    /// Returns what was not delivered, but no message at its last delivery.
     pub(super) fn end(self: Arc<Self>, pulling: Option<Pulling>) -> impl Future<Output = Closed> + Send + 'static {
         // At once, because the receipts hold what they are withheld in.
         let withheld = self.withheld.close();
+        let ended = Ended(self);
         async move {
-            let returned = AtomicU64::new(0);
-            let mut last = Vec::new();
-            let ending = async {
+            let deadline = Instant::now() + RETURNED_WITHIN;
+            // First: the server would send the messages to the open request again.
+            let stopped = async {
                 if let Some(pulling) = pulling {
                     pulling.stop().await;
                 }
-                let mut undelivered: Vec<NatsReceipt> = withheld.into_iter().map(|(_, receipt)| receipt).collect();
-                undelivered.extend(self.prefetched.drain());
-                undelivered.retain(Withhold::is_usable);
-                last.extend(undelivered.extract_if(.., |receipt| receipt.is_last()));
-                let returns = stream::iter(undelivered).map(async |receipt| {
-                    if receipt.give_back().await {
-                        returned.fetch_add(1, Ordering::Relaxed);
-                    }
-                });
-                returns.buffer_unordered(RETURNS).collect::<()>().await;
             };
-            if timeout(RETURNED_WITHIN, ending).await.is_err() {
+            let is_stopped = timeout_at(deadline, stopped).await.is_ok();
+            let mut undelivered: Vec<NatsReceipt> = withheld.into_iter().map(|(_, receipt)| receipt).collect();
+            undelivered.extend(ended.0.prefetched.close());
+            undelivered.retain(Withhold::is_usable);
+            let last = undelivered.extract_if(.., |receipt| receipt.is_last());
+            let last = last.map(NatsReceipt::into_delivery).collect();
+            let returned = AtomicU64::new(0);
+            let returns = stream::iter(undelivered).map(async |receipt| {
+                if receipt.give_back().await {
+                    returned.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let returns = returns.buffer_unordered(RETURNS).collect::<()>();
+            if timeout_at(deadline, returns).await.is_err() || !is_stopped {
                 tracing::debug!("the server does not take messages back: they come again by themselves");
             }
-            // Their receipts hold this session.
-            drop(self.prefetched.drain());
-            let last = last.into_iter().map(NatsReceipt::into_delivery).collect();
             Closed::returned(returned.into_inner()).near_limit(last)
         }
+    }
+}
+
+/// A session whose source has ended. The messages that were fetched ahead hold it until this is
+/// dropped.
+struct Ended(Arc<Session>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        drop(self.0.prefetched.close());
     }
 }
 
@@ -118,13 +135,13 @@ impl Pulling {
             stop: stop.clone(),
         };
         Ok(Self {
-            stop,
+            stop: stop.drop_guard(),
             task: tokio::spawn(pull.run()),
         })
     }
 
     async fn stop(self) {
-        self.stop.cancel();
+        drop(self.stop);
         if let Err(error) = self.task.await {
             tracing::debug!(%error, "the task that fetched messages ahead has not ended by itself");
         }

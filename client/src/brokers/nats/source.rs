@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio::runtime::Handle;
-
 use super::{
     NatsConfig, NatsSubscription,
     session::{Pulling, Session},
@@ -21,10 +19,10 @@ use crate::{Closed, Delivery, Source, TransportError};
 ///
 /// An acknowledgement is itself confirmed by the server. [`Retry`](crate::Settlement::Retry)
 /// leaves the pause to the server, and so does [`Release`](crate::Settlement::Release), which NATS
-/// counts as a delivery. Where the durable consumer has a `max_deliver`, NATS delivers a message no
-/// more after so many deliveries; there a released message stays with this source, which delivers
-/// it again itself. The consumer rejects a message that fails at its last delivery or the one
-/// before.
+/// counts as a delivery. Where the durable consumer has a `max_deliver`, NATS does not deliver a
+/// message again after so many deliveries. There a released message stays with this source, which
+/// delivers it again itself, and so does a message whose receipt is dropped at its last delivery.
+/// The consumer rejects a message that fails at its last delivery or the one before.
 ///
 /// [`Reject`](crate::Settlement::Reject) publishes the message to the dead-letter subject and
 /// terminates it. Without such a subject a [`Consumer`](crate::Consumer) keeps the message in
@@ -78,11 +76,10 @@ impl NatsSource {
 impl Drop for NatsSource {
     fn drop(&mut self) {
         let Some(session) = self.session.take() else { return };
+        let runtime = session.runtime.clone();
         let ending = session.end(self.pulling.take());
-        // Without a runtime the messages come again after their time.
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move { drop(ending.await) });
-        }
+        // Without effect when its runtime has ended: the messages come again after their time.
+        runtime.spawn(async move { drop(ending.await) });
     }
 }
 

@@ -1,5 +1,5 @@
-//! The terms on which a durable consumer delivers. One that exists stays as it is, so the
-//! subscription does not tell them.
+//! The settings of a durable consumer at the server. They can differ from those of the
+//! subscription: the source does not change a durable consumer that exists.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use async_nats::jetstream::{
 use super::NatsSubscription;
 use crate::TransportError;
 
-/// So often within the time of a delivery the server is told that the message is held. Two of them
-/// may be lost or late.
+/// How many times the source reports progress within the time that the server waits for a
+/// settlement. Two of these reports may be lost or late.
 const PROGRESS: u32 = 3;
 
-/// No time of a delivery makes the source send more often.
+/// The shortest interval between two reports of progress, however short that time is.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) struct Terms {

@@ -7,10 +7,7 @@ use lapin::{
     Acker,
     options::{BasicAckOptions, BasicNackOptions, BasicRejectOptions},
 };
-use tokio::{
-    runtime::Handle,
-    time::{Instant, sleep},
-};
+use tokio::time::{Instant, sleep};
 
 use super::source::Session;
 use crate::{
@@ -22,12 +19,19 @@ use crate::{
 /// RabbitMQ closes the channel.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
+/// The pause before a message near its limit comes again whose receipt was dropped.
+const DROPPED_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+const NOT_RETURNED: &str = "the source has ended, and the message is not returned, because its queue may delete it then: it \
+    comes back when the connection ends";
+
 const NO_DEAD_LETTER_EXCHANGE: &str = "the subscription names no dead-letter exchange, and without one RabbitMQ deletes a \
     rejected message: keep it with deadletters::reject and acknowledge it, or say dead_letter_exchange";
 
 pub(super) struct RabbitMqReceipt {
     acker: Option<Acker>,
-    /// Where the message waits when it is released; none where the queue does not count a return.
+    /// Where the message waits when it is released. Near its limit a message has none only where the
+    /// queue does not count a return.
     hold: Option<Hold>,
     counts_releases: bool,
     /// Whether the queue may delete the message when it is returned.
@@ -64,6 +68,15 @@ impl RabbitMqReceipt {
         }
     }
 
+    pub(super) fn is_near_limit(&self) -> bool {
+        self.is_near_limit
+    }
+
+    /// Whether a return is counted and may be the end of the message, which this process still has.
+    fn may_be_lost_when_returned(&self) -> bool {
+        self.is_near_limit && self.hold.is_some() && self.is_usable()
+    }
+
     /// Has the source deliver the message again, so that the queue does not count a return.
     /// Otherwise returns the receipt.
     fn withhold(self, after: Duration) -> Result<(), Self> {
@@ -75,13 +88,20 @@ impl RabbitMqReceipt {
         else {
             return Err(self);
         };
-        let (message, until, withheld) = (message.clone(), *until, Arc::clone(withheld));
-        let due = Instant::now().checked_add(after).unwrap_or(until);
-        if self.is_usable() {
-            withheld.add(message, self, due, Some(until))
-        } else {
-            Err(self)
+        if !self.is_usable() {
+            return Err(self);
         }
+        let (message, until, withheld) = (message.clone(), *until, Arc::clone(withheld));
+        let now = Instant::now();
+        let due = now.checked_add(after).unwrap_or(until.max(now + LONGEST_PAUSE));
+        // Near its limit the message does not return by itself. It comes again when its hold is over,
+        // so that the consumer can keep it.
+        let (due, until) = match (self.is_near_limit, until > now) {
+            (false, _) => (due, Some(until)),
+            (true, true) => (due.min(until), None),
+            (true, false) => (due, None),
+        };
+        withheld.add(message, self, due, until)
     }
 }
 
@@ -112,6 +132,10 @@ impl Receipt for RabbitMqReceipt {
                 Ok(()) => return Box::pin(async { Ok(()) }),
                 Err(receipt) => receipt,
             };
+            if receipt.may_be_lost_when_returned() {
+                receipt.acker = None;
+                return Box::pin(async { Err(NOT_RETURNED.into()) });
+            }
             if receipt.hold.is_some() {
                 // The source has ended, or the message was withheld for as long as it may be.
                 settlement = Settlement::RELEASE;
@@ -142,20 +166,39 @@ impl Receipt for RabbitMqReceipt {
     fn is_near_limit(&self) -> bool {
         self.is_near_limit
     }
+
+    fn is_safe_to_release(&self) -> bool {
+        let is_held = |hold: &Hold| Instant::now() < hold.until && hold.withheld.is_open();
+        self.hold.as_ref().is_none_or(is_held)
+    }
 }
 
-/// Unsettled it would hold a place among the prefetched until the channel is closed.
+/// Returns the message: unsettled it would hold a place among the prefetched until the channel is
+/// closed. Where its queue may delete it then, the source delivers it again; after the end of the
+/// source it stays unsettled.
 impl Drop for RabbitMqReceipt {
     fn drop(&mut self) {
+        let may_be_lost = self.may_be_lost_when_returned();
         let Some(acker) = self.acker.take() else { return };
         let session = Arc::clone(&self.session);
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move {
-                let _open = session;
-                // The channel may be closed: then it comes again as well.
-                let _ = release(&acker).await;
-            });
+        if may_be_lost {
+            let again = Self {
+                acker: Some(acker),
+                hold: self.hold.take(),
+                session,
+                ..*self
+            };
+            if let Err(mut receipt) = again.withhold(DROPPED_AGAIN_AFTER) {
+                receipt.acker = None;
+            }
+            return;
         }
+        let runtime = session.runtime.clone();
+        runtime.spawn(async move {
+            let _open = session;
+            // The channel may be closed: then it comes again as well.
+            let _ = release(&acker).await;
+        });
     }
 }
 

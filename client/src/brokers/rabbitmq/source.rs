@@ -10,6 +10,7 @@ use lapin::{
 };
 use tokio::{
     runtime::Handle,
+    task::JoinHandle,
     time::{Instant, timeout},
 };
 
@@ -20,12 +21,12 @@ use super::{
     receipt::{Hold, RabbitMqReceipt},
 };
 use crate::{
-    Closed, Delivery, Message, Receipt, Source, TransportError,
+    Closed, Delivery, Message, Source, TransportError,
     brokers::withheld::{Withheld, Withhold},
 };
 
-/// How long the broker may take for all that is returned. Below what a consumer waits for a close:
-/// messages near their limit are kept after it.
+/// How long the broker may take for all that is returned. A consumer waits longer than this for the
+/// messages near their limit, because it keeps them after that.
 const RETURNED_WITHIN: Duration = Duration::from_secs(3);
 
 const CANCELLED: &str = "the broker has cancelled the consumer: the queue is gone, or a message was not settled within the \
@@ -50,6 +51,11 @@ const CANCELLED: &str = "the broker has cancelled the consumer: the queue is gon
 /// this source has and that was not delivered. When the connection ends, every quorum queue counts
 /// each message that was delivered over it and not settled.
 ///
+/// A message that the queue has counted 15 to 20 times is not returned, since RabbitMQ 4 may delete
+/// it. After `hold_s`, and when its receipt was dropped, this source delivers it again, and at a
+/// close a [`Consumer`](crate::Consumer) keeps it. With a dead-letter exchange it is returned like
+/// any other.
+///
 /// [`Reject`](crate::Settlement::Reject) gives a message to the queue's dead-letter exchange, when
 /// the subscription says that there [is one](RabbitMqSubscription::dead_letter_exchange). Otherwise
 /// a [`Consumer`](crate::Consumer) keeps the message in `idem.dead_letter` and acknowledges it;
@@ -64,19 +70,24 @@ pub struct RabbitMqSource {
     config: RabbitMqConfig,
     subscription: RabbitMqSubscription,
     consuming: Option<Consuming>,
+    /// Also of consumers that have ended: a message can be settled while its channel is open.
+    withheld: Arc<Withheld<RabbitMqReceipt>>,
+    /// Returns withheld messages when their time is over.
+    expiring: Option<JoinHandle<()>>,
 }
 
 /// What deliveries are settled on; closed with the last one that holds it.
 pub(super) struct Session {
     channel: Channel,
     _connection: Connection,
+    /// Where the source works. It and its receipts can be dropped elsewhere.
+    pub(super) runtime: Handle,
 }
 
 /// A consumer on its channel.
 struct Consuming {
     consumer: Consumer,
     session: Arc<Session>,
-    withheld: Arc<Withheld<RabbitMqReceipt>>,
     /// A redelivery has shown that the queue does not count a return.
     returns_are_free: bool,
 }
@@ -88,23 +99,50 @@ impl RabbitMqSource {
             config,
             subscription,
             consuming: None,
+            withheld: Arc::default(),
+            expiring: None,
         }
     }
 
-    /// Leaves the consumer that has ended; the next one has a connection of its own.
-    fn leave(&mut self) {
-        let Some(consuming) = self.consuming.take() else { return };
-        let ending = consuming.end(self.subscription.clone());
-        // Without a runtime the messages come again when the connection is closed.
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move { drop(ending.await) });
+    /// Returns what was not delivered, but no message near its limit.
+    fn end(&mut self) -> impl Future<Output = Closed> + Send + 'static {
+        // At once, because the receipts hold what they are withheld in.
+        let withheld = self.withheld.close();
+        let (keep, give_back): (Vec<_>, Vec<_>) = withheld.into_iter().partition(|(_, receipt)| receipt.is_near_limit());
+        let consuming = self.consuming.take();
+        let (subscription, withheld) = (self.subscription.clone(), Arc::clone(&self.withheld));
+        async move {
+            let near_limit = keep.into_iter().map(|(message, receipt)| Delivery::new(message, receipt));
+            let mut closed = Closed::default().near_limit(near_limit.collect());
+            let ending = async {
+                let ahead = match consuming {
+                    Some(consuming) => consuming.cancel(&subscription, &withheld).await,
+                    None => Vec::new(),
+                };
+                for (message, receipt) in give_back.into_iter().chain(ahead) {
+                    if receipt.is_near_limit() {
+                        closed.near_limit.push(Delivery::new(message, receipt));
+                    } else {
+                        closed.returned += u64::from(receipt.give_back().await);
+                    }
+                }
+            };
+            if timeout(RETURNED_WITHIN, ending).await.is_err() {
+                tracing::debug!("the broker does not take messages back: they come again when the connection ends");
+            }
+            closed
         }
     }
 }
 
 impl Drop for RabbitMqSource {
     fn drop(&mut self) {
-        self.leave();
+        let runtime = self.consuming.as_ref().map(|consuming| consuming.session.runtime.clone());
+        let ending = self.end();
+        // Without a consumer and its runtime the receipts return their messages as they are dropped.
+        if let Some(runtime) = runtime {
+            runtime.spawn(async move { drop(ending.await) });
+        }
     }
 }
 
@@ -120,18 +158,21 @@ impl Consuming {
         let session = Session {
             channel,
             _connection: connection,
+            runtime: Handle::current(),
         };
-        let withheld = Arc::new(Withheld::default());
-        tokio::spawn(Arc::clone(&withheld).expire());
         Ok(Self {
             consumer,
             session: Arc::new(session),
-            withheld,
             returns_are_free: false,
         })
     }
 
-    fn receive(&mut self, subscription: &RabbitMqSubscription, mut delivery: message::Delivery) -> (Message, RabbitMqReceipt) {
+    fn receive(
+        &mut self,
+        subscription: &RabbitMqSubscription,
+        withheld: &Arc<Withheld<RabbitMqReceipt>>,
+        mut delivery: message::Delivery,
+    ) -> (Message, RabbitMqReceipt) {
         let is_near_limit = is_near_limit(subscription, &delivery);
         if let Some(counts_returns) = properties::counts_returns(&delivery) {
             self.returns_are_free = !counts_returns;
@@ -141,11 +182,11 @@ impl Consuming {
         let hold = Hold {
             message: message.clone(),
             until: Instant::now() + subscription.hold(),
-            withheld: Arc::clone(&self.withheld),
+            withheld: Arc::clone(withheld),
         };
         let receipt = RabbitMqReceipt::new(
             delivery.acker,
-            Some(hold).filter(|_| subscription.hold_s > 0 && !self.returns_are_free),
+            Some(hold).filter(|_| (subscription.hold_s > 0 || is_near_limit) && !self.returns_are_free),
             counts_releases,
             is_near_limit,
             subscription.dead_letter_exchange,
@@ -154,40 +195,22 @@ impl Consuming {
         (message, receipt)
     }
 
-    /// Returns what was not delivered. The consumer is cancelled first: the broker would send it
-    /// the messages again.
-    fn end(mut self, subscription: RabbitMqSubscription) -> impl Future<Output = Closed> + Send + 'static {
-        // At once, because the receipts hold what they are withheld in.
-        let withheld = self.withheld.close();
-        async move {
-            let mut closed = Closed::default();
-            let ending = async {
-                let options = BasicCancelOptions::default();
-                let cancelled = self.session.channel.basic_cancel(self.consumer.tag(), options).await;
-                for (message, receipt) in withheld {
-                    give_back(&mut closed, message, receipt).await;
-                }
-                if cancelled.is_ok() {
-                    while let Some(Ok(delivery)) = self.consumer.next().await {
-                        let (message, receipt) = self.receive(&subscription, delivery);
-                        give_back(&mut closed, message, receipt).await;
-                    }
-                }
-            };
-            if timeout(RETURNED_WITHIN, ending).await.is_err() {
-                tracing::debug!("the broker does not take messages back: they come again when the connection ends");
+    /// Cancels the consumer: the broker would send it again what is returned. Returns what the broker
+    /// had sent before.
+    async fn cancel(
+        mut self,
+        subscription: &RabbitMqSubscription,
+        withheld: &Arc<Withheld<RabbitMqReceipt>>,
+    ) -> Vec<(Message, RabbitMqReceipt)> {
+        let options = BasicCancelOptions::default();
+        let cancelled = self.session.channel.basic_cancel(self.consumer.tag(), options).await;
+        let mut ahead = Vec::new();
+        if cancelled.is_ok() {
+            while let Some(Ok(delivery)) = self.consumer.next().await {
+                ahead.push(self.receive(subscription, withheld, delivery));
             }
-            closed
         }
-    }
-}
-
-/// Returns a message, unless its queue may delete it then.
-async fn give_back(closed: &mut Closed, message: Message, receipt: RabbitMqReceipt) {
-    if receipt.is_near_limit() {
-        closed.near_limit.push(Delivery::new(message, receipt));
-    } else {
-        closed.returned += u64::from(receipt.give_back().await);
+        ahead
     }
 }
 
@@ -210,6 +233,9 @@ fn is_near_limit(subscription: &RabbitMqSubscription, delivery: &message::Delive
 
 impl Source for RabbitMqSource {
     async fn next(&mut self) -> Result<Option<Delivery>, TransportError> {
+        if self.expiring.as_ref().is_none_or(JoinHandle::is_finished) {
+            self.expiring = Some(tokio::spawn(Arc::clone(&self.withheld).expire()));
+        }
         let consuming = match &mut self.consuming {
             Some(consuming) => consuming,
             none => {
@@ -221,28 +247,26 @@ impl Source for RabbitMqSource {
             // In random order, so that a queue that always has messages does not keep the others
             // waiting.
             let delivered = tokio::select! {
-                (message, receipt) = consuming.withheld.next() => return Ok(Some(Delivery::new(message, receipt))),
+                (message, receipt) = self.withheld.next() => return Ok(Some(Delivery::new(message, receipt))),
                 delivered = consuming.consumer.next() => delivered,
             };
             let error = match delivered {
                 // Its channel has been closed since: the broker delivers it again.
                 Some(Ok(delivery)) if !delivery.acker.usable() => continue,
                 Some(Ok(delivery)) => {
-                    let (message, receipt) = consuming.receive(&self.subscription, delivery);
+                    let (message, receipt) = consuming.receive(&self.subscription, &self.withheld, delivery);
                     return Ok(Some(Delivery::new(message, receipt)));
                 }
                 Some(Err(error)) => error.into(),
                 None => CANCELLED.into(),
             };
-            self.leave();
+            // The next consumer has a connection of its own.
+            self.consuming = None;
             return Err(error);
         }
     }
 
     async fn close(&mut self) -> Closed {
-        match self.consuming.take() {
-            Some(consuming) => consuming.end(self.subscription.clone()).await,
-            None => Closed::default(),
-        }
+        self.end().await
     }
 }
