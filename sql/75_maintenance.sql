@@ -79,6 +79,9 @@ BEGIN
             USING ERRCODE = 'invalid_transaction_state',
                   HINT = 'SET default_transaction_isolation = ''read committed'' before CALL idem_maintain().';
     END IF;
+    -- A step holds its locks until it has committed, so its commit waits for no standby. A standby
+    -- that has the commit of a client also has each step that the client has seen.
+    SET LOCAL synchronous_commit = local;
     BEGIN
         done := idem.run_step(step, wait);
     EXCEPTION WHEN OTHERS THEN

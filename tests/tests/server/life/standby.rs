@@ -110,3 +110,36 @@ async fn i1_i3_a_standby_answers_refuses_claims_and_goes_on_after_promotion() ->
     assert_eq!(published, ["m1", "after turn 1", "after turn 2", "last", "m9"]);
     standby.restart()
 }
+
+/// Goal: the synchronous standby is away. A step holds its locks until it has committed, so it must
+/// not wait for the standby: sessions that only read would wait for the step.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i11_maintenance_goes_on_without_a_synchronous_standby() -> Result<()> {
+    let server = cluster("no-standby")?
+        .setting("idem.naptime", "100ms")
+        .setting("idem.databases", "served")
+        .start()?;
+    let (served, by_hand) = (with_idem(&server, "served").await?, with_idem(&server, "by_hand").await?);
+    for session in [&served, &by_hand] {
+        assert_eq!(claim(session, "m1").await?, "t");
+        session.run("SET synchronous_commit = local").await?;
+    }
+    served.run("ALTER SYSTEM SET synchronous_standby_names = 'away'").await?;
+    served.run("SELECT pg_reload_conf()").await?;
+    for session in [&served, &by_hand] {
+        until("commits wait for the standby", async || {
+            Ok(session.text("SHOW synchronous_standby_names").await? == "away")
+        })
+        .await?;
+        make_due(session, "standard").await?;
+    }
+    until("the worker has rotated", async || Ok(turns(&served, "standard").await? > 0)).await?;
+    by_hand
+        .run("SET synchronous_commit = on; SET statement_timeout = '60s'")
+        .await?;
+    until("a session has rotated", async || {
+        by_hand.run("CALL idem_maintain()").await?;
+        Ok(turns(&by_hand, "standard").await? > 0)
+    })
+    .await
+}
