@@ -8,7 +8,7 @@ mod exit;
 mod http;
 mod log;
 
-use std::{convert::Infallible, path::Path, process::ExitCode, time::Duration};
+use std::{convert::Infallible, io, path::Path, process::ExitCode, time::Duration};
 
 use anyhow::Context;
 use clap::Parser;
@@ -60,8 +60,12 @@ async fn run(arguments: &Arguments) -> Result<(), Failure> {
         .lease(config.publish.lease)
         .max_attempts(config.publish.max_attempts)
         .max_held_bytes(config.publish.max_held_bytes);
-    // A port that is taken may be free later, so that is no failure of the settings.
-    let http = Server::bind(config.http.listen, relay.status(), metrics.clone()).await?;
+    // A port that is taken may be free later. Any other failure is one of the settings.
+    let bound = Server::bind(config.http.listen, relay.status(), metrics.clone()).await;
+    let http = bound.map_err(|error| match error.downcast_ref::<io::Error>() {
+        Some(cause) if cause.kind() != io::ErrorKind::AddrInUse => Failure::settings(error),
+        _ => error.into(),
+    })?;
 
     tokio::select! {
         summary = relay.run(terminated()) => {

@@ -134,6 +134,22 @@ impl Notes {
         }
     }
 
+    /// The broker is away, and no effect shows it. It may have served in between.
+    pub(super) fn broker_is_away_still(&self, reason: &str) {
+        let mut troubles = self.troubles();
+        if troubles.broker_lacked_something() {
+            self.status.broker(Some(reason));
+            telemetry::relay_broker_is_away(&self.relay, true);
+        }
+        drop(troubles);
+        debug!(
+            relay = &*self.relay,
+            partition = self.partition,
+            error = reason,
+            "the broker is not available"
+        );
+    }
+
     /// The broker answered, whatever it said.
     pub(super) fn broker_answers(&self) {
         let mut troubles = self.troubles();

@@ -106,8 +106,8 @@ impl<P: Publisher> Partition<P> {
                 return self.steps.notes.broker_accepts();
             }
             Ok(Err(error @ PublishError::TopicUnavailable(_))) => self.steps.notes.broker_lacks(&error),
-            // It is away still.
-            Ok(Err(_)) | Err(_) => {}
+            Ok(Err(error)) => self.steps.notes.broker_is_away_still(&error.reason()),
+            Err(_) => self.steps.notes.broker_is_away_still("it does not respond"),
         }
         let pause = self.broker.pauses.next();
         self.rest(pause).await;

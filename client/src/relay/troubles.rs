@@ -68,6 +68,11 @@ impl Troubles {
         is_new
     }
 
+    /// The broker does not serve. Returns whether it served and lacked something until now.
+    pub(super) fn broker_lacked_something(&mut self) -> bool {
+        self.lacks.take().is_some()
+    }
+
     /// The broker answered. Returns whether that ends the trouble.
     pub(super) fn broker_answers(&mut self, partition: i32) -> bool {
         self.broker.remove(&partition);

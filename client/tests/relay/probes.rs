@@ -124,6 +124,12 @@ async fn i4_broker_without_its_exchange_is_named_in_the_status() {
     let warnings = log.lines(tracing::Level::WARN, LACKS);
     assert_eq!(warnings.len(), 1, "{warnings:#?}");
     broker.lacks(None);
+    broker.is_away(true);
+    until("its broker is away again", async || {
+        first.status.borrow().broker == Some(false)
+    })
+    .await;
+    broker.lacks(None);
     until("nothing is lacking", async || first.status.borrow().broker_error.is_none()).await;
     assert_eq!(log.lines(tracing::Level::WARN, LACKS).len(), 1);
     first.stop().await;
