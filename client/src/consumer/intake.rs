@@ -4,13 +4,16 @@
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Closed, requeued::Requeued};
 use crate::{Delivery, Source, TransportError, panics::unwinding, telemetry};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Less than a consumer waits for the close of its source.
+const REQUEUED_CLOSED_WITHIN: Duration = Duration::from_secs(3);
 
 /// What the worker that has the turn fetches from.
 pub(super) struct Intake<S> {
@@ -44,9 +47,14 @@ impl<S: Source> Intake<S> {
                 Closed::default()
             })
         };
-        // Neither waits for the other: the database may be away, and the broker not.
-        let (mut closed, requeued) = tokio::join!(source, self.requeued.close());
-        closed.returned += requeued;
+        // Neither waits for the other: the database may be away, and the broker not. What the source
+        // has returned by then must not be lost with a silent database.
+        let requeued = timeout(REQUEUED_CLOSED_WITHIN, self.requeued.close());
+        let (mut closed, requeued) = tokio::join!(source, requeued);
+        match requeued {
+            Ok(returned) => closed.returned += returned,
+            Err(_) => tracing::debug!("the database does not take requeued messages back: their leases end"),
+        }
         closed
     }
 

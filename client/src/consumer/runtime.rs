@@ -46,6 +46,10 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 /// How long a broker may take to confirm a settlement. The longest limit of the clients of brokers,
 /// librdkafka's 5 minutes for a message, ends before.
 const SETTLEMENT: Duration = Duration::from_secs(600);
+
+/// Why a message is returned that was not handled.
+const PAUSED: &str = "its destination is paused because of its environment";
+const IN_PROGRESS: &str = "another transaction handles it";
 /// Nothing is waited for longer.
 const LONGEST_WAIT: Duration = Duration::from_secs(10 * 366 * 86_400);
 
@@ -288,7 +292,9 @@ impl<S: Source> Runtime<S> {
     async fn process(&self, batch: Vec<Held>) {
         for (route, group) in self.by_route(batch).await {
             if let Some(pause) = self.breakers.pause_of(route.number) {
-                let given_back = group.into_iter().map(|held| self.excused(held, pause, Outcome::GivenBack));
+                let given_back = group
+                    .into_iter()
+                    .map(|held| self.excused(held, pause, Outcome::GivenBack, PAUSED));
                 join_all(given_back).await;
                 continue;
             }
@@ -349,7 +355,7 @@ impl<S: Source> Runtime<S> {
                 self.forget(&held);
                 self.settle(held, settlement, outcome).await;
             }
-            Verdict::Again { after } => self.excused(held, after, Outcome::Retried).await,
+            Verdict::Again { after } => self.excused(held, after, Outcome::Retried, IN_PROGRESS).await,
             Verdict::Failed { error, after } => self.failed(held, &error, after).await,
             Verdict::Away(error) => {
                 let attempted = Attempted {
@@ -362,14 +368,7 @@ impl<S: Source> Runtime<S> {
                     Culprit::Environment { after } => {
                         // The worker that fetches stops at once.
                         self.changed.notify_one();
-                        // A message that keeps its order waits in place, and is not returned.
-                        let is_returned = held.sequence.is_none() && !held.receipt.is_safe_to_release();
-                        if is_returned && held.receipt.is_near_limit() {
-                            let reason = format!("its broker may delete it when it is returned again: {}", causes(&error));
-                            self.reject(held, reason, KeptAs::Itself).await;
-                        } else {
-                            self.excused(held, after, Outcome::GivenBack).await;
-                        }
+                        self.excused(held, after, Outcome::GivenBack, &causes(&error)).await;
                     }
                 }
             }
@@ -441,19 +440,30 @@ impl<S: Source> Runtime<S> {
         self.let_go(None, permit);
     }
 
-    async fn away(&self, held: Held) {
-        self.excused(held, self.failures.first_pause(), Outcome::GivenBack).await;
+    /// Lets it come again for what was no failure. Its broker may delete it for that: then the
+    /// database keeps it.
+    async fn excused(&self, held: Held, after: Duration, outcome: Outcome, cause: &str) {
+        // A message that keeps its order waits in place, and is not returned.
+        let is_returned = held.sequence.is_none() && !held.receipt.is_safe_to_release();
+        if is_returned && held.receipt.is_near_limit() {
+            let reason = format!("its broker may delete it when it is returned again: {cause}");
+            self.reject(held, reason, KeptAs::Itself).await;
+        } else {
+            self.release(held, after, outcome).await;
+        }
     }
 
-    /// Lets it come again for what was no failure.
-    async fn excused(&self, held: Held, after: Duration, outcome: Outcome) {
+    /// The same while the database is away, or cannot keep it.
+    async fn away(&self, held: Held) {
+        self.release(held, self.failures.first_pause(), Outcome::GivenBack).await;
+    }
+
+    async fn release(&self, held: Held, after: Duration, outcome: Outcome) {
         self.again(held, Settlement::Release { after }, after, outcome).await;
     }
 
     async fn reject(&self, held: Held, reason: String, kept_as: KeptAs) {
         let destination = held.message.given_destination();
-        // An id is unique within a destination.
-        let kept_as = if destination.is_some() { kept_as } else { KeptAs::Hash };
         if held.receipt.keeps_rejected() {
             tracing::warn!(
                 reason,
@@ -465,11 +475,7 @@ impl<S: Source> Runtime<S> {
             self.forget(&held);
             return self.settle(held, Settlement::Reject { reason }, Outcome::Rejected).await;
         }
-        let kept = match destination.cloned().map_or_else(|| self.routes.unrouted(), Ok) {
-            Ok(destination) => keep(&self.idem, &self.pool, &destination, &held.message, kept_as, &reason).await,
-            Err(error) => Err(error),
-        };
-        match kept {
+        match self.keep_letter(&held.message, kept_as, &reason).await {
             Ok(()) => {
                 self.forget(&held);
                 telemetry::settled(held.message.given_destination(), &Settlement::Reject { reason });
@@ -491,9 +497,19 @@ impl<S: Source> Runtime<S> {
                     message_id = held.message.message_id(),
                     "a rejected message cannot be kept yet"
                 );
-                self.excused(held, after, Outcome::GivenBack).await;
+                self.release(held, after, Outcome::GivenBack).await;
             }
         }
+    }
+
+    /// Keeps a message in `idem.dead_letter`.
+    async fn keep_letter(&self, message: &Message, kept_as: KeptAs, reason: &str) -> Result<(), Error> {
+        let (destination, kept_as) = match message.given_destination() {
+            Some(destination) => (destination.clone(), kept_as),
+            // An id is unique within a destination.
+            None => (self.routes.unrouted()?, KeptAs::Hash),
+        };
+        keep(&self.idem, &self.pool, &destination, message, kept_as, reason).await
     }
 
     /// Lets it come again: from its broker or, where that would reorder, in place.
@@ -585,10 +601,39 @@ impl<S: Source> Runtime<S> {
             } else {
                 KeptAs::Hash
             };
-            let reason = "the consumer stopped before it handled this message, and its broker may not deliver it again";
-            self.reject(held, reason.into(), kept_as).await;
+            self.keep_last_delivery(held, kept_as).await;
         });
         join_all(keep).await;
+    }
+
+    /// The source is closed: a message that its broker does not take is kept in the database.
+    async fn keep_last_delivery(&self, held: Held, kept_as: KeptAs) {
+        const REASON: &str = "the consumer stopped before it handled this message, and its broker may not deliver it again";
+        if !held.receipt.keeps_rejected() {
+            return self.reject(held, REASON.into(), kept_as).await;
+        }
+        let Held { message, receipt, .. } = held;
+        let settlement = Settlement::reject(REASON);
+        let refused = match in_time(async { receipt.settle(settlement.clone()).await }).await {
+            Ok(()) => None,
+            Err(refused) => self
+                .keep_letter(&message, kept_as, REASON)
+                .await
+                .err()
+                .map(|error| (refused, error)),
+        };
+        if let Some((refused, error)) = refused {
+            let refused: &dyn std::error::Error = &*refused;
+            tracing::error!(
+                broker = refused,
+                error = causes(&error),
+                message_id = message.message_id(),
+                "a message that its broker may not deliver again is not kept"
+            );
+            return;
+        }
+        telemetry::settled(message.given_destination(), &settlement);
+        self.counters.count(Outcome::Rejected);
     }
 
     /// So many settlements are about to be given up.

@@ -526,6 +526,25 @@ async fn i4_last_deliveries_that_were_prefetched_are_kept_at_a_stop() {
     assert_eq!(unsettled(&url, "last").await, 0);
 }
 
+/// I4: neither the server nor the dead-letter subject takes them any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_last_deliveries_that_cannot_be_buried_are_kept_at_a_stop() {
+    let url = shared();
+    let texts = ["handled", "1", "2"];
+    stream_of(&url, "unburied-last", &texts).await;
+    make_consumer(&url, "unburied-last", |config| config.max_deliver = 1).await;
+    let db = Database::create();
+    let buried = subscription("unburied-last")
+        .ack_wait_s(LONG_ACK_WAIT_S)
+        .dead_letter("no-stream.x");
+    let source = NatsSource::new(NatsConfig::new(&url), buried);
+    let sent = delivered(&url, "unburied-last", texts.len());
+    let summary = stop_while_handling(source, "unburied-last", &db, sent).await;
+    assert_eq!((summary.handled, summary.rejected), (1, 2));
+    let kept = kept_at_a_stop(&db, "unburied-last").await;
+    assert_eq!(kept, HashSet::from(["1".to_owned(), "2".to_owned()]));
+}
+
 /// A stream with one message, which its durable consumer delivers once.
 async fn stream_that_delivers_once(url: &str, stream: &str, text: &str) {
     stream_of(url, stream, &[text]).await;
@@ -534,9 +553,10 @@ async fn stream_that_delivers_once(url: &str, stream: &str, text: &str) {
 
 /// I4: an API that is down makes no dead letter, because the source holds the message meanwhile.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_nats_message_at_its_limit_waits_for_an_api() {
+async fn i4_nats_message_near_its_limit_waits_for_an_api() {
     let url = shared();
-    stream_that_delivers_once(&url, "api-down", "waits").await;
+    stream_of(&url, "api-down", &["waits"]).await;
+    make_consumer(&url, "api-down", |config| config.max_deliver = 2).await;
     let db = Database::create();
     let attempts = Arc::new(AtomicU32::new(0));
     let handler = move |_: Tx, _: Message| {
@@ -552,6 +572,22 @@ async fn i4_nats_message_at_its_limit_waits_for_an_api() {
     let is_settled = until("it is settled", async || unsettled(&url, "api-down").await == 0);
     let summary = in_time(consumer.run(is_settled)).await.unwrap();
     assert_eq!((summary.handled, summary.rejected), (1, 0));
+}
+
+/// I4: at its last delivery it would be lost with this process.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_last_delivery_is_kept_when_an_api_is_away() {
+    let url = shared();
+    stream_that_delivers_once(&url, "api-away", "kept").await;
+    let db = Database::create();
+    let handler = |_: Tx, _: Message| async { Err(HandlerError::unavailable("its API is down")) };
+    let consumer = Consumer::new(db.pool(4), source(&url, "api-away", LONG_ACK_WAIT_S)).handle("api-away", handler);
+    let is_settled = until("it is settled", async || unsettled(&url, "api-away").await == 0);
+    let summary = in_time(consumer.run(is_settled)).await.unwrap();
+    assert_eq!((summary.handled, summary.rejected), (0, 1));
+    let sql = "SELECT last_error FROM idem.dead_letters WHERE destination = 'api-away'";
+    let reason: String = db.connect().await.query_one(sql, &[]).await.unwrap().get(0);
+    assert!(reason.ends_with("its API is down"), "{reason}");
 }
 
 /// I4: the server would not deliver it again.

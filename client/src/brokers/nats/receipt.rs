@@ -29,7 +29,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(365 * 86_400);
 const NO_DEAD_LETTER_SUBJECT: &str = "the subscription names no dead-letter subject, and without one a rejected message would \
     not come again: keep it with deadletters::reject and acknowledge it, or give a dead_letter";
 
-const NOT_RETURNED: &str = "the source has ended, and the message is not returned, because this was its last delivery";
+const NOT_RETURNED: &str = "the source has ended, and this was the last delivery of the message: NATS does not deliver it \
+    again, and it stays in the stream";
 
 const UNCONFIRMED: &str = "the connection of the delivery was lost, and the server has not \
     confirmed the settlement: it may deliver the message again";
@@ -208,8 +209,10 @@ impl Receipt for NatsReceipt {
         self.is_near_limit
     }
 
+    /// A last delivery is not: it would be lost with this process, and only the database can keep it.
     fn is_safe_to_release(&self) -> bool {
-        self.is_limited && self.is_usable() && self.session.withheld.is_open()
+        // A return has no effect when the message has come again since.
+        !self.is_usable() || self.is_limited && !self.is_last && self.session.withheld.is_open()
     }
 }
 
@@ -219,7 +222,8 @@ fn nak(after: Duration) -> AckKind {
 }
 
 /// Returns the message: it would come again only after its time. At its last delivery the source
-/// delivers it again; after the end of the source it is not returned, because that would end it.
+/// delivers it again. After the end of the source NATS does not deliver it again, and the message
+/// stays in the stream.
 impl Drop for NatsReceipt {
     fn drop(&mut self) {
         let is_lost_when_returned = self.is_lost_when_returned();
@@ -231,8 +235,11 @@ impl Drop for NatsReceipt {
                 message: self.message.clone(),
                 ..*self
             };
-            if let Err(mut receipt) = again.withhold(AGAIN_AFTER) {
-                receipt.reply = None;
+            if let Err(mut receipt) = again.withhold(AGAIN_AFTER)
+                && let Some(reply) = receipt.reply.take()
+            {
+                // Its place at the server is free when its time is over.
+                self.session.held.remove(self.place, &reply);
             }
             return;
         }

@@ -11,7 +11,7 @@ use lapin::{
 use tokio::{
     runtime::Handle,
     task::JoinHandle,
-    time::{Instant, timeout},
+    time::{Instant, timeout, timeout_at},
 };
 
 use super::{
@@ -114,20 +114,24 @@ impl RabbitMqSource {
         async move {
             let near_limit = keep.into_iter().map(|(message, receipt)| Delivery::new(message, receipt));
             let mut closed = Closed::default().near_limit(near_limit.collect());
-            let ending = async {
-                let ahead = match consuming {
-                    Some(consuming) => consuming.cancel(&subscription, &withheld).await,
-                    None => Vec::new(),
-                };
-                for (message, receipt) in give_back.into_iter().chain(ahead) {
-                    if receipt.is_near_limit() {
-                        closed.near_limit.push(Delivery::new(message, receipt));
-                    } else {
-                        closed.returned += u64::from(receipt.give_back().await);
-                    }
+            let until = Instant::now() + RETURNED_WITHIN;
+            // Outside of what is timed: a message near its limit must not be lost with a slow broker.
+            let mut ahead = Vec::new();
+            let mut in_time = true;
+            if let Some(consuming) = consuming {
+                let cancelling = consuming.cancel(&subscription, &withheld, &mut ahead);
+                in_time = timeout_at(until, cancelling).await.is_ok();
+            }
+            let (keep, ahead): (Vec<_>, Vec<_>) = ahead.into_iter().partition(|(_, receipt)| receipt.is_near_limit());
+            let near_limit = keep.into_iter().map(|(message, receipt)| Delivery::new(message, receipt));
+            closed.near_limit.extend(near_limit);
+            let returning = async {
+                for (_, receipt) in give_back.into_iter().chain(ahead) {
+                    closed.returned += u64::from(receipt.give_back().await);
                 }
             };
-            if timeout(RETURNED_WITHIN, ending).await.is_err() {
+            in_time &= timeout_at(until, returning).await.is_ok();
+            if !in_time {
                 tracing::debug!("the broker does not take messages back: they come again when the connection ends");
             }
             closed
@@ -195,22 +199,21 @@ impl Consuming {
         (message, receipt)
     }
 
-    /// Cancels the consumer: the broker would send it again what is returned. Returns what the broker
-    /// had sent before.
+    /// Cancels the consumer: the broker would send it again what is returned. Adds to `ahead` what the
+    /// broker had sent before.
     async fn cancel(
         mut self,
         subscription: &RabbitMqSubscription,
         withheld: &Arc<Withheld<RabbitMqReceipt>>,
-    ) -> Vec<(Message, RabbitMqReceipt)> {
+        ahead: &mut Vec<(Message, RabbitMqReceipt)>,
+    ) {
         let options = BasicCancelOptions::default();
         let cancelled = self.session.channel.basic_cancel(self.consumer.tag(), options).await;
-        let mut ahead = Vec::new();
         if cancelled.is_ok() {
             while let Some(Ok(delivery)) = self.consumer.next().await {
                 ahead.push(self.receive(subscription, withheld, delivery));
             }
         }
-        ahead
     }
 }
 
