@@ -79,9 +79,6 @@ BEGIN
             USING ERRCODE = 'invalid_transaction_state',
                   HINT = 'SET default_transaction_isolation = ''read committed'' before CALL idem_maintain().';
     END IF;
-    -- A step holds its locks until it has committed, so its commit waits for no standby. A standby
-    -- that has the commit of a client also has each step that the client has seen.
-    SET LOCAL synchronous_commit = local;
     BEGIN
         done := idem.run_step(step, wait);
     EXCEPTION WHEN OTHERS THEN
@@ -107,6 +104,9 @@ DECLARE
 BEGIN
     FOREACH step IN ARRAY idem.maintenance_steps() LOOP
         FOR n IN 1 .. 64 LOOP
+            -- A step holds its locks until it has committed, so its commit waits for no standby. A
+            -- standby that has the commit of a client also has each step that the client has seen.
+            SET LOCAL synchronous_commit = local;
             done := idem.maintain_step(step, true);
             COMMIT;
             EXIT WHEN NOT done;

@@ -26,6 +26,8 @@ pub extern "C-unwind" fn idem_maintainer_main(database: pg_sys::Datum) {
         (c"default_transaction_isolation", c"read committed"),
         (c"default_transaction_read_only", c"off"),
         (c"search_path", c"pg_catalog"),
+        // As in idem_maintain.
+        (c"synchronous_commit", c"local"),
     ] {
         // SAFETY: names and values are NUL-terminated and those of built-in settings.
         unsafe {
