@@ -7,7 +7,7 @@ const SOURCE: &str = "src/clock/wrong_clock.c";
 fn main() -> ExitCode {
     println!("cargo:rerun-if-changed={SOURCE}");
     let Some(out) = env::var_os("OUT_DIR") else {
-        println!("cargo:error=cargo gives no OUT_DIR");
+        println!("cargo::error=cargo gives no OUT_DIR");
         return ExitCode::FAILURE;
     };
     let library = PathBuf::from(out).join("libwrong_clock.so");
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         failed => {
-            println!("cargo:error=the C compiler cannot build {SOURCE}: {failed:?}");
+            println!("cargo::error=the C compiler cannot build {SOURCE}: {failed:?}");
             ExitCode::FAILURE
         }
     }

@@ -110,6 +110,8 @@ pub fn run(config: &CampaignConfig, worker: &Path) -> Result<Option<Ledger>> {
 
 async fn until_ended(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<Option<Ledger>> {
     tokio::select! {
+        // Its first poll makes the handlers of the signals, before anything is started.
+        biased;
         () = terminated() => Ok(None),
         ledger = tokio::time::timeout(config.deadline(), campaign(config, worker, dir)) => match ledger {
             Ok(ledger) => ledger.map(Some),

@@ -1,6 +1,6 @@
 //! Wall clocks that are wrong, for single processes.
 
-use std::fs::{File, Permissions};
+use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use anyhow::Result;
@@ -25,11 +25,8 @@ impl Clock {
     /// # Errors
     /// When its file cannot be written.
     pub fn wrong_by(seconds: i64) -> Result<Self> {
-        let readable = Permissions::from_mode(0o755);
-        let directory = tempfile::Builder::new()
-            .prefix("idem-clock-")
-            .permissions(readable)
-            .tempdir()?;
+        let directory = tempfile::Builder::new().prefix("idem-clock-").tempdir()?;
+        fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?;
         let file = File::create(directory.path().join(FILE))?;
         file.set_permissions(Permissions::from_mode(0o644))?;
         let clock = Self { directory, file };

@@ -7,6 +7,7 @@
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -16,7 +17,7 @@
 #include <unistd.h>
 
 /* By how many seconds the clock is wrong. Another process may write it at any time. */
-static const volatile long *wrong_by;
+static const volatile int64_t *wrong_by;
 
 __attribute__((constructor)) static void map_the_file(void)
 {

@@ -114,7 +114,6 @@ impl Fault for NoConnections {
     fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>> {
         async {
             let refused = with_state("53300");
-            let before = site.count_in_log(&refused).await?;
             let mut taken = Vec::new();
             site.database_proxy.cut(Cut::Reset);
             // Whatever the processes manage to get, the rest is taken, and what they let go of, too.
@@ -126,6 +125,8 @@ impl Fault for NoConnections {
                 }
             }
             anyhow::ensure!(!taken.is_empty(), "the processes have all connections already");
+            // From here on only the processes ask for connections.
+            let before = site.count_in_log(&refused).await?;
             site.database_proxy.cut(Cut::Reset);
             let was_refused = hold_until_logged(site, dice, 1.0..3.0, &refused, before).await;
             drop(taken);

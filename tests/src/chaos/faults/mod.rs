@@ -88,6 +88,9 @@ pub fn all() -> Vec<Box<dyn Fault>> {
 /// How long a fault is held at most for an effect in the log of the primary.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// How long between two looks at the log of the servers.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(300);
+
 /// Holds a fault for some seconds, and until the primary has logged this text once more than
 /// `before`. Returns whether it has.
 async fn hold_until_logged(
@@ -103,7 +106,8 @@ async fn hold_until_logged(
         if began.elapsed() > PATIENCE {
             return Ok(false);
         }
-        hold(dice, 0.2..0.4).await;
+        // Without the dice: the number of looks would change what comes later.
+        tokio::time::sleep(BETWEEN_LOOKS).await;
     }
     Ok(true)
 }
