@@ -207,7 +207,8 @@ impl<S: Source> Consumer<S> {
 
     /// How many bytes of payloads and headers are held at once, at most 4 GiB; 64 MiB unless given.
     /// Beyond that nothing is fetched until messages are settled. One fetched message waits, because
-    /// its size is known only then. A message that is larger than the limit is handled alone.
+    /// its size is known only then. A message that is larger than the limit is handled alone. While
+    /// messages wait in place for their next attempt and no worker has one, one more is let in.
     ///
     /// What the broker sends ahead is not counted: the settings of the source limit it.
     pub fn max_bytes(mut self, bytes: usize) -> Self {

@@ -81,8 +81,10 @@ pub async fn receive_batch(
 /// 1 GB) together. The first message is returned whatever its size.
 ///
 /// Of one key it returns one message at a time, and none while an earlier message of the key is due
-/// or fails. An empty list: no message is due, or other sessions hold what is due. The transaction must be READ COMMITTED, and committed before the work begins. A message is ended by its claim: with
-/// [`Idem::process`](crate::Idem::process), or with [`try_claim`](crate::try_claim) in the transaction of the work.
+/// or fails. An empty list: no message is due, or other sessions hold what is due. The transaction
+/// must be READ COMMITTED, and committed before the work begins. A message is ended by its claim:
+/// with [`Idem::process`](crate::Idem::process), or with [`try_claim`](crate::try_claim) in the
+/// transaction of the work.
 pub async fn next(
     client: &impl GenericClient,
     destination: &Destination,

@@ -32,8 +32,8 @@ pub enum Visit {
     Taken,
     /// Another transaction holds the message.
     Held,
-    /// The message is larger than what is left of the caller's limit. The search ends: later
-    /// messages do not go before it.
+    /// The message is larger than what is left of the caller's limit. The search ends: in this call
+    /// no later message goes before it.
     TooLarge,
 }
 
