@@ -59,6 +59,11 @@ impl Held {
         self
     }
 
+    /// Whether the broker may delete the message when it is released.
+    pub(super) fn may_end_with_release(&self) -> bool {
+        self.receipt.is_near_limit() && !self.receipt.is_safe_to_release()
+    }
+
     /// The settlement of a message that this process gives back. A message that was tried again in
     /// place has failed, and its broker does not know that yet. At its limit the broker must not
     /// know: it would not deliver the message again, and the source keeps it at its close.

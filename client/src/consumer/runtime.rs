@@ -174,8 +174,13 @@ impl<S: Source> Runtime<S> {
             tracing::warn!("the source does not close");
             return;
         };
+        let messages = near_limit.len();
         if timeout(LAST_WORDS, self.keep_near_limit(near_limit)).await.is_err() {
-            tracing::warn!("messages that their broker may not deliver again cannot be kept");
+            tracing::warn!(
+                messages,
+                within = ?LAST_WORDS,
+                "some of the messages that their broker may not deliver again are not kept"
+            );
         }
     }
 
@@ -444,8 +449,7 @@ impl<S: Source> Runtime<S> {
     /// database keeps it.
     async fn excused(&self, held: Held, after: Duration, outcome: Outcome, cause: &str) {
         // A message that keeps its order waits in place, and is not returned.
-        let is_returned = held.sequence.is_none() && !held.receipt.is_safe_to_release();
-        if is_returned && held.receipt.is_near_limit() {
+        if held.sequence.is_none() && held.may_end_with_release() {
             let reason = format!("its broker may delete it when it is returned again: {cause}");
             self.reject(held, reason, KeptAs::Itself).await;
         } else {
@@ -569,13 +573,19 @@ impl<S: Source> Runtime<S> {
     }
 
     async fn give_back_the_rest(&self) {
+        let (last_deliveries, rest): (Vec<_>, Vec<_>) = self.queue.drain().into_iter().partition(Held::may_end_with_release);
         // One after the other: the broker may deliver them again in this order.
-        for held in self.queue.drain() {
+        for held in rest {
             self.give_back(held).await;
         }
+        // These wait for the database, which may be away.
+        join_all(last_deliveries.into_iter().map(|held| self.give_back(held))).await;
     }
 
     async fn give_back(&self, held: Held) {
+        if held.may_end_with_release() {
+            return self.keep_last_delivery(held).await;
+        }
         let settlement = held.given_back();
         self.settle(held, settlement, Outcome::GivenBack).await;
     }
@@ -593,22 +603,15 @@ impl<S: Source> Runtime<S> {
             let Ok(permit) = Arc::clone(&self.room).acquire_owned().await else {
                 return;
             };
-            let mut held = Held::new(delivery, false, permit);
-            let found = unwinding(async { self.routes.find(&held.message) }).await;
-            let kept_as = if let Ok(Some(route)) = found {
-                held.message = held.message.with_destination(route.destination.clone());
-                KeptAs::Itself
-            } else {
-                KeptAs::Hash
-            };
-            self.keep_last_delivery(held, kept_as).await;
+            self.keep_last_delivery(Held::new(delivery, false, permit)).await;
         });
         join_all(keep).await;
     }
 
-    /// The source is closed: a message that its broker does not take is kept in the database.
-    async fn keep_last_delivery(&self, held: Held, kept_as: KeptAs) {
+    /// The consumer stops: a message that its broker does not take is kept in the database.
+    async fn keep_last_delivery(&self, held: Held) {
         const REASON: &str = "the consumer stopped before it handled this message, and its broker may not deliver it again";
+        let (held, kept_as) = self.routed(held).await;
         if !held.receipt.keeps_rejected() {
             return self.reject(held, REASON.into(), kept_as).await;
         }
@@ -634,6 +637,16 @@ impl<S: Source> Runtime<S> {
         }
         telemetry::settled(message.given_destination(), &settlement);
         self.counters.count(Outcome::Rejected);
+    }
+
+    /// The message with the destination of its route, which it may not have yet.
+    async fn routed(&self, mut held: Held) -> (Held, KeptAs) {
+        let found = unwinding(async { self.routes.find(&held.message) }).await;
+        let Ok(Some(route)) = found else {
+            return (held, KeptAs::Hash);
+        };
+        held.message = held.message.with_destination(route.destination.clone());
+        (held, KeptAs::Itself)
     }
 
     /// So many settlements are about to be given up.

@@ -104,7 +104,8 @@ pub trait Receipt: Send + 'static {
     /// Whether a [release](Settlement::Release) costs the message no delivery now: the source
     /// withholds the message, or the broker does not count the return. The consumer calls this when
     /// a message [near its limit](Self::is_near_limit) shall come again for what was no failure of
-    /// it. It releases the message if this is true, and rejects it otherwise. False unless given.
+    /// it, or when the consumer stops. It releases the message if this is true, and rejects it
+    /// otherwise. False unless given.
     fn is_safe_to_release(&self) -> bool {
         false
     }

@@ -246,6 +246,30 @@ async fn i4_unrouted_messages_of_one_id_are_kept_apart_at_a_stop() {
     assert_eq!(letters.len(), 2, "{letters:?}");
 }
 
+/// The first message is in its handler, and the second waits for it.
+#[tokio::test]
+async fn i4_last_deliveries_of_a_plain_source_are_kept_at_a_stop() {
+    let ground = Ground::new().await;
+    let broker = Broker::with([message("first", "key"), message("second", "key")])
+        .dropping_rejected()
+        .near_limit();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("orders", |_: Tx, _: Message| pending::<Handled>())
+        .ordered_by_key(true)
+        .grace(Duration::from_millis(50));
+    let are_fetched = until("both are fetched", async || broker.unsettled() == 2);
+    let summary = in_time(consumer.run(are_fetched)).await.unwrap();
+
+    let told = broker.told();
+    assert_eq!((summary.rejected, summary.given_back), (2, 0));
+    assert_eq!((told.released, told.acknowledged.len()), (vec![], 2));
+    let reason = "the consumer stopped before it handled this message, and its broker may not deliver it again";
+    assert_eq!(
+        letters(&ground).await,
+        ["first", "second"].map(|id| format!("orders {id}: {reason}"))
+    );
+}
+
 /// A selector that panics finds no destination.
 #[tokio::test]
 async fn i4_messages_of_one_id_whose_selector_panics_are_kept_apart() {
