@@ -196,10 +196,11 @@ BEGIN
     LOCK TABLE idem.progress_1, idem.progress_turn IN ACCESS EXCLUSIVE MODE NOWAIT;
     SELECT t.current INTO now_in FROM idem.progress_turn t;
     kept_in := 1 - now_in;
+    -- One look each at the index: relays wait meanwhile. A partition without progress begins at 0.
     newest := ARRAY(
-        SELECT DISTINCT ON (p.relay, p.partition) p
-          FROM idem.progress p JOIN idem.relay_partition rp ON rp.relay = p.relay AND rp.partition = p.partition
-         ORDER BY p.relay, p.partition, p.pos DESC);
+        SELECT p FROM idem.relay_partition rp JOIN idem.relay r ON r.id = rp.relay
+         CROSS JOIN LATERAL idem.progress_of(r, rp.partition) p
+         WHERE p.pos > 0);
     -- The other stays as it is until the next turn: TRUNCATE hides rows from older snapshots, and a dump that began before
     -- must find the newest progress in one of the two.
     EXECUTE format('TRUNCATE idem.progress_%s', kept_in);

@@ -66,6 +66,45 @@ async fn pages(session: &Session) -> Result<i64> {
     Ok(bytes.parse::<i64>()? / 8192)
 }
 
+/// I11: relays wait while their progress turns, so a turn must not read the old progress.
+#[tokio::test]
+async fn i11_progress_turns_without_a_look_at_old_progress() -> Result<()> {
+    let db = Database::with_idem("quick_turn").await?;
+    let session = db.connect().await?;
+    send(&session, "a").await?;
+    assert_eq!(Reader::of(&db, "default").await?.drained().await?, ["a"]);
+    let append = "SELECT count(idem.append_progress(p)) FROM idem.relay r, idem.progress_of(r, 0) p, generate_series(1, 20000)";
+    session.run("BEGIN").await?;
+    // The worker cannot turn it now.
+    until("progress is large enough to turn", async || {
+        session.run(append).await?;
+        Ok(pages(&session).await? > 1024)
+    })
+    .await?;
+
+    let before = rows_read(&session).await?;
+    until("it turns", async || {
+        Ok(session.text("SELECT idem.turn_progress()").await? == "t")
+    })
+    .await?;
+    let read = rows_read(&session).await? - before;
+    assert!(read < 100, "the turn has read {read} rows of progress");
+    session.run("COMMIT").await?;
+    assert_eq!(session.text("SELECT count(*) FROM idem.progress_1").await?, "1");
+    Ok(())
+}
+
+/// The rows of progress that the transaction has read.
+async fn rows_read(session: &Session) -> Result<i64> {
+    let rows = session
+        .text(
+            "SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_xact_all_tables \
+             WHERE schemaname = 'idem' AND relname IN ('progress_0', 'progress_1')",
+        )
+        .await?;
+    Ok(rows.parse()?)
+}
+
 /// A cluster with many transactions has large snapshots, which are stored beside the table: they count.
 #[tokio::test]
 async fn progress_turns_when_large_snapshots_fill_toast() -> Result<()> {
