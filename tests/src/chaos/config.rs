@@ -25,6 +25,9 @@ pub const KILL_EVERY: Duration = Duration::from_millis(2_500);
 /// The longest campaign whose load every process can hold: each knows all commands.
 const MOST_MINUTES: i64 = 240;
 
+/// The longest fault, with the recovery from it and the kills after it.
+const LONGEST_FAULT: Duration = Duration::from_secs(300);
+
 /// Each fault happens at least once in so many minutes, and once in a shorter campaign.
 const MINUTES_PER_CYCLE: u32 = 6;
 
@@ -75,7 +78,7 @@ impl CampaignConfig {
     /// [`longest`](Self::longest).
     #[must_use]
     pub fn field(&self) -> Field {
-        let seconds = self.longest() + Duration::from_secs(60);
+        let seconds = self.longest() + LONGEST_FAULT;
         let commands = seconds.as_secs_f64() * f64::from(SENDS_PER_SECOND) / (1.0 + DUPLICATES);
         Field {
             messages: commands as u32,
@@ -114,7 +117,7 @@ mod tests {
             .unwrap()
             .config;
         let seconds = f64::from(longest.field().messages) * (1.0 + DUPLICATES) / f64::from(SENDS_PER_SECOND);
-        let faults = longest.longest().as_secs_f64();
+        let faults = (longest.longest() + LONGEST_FAULT).as_secs_f64() - 1.0;
         assert!(
             seconds >= faults,
             "{} minutes: the load ends after {seconds} s, the faults after {faults} s",

@@ -45,6 +45,8 @@ pub struct Crew {
     members: Vec<Member>,
     /// Who is killed next, from the end: everybody once before anybody again.
     lots: Vec<(Role, usize)>,
+    /// Its processes are not killed.
+    spared: Option<Role>,
     tally: Tally,
 }
 
@@ -95,8 +97,23 @@ impl Crew {
             strength,
             members: Vec::new(),
             lots: Vec::new(),
+            spared: None,
             tally: Tally::default(),
         }
+    }
+
+    /// No process of this role is killed.
+    pub fn spare(&mut self, role: Role) {
+        self.spared = Some(role);
+    }
+
+    /// The roles whose processes are killed.
+    pub fn killed_roles(&self) -> impl Iterator<Item = Role> + use<> {
+        let (strength, spared) = (self.strength, self.spared);
+        strength
+            .iter()
+            .map(|(role, _)| *role)
+            .filter(move |role| Some(*role) != spared)
     }
 
     /// Starts everybody.
@@ -170,7 +187,9 @@ impl Crew {
     /// Kills somebody with SIGKILL and starts them anew.
     pub async fn strike(&mut self, dice: &mut impl Rng) -> Result<()> {
         if self.lots.is_empty() {
-            self.lots = self.members.iter().map(|member| (member.role, member.number)).collect();
+            let spared = self.spared;
+            let members = self.members.iter().filter(|member| Some(member.role) != spared);
+            self.lots = members.map(|member| (member.role, member.number)).collect();
             self.lots.shuffle(dice);
         }
         let Some(lot) = self.lots.pop() else { return Ok(()) };
