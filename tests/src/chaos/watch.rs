@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use tokio_postgres::Client;
 
 use super::{config::RETENTION, server_log::MAINTENANCE, site::Site};
+use crate::harness::prioritize;
 use crate::range::live::Flaw;
 
 /// Between two looks at statistics, and between two calls of the maintenance.
@@ -138,16 +139,23 @@ async fn forgotten(client: &Client) -> Result<u64> {
     Ok(u64::try_from(row.try_get::<_, i64>(0)?)?)
 }
 
-/// Looks for the workers. They come and go; a worker that has another process wait until the wait
-/// is logged lives for longer than a pause. The log names the clients.
+/// Looks for the workers, and raises their priority. They come and go; a worker that has another
+/// process wait until the wait is logged lives for longer than a pause. The log names the clients.
 async fn look_for_workers(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
     let sql = "SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'idem%'";
     loop {
         if let Ok(client) = site.connect().await
+            && hurry(&client).await.is_ok()
             && let Ok(look) = client.prepare(sql).await
         {
+            let mut hurried = BTreeSet::new();
             while let Ok(rows) = client.query(&look, &[]).await {
-                let pids = rows.iter().filter_map(|row| row.try_get::<_, i32>(0).ok());
+                let pids: BTreeSet<i32> = rows.iter().filter_map(|row| row.try_get(0).ok()).collect();
+                for new in pids.difference(&hurried) {
+                    // It may have ended meanwhile.
+                    let _ = prioritize(*new);
+                }
+                hurried.clone_from(&pids);
                 watched.lock().unwrap_or_else(PoisonError::into_inner).workers.extend(pids);
                 tokio::time::sleep(PAUSE / 20).await;
             }
@@ -158,7 +166,9 @@ async fn look_for_workers(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
 
 async fn maintain(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
     loop {
-        if let Ok(client) = site.connect_as("postgres", MAINTENANCE).await {
+        if let Ok(client) = site.connect_as("postgres", MAINTENANCE).await
+            && hurry(&client).await.is_ok()
+        {
             while client.batch_execute("CALL idem_maintain()").await.is_ok() {
                 watched.lock().unwrap_or_else(PoisonError::into_inner).maintenance_calls += 1;
                 tokio::time::sleep(PAUSE).await;
@@ -166,6 +176,15 @@ async fn maintain(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
         }
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+/// Raises the priority of the server's process of a session.
+async fn hurry(client: &Client) -> Result<()> {
+    let pid = client.query_one("SELECT pg_backend_pid()", &[]).await?.try_get(0)?;
+    if !prioritize(pid) {
+        eprintln!("the maintenance has no priority: waits for it can be waits for the processor");
+    }
+    Ok(())
 }
 
 /// The planted bug: turns without an opening and without a fence, as often as the ring would turn.

@@ -13,12 +13,14 @@
 
 mod database;
 mod pause;
+mod priority;
 mod session;
 mod shared;
 mod until;
 
 pub use database::Database;
 pub use pause::Pause;
+pub use priority::prioritize;
 pub use session::{Refusal, Session};
 pub use shared::shared_cluster;
 pub use until::{DEADLINE, until};

@@ -1,10 +1,7 @@
 //! A connection that remembers what the server told it besides its answers.
 
-use std::fs;
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
-use std::path::PathBuf;
-use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
@@ -12,8 +9,7 @@ use idem_cluster::Cluster;
 use tokio_postgres::error::DbError;
 use tokio_postgres::{AsyncMessage, Client, Error, NoTls, SimpleQueryMessage};
 
-/// A nice value: the lower, the more of the processor a process gets.
-const PRIORITY: &str = "-15";
+use super::prioritize;
 
 /// A session, closed when dropped. It is a [`Client`] with a few shorter ways to ask.
 pub struct Session {
@@ -133,21 +129,14 @@ impl Session {
         Ok(self.client.query_one("SELECT pg_catalog.pg_backend_pid()", &[]).await?.get(0))
     }
 
-    /// Raises the priority of the server's process of this session, so that a test measures how long
-    /// it holds a lock, and not how long it waits for the processor. That needs `CAP_SYS_NICE`;
-    /// without it the function prints a warning.
+    /// Raises the priority of the server's process of this session: see [`prioritize`]. Where that is
+    /// not possible the function prints a warning.
     ///
     /// # Errors
     /// When the connection is lost.
     pub async fn prioritize(&self) -> Result<()> {
-        let pid = self.pid().await?.to_string();
-        let renice = Command::new("renice").args(["-n", PRIORITY, "-p", &pid]).output();
-        // Where Linux groups processes by session, as sched(7) describes, a nice value counts within
-        // the group alone. Each backend is a session of its own.
-        let group = PathBuf::from(format!("/proc/{pid}/autogroup"));
-        let is_raised =
-            renice.is_ok_and(|output| output.status.success()) && (!group.exists() || fs::write(group, PRIORITY).is_ok());
-        if !is_raised {
+        let pid = self.pid().await?;
+        if !prioritize(pid) {
             eprintln!("process {pid} has no priority: waits for it can be waits for the processor");
         }
         Ok(())

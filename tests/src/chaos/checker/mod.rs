@@ -7,7 +7,7 @@ mod server;
 mod streams;
 mod violation;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -54,8 +54,15 @@ impl History<'_> {
         streams::leases(self.client, &mut errors).await?;
         streams::log(self.published, self.client, &mut errors).await?;
         poison::check(self.client, self.poison, &mut errors).await?;
-        server::check(self.server_log, self.watched, &mut errors);
+        server::check(self.server_log, &self.relations().await?, self.watched, &mut errors);
         Ok(errors)
+    }
+
+    /// The numbers of what is in the schema of idem.
+    async fn relations(&self) -> Result<BTreeSet<u32>> {
+        let sql = "SELECT oid FROM pg_class WHERE relnamespace = 'idem'::regnamespace";
+        let rows = self.client.query(sql, &[]).await?;
+        Ok(rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
     }
 }
 

@@ -1,12 +1,14 @@
 //! What the servers have logged and counted.
 
 use std::collections::BTreeSet;
+use std::str::FromStr;
 
 use super::{Errors, Violation};
-use crate::chaos::server_log::Processes;
+use crate::chaos::server_log::{CAMPAIGN, Processes};
 use crate::chaos::watch::Watched;
 
-pub(super) fn check(log: &str, watched: &Watched, errors: &mut Errors) {
+/// `relations` has the numbers of what is in the schema of idem.
+pub(super) fn check(log: &str, relations: &BTreeSet<u32>, watched: &Watched, errors: &mut Errors) {
     // What was not looked at is missing in the ledger, and red.
     errors.extend(watched.forgotten.map(|count| (Violation::ForgottenEarly, count)));
     errors.extend(watched.updated_rows.map(|count| (Violation::UpdatedRow, count)));
@@ -14,7 +16,7 @@ pub(super) fn check(log: &str, watched: &Watched, errors: &mut Errors) {
     if watched.workers.is_empty() {
         return;
     }
-    let waits = waits(log, &watched.workers);
+    let waits = waits(log, relations, &watched.workers);
     for wait in waits.iter().take(3) {
         eprintln!("a wait for the maintenance: {wait}");
     }
@@ -24,14 +26,17 @@ pub(super) fn check(log: &str, watched: &Watched, errors: &mut Errors) {
     ]);
 }
 
-/// Waits for a lock on a relation that the maintenance held.
-fn waits(log: &str, workers: &BTreeSet<i32>) -> Vec<String> {
+/// Waits for a lock on a relation of idem that the maintenance held. The looks of the campaign
+/// itself do not count: they read tables that no claim, lease, relay or producer reads then.
+fn waits(log: &str, relations: &BTreeSet<u32>, workers: &BTreeSet<i32>) -> Vec<String> {
+    let looks = format!("({CAMPAIGN}) LOG:");
     let mut processes = Processes::new(workers);
     let mut lines = log.lines().peekable();
     let mut found = Vec::new();
     while let Some(line) = lines.next() {
         processes.read(line);
-        if !line.contains("still waiting for") || !line.contains(" on relation ") {
+        let is_of_idem = number_after(line, " on relation ").is_some_and(|relation| relations.contains(&relation));
+        if !is_of_idem || !line.contains("still waiting for") || line.contains(&looks) {
             continue;
         }
         let Some(detail) = lines.next_if(|detail| detail.contains("holding the lock: ")) else {
@@ -79,9 +84,9 @@ fn crashes(log: &str) -> u64 {
     let mut found = 0;
     for line in log.lines() {
         if line.contains(" PANIC:  ") {
-            panicked.extend(number_after(line, "["));
-        } else if let Some(signal) = number_after(line, " was terminated by signal ") {
-            let has_panicked = number_after(line, "(PID ").is_some_and(|pid| panicked.remove(&pid));
+            panicked.extend(number_after::<i32>(line, "["));
+        } else if let Some(signal) = number_after::<i32>(line, " was terminated by signal ") {
+            let has_panicked = number_after::<i32>(line, "(PID ").is_some_and(|pid| panicked.remove(&pid));
             if signal != 9 && !has_panicked {
                 eprintln!("a crash: {line}");
                 found += 1;
@@ -92,7 +97,7 @@ fn crashes(log: &str) -> u64 {
 }
 
 /// The number that follows the first such text.
-fn number_after(line: &str, text: &str) -> Option<i32> {
+fn number_after<N: FromStr>(line: &str, text: &str) -> Option<N> {
     let (_, rest) = line.split_once(text)?;
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
@@ -114,6 +119,11 @@ mod tests {
         \tProcess 7 waits for ShareLock on transaction 2; blocked by process 9.\n\
         \tProcess 6: SELECT 'that waits'\n";
 
+    /// Counts the waits for relation 5.
+    fn count(log: &str, workers: &[i32]) -> usize {
+        waits(log, &BTreeSet::from([5]), &workers.iter().copied().collect()).len()
+    }
+
     fn connected(pid: i32, application: &str) -> String {
         format!(
             "2026 [{pid}] 00000 (client backend) ([unknown]) LOG:  connection authorized: user=postgres database=postgres application_name={application}\n"
@@ -126,23 +136,24 @@ mod tests {
 
     #[test]
     fn wait_counts_when_the_maintenance_holds_the_lock() {
-        assert_eq!(waits(WAIT, &BTreeSet::from([8])).len(), 1);
-        assert_eq!(waits(WAIT, &BTreeSet::from([9])).len(), 0);
-        let transaction = WAIT.replace("relation 5 of database 1", "transaction 5");
-        assert_eq!(waits(&transaction, &BTreeSet::from([8])).len(), 0);
-        let log = connected(7, "maintenance") + WAIT;
-        assert_eq!(waits(&log, &BTreeSet::new()).len(), 1);
+        assert_eq!(count(WAIT, &[8]), 1);
+        assert_eq!(count(WAIT, &[9]), 0);
+        for other in ["transaction 5", "relation 6 of database 1"] {
+            assert_eq!(count(&WAIT.replace("relation 5 of database 1", other), &[8]), 0, "{other}");
+        }
+        assert_eq!(count(&WAIT.replace("(app)", "(campaign)"), &[8]), 0);
+        assert_eq!(count(&(connected(7, "maintenance") + WAIT), &[]), 1);
     }
 
     #[test]
     fn number_that_a_client_has_now_is_no_maintenance() {
         let log = connected(8, "campaign") + WAIT;
-        assert_eq!(waits(&log, &BTreeSet::from([8])).len(), 0);
+        assert_eq!(count(&log, &[8]), 0);
         let log = connected(8, "maintenance") + &gone(8) + &connected(8, "campaign") + WAIT;
-        assert_eq!(waits(&log, &BTreeSet::from([6])).len(), 0);
+        assert_eq!(count(&log, &[6]), 0);
         // The next server has other processes.
         let log = connected(8, "campaign") + "2026 [1] 00000 (postmaster) LOG:  starting PostgreSQL 15\n" + WAIT;
-        assert_eq!(waits(&log, &BTreeSet::from([8])).len(), 1);
+        assert_eq!(count(&log, &[8]), 1);
     }
 
     #[test]
@@ -171,7 +182,7 @@ mod tests {
     #[test]
     fn rows_without_a_look_are_missing() {
         let mut errors = Errors::new();
-        check("", &Watched::default(), &mut errors);
+        check("", &BTreeSet::new(), &Watched::default(), &mut errors);
         assert_eq!(errors, Errors::from([(Violation::ServerCrashed, 0)]));
     }
 }
