@@ -59,9 +59,14 @@ impl Held {
         self
     }
 
+    /// Whether a release costs a delivery that may be the last one.
+    pub(super) fn costs_delivery_near_limit(&self) -> bool {
+        self.receipt.is_near_limit() && !self.receipt.is_safe_to_release()
+    }
+
     /// Whether the broker may delete the message when it is released.
     pub(super) fn may_end_with_release(&self) -> bool {
-        self.receipt.is_near_limit() && !self.receipt.is_safe_to_release()
+        self.costs_delivery_near_limit() && !self.receipt.withholds_near_limit()
     }
 
     /// The settlement of a message that this process gives back. A message that was tried again in

@@ -3,17 +3,21 @@
 use deadpool_postgres::Pool;
 
 use crate::{
-    Destination, Error, Idem, Message, Retry,
+    Destination, Error, Idem, Message, MessageId, Retry,
+    begin::only_value,
+    connection::{Loan, STATEMENT, within},
     deadletters::reject,
     lease::Burial,
     panics::unwinding,
+    process::{Outcome, fingerprint},
     step::{Step, again},
 };
 
 /// Under which id a message is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeptAs {
-    /// Its own, as its policy reads it; a hash when it has none.
+    /// Its own, as its policy reads it; a hash when it has none, or when a message with another
+    /// fingerprint was processed under it.
     Itself,
     /// A hash of all that it carries: its own id belongs to another message, or to no destination.
     Hash,
@@ -39,13 +43,21 @@ pub(super) async fn keep(
             .flatten(),
         KeptAs::Hash => None,
     };
-    let store = || async {
+    let store = async |id: Option<&MessageId>| {
         let step = Step::begin(pool).await?;
-        let kept = reject(step.client(), id.as_ref(), destination, message.payload(), reason, &with);
+        let kept = reject(step.client(), id, destination, message.payload(), reason, &with);
         let kept = step.run(kept).await;
         step.end(kept)
     };
-    let is_new = again(Retry::default(), store).await?;
+    let mut is_new = again(Retry::default(), || store(id.as_ref())).await?;
+    let compares = idem.settings().policies.of(destination.as_str()).policy.fingerprint;
+    if let Some(id) = &id
+        && compares
+        && !is_new
+        && is_of_another(pool, id, destination, message).await?
+    {
+        is_new = again(Retry::default(), || store(None)).await?;
+    }
     tracing::warn!(
         reason,
         is_new,
@@ -55,4 +67,21 @@ pub(super) async fn keep(
         "a message is rejected; it is among the dead letters (idem.dead_letters) unless it was processed before"
     );
     Ok(())
+}
+
+/// Whether a message with another fingerprint was processed under this id. The claim that tells is
+/// rolled back.
+async fn is_of_another(pool: &Pool, id: &MessageId, destination: &Destination, message: &Message) -> Result<bool, Error> {
+    let sql = format!(
+        "BEGIN ISOLATION LEVEL READ COMMITTED; \
+         SELECT outcome FROM idem_claim({}, {}, false, decode('{}', 'hex')); ROLLBACK",
+        id.literal()?,
+        destination.literal()?,
+        fingerprint(message)
+    );
+    let loan = Loan::take(pool).await?;
+    // After an error the connection is in a failed transaction, and is closed.
+    let answers = within(STATEMENT, async { Ok(loan.client().simple_query(&sql).await?) }).await?;
+    loan.give_back();
+    Ok(only_value(&answers) == Some(Outcome::Mismatch.as_str()))
 }

@@ -316,7 +316,7 @@ impl<S: Source> Runtime<S> {
                     join_all(ends.map(|(held, answer)| self.conclude(held, route, began, answer))).await;
                 }
                 None => {
-                    join_all(group.into_iter().map(|held| self.give_back(held))).await;
+                    join_all(group.into_iter().map(|held| self.give_back_attempted(held))).await;
                 }
             }
         }
@@ -449,7 +449,7 @@ impl<S: Source> Runtime<S> {
     /// database keeps it.
     async fn excused(&self, held: Held, after: Duration, outcome: Outcome, cause: &str) {
         // A message that keeps its order waits in place, and is not returned.
-        if held.sequence.is_none() && held.may_end_with_release() {
+        if held.sequence.is_none() && held.costs_delivery_near_limit() {
             let reason = format!("its broker may delete it when it is returned again: {cause}");
             self.reject(held, reason, KeptAs::Itself).await;
         } else {
@@ -516,9 +516,10 @@ impl<S: Source> Runtime<S> {
         keep(&self.idem, &self.pool, &destination, message, kept_as, reason).await
     }
 
-    /// Lets it come again: from its broker or, where that would reorder, in place.
+    /// Lets it come again: from its broker or, where that would reorder it or may delete it, in
+    /// place.
     async fn again(&self, held: Held, settlement: Settlement, after: Duration, outcome: Outcome) {
-        if held.sequence.is_none() {
+        if held.sequence.is_none() && !held.may_end_with_release() {
             return self.settle(held, settlement, outcome).await;
         }
         if outcome == Outcome::Retried {
@@ -574,18 +575,27 @@ impl<S: Source> Runtime<S> {
 
     async fn give_back_the_rest(&self) {
         let (last_deliveries, rest): (Vec<_>, Vec<_>) = self.queue.drain().into_iter().partition(Held::may_end_with_release);
-        // One after the other: the broker may deliver them again in this order.
-        for held in rest {
+        let given_back = async {
+            // One after the other: the broker may deliver them again in this order.
+            for held in rest {
+                self.give_back(held).await;
+            }
+        };
+        let kept = last_deliveries.into_iter().map(|held| self.keep_last_delivery(held));
+        tokio::join!(given_back, join_all(kept));
+    }
+
+    /// Gives back what this worker was processing.
+    async fn give_back_attempted(&self, held: Held) {
+        if held.may_end_with_release() {
+            // The database cannot keep it before the rollback of its attempt has ended.
+            self.queue.delay(held, Instant::now());
+        } else {
             self.give_back(held).await;
         }
-        // These wait for the database, which may be away.
-        join_all(last_deliveries.into_iter().map(|held| self.give_back(held))).await;
     }
 
     async fn give_back(&self, held: Held) {
-        if held.may_end_with_release() {
-            return self.keep_last_delivery(held).await;
-        }
         let settlement = held.given_back();
         self.settle(held, settlement, Outcome::GivenBack).await;
     }
@@ -608,35 +618,50 @@ impl<S: Source> Runtime<S> {
         join_all(keep).await;
     }
 
-    /// The consumer stops: a message that its broker does not take is kept in the database.
+    /// The consumer stops: a message that its broker may not deliver again is kept where rejected
+    /// messages are kept, or in the database. When that fails its receipt is dropped, and its source
+    /// may hand it over once more when it is closed.
     async fn keep_last_delivery(&self, held: Held) {
         const REASON: &str = "the consumer stopped before it handled this message, and its broker may not deliver it again";
         let (held, kept_as) = self.routed(held).await;
-        if !held.receipt.keeps_rejected() {
-            return self.reject(held, REASON.into(), kept_as).await;
-        }
-        let Held { message, receipt, .. } = held;
-        let settlement = Settlement::reject(REASON);
-        let refused = match in_time(async { receipt.settle(settlement.clone()).await }).await {
-            Ok(()) => None,
-            Err(refused) => self
-                .keep_letter(&message, kept_as, REASON)
-                .await
-                .err()
-                .map(|error| (refused, error)),
+        let Held {
+            message,
+            receipt,
+            permit: _permit,
+            ..
+        } = held;
+        let kept = if receipt.keeps_rejected() {
+            match in_time(async { receipt.settle(Settlement::reject(REASON)).await }).await {
+                Ok(()) => Ok(()),
+                Err(error) => {
+                    self.not_confirmed(&message, &*error);
+                    self.keep_letter(&message, kept_as, REASON).await
+                }
+            }
+        } else {
+            let kept = self.keep_letter(&message, kept_as, REASON).await;
+            if kept.is_ok()
+                && let Err(error) = in_time(async { receipt.settle(Settlement::Acknowledge).await }).await
+            {
+                self.not_confirmed(&message, &*error);
+            }
+            kept
         };
-        if let Some((refused, error)) = refused {
-            let refused: &dyn std::error::Error = &*refused;
-            tracing::error!(
-                broker = refused,
-                error = causes(&error),
-                message_id = message.message_id(),
-                "a message that its broker may not deliver again is not kept"
-            );
-            return;
+        match kept {
+            Ok(()) => {
+                telemetry::settled(message.given_destination(), &Settlement::reject(REASON));
+                self.counters.count(Outcome::Rejected);
+            }
+            Err(error) => {
+                self.counters.failed_settlements(1);
+                tracing::error!(
+                    error = causes(&error),
+                    destination = message.given_destination().map(Destination::as_str),
+                    message_id = message.message_id(),
+                    "a message that its broker may not deliver again is not kept"
+                );
+            }
         }
-        telemetry::settled(message.given_destination(), &settlement);
-        self.counters.count(Outcome::Rejected);
     }
 
     /// The message with the destination of its route, which it may not have yet.

@@ -104,9 +104,19 @@ pub trait Receipt: Send + 'static {
     /// Whether a [release](Settlement::Release) costs the message no delivery now: the source
     /// withholds the message, or the broker does not count the return. The consumer calls this when
     /// a message [near its limit](Self::is_near_limit) shall come again for what was no failure of
-    /// it, or when the consumer stops. It releases the message if this is true, and rejects it
-    /// otherwise. False unless given.
+    /// it. The consumer releases the message if this is true, and rejects it otherwise. False unless
+    /// given.
     fn is_safe_to_release(&self) -> bool {
+        false
+    }
+
+    /// Whether a released message that is [near its limit](Self::is_near_limit) never goes back
+    /// where its broker might delete it: its source delivers it again, or [hands it over at its
+    /// close](Closed::near_limit). Otherwise the consumer never releases a message near its limit
+    /// that is not [safe to release](Self::is_safe_to_release): it keeps it as a dead letter, and
+    /// holds it until that is possible. When it stops it drops the receipt of a message that cannot
+    /// be kept. False unless given.
+    fn withholds_near_limit(&self) -> bool {
         false
     }
 

@@ -98,7 +98,7 @@ pub(crate) fn begin(isolation: Isolation) -> &'static str {
 }
 
 /// SHA-256 of the payload, in hexadecimal digits.
-fn fingerprint(message: &Message) -> String {
+pub(crate) fn fingerprint(message: &Message) -> String {
     Sha256::digest(message.payload())
         .iter()
         .map(|byte| format!("{byte:02x}"))

@@ -28,8 +28,7 @@ use self::{
 use crate::{Destination, Error, Handled, Message};
 
 pub use builder::IdemBuilder;
-#[cfg(feature = "http")]
-pub(crate) use claim::Outcome;
+pub(crate) use claim::{Outcome, fingerprint};
 pub use processed::Processed;
 pub use savepoint::Savepoint;
 #[cfg(feature = "http")]

@@ -246,28 +246,101 @@ async fn i4_unrouted_messages_of_one_id_are_kept_apart_at_a_stop() {
     assert_eq!(letters.len(), 2, "{letters:?}");
 }
 
-/// The first message is in its handler, and the second waits for it.
+/// In the order of their key the first message is in its handler, and the second waits for it.
+/// Otherwise both are in their handlers.
 #[tokio::test]
 async fn i4_last_deliveries_of_a_plain_source_are_kept_at_a_stop() {
+    for is_ordered in [true, false] {
+        let ground = Ground::new().await;
+        let broker = Broker::with([message("first", "key"), message("second", "key")])
+            .dropping_rejected()
+            .near_limit();
+        let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+            .handle("orders", |_: Tx, _: Message| pending::<Handled>())
+            .ordered_by_key(is_ordered)
+            .grace(Duration::from_millis(50));
+        let are_fetched = until("both are fetched", async || broker.unsettled() == 2);
+        let summary = in_time(consumer.run(are_fetched)).await.unwrap();
+
+        let told = broker.told();
+        assert_eq!((summary.rejected, summary.given_back), (2, 0), "{is_ordered}");
+        assert_eq!((told.released, told.acknowledged.len()), (vec![], 2), "{is_ordered}");
+        let reason = "the consumer stopped before it handled this message, and its broker may not deliver it again";
+        assert_eq!(
+            letters(&ground).await,
+            ["first", "second"].map(|id| format!("orders {id}: {reason}")),
+            "{is_ordered}"
+        );
+    }
+}
+
+/// Another process holds the lease of the message, so the database does not keep it. The source
+/// hands it over once more at its close.
+#[tokio::test]
+async fn i4_last_delivery_that_is_not_kept_is_not_returned_at_a_stop() {
     let ground = Ground::new().await;
-    let broker = Broker::with([message("first", "key"), message("second", "key")])
-        .dropping_rejected()
-        .near_limit();
+    ground.psql("SELECT idem_acquire('held', 'orders', '1 hour')");
+    let broker = Broker::with([message("held", "")]).dropping_rejected().near_limit();
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
-        .handle("orders", |_: Tx, _: Message| pending::<Handled>())
-        .ordered_by_key(true)
-        .grace(Duration::from_millis(50));
-    let are_fetched = until("both are fetched", async || broker.unsettled() == 2);
-    let summary = in_time(consumer.run(are_fetched)).await.unwrap();
+        .handle("orders", noting())
+        .back_off(SHORT, SHORT);
+    let is_fetched = until("it is fetched", async || broker.unsettled() == 1);
+    let summary = in_time(consumer.run(is_fetched)).await.unwrap();
 
     let told = broker.told();
-    assert_eq!((summary.rejected, summary.given_back), (2, 0));
-    assert_eq!((told.released, told.acknowledged.len()), (vec![], 2));
-    let reason = "the consumer stopped before it handled this message, and its broker may not deliver it again";
-    assert_eq!(
-        letters(&ground).await,
-        ["first", "second"].map(|id| format!("orders {id}: {reason}"))
-    );
+    assert_eq!((summary.rejected, letters(&ground).await.len()), (0, 0));
+    assert_eq!((told.released, told.acknowledged), (vec![], vec![]));
+    assert_eq!(told.dropped, ["held", "held"]);
+}
+
+/// It waits in its consumer instead.
+#[tokio::test]
+async fn i4_last_delivery_that_cannot_be_kept_yet_is_not_returned() {
+    let ground = Ground::new().await;
+    ground.psql("ALTER TABLE idem.dead_letter RENAME TO not_there");
+    let broker = Broker::with([message("m", "")]).dropping_rejected().near_limit().closed();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .route(Selector::topic("elsewhere"), "orders", noting())
+        .back_off(SHORT, SHORT);
+    let status = consumer.status();
+    let running = tokio::spawn(consumer.run(pending()));
+    until("the consumer is paused", async || {
+        !status.borrow().is_ready() && broker.unsettled() == 1
+    })
+    .await;
+    ground.psql("ALTER TABLE idem.not_there RENAME TO dead_letter");
+    let summary = source_ended(in_time(running).await.unwrap());
+
+    assert_eq!((summary.rejected, letters(&ground).await.len()), (1, 1));
+    assert_eq!(broker.told().released, []);
+}
+
+/// No attempt has compared the two messages. A duplicate is no message to keep.
+#[tokio::test]
+async fn i4_last_delivery_with_the_id_of_another_one_is_kept() {
+    let ground = Ground::new().await;
+    let policies = Policies::default().destination("orders", |rule| rule.fingerprint(true));
+    let idem = Idem::builder().policies(policies).build().unwrap();
+    let consumer = |broker: &Broker| {
+        Consumer::new(ground.pool.clone(), broker.clone())
+            .idem(idem.clone())
+            .handle("orders", noting())
+    };
+    let first = Broker::with([message("m", "")]).closed();
+    source_ended(in_time(consumer(&first).run(pending())).await);
+    let other = Message::new("tests", r#"{"other": 1}"#).with_message_id("m");
+    for (last, payloads) in [(message("m", ""), vec![]), (other, vec![r#"{"other": 1}"#])] {
+        let broker = Broker::with([last]).dropping_rejected().near_limit();
+        // On one thread: nothing is fetched before the stop.
+        in_time(consumer(&broker).run(async {})).await.unwrap();
+
+        assert_eq!(broker.told().acknowledged.len(), 1, "{payloads:?}");
+        let client = ground.pool.get().await.unwrap();
+        let sql = "SELECT convert_from(payload, 'UTF8') FROM idem.dead_letters";
+        let rows = client.query(sql, &[]).await.unwrap();
+        let kept: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+        assert_eq!(kept, payloads);
+    }
 }
 
 /// A selector that panics finds no destination.

@@ -214,6 +214,10 @@ impl Receipt for NatsReceipt {
         // A return has no effect when the message has come again since.
         !self.is_usable() || self.is_limited && !self.is_last && self.session.withheld.is_open()
     }
+
+    fn withholds_near_limit(&self) -> bool {
+        true
+    }
 }
 
 /// The message comes again after this time.

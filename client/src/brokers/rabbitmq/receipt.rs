@@ -171,6 +171,10 @@ impl Receipt for RabbitMqReceipt {
         let is_held = |hold: &Hold| Instant::now() < hold.until && hold.withheld.is_open();
         self.hold.as_ref().is_none_or(is_held)
     }
+
+    fn withholds_near_limit(&self) -> bool {
+        true
+    }
 }
 
 /// Returns the message: unsettled it would hold a place among the prefetched until the channel is
