@@ -168,7 +168,8 @@ $$;
 COMMENT ON FUNCTION idem.rotate(text, boolean) IS 'One step of the rotation of a ring: opened, turned, emptied; or why not: idle, waiting (the fence), locked (somebody reads the slice, or another maintainer is at work), blocked (a relay).';
 
 CREATE FUNCTION idem.turn_progress() RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET jit = off
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms'
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     now_in  integer;
@@ -196,11 +197,12 @@ BEGIN
     LOCK TABLE idem.progress_1, idem.progress_turn IN ACCESS EXCLUSIVE MODE NOWAIT;
     SELECT t.current INTO now_in FROM idem.progress_turn t;
     kept_in := 1 - now_in;
-    -- One look each at the index: relays wait meanwhile. A partition without progress begins at 0.
+    -- One index look-up for each partition: relays wait meanwhile.
     newest := ARRAY(
-        SELECT p FROM idem.relay_partition rp JOIN idem.relay r ON r.id = rp.relay
-         CROSS JOIN LATERAL idem.progress_of(r, rp.partition) p
-         WHERE p.pos > 0);
+        SELECT n.p FROM idem.relay_partition rp CROSS JOIN LATERAL (
+            SELECT p FROM idem.progress p
+             WHERE p.relay = rp.relay AND p.partition = rp.partition
+             ORDER BY p.pos DESC LIMIT 1) n);
     -- The other stays as it is until the next turn: TRUNCATE hides rows from older snapshots, and a dump that began before
     -- must find the newest progress in one of the two.
     EXECUTE format('TRUNCATE idem.progress_%s', kept_in);
