@@ -73,10 +73,17 @@ async fn declare(server: &str, ca: &str) -> Result<(), Box<dyn Error>> {
         .require_tls(true)
         .add_root_certificates(PathBuf::from(ca));
     let context = jetstream::new(options.connect(server).await?);
-    for (name, subject) in [("payments", "payments"), ("receipts", "receipts"), ("dead", "dead.>")] {
+    // Of the payments, the stream keeps only what is not acknowledged.
+    let (work, all) = (stream::RetentionPolicy::WorkQueue, stream::RetentionPolicy::Limits);
+    for (name, subject, retention) in [
+        ("payments", "payments", work),
+        ("receipts", "receipts", all),
+        ("dead", "dead.>", all),
+    ] {
         let stream = stream::Config {
             name: name.into(),
             subjects: vec![subject.into()],
+            retention,
             ..stream::Config::default()
         };
         context.get_or_create_stream(stream).await?;

@@ -65,7 +65,15 @@ pub async fn waiting(url: &str, queue: Queue) -> Result<u64> {
 }
 
 fn stream(name: &str, subjects: &[&str], duplicate_window: Duration) -> stream::Config {
+    // A killed server may forget what its consumers have acknowledged. Then it delivers again what is
+    // in the stream, so the stream keeps only what is not acknowledged. The log is read at the end.
+    let retention = match name {
+        COMMANDS => stream::RetentionPolicy::WorkQueue,
+        FACTS => stream::RetentionPolicy::Interest,
+        _ => stream::RetentionPolicy::Limits,
+    };
     stream::Config {
+        retention,
         name: plain(name),
         subjects: subjects.iter().map(|&subject| subject.to_owned()).collect(),
         storage: stream::StorageType::File,
