@@ -386,7 +386,7 @@ async fn maintenance(recorded: &Recorded) -> Result<()> {
     met?;
     assert_eq!(recorded.red(&recorded.published).await?, [V::MaintenanceDeadlock]);
 
-    let look = recorded.connect(server_log::CAMPAIGN).await?;
+    let look = recorded.connect(server_log::LOOK).await?;
     let (of_idem, of_others) = ("idem.outbox_0", "first");
     let both = vec![V::MaintenanceWait, V::MaintenanceDeadlock];
     // The log has one wait. Two that do not count come before the one that does.

@@ -177,10 +177,10 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
     }
     let cycles = config.cycles();
     let row = |name: String, count, minimum| FaultRow { name, count, minimum };
-    let mut rows: Vec<FaultRow> = STRENGTH
-        .iter()
-        .map(|(role, _)| {
-            let kills = u64::from(crew.tally().kills_of(*role));
+    let mut rows: Vec<FaultRow> = crew
+        .killed_roles()
+        .map(|role| {
+            let kills = u64::from(crew.tally().kills_of(role));
             row(format!("process killed: {role}"), kills, cycles * KILLS_PER_CYCLE)
         })
         .collect();

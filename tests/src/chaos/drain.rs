@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use super::server_log::LOOK;
 use super::site::Site;
 use crate::range::live::{
     Role,
@@ -90,7 +91,7 @@ impl Drain<'_> {
 
     async fn until(&mut self, reached: impl AsyncFn(&[i64]) -> Result<bool>) -> Result<()> {
         loop {
-            let row = self.site.connect().await?.query_one(PROGRESS, &[]).await?;
+            let row = self.site.connect_as("postgres", LOOK).await?.query_one(PROGRESS, &[]).await?;
             let seen = (0..row.len()).map(|n| row.try_get(n)).collect::<Result<_, _>>()?;
             if self.seen != seen {
                 self.seen = seen;

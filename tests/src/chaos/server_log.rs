@@ -15,8 +15,8 @@ pub const SETTINGS: [(&str, &str); 5] = [
     ("deadlock_timeout", "100ms"),
 ];
 
-/// The application name of the sessions with which a campaign looks at the tables.
-pub const CAMPAIGN: &str = "campaign";
+/// The application name of the sessions that look at sizes and at how far the streams are.
+pub const LOOK: &str = "look";
 
 /// The application name of the sessions that call the maintenance.
 pub const MAINTENANCE: &str = "maintenance";

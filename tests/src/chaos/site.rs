@@ -13,7 +13,6 @@ use super::faults::poison::SentPoison;
 use super::pair::Pair;
 use super::proxy::{Proxy, Target};
 use super::schema;
-use super::server_log::CAMPAIGN;
 use crate::clock::Clock;
 use crate::range::live::{
     Kind,
@@ -93,7 +92,7 @@ impl Site {
     /// # Errors
     /// When the primary is away.
     pub async fn connect(&self) -> Result<Client> {
-        self.connect_as("postgres", CAMPAIGN).await
+        self.connect_as("postgres", "campaign").await
     }
 
     /// The same for another role, under this name.

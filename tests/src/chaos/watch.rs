@@ -8,7 +8,11 @@ use anyhow::Result;
 use tokio::task::JoinSet;
 use tokio_postgres::Client;
 
-use super::{config::RETENTION, server_log::MAINTENANCE, site::Site};
+use super::{
+    config::RETENTION,
+    server_log::{LOOK, MAINTENANCE},
+    site::Site,
+};
 use crate::harness::prioritize;
 use crate::range::live::Flaw;
 
@@ -93,7 +97,7 @@ impl Watch {
 /// Looks at what changes slowly. Errors are those of a primary that is away.
 async fn look(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
     loop {
-        if let Ok(client) = site.connect().await {
+        if let Ok(client) = site.connect_as("postgres", LOOK).await {
             while let Ok((updated, bytes)) = statistics(&client).await {
                 watched
                     .lock()
@@ -145,17 +149,17 @@ async fn look_for_workers(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
     let sql = "SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'idem%'";
     loop {
         if let Ok(client) = site.connect().await
-            && hurry(&client).await.is_ok()
+            && raise_priority(&client).await.is_ok()
             && let Ok(look) = client.prepare(sql).await
         {
-            let mut hurried = BTreeSet::new();
+            let mut raised = BTreeSet::new();
             while let Ok(rows) = client.query(&look, &[]).await {
                 let pids: BTreeSet<i32> = rows.iter().filter_map(|row| row.try_get(0).ok()).collect();
-                for new in pids.difference(&hurried) {
+                for new in pids.difference(&raised) {
                     // It may have ended meanwhile.
                     let _ = prioritize(*new);
                 }
-                hurried.clone_from(&pids);
+                raised.clone_from(&pids);
                 watched.lock().unwrap_or_else(PoisonError::into_inner).workers.extend(pids);
                 tokio::time::sleep(PAUSE / 20).await;
             }
@@ -167,7 +171,7 @@ async fn look_for_workers(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
 async fn maintain(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
     loop {
         if let Ok(client) = site.connect_as("postgres", MAINTENANCE).await
-            && hurry(&client).await.is_ok()
+            && raise_priority(&client).await.is_ok()
         {
             while client.batch_execute("CALL idem_maintain()").await.is_ok() {
                 watched.lock().unwrap_or_else(PoisonError::into_inner).maintenance_calls += 1;
@@ -179,7 +183,7 @@ async fn maintain(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
 }
 
 /// Raises the priority of the server's process of a session.
-async fn hurry(client: &Client) -> Result<()> {
+async fn raise_priority(client: &Client) -> Result<()> {
     let pid = client.query_one("SELECT pg_backend_pid()", &[]).await?.try_get(0)?;
     if !prioritize(pid) {
         eprintln!("the maintenance has no priority: waits for it can be waits for the processor");

@@ -58,7 +58,7 @@ impl History<'_> {
         Ok(errors)
     }
 
-    /// The numbers of what is in the schema of idem.
+    /// The OIDs of the relations in schema `idem`.
     async fn relations(&self) -> Result<BTreeSet<u32>> {
         let sql = "SELECT oid FROM pg_class WHERE relnamespace = 'idem'::regnamespace";
         let rows = self.client.query(sql, &[]).await?;

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use super::{Errors, Violation};
-use crate::chaos::server_log::{CAMPAIGN, Processes};
+use crate::chaos::server_log::{LOOK, Processes};
 use crate::chaos::watch::Watched;
 
-/// `relations` has the numbers of what is in the schema of idem.
+/// `relations` has the OIDs of the relations in schema `idem`.
 pub(super) fn check(log: &str, relations: &BTreeSet<u32>, watched: &Watched, errors: &mut Errors) {
     // What was not looked at is missing in the ledger, and red.
     errors.extend(watched.forgotten.map(|count| (Violation::ForgottenEarly, count)));
@@ -26,10 +26,10 @@ pub(super) fn check(log: &str, relations: &BTreeSet<u32>, watched: &Watched, err
     ]);
 }
 
-/// Waits for a lock on a relation of idem that the maintenance held. The looks of the campaign
-/// itself do not count: they read tables that no claim, lease, relay or producer reads then.
+/// Waits for a lock on a relation of idem that the maintenance held. The looks at sizes and streams
+/// do not count: they open every table, as no claim, lease, relay or producer does.
 fn waits(log: &str, relations: &BTreeSet<u32>, workers: &BTreeSet<i32>) -> Vec<String> {
-    let looks = format!("({CAMPAIGN}) LOG:");
+    let looks = format!("({LOOK}) LOG:");
     let mut processes = Processes::new(workers);
     let mut lines = log.lines().peekable();
     let mut found = Vec::new();
@@ -141,7 +141,7 @@ mod tests {
         for other in ["transaction 5", "relation 6 of database 1"] {
             assert_eq!(count(&WAIT.replace("relation 5 of database 1", other), &[8]), 0, "{other}");
         }
-        assert_eq!(count(&WAIT.replace("(app)", "(campaign)"), &[8]), 0);
+        assert_eq!(count(&WAIT.replace("(app)", &format!("({LOOK})")), &[8]), 0);
         assert_eq!(count(&(connected(7, "maintenance") + WAIT), &[]), 1);
     }
 
