@@ -104,8 +104,8 @@ pub trait Receipt: Send + 'static {
     /// Whether a [release](Settlement::Release) costs the message no delivery now: the source
     /// withholds the message, or the broker does not count the return. The consumer calls this when
     /// a message [near its limit](Self::is_near_limit) shall come again for what was no failure of
-    /// it. The consumer releases the message if this is true, and rejects it otherwise. False unless
-    /// given.
+    /// it, or when the consumer stops. The consumer releases the message if this is true, and rejects
+    /// it otherwise. False unless given.
     fn is_safe_to_release(&self) -> bool {
         false
     }
@@ -114,8 +114,9 @@ pub trait Receipt: Send + 'static {
     /// where its broker might delete it: its source delivers it again, or [hands it over at its
     /// close](Closed::near_limit). Otherwise the consumer never releases a message near its limit
     /// that is not [safe to release](Self::is_safe_to_release): it keeps it as a dead letter, and
-    /// holds it until that is possible. When it stops it drops the receipt of a message that cannot
-    /// be kept. False unless given.
+    /// holds it until that is possible. A message that can never be kept holds one of the consumer's
+    /// places for ever. When the consumer stops it drops the receipt of a message that cannot be
+    /// kept, and the drop must not return the message. False unless given.
     fn withholds_near_limit(&self) -> bool {
         false
     }
