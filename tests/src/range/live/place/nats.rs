@@ -66,10 +66,9 @@ pub async fn waiting(url: &str, queue: Queue) -> Result<u64> {
 
 fn stream(name: &str, subjects: &[&str], duplicate_window: Duration) -> stream::Config {
     // A killed server may forget what its consumers have acknowledged. Then it delivers again what is
-    // in the stream, so the stream keeps only what is not acknowledged. The log is read at the end.
+    // in the stream, so the stream of one consumer keeps only what is not acknowledged.
     let retention = match name {
         COMMANDS => stream::RetentionPolicy::WorkQueue,
-        FACTS => stream::RetentionPolicy::Interest,
         _ => stream::RetentionPolicy::Limits,
     };
     stream::Config {
