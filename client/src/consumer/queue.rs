@@ -209,8 +209,10 @@ impl Queue {
             // Its sequence may be busy: then it goes the way of the others behind it.
             Next::TooLarge | Next::Nothing => {
                 let mut state = self.state();
-                let is_single = state.ahead.as_ref().is_some_and(|held| held.sequence.is_none());
-                state.ahead.take_if(|_| is_single)
+                // So it is, as a message that waits in its consumer and would wait without its bytes.
+                state
+                    .ahead
+                    .take_if(|held| held.sequence.is_none() && !held.may_end_with_release())
             }
         }
     }

@@ -631,10 +631,16 @@ impl<S: Source> Runtime<S> {
             ..
         } = held;
         let kept = if receipt.keeps_rejected() {
-            match in_time(async { receipt.settle(Settlement::reject(REASON)).await }).await {
-                Ok(()) => Ok(()),
-                Err(error) => {
-                    self.not_confirmed(&message, &*error);
+            let told = in_time(async { receipt.settle(Settlement::reject(REASON)).await });
+            // The rest of the step is for the database.
+            let refusal = match timeout(LAST_WORDS / 2, told).await {
+                Ok(told) => told.err().map(|error| causes(&*error)),
+                Err(_) => Some("it is silent".to_owned()),
+            };
+            match refusal {
+                None => Ok(()),
+                Some(error) => {
+                    tracing::warn!(error, message_id = message.message_id(), "the broker has not kept a message");
                     self.keep_letter(&message, kept_as, REASON).await
                 }
             }

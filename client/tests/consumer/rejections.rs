@@ -274,6 +274,19 @@ async fn i4_last_deliveries_of_a_plain_source_are_kept_at_a_stop() {
     }
 }
 
+/// The broker never confirms that it keeps the message.
+#[tokio::test]
+async fn i4_last_delivery_of_a_silent_broker_is_kept_at_a_stop() {
+    let ground = Ground::new().await;
+    let broker = Broker::with([message("m", "")]).near_limit().mute();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone()).handle("orders", noting());
+    // On one thread: nothing is fetched before the stop.
+    let summary = in_time(consumer.run(async {})).await.unwrap();
+
+    assert_eq!((summary.rejected, broker.told().ignored), (1, vec!["m".to_owned()]));
+    assert_eq!(letters(&ground).await.len(), 1);
+}
+
 /// Another process holds the lease of the message, so the database does not keep it. The source
 /// hands it over once more at its close.
 #[tokio::test]
