@@ -21,18 +21,19 @@ const SHORTEST_WINDOW: Duration = Duration::from_millis(100);
 /// ... and may well drop those of the relays.
 const USUAL_WINDOW: Duration = Duration::from_secs(120);
 
+/// How long a campaign keeps its facts: its claims are kept longer.
+const OLDEST_FACT: Duration = Duration::from_secs(200);
+
 /// Makes streams and consumers, all of which outlive the broker's death.
 pub async fn make(url: &str, queues: &[Queue]) -> Result<()> {
     let context = open(url).await?;
-    let mut streams = vec![stream(COMMANDS, &[COMMANDS], SHORTEST_WINDOW)];
-    // The log shows what relays publish again, too.
-    let (log, window) = match queues.contains(&Queue::Log) {
-        true => (true, SHORTEST_WINDOW),
-        false => (false, USUAL_WINDOW),
-    };
-    streams.push(stream(FACTS, &[FACTS], window));
-    if log {
-        streams.push(stream(Queue::Log.subject(), &[LETTERS, STEPS], window));
+    let is_campaign = queues.contains(&Queue::Log);
+    let mut streams = vec![
+        stream(COMMANDS, &[COMMANDS], is_campaign),
+        stream(FACTS, &[FACTS], is_campaign),
+    ];
+    if is_campaign {
+        streams.push(stream(Queue::Log.subject(), &[LETTERS, STEPS], is_campaign));
     }
     for stream in streams {
         context.create_stream(stream).await?;
@@ -64,15 +65,23 @@ pub async fn waiting(url: &str, queue: Queue) -> Result<u64> {
     Ok(info.num_pending + u64::try_from(info.num_ack_pending)?)
 }
 
-fn stream(name: &str, subjects: &[&str], duplicate_window: Duration) -> stream::Config {
+fn stream(name: &str, subjects: &[&str], is_campaign: bool) -> stream::Config {
+    // The log of a campaign shows what relays publish again, too.
+    let duplicate_window = match is_campaign || name == COMMANDS {
+        true => SHORTEST_WINDOW,
+        false => USUAL_WINDOW,
+    };
     // A killed server may forget what its consumers have acknowledged. Then it delivers again what is
-    // in the stream, so the stream of one consumer keeps only what is not acknowledged.
-    let retention = match name {
-        COMMANDS => stream::RetentionPolicy::WorkQueue,
-        _ => stream::RetentionPolicy::Limits,
+    // in the stream. So the stream of one consumer keeps what is not acknowledged, and the facts of a
+    // campaign are deleted before their claims are. The log is read at the end.
+    let (retention, max_age) = match name {
+        COMMANDS => (stream::RetentionPolicy::WorkQueue, Duration::ZERO),
+        FACTS if is_campaign => (stream::RetentionPolicy::Limits, OLDEST_FACT),
+        _ => (stream::RetentionPolicy::Limits, Duration::ZERO),
     };
     stream::Config {
         retention,
+        max_age,
         name: plain(name),
         subjects: subjects.iter().map(|&subject| subject.to_owned()).collect(),
         storage: stream::StorageType::File,
@@ -87,7 +96,7 @@ pub async fn set_topics(url: &str, are_there: bool) -> Result<()> {
     for (name, subjects) in [(FACTS, &[FACTS][..]), (Queue::Log.subject(), &[LETTERS, STEPS])] {
         let nowhere = format!("nowhere.{name}");
         let subjects = if are_there { subjects } else { &[nowhere.as_str()][..] };
-        context.update_stream(stream(name, subjects, SHORTEST_WINDOW)).await?;
+        context.update_stream(stream(name, subjects, true)).await?;
     }
     Ok(())
 }
