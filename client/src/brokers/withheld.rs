@@ -19,8 +19,9 @@ use crate::Message;
 
 /// A receipt whose message can be withheld.
 pub(super) trait Withhold: Send + 'static {
-    /// Whether the broker still waits for a settlement. Otherwise it delivers the message again.
-    fn is_usable(&self) -> bool;
+    /// Whether the broker certainly delivers the message again, because it no longer waits for a
+    /// settlement. Then the message is not withheld any more.
+    fn comes_by_itself(&self) -> bool;
 
     /// Returns the message to its broker. Returns whether the broker has it back.
     fn give_back(self) -> impl Future<Output = bool> + Send;
@@ -94,8 +95,7 @@ impl<R: Withhold> Withheld<R> {
             let changed = self.changed.notified();
             let first_due = {
                 let mut state = self.state();
-                // The broker delivers these again.
-                state.waiting.retain(|waiting| waiting.receipt.is_usable());
+                state.waiting.retain(|waiting| !waiting.receipt.comes_by_itself());
                 let now = Instant::now();
                 if let Some(at) = state.waiting.iter().position(|waiting| waiting.due <= now) {
                     let Waiting { message, receipt, .. } = state.waiting.remove(at);

@@ -20,8 +20,6 @@ use idem_client::{
     Tx,
 };
 use tokio::{
-    io::copy_bidirectional,
-    net::{TcpListener, TcpStream},
     runtime::Runtime,
     sync::{Semaphore, oneshot, watch},
 };
@@ -29,6 +27,7 @@ use tracing::Level;
 
 use crate::{
     assert_silent,
+    line::Line,
     log::Log,
     nats::{declare, publisher, shared, unsettled},
     next, plain,
@@ -285,45 +284,6 @@ async fn message_of_a_closed_source_is_held_until_it_is_settled() {
 }
 
 // The connection
-
-/// What is between a source and its server.
-struct Line {
-    url: String,
-    is_open: watch::Sender<bool>,
-}
-
-impl Line {
-    async fn to(url: &str) -> Self {
-        let server = url.trim_start_matches("nats://").to_owned();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let line = format!("nats://{}", listener.local_addr().unwrap());
-        let (is_open, watched) = watch::channel(true);
-        tokio::spawn(async move {
-            while let Ok((mut ours, _)) = listener.accept().await {
-                let (server, mut watched) = (server.clone(), watched.clone());
-                tokio::spawn(async move {
-                    let Ok(mut theirs) = TcpStream::connect(server).await else {
-                        return;
-                    };
-                    tokio::select! {
-                        _ = watched.wait_for(|is_open| !is_open) => {}
-                        _ = copy_bidirectional(&mut ours, &mut theirs) => {}
-                    }
-                });
-            }
-        });
-        Self { url: line, is_open }
-    }
-
-    /// Ends all connections, and refuses others until it is mended.
-    fn cut(&self) {
-        self.is_open.send_replace(false);
-    }
-
-    fn mend(&self) {
-        self.is_open.send_replace(true);
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connection_cut_while_messages_wait_redelivers_nothing() {

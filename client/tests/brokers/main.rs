@@ -3,6 +3,7 @@
 mod counting;
 mod environment;
 mod held;
+mod line;
 #[path = "../support/log.rs"]
 mod log;
 mod nats;

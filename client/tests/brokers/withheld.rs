@@ -17,6 +17,7 @@ use crate::{
     assert_silent,
     counting::{consumers, impatient, waiting},
     held::{kept_at_a_stop, stop_while_handling},
+    line::Line,
     log::Log,
     next, plain,
     rabbitmq::{declare_with, publisher, shared},
@@ -410,20 +411,87 @@ async fn i4_message_dropped_at_its_limit_comes_again() {
     }
 }
 
-/// I4: a queue of RabbitMQ 4 could delete what is returned.
+/// What happens to a message at its limit while its connection is cut.
+#[derive(Clone, Copy, Debug)]
+enum At {
+    Withheld,
+    InHand,
+    Dropped,
+}
+
+/// I4: when the connection ends the queue counts that, and deletes the message.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_message_near_the_limit_that_was_sent_ahead_is_kept() {
-    let (url, queue) = (shared(), "near-and-ahead");
-    queue_of(&url, queue, "1").await;
-    publisher(&url).publish(&plain(queue, "2")).await.unwrap();
-    for _ in 0..16 {
-        let mut source = source(&url, queue);
+async fn i4_message_at_its_limit_outlives_its_connection() {
+    let release = Settlement::Release { after: Duration::ZERO };
+    for (at, queue) in [
+        (At::Withheld, "cut-withheld"),
+        (At::InHand, "cut-in-hand"),
+        (At::Dropped, "cut-dropped"),
+    ] {
+        let url = shared();
+        queue_at_its_limit(&url, queue, "kept").await;
+        let line = Line::to(&url).await;
+        let mut source = subscribed(&line.url, RabbitMqSubscription::new(queue));
+        let delivery = next(&mut source).await;
+        let in_hand = match at {
+            At::Withheld => {
+                delivery.settle(release.clone()).await.unwrap();
+                None
+            }
+            At::InHand | At::Dropped => Some(delivery),
+        };
+        line.cut();
+        until("the broker has lost the source", async || consumers(&url, queue).await == 0).await;
+        assert_eq!(waiting(&url, queue).await, 0, "{at:?}: the queue deletes it");
+        match (at, in_hand) {
+            (At::InHand, Some(delivery)) => delivery.settle(release.clone()).await.unwrap(),
+            (_, in_hand) => drop(in_hand),
+        }
+        line.mend();
+        let again = in_time(next(&mut source)).await;
+        assert_eq!(text(&again), "kept", "{at:?}");
+    }
+}
+
+/// A queue with two messages that were returned so often.
+async fn two_returned_often(url: &str, queue: &str, deliveries: u32) {
+    for text in ["1", "2"] {
+        publisher(url).publish(&plain(queue, text)).await.unwrap();
+    }
+    for _ in 0..deliveries {
+        let mut source = source(url, queue);
         let deliveries = [next(&mut source).await, next(&mut source).await];
         source.close().await;
         for delivery in deliveries {
             delivery.settle(Settlement::RETRY).await.unwrap();
         }
     }
+}
+
+/// I4: the same for a message that the broker has sent and nobody has taken from the source.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_message_at_its_limit_that_was_sent_ahead_outlives_its_connection() {
+    let (url, queue) = (shared(), "cut-sent-ahead");
+    declare(&url, queue, &[("x-delivery-limit", AMQPValue::LongInt(15))]).await;
+    two_returned_often(&url, queue, 15).await;
+    let line = Line::to(&url).await;
+    let mut source = subscribed(&line.url, RabbitMqSubscription::new(queue));
+    let first = next(&mut source).await;
+    until("the other is sent", async || waiting(&url, queue).await == 0).await;
+    line.cut();
+    until("the broker has lost the source", async || consumers(&url, queue).await == 0).await;
+    assert_eq!(waiting(&url, queue).await, 0, "the queue deletes them");
+    line.mend();
+    let second = in_time(next(&mut source)).await;
+    assert_ne!(text(&second), text(&first));
+}
+
+/// I4: a queue of RabbitMQ 4 could delete what is returned.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_message_near_the_limit_that_was_sent_ahead_is_kept() {
+    let (url, queue) = (shared(), "near-and-ahead");
+    declare(&url, queue, &[]).await;
+    two_returned_often(&url, queue, 16).await;
     let db = Database::create();
     let sent = until("both are sent", async || waiting(&url, queue).await == 0);
     let summary = stop_while_handling(source(&url, queue), queue, &db, sent).await;

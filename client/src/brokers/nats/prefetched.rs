@@ -11,7 +11,7 @@ use std::{
 use tokio::sync::Notify;
 
 use super::receipt::NatsReceipt;
-use crate::{Message, TransportError, brokers::withheld::Withhold};
+use crate::{Message, TransportError};
 
 #[derive(Default)]
 pub(super) struct Prefetched {

@@ -100,6 +100,12 @@ impl NatsReceipt {
         drop(self.withhold(AGAIN_AFTER));
     }
 
+    /// Whether no other delivery has taken its place.
+    pub(super) fn is_usable(&self) -> bool {
+        let reply = self.reply.as_ref();
+        reply.is_some_and(|reply| self.session.held.has(self.place, reply))
+    }
+
     /// Whether a return would be the end of the message, and no other delivery has taken its place.
     fn is_lost_when_returned(&self) -> bool {
         self.is_last && self.is_usable()
@@ -159,9 +165,8 @@ impl NatsReceipt {
 }
 
 impl Withhold for NatsReceipt {
-    fn is_usable(&self) -> bool {
-        let reply = self.reply.as_ref();
-        reply.is_some_and(|reply| self.session.held.has(self.place, reply))
+    fn comes_by_itself(&self) -> bool {
+        !self.is_usable()
     }
 
     async fn give_back(mut self) -> bool {

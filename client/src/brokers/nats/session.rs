@@ -95,7 +95,7 @@ impl Session {
             let is_stopped = timeout_at(deadline, stopped).await.is_ok();
             let mut undelivered: Vec<NatsReceipt> = withheld.into_iter().map(|(_, receipt)| receipt).collect();
             undelivered.extend(ended.0.prefetched.close());
-            undelivered.retain(Withhold::is_usable);
+            undelivered.retain(NatsReceipt::is_usable);
             let last = undelivered.extract_if(.., |receipt| receipt.is_last());
             let last = last.map(NatsReceipt::into_delivery).collect();
             let returned = AtomicU64::new(0);

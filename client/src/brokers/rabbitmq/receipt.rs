@@ -30,11 +30,12 @@ const NO_DEAD_LETTER_EXCHANGE: &str = "the subscription names no dead-letter exc
 
 pub(super) struct RabbitMqReceipt {
     acker: Option<Acker>,
-    /// Where the message waits when it is released. Near its limit a message has none only where the
-    /// queue does not count a return.
+    /// Where the message waits when it is released. Near its limit each message has one.
     hold: Option<Hold>,
     counts_releases: bool,
-    /// Whether the queue may delete the message when it is returned.
+    /// The queue does not count a message that is returned. It counts one whose connection ends.
+    returns_are_free: bool,
+    /// Whether the queue may delete the message when it counts another delivery.
     is_near_limit: bool,
     has_dead_letter_exchange: bool,
     /// The channel stays open as long as a delivery may be settled.
@@ -54,6 +55,7 @@ impl RabbitMqReceipt {
         acker: Acker,
         hold: Option<Hold>,
         counts_releases: bool,
+        returns_are_free: bool,
         is_near_limit: bool,
         has_dead_letter_exchange: bool,
         session: Arc<Session>,
@@ -62,6 +64,7 @@ impl RabbitMqReceipt {
             acker: Some(acker),
             hold,
             counts_releases,
+            returns_are_free,
             is_near_limit,
             has_dead_letter_exchange,
             session,
@@ -72,9 +75,20 @@ impl RabbitMqReceipt {
         self.is_near_limit
     }
 
+    /// Whether a settlement has an effect: the channel of the delivery is open.
+    fn is_usable(&self) -> bool {
+        self.acker.as_ref().is_some_and(Acker::usable)
+    }
+
+    /// Whether the message can be returned and is not counted for that.
+    fn is_free_to_return(&self) -> bool {
+        self.returns_are_free && self.is_usable()
+    }
+
     /// Whether a return is counted and may be the end of the message, which this process still has.
+    /// The end of its connection may have been the end already.
     fn may_be_lost_when_returned(&self) -> bool {
-        self.is_near_limit && self.hold.is_some() && self.is_usable()
+        self.is_near_limit && !self.is_free_to_return()
     }
 
     /// Has the source deliver the message again, so that the queue does not count a return.
@@ -88,7 +102,7 @@ impl RabbitMqReceipt {
         else {
             return Err(self);
         };
-        if !self.is_usable() {
+        if self.is_free_to_return() || self.comes_by_itself() {
             return Err(self);
         }
         let (message, until, withheld) = (message.clone(), *until, Arc::clone(withheld));
@@ -106,8 +120,8 @@ impl RabbitMqReceipt {
 }
 
 impl Withhold for RabbitMqReceipt {
-    fn is_usable(&self) -> bool {
-        self.acker.as_ref().is_some_and(Acker::usable)
+    fn comes_by_itself(&self) -> bool {
+        !self.is_usable() && !self.is_near_limit
     }
 
     async fn give_back(mut self) -> bool {
@@ -136,7 +150,7 @@ impl Receipt for RabbitMqReceipt {
                 receipt.acker = None;
                 return Box::pin(async { Err(NOT_RETURNED.into()) });
             }
-            if receipt.hold.is_some() {
+            if receipt.hold.is_some() && !receipt.is_free_to_return() {
                 // The source has ended, or the message was withheld for as long as it may be.
                 settlement = Settlement::RELEASE;
             }
@@ -169,7 +183,7 @@ impl Receipt for RabbitMqReceipt {
 
     fn is_safe_to_release(&self) -> bool {
         let is_held = |hold: &Hold| Instant::now() < hold.until && hold.withheld.is_open();
-        self.hold.as_ref().is_none_or(is_held)
+        self.is_free_to_return() || self.hold.as_ref().is_none_or(is_held)
     }
 
     fn withholds_near_limit(&self) -> bool {

@@ -52,9 +52,9 @@ const CANCELLED: &str = "the broker has cancelled the consumer: the queue is gon
 /// each message that was delivered over it and not settled.
 ///
 /// A message that the queue has counted 15 to 20 times is not returned, since RabbitMQ 4 may delete
-/// it. After `hold_s`, and when its receipt was dropped, this source delivers it again, and at a
-/// close a [`Consumer`](crate::Consumer) keeps it. With a dead-letter exchange it is returned like
-/// any other.
+/// it. After `hold_s`, when its receipt was dropped and after the end of its connection this source
+/// delivers it again, and at a close a [`Consumer`](crate::Consumer) keeps it. With a dead-letter
+/// exchange it is returned like any other.
 ///
 /// [`Reject`](crate::Settlement::Reject) gives a message to the queue's dead-letter exchange, when
 /// the subscription says that there [is one](RabbitMqSubscription::dead_letter_exchange). Otherwise
@@ -188,10 +188,12 @@ impl Consuming {
             until: Instant::now() + subscription.hold(),
             withheld: Arc::clone(withheld),
         };
+        let is_withheld = is_near_limit || subscription.hold_s > 0 && !self.returns_are_free;
         let receipt = RabbitMqReceipt::new(
             delivery.acker,
-            Some(hold).filter(|_| (subscription.hold_s > 0 || is_near_limit) && !self.returns_are_free),
+            is_withheld.then_some(hold),
             counts_releases,
+            self.returns_are_free,
             is_near_limit,
             subscription.dead_letter_exchange,
             Arc::clone(&self.session),
@@ -254,10 +256,12 @@ impl Source for RabbitMqSource {
                 delivered = consuming.consumer.next() => delivered,
             };
             let error = match delivered {
-                // Its channel has been closed since: the broker delivers it again.
-                Some(Ok(delivery)) if !delivery.acker.usable() => continue,
                 Some(Ok(delivery)) => {
                     let (message, receipt) = consuming.receive(&self.subscription, &self.withheld, delivery);
+                    // Its channel may have been closed since.
+                    if receipt.comes_by_itself() {
+                        continue;
+                    }
                     return Ok(Some(Delivery::new(message, receipt)));
                 }
                 Some(Err(error)) => error.into(),
