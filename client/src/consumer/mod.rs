@@ -12,6 +12,7 @@ mod builder;
 mod ended;
 mod failures;
 mod intake;
+mod last_delivery;
 mod probe;
 mod queue;
 mod rejections;

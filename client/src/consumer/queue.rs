@@ -202,14 +202,15 @@ impl Queue {
         Next::Message(held)
     }
 
-    /// The next message that no worker has begun, whether it has its bytes or not: to give it back.
+    /// The next message that no worker has begun and that can be given back, whether it has its
+    /// bytes or not.
     pub(super) fn take_unbegun(&self) -> Option<Held> {
         match self.take_within(usize::MAX) {
             Next::Message(held) => Some(held),
             // Its sequence may be busy: then it goes the way of the others behind it.
             Next::TooLarge | Next::Nothing => {
                 let mut state = self.state();
-                // So it is, as a message that waits in its consumer and would wait without its bytes.
+                // A last delivery stays, too: it would wait in the consumer without its bytes.
                 state
                     .ahead
                     .take_if(|held| held.sequence.is_none() && !held.may_end_with_release())

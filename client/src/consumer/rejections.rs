@@ -24,7 +24,7 @@ pub(super) enum KeptAs {
 }
 
 /// Keeps a message as a dead letter of this destination. When it returns, the broker may forget the
-/// message.
+/// message. Returns false when the message is a dead letter already, or was processed.
 pub(super) async fn keep(
     idem: &Idem,
     pool: &Pool,
@@ -32,7 +32,7 @@ pub(super) async fn keep(
     message: &Message,
     kept_as: KeptAs,
     reason: &str,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let with = Burial::from(message);
     let id = match kept_as {
         // A function of the user may panic, and may have done so before.
@@ -66,7 +66,7 @@ pub(super) async fn keep(
         topic = message.topic(),
         "a message is rejected; it is among the dead letters (idem.dead_letters) unless it was processed before"
     );
-    Ok(())
+    Ok(is_new)
 }
 
 /// Whether a message with another fingerprint was processed under this id. The claim that tells is

@@ -11,7 +11,7 @@ use std::{
 
 use deadpool_postgres::Pool;
 use futures_util::{
-    future::join_all,
+    future::{TryFutureExt as _, join_all},
     stream::{FuturesUnordered, StreamExt},
 };
 use tokio::{
@@ -28,6 +28,7 @@ use super::{
     ended::SourceEnded,
     failures::{Failures, identity},
     intake::Intake,
+    last_delivery::{Keeper, keep_somewhere},
     queue::{Held, Next, Permit, Queue},
     rejections::{KeptAs, keep},
     requeued::Requeued,
@@ -480,7 +481,7 @@ impl<S: Source> Runtime<S> {
             return self.settle(held, Settlement::Reject { reason }, Outcome::Rejected).await;
         }
         match self.keep_letter(&held.message, kept_as, &reason).await {
-            Ok(()) => {
+            Ok(_) => {
                 self.forget(&held);
                 telemetry::settled(held.message.given_destination(), &Settlement::Reject { reason });
                 self.counters.count(Outcome::Rejected);
@@ -506,8 +507,9 @@ impl<S: Source> Runtime<S> {
         }
     }
 
-    /// Keeps a message in `idem.dead_letter`.
-    async fn keep_letter(&self, message: &Message, kept_as: KeptAs, reason: &str) -> Result<(), Error> {
+    /// Keeps a message in `idem.dead_letter`. Returns false when it is there already, or was
+    /// processed.
+    async fn keep_letter(&self, message: &Message, kept_as: KeptAs, reason: &str) -> Result<bool, Error> {
         let (destination, kept_as) = match message.given_destination() {
             Some(destination) => (destination.clone(), kept_as),
             // An id is unique within a destination.
@@ -631,42 +633,47 @@ impl<S: Source> Runtime<S> {
             ..
         } = held;
         let kept = if receipt.keeps_rejected() {
-            let told = in_time(async { receipt.settle(Settlement::reject(REASON)).await });
-            // The rest of the step is for the database.
-            let refusal = match timeout(LAST_WORDS / 2, told).await {
-                Ok(told) => told.err().map(|error| causes(&*error)),
-                Err(_) => Some("it is silent".to_owned()),
-            };
-            match refusal {
-                None => Ok(()),
-                Some(error) => {
-                    tracing::warn!(error, message_id = message.message_id(), "the broker has not kept a message");
-                    self.keep_letter(&message, kept_as, REASON).await
-                }
+            let broker = in_time(async { receipt.settle(Settlement::reject(REASON)).await }).inspect_err(|error| {
+                tracing::warn!(
+                    error = causes(&**error),
+                    message_id = message.message_id(),
+                    "the broker has not kept a message"
+                );
+            });
+            // The database has the rest of this step.
+            let keeper = keep_somewhere(broker, self.keep_letter(&message, kept_as, REASON), LAST_WORDS / 2).await;
+            if !matches!(keeper, Ok(Keeper::Broker)) {
+                self.counters.failed_settlements(1);
             }
+            keeper.map(|keeper| match keeper {
+                Keeper::Broker => true,
+                Keeper::Database { is_new } => is_new,
+            })
         } else {
             let kept = self.keep_letter(&message, kept_as, REASON).await;
-            if kept.is_ok()
-                && let Err(error) = in_time(async { receipt.settle(Settlement::Acknowledge).await }).await
-            {
-                self.not_confirmed(&message, &*error);
+            match &kept {
+                Ok(_) => {
+                    if let Err(error) = in_time(async { receipt.settle(Settlement::Acknowledge).await }).await {
+                        self.not_confirmed(&message, &*error);
+                    }
+                }
+                Err(_) => self.counters.failed_settlements(1),
             }
             kept
         };
         match kept {
-            Ok(()) => {
+            Ok(true) => {
                 telemetry::settled(message.given_destination(), &Settlement::reject(REASON));
                 self.counters.count(Outcome::Rejected);
             }
-            Err(error) => {
-                self.counters.failed_settlements(1);
-                tracing::error!(
-                    error = causes(&error),
-                    destination = message.given_destination().map(Destination::as_str),
-                    message_id = message.message_id(),
-                    "a message that its broker may not deliver again is not kept"
-                );
-            }
+            // It was processed, or its source has handed it over a second time.
+            Ok(false) => self.counters.count(Outcome::Duplicate),
+            Err(error) => tracing::error!(
+                error = causes(&error),
+                destination = message.given_destination().map(Destination::as_str),
+                message_id = message.message_id(),
+                "a message that its broker may not deliver again is not kept"
+            ),
         }
     }
 

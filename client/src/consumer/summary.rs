@@ -22,7 +22,7 @@ pub struct Summary {
     /// consumer had taken from the source and gave back is in `given_back`.
     pub returned: u64,
     /// Settlements that the broker was not told: these messages come again, and are duplicates if
-    /// they took effect. A last delivery that could not be kept at a stop does not come again.
+    /// they took effect. A last delivery that could not be kept at a stop may not come again.
     pub failed_settlements: u64,
 }
 

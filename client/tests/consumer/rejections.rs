@@ -287,6 +287,25 @@ async fn i4_last_delivery_of_a_silent_broker_is_kept_at_a_stop() {
     assert_eq!(letters(&ground).await.len(), 1);
 }
 
+/// The source hands it over a second time at its close.
+#[tokio::test]
+async fn last_delivery_of_a_silent_broker_is_counted_once() {
+    let ground = Ground::new().await;
+    let broker = Broker::with([message("first", "key"), message("second", "key")])
+        .near_limit()
+        .silent_about("second");
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("orders", |_: Tx, _: Message| pending::<Handled>())
+        .ordered_by_key(true)
+        .grace(Duration::from_millis(50));
+    let are_fetched = until("both are fetched", async || broker.unsettled() == 2);
+    let summary = in_time(consumer.run(are_fetched)).await.unwrap();
+
+    assert_eq!(broker.told().ignored, ["second", "second"]);
+    assert_eq!((summary.rejected, summary.duplicates), (2, 1));
+    assert_eq!(letters(&ground).await.len(), 1);
+}
+
 /// Another process holds the lease of the message, so the database does not keep it. The source
 /// hands it over once more at its close.
 #[tokio::test]
