@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::range::live::{Field, Flaw, Kind};
+use crate::range::live::{Field, Flaw, Kind, place::nats::OLDEST_MESSAGE};
 
 /// Sends of the producer in a second.
 pub const SENDS_PER_SECOND: u32 = 60;
@@ -12,6 +12,7 @@ pub const SENDS_PER_SECOND: u32 = 60;
 /// Claims of the range are kept for so long. Every duplicate has to come within it; the checker
 /// tells one that came later from one that was handled twice.
 pub const RETENTION: Duration = Duration::from_secs(300);
+const _: () = assert!(OLDEST_MESSAGE.as_secs() < RETENTION.as_secs());
 
 /// The share of commands that are sent twice.
 const DUPLICATES: f64 = 0.30;

@@ -21,8 +21,8 @@ const SHORTEST_WINDOW: Duration = Duration::from_millis(100);
 /// ... and may well drop those of the relays.
 const USUAL_WINDOW: Duration = Duration::from_secs(120);
 
-/// How long a campaign keeps its facts: its claims are kept longer.
-const OLDEST_FACT: Duration = Duration::from_secs(200);
+/// How long a campaign keeps commands and facts: its claims are kept longer.
+pub const OLDEST_MESSAGE: Duration = Duration::from_secs(200);
 
 /// Makes streams and consumers, all of which outlive the broker's death.
 pub async fn make(url: &str, queues: &[Queue]) -> Result<()> {
@@ -72,15 +72,12 @@ fn stream(name: &str, subjects: &[&str], is_campaign: bool) -> stream::Config {
         false => USUAL_WINDOW,
     };
     // A killed server may forget what its consumers have acknowledged. Then it delivers again what is
-    // in the stream. So the stream of one consumer keeps what is not acknowledged, and the facts of a
-    // campaign are deleted before their claims are. The log is read at the end.
-    let (retention, max_age) = match name {
-        COMMANDS => (stream::RetentionPolicy::WorkQueue, Duration::ZERO),
-        FACTS if is_campaign => (stream::RetentionPolicy::Limits, OLDEST_FACT),
-        _ => (stream::RetentionPolicy::Limits, Duration::ZERO),
+    // in the stream, so that is deleted before the claims are. The log is read at the end.
+    let max_age = match name {
+        COMMANDS | FACTS if is_campaign => OLDEST_MESSAGE,
+        _ => Duration::ZERO,
     };
     stream::Config {
-        retention,
         max_age,
         name: plain(name),
         subjects: subjects.iter().map(|&subject| subject.to_owned()).collect(),
