@@ -1,4 +1,4 @@
-//! Who keeps a message that its broker may not deliver again.
+//! A message that its broker may not deliver again: the broker or the database keeps it.
 
 use std::{future::Future, pin::pin, time::Duration};
 
@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use crate::{Error, TransportError};
 
-/// Who has kept it.
+/// What has kept it.
 #[derive(Debug)]
 pub(super) enum Keeper {
     Broker,

@@ -1,7 +1,9 @@
 //! A connection to a broker that a test can cut.
 
+use std::sync::{Arc, Mutex};
+
 use tokio::{
-    io::copy_bidirectional,
+    io::{self, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     sync::watch,
 };
@@ -11,6 +13,7 @@ pub struct Line {
     /// The URL of the server, with the address of this line.
     pub url: String,
     is_open: watch::Sender<bool>,
+    received: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Line {
@@ -19,21 +22,32 @@ impl Line {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = url.replace(&server, &listener.local_addr().unwrap().to_string());
         let (is_open, watched) = watch::channel(true);
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let passed = Arc::clone(&received);
         tokio::spawn(async move {
             while let Ok((mut ours, _)) = listener.accept().await {
-                let (server, mut watched) = (server.clone(), watched.clone());
+                let (server, mut watched, passed) = (server.clone(), watched.clone(), Arc::clone(&passed));
                 tokio::spawn(async move {
                     let Ok(mut theirs) = TcpStream::connect(server).await else {
                         return;
                     };
+                    let (mut asked, mut answers) = ours.split();
+                    let (mut answered, mut questions) = theirs.split();
                     tokio::select! {
                         _ = watched.wait_for(|is_open| !is_open) => {}
-                        _ = copy_bidirectional(&mut ours, &mut theirs) => {}
+                        _ = io::copy(&mut asked, &mut questions) => {}
+                        _ = pass(&mut answered, &mut answers, &passed) => {}
                     }
                 });
             }
         });
-        Self { url, is_open }
+        Self { url, is_open, received }
+    }
+
+    /// Whether the server has sent this text, and the client has it in its socket.
+    pub fn has_passed(&self, text: &str) -> bool {
+        let received = self.received.lock().unwrap();
+        received.windows(text.len()).any(|window| window == text.as_bytes())
     }
 
     /// Ends all connections, and refuses others until it is mended.
@@ -43,6 +57,22 @@ impl Line {
 
     pub fn mend(&self) {
         self.is_open.send_replace(true);
+    }
+}
+
+async fn pass(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    passed: &Mutex<Vec<u8>>,
+) -> io::Result<()> {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let length = from.read(&mut buffer).await?;
+        if length == 0 {
+            return Ok(());
+        }
+        to.write_all(&buffer[..length]).await?;
+        passed.lock().unwrap().extend_from_slice(&buffer[..length]);
     }
 }
 

@@ -455,7 +455,7 @@ async fn i4_message_at_its_limit_outlives_its_connection() {
 
 /// A queue with two messages that were returned so often.
 async fn two_returned_often(url: &str, queue: &str, deliveries: u32) {
-    for text in ["1", "2"] {
+    for text in ["message-1", "message-2"] {
         publisher(url).publish(&plain(queue, text)).await.unwrap();
     }
     for _ in 0..deliveries {
@@ -468,22 +468,31 @@ async fn two_returned_often(url: &str, queue: &str, deliveries: u32) {
     }
 }
 
-/// I4: the same for a message that the broker has sent and nobody has taken from the source.
+/// I4: the same for a message that the broker has sent and that was not taken from the source.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_message_at_its_limit_that_was_sent_ahead_outlives_its_connection() {
-    let (url, queue) = (shared(), "cut-sent-ahead");
-    declare(&url, queue, &[("x-delivery-limit", AMQPValue::LongInt(15))]).await;
-    two_returned_often(&url, queue, 15).await;
-    let line = Line::to(&url).await;
-    let mut source = subscribed(&line.url, RabbitMqSubscription::new(queue));
-    let first = next(&mut source).await;
-    until("the other is sent", async || waiting(&url, queue).await == 0).await;
-    line.cut();
-    until("the broker has lost the source", async || consumers(&url, queue).await == 0).await;
-    assert_eq!(waiting(&url, queue).await, 0, "the queue deletes them");
-    line.mend();
-    let second = in_time(next(&mut source)).await;
-    assert_ne!(text(&second), text(&first));
+async fn i4_message_sent_ahead_at_its_limit_outlives_its_connection() {
+    for (is_closed, queue) in [(false, "cut-sent-ahead"), (true, "cut-and-closed")] {
+        let url = shared();
+        declare(&url, queue, &[("x-delivery-limit", AMQPValue::LongInt(15))]).await;
+        two_returned_often(&url, queue, 15).await;
+        let line = Line::to(&url).await;
+        let mut source = subscribed(&line.url, RabbitMqSubscription::new(queue));
+        let first = next(&mut source).await;
+        until("both are sent", async || {
+            line.has_passed("message-1") && line.has_passed("message-2")
+        })
+        .await;
+        line.cut();
+        until("the broker has lost the source", async || consumers(&url, queue).await == 0).await;
+        assert_eq!(waiting(&url, queue).await, 0, "the queue deletes them");
+        let second = if is_closed {
+            source.close().await.near_limit.remove(0)
+        } else {
+            line.mend();
+            in_time(next(&mut source)).await
+        };
+        assert_ne!(text(&second), text(&first));
+    }
 }
 
 /// I4: a queue of RabbitMQ 4 could delete what is returned.

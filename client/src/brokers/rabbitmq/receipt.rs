@@ -22,8 +22,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// The pause before a message near its limit comes again whose receipt was dropped.
 const DROPPED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-const NOT_RETURNED: &str = "the source has ended, and the message is not returned, because its queue may delete it then: it \
-    comes back when the connection ends";
+const NOT_RETURNED: &str = "the source has ended, and the message is not returned, because its queue may delete it then";
 
 const NO_DEAD_LETTER_EXCHANGE: &str = "the subscription names no dead-letter exchange, and without one RabbitMQ deletes a \
     rejected message: keep it with deadletters::reject and acknowledge it, or say dead_letter_exchange";
@@ -102,18 +101,19 @@ impl RabbitMqReceipt {
         else {
             return Err(self);
         };
-        if self.is_free_to_return() || self.comes_by_itself() {
+        let now = Instant::now();
+        let is_over = *until <= now;
+        if self.comes_by_itself() || is_over && self.is_free_to_return() {
             return Err(self);
         }
         let (message, until, withheld) = (message.clone(), *until, Arc::clone(withheld));
-        let now = Instant::now();
         let due = now.checked_add(after).unwrap_or(until.max(now + LONGEST_PAUSE));
         // Near its limit the message does not return by itself. It comes again when its hold is over,
         // so that the consumer can keep it.
-        let (due, until) = match (self.is_near_limit, until > now) {
+        let (due, until) = match (self.is_near_limit, is_over) {
             (false, _) => (due, Some(until)),
-            (true, true) => (due.min(until), None),
-            (true, false) => (due, None),
+            (true, false) => (due.min(until), None),
+            (true, true) => (due, None),
         };
         withheld.add(message, self, due, until)
     }
@@ -141,6 +141,13 @@ impl Receipt for RabbitMqReceipt {
             return Box::pin(async { Err(NO_DEAD_LETTER_EXCHANGE.into()) });
         }
         let (mut receipt, mut settlement) = (*self, settlement);
+        if let Settlement::Retry { after } = settlement
+            && receipt.is_near_limit
+            && !receipt.is_usable()
+        {
+            // Its queue may have deleted it.
+            settlement = Settlement::Release { after };
+        }
         if let Settlement::Release { after } = settlement {
             receipt = match receipt.withhold(after) {
                 Ok(()) => return Box::pin(async { Ok(()) }),
@@ -150,7 +157,7 @@ impl Receipt for RabbitMqReceipt {
                 receipt.acker = None;
                 return Box::pin(async { Err(NOT_RETURNED.into()) });
             }
-            if receipt.hold.is_some() && !receipt.is_free_to_return() {
+            if receipt.hold.is_some() {
                 // The source has ended, or the message was withheld for as long as it may be.
                 settlement = Settlement::RELEASE;
             }
@@ -192,24 +199,27 @@ impl Receipt for RabbitMqReceipt {
 }
 
 /// Returns the message: unsettled it would hold a place among the prefetched until the channel is
-/// closed. Where its queue may delete it then, the source delivers it again; after the end of the
-/// source it stays unsettled.
+/// closed. Near its limit the source delivers it again; after the end of the source it stays
+/// unsettled where its queue may delete it.
 impl Drop for RabbitMqReceipt {
     fn drop(&mut self) {
-        let may_be_lost = self.may_be_lost_when_returned();
-        let Some(acker) = self.acker.take() else { return };
+        let Some(mut acker) = self.acker.take() else { return };
         let session = Arc::clone(&self.session);
-        if may_be_lost {
+        if self.is_near_limit {
             let again = Self {
                 acker: Some(acker),
                 hold: self.hold.take(),
-                session,
+                session: Arc::clone(&session),
                 ..*self
             };
-            if let Err(mut receipt) = again.withhold(DROPPED_AGAIN_AFTER) {
-                receipt.acker = None;
+            let Err(mut receipt) = again.withhold(DROPPED_AGAIN_AFTER) else {
+                return;
+            };
+            let may_be_lost = receipt.may_be_lost_when_returned();
+            match receipt.acker.take() {
+                Some(unsettled) if !may_be_lost => acker = unsettled,
+                _ => return,
             }
-            return;
         }
         let runtime = session.runtime.clone();
         runtime.spawn(async move {

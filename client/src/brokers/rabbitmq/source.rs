@@ -51,10 +51,10 @@ const CANCELLED: &str = "the broker has cancelled the consumer: the queue is gon
 /// this source has and that was not delivered. When the connection ends, every quorum queue counts
 /// each message that was delivered over it and not settled.
 ///
-/// A message that the queue has counted 15 to 20 times is not returned, since RabbitMQ 4 may delete
-/// it. After `hold_s`, when its receipt was dropped and after the end of its connection this source
-/// delivers it again, and at a close a [`Consumer`](crate::Consumer) keeps it. With a dead-letter
-/// exchange it is returned like any other.
+/// A message that the queue has counted 15 to 20 times may be deleted by RabbitMQ 4 when it is
+/// counted again. So it is not returned where that counts: when it was released, when its receipt
+/// was dropped and after the end of its connection this source delivers it again, and at a close a
+/// [`Consumer`](crate::Consumer) keeps it. With a dead-letter exchange it is returned like any other.
 ///
 /// [`Reject`](crate::Settlement::Reject) gives a message to the queue's dead-letter exchange, when
 /// the subscription says that there [is one](RabbitMqSubscription::dead_letter_exchange). Otherwise
@@ -115,13 +115,10 @@ impl RabbitMqSource {
             let near_limit = keep.into_iter().map(|(message, receipt)| Delivery::new(message, receipt));
             let mut closed = Closed::default().near_limit(near_limit.collect());
             let until = Instant::now() + RETURNED_WITHIN;
-            // Outside of what is timed: a message near its limit must not be lost with a slow broker.
-            let mut ahead = Vec::new();
-            let mut in_time = true;
-            if let Some(consuming) = consuming {
-                let cancelling = consuming.cancel(&subscription, &withheld, &mut ahead);
-                in_time = timeout_at(until, cancelling).await.is_ok();
-            }
+            let ahead = match consuming {
+                Some(consuming) => consuming.cancel(&subscription, &withheld, until).await,
+                None => Vec::new(),
+            };
             let (keep, ahead): (Vec<_>, Vec<_>) = ahead.into_iter().partition(|(_, receipt)| receipt.is_near_limit());
             let near_limit = keep.into_iter().map(|(message, receipt)| Delivery::new(message, receipt));
             closed.near_limit.extend(near_limit);
@@ -130,8 +127,7 @@ impl RabbitMqSource {
                     closed.returned += u64::from(receipt.give_back().await);
                 }
             };
-            in_time &= timeout_at(until, returning).await.is_ok();
-            if !in_time {
+            if timeout_at(until, returning).await.is_err() {
                 tracing::debug!("the broker does not take messages back: they come again when the connection ends");
             }
             closed
@@ -201,21 +197,25 @@ impl Consuming {
         (message, receipt)
     }
 
-    /// Cancels the consumer: the broker would send it again what is returned. Adds to `ahead` what the
-    /// broker had sent before.
+    /// Cancels the consumer: the broker would send it again what is returned. Returns what the broker
+    /// had sent before, also when it does not answer.
     async fn cancel(
         mut self,
         subscription: &RabbitMqSubscription,
         withheld: &Arc<Withheld<RabbitMqReceipt>>,
-        ahead: &mut Vec<(Message, RabbitMqReceipt)>,
-    ) {
+        until: Instant,
+    ) -> Vec<(Message, RabbitMqReceipt)> {
         let options = BasicCancelOptions::default();
-        let cancelled = self.session.channel.basic_cancel(self.consumer.tag(), options).await;
-        if cancelled.is_ok() {
-            while let Some(Ok(delivery)) = self.consumer.next().await {
-                ahead.push(self.receive(subscription, withheld, delivery));
-            }
+        let cancelling = self.session.channel.basic_cancel(self.consumer.tag(), options);
+        if !matches!(timeout_at(until, cancelling).await, Ok(Ok(()))) {
+            tracing::debug!("the broker does not cancel the consumer: what it has sent comes again when the connection ends");
         }
+        let mut ahead = Vec::new();
+        // After this time it is only what is here already.
+        while let Ok(Some(Ok(delivery))) = timeout_at(until, self.consumer.next()).await {
+            ahead.push(self.receive(subscription, withheld, delivery));
+        }
+        ahead
     }
 }
 
@@ -245,7 +245,12 @@ impl Source for RabbitMqSource {
             Some(consuming) => consuming,
             none => {
                 let starting = Consuming::start(&self.config, &self.subscription);
-                none.insert(timeout(self.config.timeout(), starting).await??)
+                // While the broker is away a message may be only here.
+                let started = tokio::select! {
+                    (message, receipt) = self.withheld.next() => return Ok(Some(Delivery::new(message, receipt))),
+                    started = timeout(self.config.timeout(), starting) => started,
+                };
+                none.insert(started??)
             }
         };
         loop {
