@@ -54,6 +54,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(1);
 
+    /// The clock of these tests is stopped, and jumps to the next moment that is waited for.
     async fn after<T>(seconds: u64, answer: T) -> T {
         sleep(Duration::from_secs(seconds)).await;
         answer

@@ -14,6 +14,8 @@ pub struct Line {
     pub url: String,
     is_open: watch::Sender<bool>,
     received: Arc<Mutex<Vec<u8>>>,
+    /// Where the answers of the server are held back.
+    stop: watch::Sender<Option<&'static [u8]>>,
 }
 
 impl Line {
@@ -24,9 +26,11 @@ impl Line {
         let (is_open, watched) = watch::channel(true);
         let received = Arc::new(Mutex::new(Vec::new()));
         let passed = Arc::clone(&received);
+        let (stop, stops) = watch::channel(None);
         tokio::spawn(async move {
             while let Ok((mut ours, _)) = listener.accept().await {
-                let (server, mut watched, passed) = (server.clone(), watched.clone(), Arc::clone(&passed));
+                let (server, mut watched) = (server.clone(), watched.clone());
+                let (passed, stops) = (Arc::clone(&passed), stops.clone());
                 tokio::spawn(async move {
                     let Ok(mut theirs) = TcpStream::connect(server).await else {
                         return;
@@ -36,18 +40,33 @@ impl Line {
                     tokio::select! {
                         _ = watched.wait_for(|is_open| !is_open) => {}
                         _ = io::copy(&mut asked, &mut questions) => {}
-                        _ = pass(&mut answered, &mut answers, &passed) => {}
+                        _ = pass(&mut answered, &mut answers, &passed, stops) => {}
                     }
                 });
             }
         });
-        Self { url, is_open, received }
+        Self {
+            url,
+            is_open,
+            received,
+            stop,
+        }
     }
 
     /// Whether the server has sent this text, and the client has it in its socket.
     pub fn has_passed(&self, text: &str) -> bool {
         let received = self.received.lock().unwrap();
-        received.windows(text.len()).any(|window| window == text.as_bytes())
+        contains(&received, text.as_bytes())
+    }
+
+    /// Holds back what the server sends, from the answer that has these bytes in it.
+    pub fn hold_back(&self, answer: &'static [u8]) {
+        self.stop.send_replace(Some(answer));
+    }
+
+    /// Passes what was held back.
+    pub fn release(&self) {
+        self.stop.send_replace(None);
     }
 
     /// Ends all connections, and refuses others until it is mended.
@@ -64,6 +83,7 @@ async fn pass(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
     passed: &Mutex<Vec<u8>>,
+    mut stops: watch::Receiver<Option<&'static [u8]>>,
 ) -> io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -71,9 +91,17 @@ async fn pass(
         if length == 0 {
             return Ok(());
         }
-        to.write_all(&buffer[..length]).await?;
-        passed.lock().unwrap().extend_from_slice(&buffer[..length]);
+        let part = &buffer[..length];
+        let passes = |stop: &Option<&[u8]>| stop.is_none_or(|answer| !contains(part, answer));
+        // An error says that the test has dropped the line.
+        let _ = stops.wait_for(passes).await;
+        to.write_all(part).await?;
+        passed.lock().unwrap().extend_from_slice(part);
     }
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
 }
 
 /// The host and the port of a URL.

@@ -495,6 +495,35 @@ async fn i4_message_sent_ahead_at_its_limit_outlives_its_connection() {
     }
 }
 
+/// The method `basic.consume-ok` of AMQP.
+const CONSUME_OK: &[u8] = &[0, 60, 0, 21];
+
+/// I4: the broker sends a message before the source knows that it consumes, and the consumer looks
+/// elsewhere meanwhile. With the connection of this attempt the queue would delete the message.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_message_at_its_limit_outlives_a_dropped_attempt() {
+    for (is_closed, queue) in [(false, "dropped-attempt"), (true, "closed-attempt")] {
+        let url = shared();
+        queue_at_its_limit(&url, queue, "kept").await;
+        let line = Line::to(&url).await;
+        line.hold_back(CONSUME_OK);
+        let mut source = subscribed(&line.url, RabbitMqSubscription::new(queue));
+        tokio::select! {
+            _ = next(&mut source) => panic!("the broker's answer was held back"),
+            () = until("the message is sent", async || {
+                consumers(&url, queue).await == 1 && waiting(&url, queue).await == 0
+            }) => {}
+        }
+        line.release();
+        let kept = if is_closed {
+            source.close().await.near_limit.remove(0)
+        } else {
+            in_time(next(&mut source)).await
+        };
+        assert_eq!(text(&kept), "kept");
+    }
+}
+
 /// I4: a queue of RabbitMQ 4 could delete what is returned.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_message_near_the_limit_that_was_sent_ahead_is_kept() {

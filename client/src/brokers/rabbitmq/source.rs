@@ -69,11 +69,15 @@ const CANCELLED: &str = "the broker has cancelled the consumer: the queue is gon
 pub struct RabbitMqSource {
     config: RabbitMqConfig,
     subscription: RabbitMqSubscription,
+    /// An attempt to consume. It is never dropped: the broker may have sent messages to it already.
+    starting: Option<JoinHandle<Result<Consuming, TransportError>>>,
     consuming: Option<Consuming>,
     /// Also of consumers that have ended: a message can be settled while its channel is open.
     withheld: Arc<Withheld<RabbitMqReceipt>>,
     /// Returns withheld messages when their time is over.
     expiring: Option<JoinHandle<()>>,
+    /// Where the source works; none before it does.
+    runtime: Option<Handle>,
 }
 
 /// What deliveries are settled on; closed with the last one that holds it.
@@ -98,9 +102,11 @@ impl RabbitMqSource {
         Self {
             config,
             subscription,
+            starting: None,
             consuming: None,
             withheld: Arc::default(),
             expiring: None,
+            runtime: None,
         }
     }
 
@@ -109,12 +115,17 @@ impl RabbitMqSource {
         // At once, because the receipts hold what they are withheld in.
         let withheld = self.withheld.close();
         let (keep, give_back): (Vec<_>, Vec<_>) = withheld.into_iter().partition(|(_, receipt)| receipt.is_near_limit());
-        let consuming = self.consuming.take();
+        let (starting, mut consuming) = (self.starting.take(), self.consuming.take());
         let (subscription, withheld) = (self.subscription.clone(), Arc::clone(&self.withheld));
         async move {
             let near_limit = keep.into_iter().map(|(message, receipt)| Delivery::new(message, receipt));
             let mut closed = Closed::default().near_limit(near_limit.collect());
             let until = Instant::now() + RETURNED_WITHIN;
+            if let Some(starting) = starting
+                && let Ok(Ok(Ok(started))) = timeout_at(until, starting).await
+            {
+                consuming = Some(started);
+            }
             let ahead = match consuming {
                 Some(consuming) => consuming.cancel(&subscription, &withheld, until).await,
                 None => Vec::new(),
@@ -137,10 +148,9 @@ impl RabbitMqSource {
 
 impl Drop for RabbitMqSource {
     fn drop(&mut self) {
-        let runtime = self.consuming.as_ref().map(|consuming| consuming.session.runtime.clone());
         let ending = self.end();
-        // Without a consumer and its runtime the receipts return their messages as they are dropped.
-        if let Some(runtime) = runtime {
+        // Without a runtime the receipts return their messages as they are dropped.
+        if let Some(runtime) = self.runtime.take() {
             runtime.spawn(async move { drop(ending.await) });
         }
     }
@@ -238,18 +248,23 @@ fn is_near_limit(subscription: &RabbitMqSubscription, delivery: &message::Delive
 
 impl Source for RabbitMqSource {
     async fn next(&mut self) -> Result<Option<Delivery>, TransportError> {
+        self.runtime = Some(Handle::current());
         if self.expiring.as_ref().is_none_or(JoinHandle::is_finished) {
             self.expiring = Some(tokio::spawn(Arc::clone(&self.withheld).expire()));
         }
         let consuming = match &mut self.consuming {
             Some(consuming) => consuming,
             none => {
-                let starting = Consuming::start(&self.config, &self.subscription);
+                let starting = self.starting.get_or_insert_with(|| {
+                    let (config, subscription) = (self.config.clone(), self.subscription.clone());
+                    tokio::spawn(async move { timeout(config.timeout(), Consuming::start(&config, &subscription)).await? })
+                });
                 // While the broker is away a message may be only here.
                 let started = tokio::select! {
                     (message, receipt) = self.withheld.next() => return Ok(Some(Delivery::new(message, receipt))),
-                    started = timeout(self.config.timeout(), starting) => started,
+                    started = starting => started,
                 };
+                self.starting = None;
                 none.insert(started??)
             }
         };
