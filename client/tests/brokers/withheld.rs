@@ -498,8 +498,8 @@ async fn i4_message_sent_ahead_at_its_limit_outlives_its_connection() {
 /// The method `basic.consume-ok` of AMQP.
 const CONSUME_OK: &[u8] = &[0, 60, 0, 21];
 
-/// I4: the broker sends a message before the source knows that it consumes, and the consumer looks
-/// elsewhere meanwhile. With the connection of this attempt the queue would delete the message.
+/// I4: the broker sends a message before the source knows that it consumes, and the consumer drops
+/// its call of `next` meanwhile. If the connection ended, the queue would delete the message.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_message_at_its_limit_outlives_a_dropped_attempt() {
     for (is_closed, queue) in [(false, "dropped-attempt"), (true, "closed-attempt")] {
@@ -507,7 +507,8 @@ async fn i4_message_at_its_limit_outlives_a_dropped_attempt() {
         queue_at_its_limit(&url, queue, "kept").await;
         let line = Line::to(&url).await;
         line.hold_back(CONSUME_OK);
-        let mut source = subscribed(&line.url, RabbitMqSubscription::new(queue));
+        let config = RabbitMqConfig::new(&line.url).timeout_s(60);
+        let mut source = RabbitMqSource::new(config, RabbitMqSubscription::new(queue));
         tokio::select! {
             _ = next(&mut source) => panic!("the broker's answer was held back"),
             () = until("the message is sent", async || {
@@ -516,7 +517,7 @@ async fn i4_message_at_its_limit_outlives_a_dropped_attempt() {
         }
         line.release();
         let kept = if is_closed {
-            source.close().await.near_limit.remove(0)
+            source.close().await.near_limit.pop().expect("the queue has deleted it")
         } else {
             in_time(next(&mut source)).await
         };

@@ -2,6 +2,7 @@
 
 mod config;
 mod connect;
+mod consuming;
 mod properties;
 mod publisher;
 mod receipt;

@@ -9,7 +9,7 @@ use lapin::{
 };
 use tokio::time::{Instant, sleep};
 
-use super::source::Session;
+use super::consuming::Session;
 use crate::{
     Message, Receipt, Settlement, TransportError,
     brokers::withheld::{Withheld, Withhold},

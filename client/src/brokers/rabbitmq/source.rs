@@ -2,12 +2,6 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use futures_util::StreamExt;
-use lapin::{
-    Channel, Connection, Consumer, message,
-    options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions},
-    types::FieldTable,
-};
 use tokio::{
     runtime::Handle,
     task::JoinHandle,
@@ -16,21 +10,18 @@ use tokio::{
 
 use super::{
     RabbitMqConfig, RabbitMqSubscription,
-    connect::connect,
+    consuming::{Consuming, Session},
     properties,
-    receipt::{Hold, RabbitMqReceipt},
+    receipt::RabbitMqReceipt,
 };
 use crate::{
-    Closed, Delivery, Message, Source, TransportError,
+    Closed, Delivery, Source, TransportError,
     brokers::withheld::{Withheld, Withhold},
 };
 
 /// How long the broker may take for all that is returned. A consumer waits longer than this for the
 /// messages near their limit, because it keeps them after that.
 const RETURNED_WITHIN: Duration = Duration::from_secs(3);
-
-const CANCELLED: &str = "the broker has cancelled the consumer: the queue is gone, or a message was not settled within the \
-    consumer timeout";
 
 /// The messages of one queue of a RabbitMQ.
 ///
@@ -54,7 +45,9 @@ const CANCELLED: &str = "the broker has cancelled the consumer: the queue is gon
 /// A message that the queue has counted 15 to 20 times may be deleted by RabbitMQ 4 when it is
 /// counted again. So it is not returned where that counts: when it was released, when its receipt
 /// was dropped and after the end of its connection this source delivers it again, and at a close a
-/// [`Consumer`](crate::Consumer) keeps it. With a dead-letter exchange it is returned like any other.
+/// [`Consumer`](crate::Consumer) keeps it. A source that is dropped without a close does not return
+/// it either: the queue counts the end of the connection, and may delete it. With a dead-letter
+/// exchange it is returned like any other.
 ///
 /// [`Reject`](crate::Settlement::Reject) gives a message to the queue's dead-letter exchange, when
 /// the subscription says that there [is one](RabbitMqSubscription::dead_letter_exchange). Otherwise
@@ -69,31 +62,16 @@ const CANCELLED: &str = "the broker has cancelled the consumer: the queue is gon
 pub struct RabbitMqSource {
     config: RabbitMqConfig,
     subscription: RabbitMqSubscription,
-    /// An attempt to consume. It is never dropped: the broker may have sent messages to it already.
+    /// What the broker was asked to start. It goes on when `next` is dropped: the broker may have sent
+    /// messages to it, and counts them when its connection ends.
     starting: Option<JoinHandle<Result<Consuming, TransportError>>>,
     consuming: Option<Consuming>,
     /// Also of consumers that have ended: a message can be settled while its channel is open.
     withheld: Arc<Withheld<RabbitMqReceipt>>,
     /// Returns withheld messages when their time is over.
     expiring: Option<JoinHandle<()>>,
-    /// Where the source works; none before it does.
+    /// Where the source consumes; none before it has asked the broker to.
     runtime: Option<Handle>,
-}
-
-/// What deliveries are settled on; closed with the last one that holds it.
-pub(super) struct Session {
-    channel: Channel,
-    _connection: Connection,
-    /// Where the source works. It and its receipts can be dropped elsewhere.
-    pub(super) runtime: Handle,
-}
-
-/// A consumer on its channel.
-struct Consuming {
-    consumer: Consumer,
-    session: Arc<Session>,
-    /// A redelivery has shown that the queue does not count a return.
-    returns_are_free: bool,
 }
 
 impl RabbitMqSource {
@@ -108,6 +86,24 @@ impl RabbitMqSource {
             expiring: None,
             runtime: None,
         }
+    }
+
+    /// Waits for a consumer. Cancel safe.
+    async fn start(&mut self) -> Result<Consuming, TransportError> {
+        let starting = match &mut self.starting {
+            Some(starting) => starting,
+            none => {
+                let queue = properties::short(&self.subscription.queue)?;
+                let opening = Session::open(&self.config, &self.subscription);
+                let session = timeout(self.config.timeout(), opening).await??;
+                let starting = timeout(self.config.timeout(), Consuming::start(session, queue));
+                self.runtime = Some(Handle::current());
+                none.insert(tokio::spawn(async move { starting.await? }))
+            }
+        };
+        let started = starting.await;
+        self.starting = None;
+        started?
     }
 
     /// Returns what was not delivered, but no message near its limit.
@@ -156,140 +152,42 @@ impl Drop for RabbitMqSource {
     }
 }
 
-impl Consuming {
-    async fn start(config: &RabbitMqConfig, subscription: &RabbitMqSubscription) -> Result<Self, TransportError> {
-        let queue = properties::short(&subscription.queue)?;
-        let connection = connect(config, "source").await?;
-        let channel = connection.create_channel().await?;
-        channel.basic_qos(subscription.prefetch, BasicQosOptions::default()).await?;
-        let consumer = channel
-            .basic_consume(queue, "".into(), BasicConsumeOptions::default(), FieldTable::default())
-            .await?;
-        let session = Session {
-            channel,
-            _connection: connection,
-            runtime: Handle::current(),
-        };
-        Ok(Self {
-            consumer,
-            session: Arc::new(session),
-            returns_are_free: false,
-        })
-    }
-
-    fn receive(
-        &mut self,
-        subscription: &RabbitMqSubscription,
-        withheld: &Arc<Withheld<RabbitMqReceipt>>,
-        mut delivery: message::Delivery,
-    ) -> (Message, RabbitMqReceipt) {
-        let is_near_limit = is_near_limit(subscription, &delivery);
-        if let Some(counts_returns) = properties::counts_returns(&delivery) {
-            self.returns_are_free = !counts_returns;
-        }
-        let counts_releases = properties::counts_releases(&delivery);
-        let message = properties::incoming(&subscription.queue, &mut delivery);
-        let hold = Hold {
-            message: message.clone(),
-            until: Instant::now() + subscription.hold(),
-            withheld: Arc::clone(withheld),
-        };
-        let is_withheld = is_near_limit || subscription.hold_s > 0 && !self.returns_are_free;
-        let receipt = RabbitMqReceipt::new(
-            delivery.acker,
-            is_withheld.then_some(hold),
-            counts_releases,
-            self.returns_are_free,
-            is_near_limit,
-            subscription.dead_letter_exchange,
-            Arc::clone(&self.session),
-        );
-        (message, receipt)
-    }
-
-    /// Cancels the consumer: the broker would send it again what is returned. Returns what the broker
-    /// had sent before, also when it does not answer.
-    async fn cancel(
-        mut self,
-        subscription: &RabbitMqSubscription,
-        withheld: &Arc<Withheld<RabbitMqReceipt>>,
-        until: Instant,
-    ) -> Vec<(Message, RabbitMqReceipt)> {
-        let options = BasicCancelOptions::default();
-        let cancelling = self.session.channel.basic_cancel(self.consumer.tag(), options);
-        if !matches!(timeout_at(until, cancelling).await, Ok(Ok(()))) {
-            tracing::debug!("the broker does not cancel the consumer: what it has sent comes again when the connection ends");
-        }
-        let mut ahead = Vec::new();
-        // After this time it is only what is here already.
-        while let Ok(Some(Ok(delivery))) = timeout_at(until, self.consumer.next()).await {
-            ahead.push(self.receive(subscription, withheld, delivery));
-        }
-        ahead
-    }
-}
-
-/// Whether a quorum queue of RabbitMQ 4 may delete the message when it is returned: at its delivery
-/// limit, unless the queue has a dead-letter exchange. The broker does not tell a consumer what the
-/// limit is.
-fn is_near_limit(subscription: &RabbitMqSubscription, delivery: &message::Delivery) -> bool {
-    let counted = properties::near_limit(delivery).filter(|_| !subscription.dead_letter_exchange);
-    if let Some(counted) = counted {
-        tracing::warn!(
-            queue = subscription.queue,
-            counted,
-            message_id = delivery.properties.message_id().as_ref().map(|id| id.as_str()),
-            "the queue has counted many deliveries of a message: since RabbitMQ 4.0 a quorum queue deletes it after 20, unless \
-             the queue has another delivery limit (x-delivery-limit) or a dead-letter exchange"
-        );
-    }
-    counted.is_some()
-}
-
 impl Source for RabbitMqSource {
     async fn next(&mut self) -> Result<Option<Delivery>, TransportError> {
-        self.runtime = Some(Handle::current());
         if self.expiring.as_ref().is_none_or(JoinHandle::is_finished) {
             self.expiring = Some(tokio::spawn(Arc::clone(&self.withheld).expire()));
         }
-        let consuming = match &mut self.consuming {
+        let withheld = Arc::clone(&self.withheld);
+        let consuming = match self.consuming.take() {
             Some(consuming) => consuming,
-            none => {
-                let starting = self.starting.get_or_insert_with(|| {
-                    let (config, subscription) = (self.config.clone(), self.subscription.clone());
-                    tokio::spawn(async move { timeout(config.timeout(), Consuming::start(&config, &subscription)).await? })
-                });
-                // While the broker is away a message may be only here.
-                let started = tokio::select! {
-                    (message, receipt) = self.withheld.next() => return Ok(Some(Delivery::new(message, receipt))),
-                    started = starting => started,
-                };
-                self.starting = None;
-                none.insert(started??)
-            }
+            // While the broker is away a message may be only here.
+            None => tokio::select! {
+                (message, receipt) = withheld.next() => return Ok(Some(Delivery::new(message, receipt))),
+                started = self.start() => started?,
+            },
         };
+        let consuming = self.consuming.insert(consuming);
         loop {
             // In random order, so that a queue that always has messages does not keep the others
             // waiting.
             let delivered = tokio::select! {
-                (message, receipt) = self.withheld.next() => return Ok(Some(Delivery::new(message, receipt))),
-                delivered = consuming.consumer.next() => delivered,
+                (message, receipt) = withheld.next() => return Ok(Some(Delivery::new(message, receipt))),
+                delivered = consuming.next() => delivered,
             };
-            let error = match delivered {
-                Some(Ok(delivery)) => {
-                    let (message, receipt) = consuming.receive(&self.subscription, &self.withheld, delivery);
+            match delivered {
+                Ok(delivery) => {
+                    let (message, receipt) = consuming.receive(&self.subscription, &withheld, delivery);
                     // Its channel may have been closed since.
-                    if receipt.comes_by_itself() {
-                        continue;
+                    if !receipt.comes_by_itself() {
+                        return Ok(Some(Delivery::new(message, receipt)));
                     }
-                    return Ok(Some(Delivery::new(message, receipt)));
                 }
-                Some(Err(error)) => error.into(),
-                None => CANCELLED.into(),
-            };
-            // The next consumer has a connection of its own.
-            self.consuming = None;
-            return Err(error);
+                Err(error) => {
+                    // The next consumer has a connection of its own.
+                    self.consuming = None;
+                    return Err(error);
+                }
+            }
         }
     }
 

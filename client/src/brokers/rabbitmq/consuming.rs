@@ -1,0 +1,145 @@
+//! A consumer on its channel.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use lapin::{
+    Channel, Connection, Consumer, message,
+    options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions},
+    types::{FieldTable, ShortString},
+};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, timeout_at},
+};
+
+use super::{
+    RabbitMqConfig, RabbitMqSubscription,
+    connect::connect,
+    properties,
+    receipt::{Hold, RabbitMqReceipt},
+};
+use crate::{Message, TransportError, brokers::withheld::Withheld};
+
+const CANCELLED: &str = "the broker has cancelled the consumer: the queue is gone, or a message was not settled within the \
+    consumer timeout";
+
+/// What deliveries are settled on; closed with the last one that holds it.
+pub(super) struct Session {
+    channel: Channel,
+    _connection: Connection,
+    /// Where the source works. It and its receipts can be dropped elsewhere.
+    pub(super) runtime: Handle,
+}
+
+impl Session {
+    /// A channel that consumes nothing yet.
+    pub(super) async fn open(config: &RabbitMqConfig, subscription: &RabbitMqSubscription) -> Result<Self, TransportError> {
+        let connection = connect(config, "source").await?;
+        let channel = connection.create_channel().await?;
+        channel.basic_qos(subscription.prefetch, BasicQosOptions::default()).await?;
+        Ok(Self {
+            channel,
+            _connection: connection,
+            runtime: Handle::current(),
+        })
+    }
+}
+
+/// A consumer on its channel.
+pub(super) struct Consuming {
+    consumer: Consumer,
+    session: Arc<Session>,
+    /// A redelivery has shown that the queue does not count a return.
+    returns_are_free: bool,
+}
+
+impl Consuming {
+    /// Asks for the messages of this queue. The broker may send some before it confirms.
+    pub(super) async fn start(session: Session, queue: ShortString) -> Result<Self, TransportError> {
+        let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+        let consumer = session.channel.basic_consume(queue, "".into(), options, arguments).await?;
+        Ok(Self {
+            consumer,
+            session: Arc::new(session),
+            returns_are_free: false,
+        })
+    }
+
+    /// Waits for a message that the broker has sent; an error when the channel or the connection has
+    /// ended. Cancel safe.
+    pub(super) async fn next(&mut self) -> Result<message::Delivery, TransportError> {
+        match self.consumer.next().await {
+            Some(delivery) => Ok(delivery?),
+            None => Err(CANCELLED.into()),
+        }
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        subscription: &RabbitMqSubscription,
+        withheld: &Arc<Withheld<RabbitMqReceipt>>,
+        mut delivery: message::Delivery,
+    ) -> (Message, RabbitMqReceipt) {
+        let is_near_limit = is_near_limit(subscription, &delivery);
+        if let Some(counts_returns) = properties::counts_returns(&delivery) {
+            self.returns_are_free = !counts_returns;
+        }
+        let counts_releases = properties::counts_releases(&delivery);
+        let message = properties::incoming(&subscription.queue, &mut delivery);
+        let hold = Hold {
+            message: message.clone(),
+            until: Instant::now() + subscription.hold(),
+            withheld: Arc::clone(withheld),
+        };
+        let is_withheld = is_near_limit || subscription.hold_s > 0 && !self.returns_are_free;
+        let receipt = RabbitMqReceipt::new(
+            delivery.acker,
+            is_withheld.then_some(hold),
+            counts_releases,
+            self.returns_are_free,
+            is_near_limit,
+            subscription.dead_letter_exchange,
+            Arc::clone(&self.session),
+        );
+        (message, receipt)
+    }
+
+    /// Cancels the consumer: the broker would send it again what is returned. Returns what the broker
+    /// had sent before, also when it does not answer.
+    pub(super) async fn cancel(
+        mut self,
+        subscription: &RabbitMqSubscription,
+        withheld: &Arc<Withheld<RabbitMqReceipt>>,
+        until: Instant,
+    ) -> Vec<(Message, RabbitMqReceipt)> {
+        let options = BasicCancelOptions::default();
+        let cancelling = self.session.channel.basic_cancel(self.consumer.tag(), options);
+        if !matches!(timeout_at(until, cancelling).await, Ok(Ok(()))) {
+            tracing::debug!("the broker does not cancel the consumer: what it has sent comes again when the connection ends");
+        }
+        let mut ahead = Vec::new();
+        // After this time it is only what is here already.
+        while let Ok(Some(Ok(delivery))) = timeout_at(until, self.consumer.next()).await {
+            ahead.push(self.receive(subscription, withheld, delivery));
+        }
+        ahead
+    }
+}
+
+/// Whether a quorum queue of RabbitMQ 4 may delete the message when it is returned: at its delivery
+/// limit, unless the queue has a dead-letter exchange. The broker does not tell a consumer what the
+/// limit is.
+fn is_near_limit(subscription: &RabbitMqSubscription, delivery: &message::Delivery) -> bool {
+    let counted = properties::near_limit(delivery).filter(|_| !subscription.dead_letter_exchange);
+    if let Some(counted) = counted {
+        tracing::warn!(
+            queue = subscription.queue,
+            counted,
+            message_id = delivery.properties.message_id().as_ref().map(|id| id.as_str()),
+            "the queue has counted many deliveries of a message: since RabbitMQ 4.0 a quorum queue deletes it after 20, unless \
+             the queue has another delivery limit (x-delivery-limit) or a dead-letter exchange"
+        );
+    }
+    counted.is_some()
+}
