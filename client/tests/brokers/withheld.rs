@@ -525,6 +525,27 @@ async fn i4_message_at_its_limit_outlives_a_dropped_attempt() {
     }
 }
 
+/// The method `basic.qos-ok` of AMQP, the last one before a source consumes.
+const QOS_OK: &[u8] = &[0, 60, 0, 11];
+
+/// The queue would count what it has sent to a connection that ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn source_that_is_closed_while_it_connects_consumes_nothing() {
+    let (url, queue) = (shared(), "closed-while-connecting");
+    queue_of(&url, queue, "waiting").await;
+    let line = Line::to(&url).await;
+    line.hold_back(QOS_OK);
+    let mut connecting = source(&line.url, queue);
+    tokio::select! {
+        _ = next(&mut connecting) => panic!("the broker's answer was held back"),
+        () = until("the answer is held back", async || line.held_back() == 1) => {}
+    }
+    connecting.close().await;
+    line.release();
+    until("its connection has ended", async || line.connections() == 0).await;
+    assert_eq!(next(&mut source(&url, queue)).await.message().deliveries(), Some(1));
+}
+
 /// I4: a queue of RabbitMQ 4 could delete what is returned.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_message_near_the_limit_that_was_sent_ahead_is_kept() {

@@ -55,7 +55,7 @@ pub(super) struct Consuming {
 }
 
 impl Consuming {
-    /// Asks for the messages of this queue. The broker may send some before it confirms.
+    /// Asks for the messages of this queue. The broker may send some before this has its confirmation.
     pub(super) async fn start(session: Session, queue: ShortString) -> Result<Self, TransportError> {
         let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
         let consumer = session.channel.basic_consume(queue, "".into(), options, arguments).await?;

@@ -7,6 +7,7 @@ mod properties;
 mod publisher;
 mod receipt;
 mod source;
+mod starting;
 
 pub use config::{RabbitMqConfig, RabbitMqSubscription};
 pub use publisher::RabbitMqPublisher;

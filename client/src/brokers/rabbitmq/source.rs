@@ -1,25 +1,21 @@
 //! Deliveries of a queue.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, mem, sync::Arc, time::Duration};
 
 use tokio::{
     runtime::Handle,
     task::JoinHandle,
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, timeout_at},
 };
 
-use super::{
-    RabbitMqConfig, RabbitMqSubscription,
-    consuming::{Consuming, Session},
-    properties,
-    receipt::RabbitMqReceipt,
-};
+use super::{RabbitMqConfig, RabbitMqSubscription, consuming::Consuming, receipt::RabbitMqReceipt, starting::Starting};
 use crate::{
     Closed, Delivery, Source, TransportError,
     brokers::withheld::{Withheld, Withhold},
 };
 
-/// How long the broker may take for all that is returned. A consumer waits longer than this for the
+/// How long the broker may take for all that is returned; half of it for a consumer that was still
+/// being started. A consumer waits longer than this for the
 /// messages near their limit, because it keeps them after that.
 const RETURNED_WITHIN: Duration = Duration::from_secs(3);
 
@@ -62,15 +58,13 @@ const RETURNED_WITHIN: Duration = Duration::from_secs(3);
 pub struct RabbitMqSource {
     config: RabbitMqConfig,
     subscription: RabbitMqSubscription,
-    /// What the broker was asked to start. It goes on when `next` is dropped: the broker may have sent
-    /// messages to it, and counts them when its connection ends.
-    starting: Option<JoinHandle<Result<Consuming, TransportError>>>,
+    starting: Starting,
     consuming: Option<Consuming>,
     /// Also of consumers that have ended: a message can be settled while its channel is open.
     withheld: Arc<Withheld<RabbitMqReceipt>>,
     /// Returns withheld messages when their time is over.
     expiring: Option<JoinHandle<()>>,
-    /// Where the source consumes; none before it has asked the broker to.
+    /// Where the source works; none before the first call of `next`.
     runtime: Option<Handle>,
 }
 
@@ -80,7 +74,7 @@ impl RabbitMqSource {
         Self {
             config,
             subscription,
-            starting: None,
+            starting: Starting::default(),
             consuming: None,
             withheld: Arc::default(),
             expiring: None,
@@ -88,40 +82,21 @@ impl RabbitMqSource {
         }
     }
 
-    /// Waits for a consumer. Cancel safe.
-    async fn start(&mut self) -> Result<Consuming, TransportError> {
-        let starting = match &mut self.starting {
-            Some(starting) => starting,
-            none => {
-                let queue = properties::short(&self.subscription.queue)?;
-                let opening = Session::open(&self.config, &self.subscription);
-                let session = timeout(self.config.timeout(), opening).await??;
-                let starting = timeout(self.config.timeout(), Consuming::start(session, queue));
-                self.runtime = Some(Handle::current());
-                none.insert(tokio::spawn(async move { starting.await? }))
-            }
-        };
-        let started = starting.await;
-        self.starting = None;
-        started?
-    }
-
     /// Returns what was not delivered, but no message near its limit.
     fn end(&mut self) -> impl Future<Output = Closed> + Send + 'static {
         // At once, because the receipts hold what they are withheld in.
         let withheld = self.withheld.close();
         let (keep, give_back): (Vec<_>, Vec<_>) = withheld.into_iter().partition(|(_, receipt)| receipt.is_near_limit());
-        let (starting, mut consuming) = (self.starting.take(), self.consuming.take());
+        let (starting, consuming) = (mem::take(&mut self.starting), self.consuming.take());
         let (subscription, withheld) = (self.subscription.clone(), Arc::clone(&self.withheld));
         async move {
             let near_limit = keep.into_iter().map(|(message, receipt)| Delivery::new(message, receipt));
             let mut closed = Closed::default().near_limit(near_limit.collect());
             let until = Instant::now() + RETURNED_WITHIN;
-            if let Some(starting) = starting
-                && let Ok(Ok(Ok(started))) = timeout_at(until, starting).await
-            {
-                consuming = Some(started);
-            }
+            let consuming = match consuming {
+                Some(consuming) => Some(consuming),
+                None => starting.finish(RETURNED_WITHIN / 2).await,
+            };
             let ahead = match consuming {
                 Some(consuming) => consuming.cancel(&subscription, &withheld, until).await,
                 None => Vec::new(),
@@ -145,7 +120,7 @@ impl RabbitMqSource {
 impl Drop for RabbitMqSource {
     fn drop(&mut self) {
         let ending = self.end();
-        // Without a runtime the receipts return their messages as they are dropped.
+        // Without a runtime there is nothing to return.
         if let Some(runtime) = self.runtime.take() {
             runtime.spawn(async move { drop(ending.await) });
         }
@@ -154,6 +129,7 @@ impl Drop for RabbitMqSource {
 
 impl Source for RabbitMqSource {
     async fn next(&mut self) -> Result<Option<Delivery>, TransportError> {
+        self.runtime = Some(Handle::current());
         if self.expiring.as_ref().is_none_or(JoinHandle::is_finished) {
             self.expiring = Some(tokio::spawn(Arc::clone(&self.withheld).expire()));
         }
@@ -163,7 +139,7 @@ impl Source for RabbitMqSource {
             // While the broker is away a message may be only here.
             None => tokio::select! {
                 (message, receipt) = withheld.next() => return Ok(Some(Delivery::new(message, receipt))),
-                started = self.start() => started?,
+                started = self.starting.consumer(&self.config, &self.subscription) => started?,
             },
         };
         let consuming = self.consuming.insert(consuming);
