@@ -588,22 +588,26 @@ async fn i4_last_delivery_of_an_aborted_worker_is_kept() {
     let (locker, observer) = (db.connect().await, db.connect().await);
     let lock = "BEGIN; LOCK TABLE idem.dead_letter IN ACCESS EXCLUSIVE MODE";
     locker.batch_execute(lock).await.unwrap();
-    let waits = async || -> Option<i32> {
-        let sql = "SELECT min(pid) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
-        observer.query_one(sql, &[]).await.unwrap().get(0)
+    // Not by the wait event: a backend that looks for a deadlock has none for a moment.
+    let waiting_for_locks = async || -> Vec<i32> {
+        let sql = "SELECT pid FROM pg_locks JOIN pg_stat_activity USING (pid)
+                   WHERE datname = current_database() AND backend_type = 'client backend' AND NOT granted";
+        let rows = observer.query(sql, &[]).await.unwrap();
+        rows.iter().map(|row| row.get(0)).collect()
     };
     let handler = |_: Tx, _: Message| async { Err(HandlerError::terminal("it never succeeds")) };
     let consumer = Consumer::new(db.pool(4), source(&url, "aborted", LONG_ACK_WAIT_S))
         .handle("aborted", handler)
         .grace(Duration::ZERO);
     let (waiting, mut waited) = watch::channel(None);
-    let worker_waits = async {
-        until("the worker waits for the lock", async || waits().await.is_some()).await;
-        waiting.send_replace(waits().await);
-    };
+    let worker_waits = until("the worker waits for the lock", async || {
+        let worker = waiting_for_locks().await.first().copied();
+        waiting.send_replace(worker);
+        worker.is_some()
+    });
     let unlock = async {
-        let worker = *waited.wait_for(Option::is_some).await.unwrap();
-        until("the worker is ended", async || waits().await != worker).await;
+        let worker = waited.wait_for(Option::is_some).await.unwrap().unwrap();
+        until("the worker is ended", async || !waiting_for_locks().await.contains(&worker)).await;
         locker.batch_execute("COMMIT").await.unwrap();
     };
     let (summary, ()) = in_time(async { tokio::join!(consumer.run(worker_waits), unlock) }).await;

@@ -72,8 +72,15 @@ async fn a_future_that_is_dropped_beside_its_connection_leaves_all_or_nothing() 
     for style in [Style::Eager, Style::Reactive] {
         let idem = of(style, false);
         for moment in [Moment::AtOnce, Moment::WhenWoken] {
-            let seen = stop_everywhere(&ground, &idem, &ground.database.pool(1), moment).await;
-            assert!(seen.undone > 0, "{style:?}: {seen:?}");
+            // On a busy machine every response can be there before the future looks for it.
+            let mut undone = 0;
+            for _ in 0..20 {
+                undone += stop_everywhere(&ground, &idem, &ground.database.pool(1), moment).await.undone;
+                if undone > 0 {
+                    break;
+                }
+            }
+            assert!(undone > 0, "{style:?} {moment:?}: no future was dropped while it waited");
         }
     }
 }
