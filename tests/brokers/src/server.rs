@@ -119,10 +119,22 @@ impl<P: Program> Server<P> {
 }
 
 impl<P: Program> Drop for Server<P> {
+    /// # Panics
+    /// When the server has ended by itself: a client must not bring it down.
     fn drop(&mut self) {
-        if thread::panicking() {
+        let ended = self.process.as_ref().and_then(Process::exit_status);
+        if thread::panicking() || ended.is_some() {
             self.home.keep();
             eprintln!("{}: the log is in {}", P::NAME, self.home.log_file().display());
+        }
+        if let Some(status) = ended
+            && !thread::panicking()
+        {
+            panic!(
+                "{} has ended by itself ({status}); its log ends with\n{}",
+                P::NAME,
+                self.home.log_tail()
+            );
         }
     }
 }
@@ -145,6 +157,32 @@ mod tests {
         fn is_ready(&self, _home: &Home) -> bool {
             false
         }
+    }
+
+    struct Brief;
+
+    impl Program for Brief {
+        const NAME: &'static str = "brief";
+
+        fn command(&self, home: &Home) -> Result<Command> {
+            let mut command = Command::new("sh");
+            command.args(["-c", "until [ -e end ]; do sleep 0.01; done; exit 4"]);
+            command.current_dir(home.dir());
+            Ok(command)
+        }
+
+        fn is_ready(&self, _home: &Home) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "brief has ended by itself (exit status: 4)")]
+    fn server_that_ends_by_itself_fails_its_test() {
+        let server = Server::start_in(Home::create("brief").unwrap(), Brief).unwrap();
+        std::fs::write(server.home().dir().join("end"), "").unwrap();
+        let process = server.process.as_ref().unwrap();
+        wait_for("it has ended", PATIENCE, || Ok(process.exit_status().is_some())).unwrap();
     }
 
     #[test]
