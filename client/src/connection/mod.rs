@@ -15,9 +15,9 @@
 //! A pool of one has nothing to set aside: what needs two connections at once asks
 //! [`has_two`] before it begins.
 
+mod cancel;
 mod closing;
 mod loan;
-mod plain;
 mod turns;
 
 use std::time::Duration;
@@ -27,8 +27,6 @@ use tokio::time::timeout;
 
 use crate::Error;
 
-#[cfg(feature = "tls")]
-pub(crate) use closing::cancel_over;
 pub(crate) use closing::closed;
 pub(crate) use loan::Loan;
 pub(crate) use turns::Patience;

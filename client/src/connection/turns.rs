@@ -12,7 +12,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{PATIENCE, closing::address_of};
+use super::PATIENCE;
 use crate::Error;
 
 /// How long to wait for a turn.
@@ -88,4 +88,9 @@ fn turns_of(pool: &Pool) -> Arc<Semaphore> {
     };
     turns.insert(address, of_pool);
     free
+}
+
+/// All clones of a pool share its manager.
+fn address_of(pool: &Pool) -> usize {
+    std::ptr::from_ref(pool.manager()) as usize
 }

@@ -19,7 +19,7 @@ use self::{
     options::{Options, invalid},
     schema::search_path,
 };
-use crate::{Error, connection::cancel_over, tls::Files};
+use crate::{Error, tls::Files};
 
 /// How long a server may take to accept a connection, unless the connection string says otherwise.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -163,24 +163,19 @@ impl PoolConfig {
             .any(|host| host.get_ssl_mode() != Tls::Disable)
             .then(|| self.tls().map(Arc::new))
             .transpose()?;
-        let link = tls.as_ref().map(Arc::downgrade);
         let first = hosts.first().cloned().unwrap_or_default();
         let manager = ManagerConfig {
             recycling_method: RecyclingMethod::Fast,
         };
         let manager = Manager::from_connect(first, Hosts::new(hosts, tls), manager);
-        let pool = Pool::builder(manager)
+        Pool::builder(manager)
             .max_size(self.max_size)
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(CONNECT_TIMEOUT))
             // Each address of each host has its own `connect_timeout`.
             .create_timeout(None)
             .build()
-            .map_err(|error| Error::Invalid(format!("the pool cannot be built: {error}")))?;
-        if let Some(link) = link {
-            cancel_over(&pool, link);
-        }
-        Ok(pool)
+            .map_err(|error| Error::Invalid(format!("the pool cannot be built: {error}")))
     }
 
     /// What contradicts itself.

@@ -44,6 +44,11 @@ impl Ground {
         self.server.url(&self.database)
     }
 
+    /// Whether the pool's connections lead to a pooler.
+    pub fn is_proxied(&self) -> bool {
+        self.server.is_proxied()
+    }
+
     /// Connections of another role, past every proxy.
     pub fn pool_of(&self, role: &str) -> Pool {
         let mut config: tokio_postgres::Config = self.server.direct_url(&self.database).parse().unwrap();

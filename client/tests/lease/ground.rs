@@ -131,7 +131,8 @@ impl Ground {
     }
 
     /// Waits until each session is idle, and each is the observer's or a connection of the pool: one
-    /// whose user was dropped has ended, with all that was sent over it.
+    /// whose user was dropped has ended, with all that was sent over it. The sessions of PgBouncer stay
+    /// when their client has gone, and end later.
     pub async fn until_quiet(&self) {
         self.until_quiet_beside(&self.pool).await;
     }
@@ -144,7 +145,8 @@ impl Ground {
                           AND pid <> pg_backend_pid()";
             let row = self.observer.query_one(sql, &[]).await.unwrap();
             let pooled = i64::try_from(pool.status().size).unwrap();
-            (row.get::<_, i64>(0), row.get::<_, i64>(1)) == (pooled, 0)
+            let (sessions, busy): (i64, i64) = (row.get(0), row.get(1));
+            busy == 0 && (sessions == pooled || self.database.server.is_proxied())
         })
         .await;
     }

@@ -19,8 +19,14 @@ impl Server {
     /// A new one.
     pub fn start(name: &str) -> Self {
         let install = Install::from_env().expect("cargo xtask setup makes the install");
-        let cluster = Cluster::builder(&install).name(name).start().unwrap();
-        let proxy = std::env::var_os(THROUGH_PGBOUNCER).map(|_| PgBouncer::start(&cluster, "postgres").unwrap());
+        let is_proxied = std::env::var_os(THROUGH_PGBOUNCER).is_some();
+        let mut cluster = Cluster::builder(&install).name(name);
+        if is_proxied {
+            // PgBouncer cancels nothing for a client that is gone.
+            cluster = cluster.setting("client_connection_check_interval", "100ms");
+        }
+        let cluster = cluster.start().unwrap();
+        let proxy = is_proxied.then(|| PgBouncer::start(&cluster, "postgres").unwrap());
         Self { proxy, cluster }
     }
 
@@ -34,6 +40,11 @@ impl Server {
         let server = Arc::new(Self::start(name));
         *running = Arc::downgrade(&server);
         server
+    }
+
+    /// Whether the sessions of the server are those of PgBouncer.
+    pub fn is_proxied(&self) -> bool {
+        self.proxy.is_some()
     }
 
     /// As the program under test connects.
