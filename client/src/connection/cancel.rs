@@ -10,48 +10,92 @@ use std::{
     io,
     pin::Pin,
     task::{Context, Poll},
+    time::{Duration, Instant},
 };
 
 use deadpool::managed::Manager as _;
-use deadpool_postgres::Pool;
+use deadpool_postgres::{ClientWrapper, Object, Pool};
 use futures_util::FutureExt;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    sync::Semaphore,
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::{
-    CancelToken,
+    CancelToken, SimpleQueryMessage,
     tls::{ChannelBinding, TlsConnect, TlsStream},
-    types::Type,
 };
 
 use crate::Error;
 
-/// How many connections of this process exist at a time for nothing else. They come on top of those
-/// of the pools, which may all be in use.
-static PLACES: Semaphore = Semaphore::const_new(4);
+/// How long a login takes at most: a backend is older than its connection by that.
+const LOGIN: Duration = Duration::from_secs(15);
+
+/// The backend that serves a connection.
+#[derive(Clone, Copy)]
+pub(super) struct Backend {
+    /// As the server told it; none when the library does not show it.
+    process_id: Option<i32>,
+    connected: Instant,
+}
+
+impl Backend {
+    pub(super) fn of(object: &Object) -> Self {
+        Self {
+            process_id: process_id(&object.cancel_token()),
+            connected: Object::metrics(object).created,
+        }
+    }
+}
 
 /// What a request to cancel has reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reached {
     Server,
     /// A pooler stands in front of the server, and only the pooler knows the backend.
     Pooler,
 }
 
-/// Cancels the statement of the connection that has this token.
-pub(super) async fn cancel(pool: &Pool, token: &CancelToken) -> Result<Reached, Error> {
-    let _place = PLACES.acquire().await;
-    let client = pool.manager().create().await?;
-    // A pooler gives its clients process ids of its own.
-    let sql = "SELECT CASE WHEN pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.=) $1 \
-               THEN pg_catalog.pg_cancel_backend($2) END";
-    let (own, other) = (process_id(&client.cancel_token()), process_id(token));
-    let rows = client.query_typed(sql, &[(&own, Type::INT4), (&other, Type::INT4)]).await?;
-    let cancelled: Option<bool> = rows.first().and_then(|row| row.get(0));
-    Ok(match cancelled {
-        Some(_) => Reached::Server,
-        None => Reached::Pooler,
-    })
+/// A connection beside those of the pool, which may all be in use.
+pub(super) struct Canceller<'p> {
+    pool: &'p Pool,
+    client: ClientWrapper,
+}
+
+impl<'p> Canceller<'p> {
+    pub(super) async fn connect(pool: &'p Pool) -> Result<Self, Error> {
+        let client = pool.manager().create().await?;
+        Ok(Self { pool, client })
+    }
+
+    /// Cancels what this backend executes. With several hosts this connection may lead to another
+    /// server than the backend's, so the time of its start is compared too.
+    pub(super) async fn cancel(&self, backend: Backend) -> Result<Reached, Error> {
+        // A pooler gives its clients process ids of its own.
+        let (Some(own), Some(other)) = (process_id(&self.client.cancel_token()), backend.process_id) else {
+            return Ok(Reached::Pooler);
+        };
+        let (age, login) = (backend.connected.elapsed().as_secs_f64(), LOGIN.as_secs());
+        // The role that the connection has by default need not be the one that it has logged in as.
+        let sql = format!(
+            "SET LOCAL ROLE NONE; SET LOCAL search_path = pg_catalog; \
+             SELECT pg_cancel_backend(pid) FROM pg_stat_activity \
+             WHERE pg_backend_pid() = {own} AND pid = {other} \
+               AND abs(extract(epoch FROM clock_timestamp() - backend_start) - {age}) < {login}; \
+             SELECT pg_backend_pid() = {own}"
+        );
+        let rows = self.client.simple_query(&sql).await?;
+        let is_own = rows.iter().rev().find_map(|row| match row {
+            SimpleQueryMessage::Row(row) => row.get(0),
+            _ => None,
+        });
+        Ok(match is_own {
+            Some("t") => Reached::Server,
+            _ => Reached::Pooler,
+        })
+    }
+}
+
+impl Drop for Canceller<'_> {
+    fn drop(&mut self) {
+        self.pool.manager().detach(&mut self.client);
+    }
 }
 
 /// The process id that the server has told at the start of a connection. The library shows it only

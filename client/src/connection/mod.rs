@@ -18,6 +18,7 @@
 mod cancel;
 mod closing;
 mod loan;
+mod per_pool;
 mod turns;
 
 use std::time::Duration;

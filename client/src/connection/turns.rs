@@ -1,10 +1,6 @@
 //! The turns of handlers: one connection of each pool is set aside for short statements.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError, Weak},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use deadpool_postgres::Pool;
 use tokio::{
@@ -12,7 +8,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::PATIENCE;
+use super::{PATIENCE, per_pool::PerPool};
 use crate::Error;
 
 /// How long to wait for a turn.
@@ -28,14 +24,7 @@ pub(crate) enum Patience {
 /// A turn of a handler. It ends when it is dropped.
 pub(super) type Turn = OwnedSemaphorePermit;
 
-struct Turns {
-    max_size: usize,
-    free: Weak<Semaphore>,
-}
-
-/// By the address of the pool's manager. A turn, and a wait for one, keeps the semaphore alive: once
-/// it is gone, all turns are free.
-static TURNS: Mutex<Option<HashMap<usize, Turns>>> = Mutex::new(None);
+static TURNS: PerPool = PerPool::new();
 
 /// How long a handler waits for the handlers before it, which take as long as they like. The pool's
 /// own limit would be too short: a consumer with as many handlers as connections would take their
@@ -52,7 +41,7 @@ pub(super) async fn turn(pool: &Pool, patience: Patience) -> Result<Option<Turn>
         Patience::OfHandlers => TURN,
         Patience::OfPool => pool.timeouts().wait.unwrap_or(PATIENCE).min(PATIENCE),
     };
-    let free = turns_of(pool);
+    let free = TURNS.of(pool, free_for_handlers);
     match timeout(patience, Arc::clone(&free).acquire_owned()).await {
         Ok(Ok(turn)) => Ok(Some(turn)),
         // The semaphore is never closed.
@@ -68,29 +57,4 @@ pub(super) async fn turn(pool: &Pool, patience: Patience) -> Result<Option<Turn>
 /// All connections but one.
 fn free_for_handlers(max_size: usize) -> usize {
     max_size.saturating_sub(1).clamp(1, Semaphore::MAX_PERMITS)
-}
-
-fn turns_of(pool: &Pool) -> Arc<Semaphore> {
-    let address = address_of(pool);
-    let max_size = pool.status().max_size;
-    // No change of the map can panic half-way.
-    let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
-    let turns = turns.get_or_insert_default();
-    let known = turns.get(&address).filter(|turns| turns.max_size == max_size);
-    if let Some(free) = known.and_then(|turns| turns.free.upgrade()) {
-        return free;
-    }
-    turns.retain(|_, turns| turns.free.strong_count() > 0);
-    let free = Arc::new(Semaphore::new(free_for_handlers(max_size)));
-    let of_pool = Turns {
-        max_size,
-        free: Arc::downgrade(&free),
-    };
-    turns.insert(address, of_pool);
-    free
-}
-
-/// All clones of a pool share its manager.
-fn address_of(pool: &Pool) -> usize {
-    std::ptr::from_ref(pool.manager()) as usize
 }

@@ -38,12 +38,14 @@ use super::{
     workers::Workers,
 };
 use crate::{
-    Delivery, Destination, Error, Idem, Message, Processed, Settlement, Source, TransportError, connection::closed,
+    Delivery, Destination, Error, ErrorKind, Idem, Message, Processed, Settlement, Source, TransportError, connection::closed,
     error::causes, panics::unwinding, process::is_environmental, telemetry,
 };
 
 /// How long each step of a shutdown after the grace may take: see `drain`.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+/// Between two looks whether a claim has ended that keeps a message from being kept.
+const CLAIM_ENDS: Duration = Duration::from_millis(100);
 /// How long a broker may take to confirm a settlement. The longest limit of the clients of brokers,
 /// librdkafka's 5 minutes for a message, ends before.
 const SETTLEMENT: Duration = Duration::from_secs(600);
@@ -641,7 +643,7 @@ impl<S: Source> Runtime<S> {
                 );
             });
             // The database has the rest of this step.
-            let keeper = keep_somewhere(broker, self.keep_letter(&message, kept_as, REASON), LAST_WORDS / 2).await;
+            let keeper = keep_somewhere(broker, self.keep_last_letter(&message, kept_as, REASON), LAST_WORDS / 2).await;
             if !matches!(keeper, Ok(Keeper::Broker)) {
                 self.counters.failed_settlements(1);
             }
@@ -650,7 +652,7 @@ impl<S: Source> Runtime<S> {
                 Keeper::Database { is_new } => is_new,
             })
         } else {
-            let kept = self.keep_letter(&message, kept_as, REASON).await;
+            let kept = self.keep_last_letter(&message, kept_as, REASON).await;
             match &kept {
                 Ok(_) => {
                     if let Err(error) = in_time(async { receipt.settle(Settlement::Acknowledge).await }).await {
@@ -674,6 +676,17 @@ impl<S: Source> Runtime<S> {
                 message_id = message.message_id(),
                 "a message that its broker may not deliver again is not kept"
             ),
+        }
+    }
+
+    /// Keeps a message as a dead letter. A transaction that was cut may still hold its claim: behind a
+    /// pooler, the server ends it later.
+    async fn keep_last_letter(&self, message: &Message, kept_as: KeptAs, reason: &str) -> Result<bool, Error> {
+        loop {
+            match self.keep_letter(message, kept_as, reason).await {
+                Err(error) if error.kind() == ErrorKind::Conflict => sleep(CLAIM_ENDS).await,
+                kept => return kept,
+            }
         }
     }
 

@@ -616,6 +616,31 @@ async fn i4_last_delivery_of_an_aborted_worker_is_kept() {
     assert_eq!(unsettled(&url, "aborted").await, 0);
 }
 
+/// I4: the grace ends while the handler executes a statement. Behind a pooler, its transaction holds
+/// the claim a while longer.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_last_delivery_that_is_cut_in_a_statement_is_kept() {
+    let url = shared();
+    stream_that_delivers_once(&url, "cut-statement", "kept").await;
+    let db = Database::create();
+    let observer = db.connect().await;
+    let handler = async |tx: Tx, _: Message| {
+        tx.batch_execute("SELECT pg_sleep(600)").await?;
+        Ok(vec![])
+    };
+    let consumer = Consumer::new(db.pool(4), source(&url, "cut-statement", LONG_ACK_WAIT_S))
+        .handle("cut-statement", handler)
+        .grace(Duration::ZERO);
+    let it_runs = until("the statement runs", async || {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'";
+        observer.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) == 1
+    });
+    let summary = in_time(consumer.run(it_runs)).await.unwrap();
+    assert_eq!(summary.rejected, 1);
+    assert_eq!(kept_at_a_stop(&db, "cut-statement").await, HashSet::from(["kept".to_owned()]));
+    assert_eq!(unsettled(&url, "cut-statement").await, 0);
+}
+
 /// I4: a broker does not learn at a stop that the message has failed, where that would end it.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_ordered_message_at_its_limit_is_kept_at_a_stop() {

@@ -5,7 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use deadpool_postgres::{Manager, Pool};
 use idem_client::{Error, Handled, Idem, Message, Processed, Style, Tx, lease::Work};
+use tokio_postgres::NoTls;
 
 use crate::ground::{Ground, idem, message, work};
 
@@ -99,6 +101,25 @@ async fn statement_of_a_dropped_handler_ends_at_the_server() {
             assert_free(&ground, &idem, &message).await;
         }
     }
+}
+
+/// The backend belongs to the login, and may be cancelled by that only.
+#[tokio::test]
+async fn statement_of_a_login_with_another_role_ends() {
+    let ground = Ground::new().await;
+    let database = &ground.database;
+    let (login, role) = (format!("login_of_{}", database.name), format!("role_of_{}", database.name));
+    let roles = format!(
+        "CREATE ROLE {role}; CREATE ROLE {login} LOGIN IN ROLE {role}; ALTER ROLE {login} SET role = {role};
+         SELECT idem_grant('{role}', 'consumer')"
+    );
+    database.server.psql(&database.name, &roles);
+    let mut config: tokio_postgres::Config = database.url().parse().unwrap();
+    config.user(&login);
+    let pool = Pool::builder(Manager::new(config, NoTls)).max_size(2).build().unwrap();
+    let (idem, message) = (Idem::new(), message());
+    drop_while_it_runs(&ground, idem.process(&pool, &message, running(SLEEP))).await;
+    assert_free(&ground, &idem, &message).await;
 }
 
 #[tokio::test]

@@ -22,8 +22,8 @@ impl Server {
         let is_proxied = std::env::var_os(THROUGH_PGBOUNCER).is_some();
         let mut cluster = Cluster::builder(&install).name(name);
         if is_proxied {
-            // PgBouncer cancels nothing for a client that is gone.
-            cluster = cluster.setting("client_connection_check_interval", "100ms");
+            // PgBouncer cancels nothing for a client that is gone. As the guide says.
+            cluster = cluster.setting("client_connection_check_interval", "1s");
         }
         let cluster = cluster.start().unwrap();
         let proxy = is_proxied.then(|| PgBouncer::start(&cluster, "postgres").unwrap());

@@ -55,7 +55,8 @@ pub(super) struct Consuming {
 }
 
 impl Consuming {
-    /// Asks for the messages of this queue. The broker may send some before this has its confirmation.
+    /// Asks for the messages of this queue. The broker may send some before its
+    /// confirmation has arrived.
     pub(super) async fn start(session: Session, queue: ShortString) -> Result<Self, TransportError> {
         let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
         let consumer = session.channel.basic_consume(queue, "".into(), options, arguments).await?;

@@ -14,9 +14,9 @@ use crate::{
     brokers::withheld::{Withheld, Withhold},
 };
 
-/// How long the broker may take for all that is returned; half of it for a consumer that was still
-/// being started. A consumer waits longer than this for the
-/// messages near their limit, because it keeps them after that.
+/// How long the broker may take for all that is returned. After a consumer that was still being
+/// started, which may take as long, it has half of that. A consumer of messages waits longer than
+/// both for the messages near their limit, because it keeps them after that.
 const RETURNED_WITHIN: Duration = Duration::from_secs(3);
 
 /// The messages of one queue of a RabbitMQ.
@@ -92,11 +92,11 @@ impl RabbitMqSource {
         async move {
             let near_limit = keep.into_iter().map(|(message, receipt)| Delivery::new(message, receipt));
             let mut closed = Closed::default().near_limit(near_limit.collect());
-            let until = Instant::now() + RETURNED_WITHIN;
-            let consuming = match consuming {
-                Some(consuming) => Some(consuming),
-                None => starting.finish(RETURNED_WITHIN / 2).await,
+            let (consuming, within) = match consuming {
+                Some(consuming) => (Some(consuming), RETURNED_WITHIN),
+                None => (starting.finish(RETURNED_WITHIN).await, RETURNED_WITHIN / 2),
             };
+            let until = Instant::now() + within;
             let ahead = match consuming {
                 Some(consuming) => consuming.cancel(&subscription, &withheld, until).await,
                 None => Vec::new(),
