@@ -2,7 +2,8 @@
 //!
 //! Not with the request of the protocol: `tokio-postgres` closes the socket of a request at once,
 //! and PgBouncer 1.18 and 1.19 end with a fatal error then. A pool that the user has built does not
-//! tell its TLS either. So another connection of the same manager calls `pg_cancel_backend`.
+//! show its TLS settings either. So another connection of the same manager calls
+//! `pg_cancel_backend`.
 
 use std::{
     convert::Infallible,

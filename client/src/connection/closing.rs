@@ -1,8 +1,8 @@
 //! Closes a connection whose user is gone, and ends what the server still executes for it.
 //!
 //! Closing the socket alone ends nothing: a backend that executes a statement or waits for a lock
-//! reads nothing from its client. So ROLLBACK is sent behind what is under way, and when it is not
-//! answered at once, the statement is cancelled. Through a pooler nothing can be cancelled: there the
+//! reads nothing from its client. So ROLLBACK is sent behind what is under way, and when it does not
+//! end at once, the statement is cancelled. Behind a pooler nothing can be cancelled: there the
 //! connection is closed, and `client_connection_check_interval` lets the backend notice that.
 
 use std::{sync::LazyLock, time::Duration};
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::Error;
 
-/// How long the answer to ROLLBACK may take before the statement in front of it is cancelled.
+/// How long ROLLBACK may take before the statement in front of it is cancelled.
 const PROMPT: Duration = Duration::from_millis(20);
 /// Between two attempts: one that comes between two statements has no effect.
 const AGAIN: Duration = Duration::from_millis(250);
