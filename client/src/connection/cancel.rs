@@ -25,8 +25,10 @@ use tokio_postgres::{
 
 use crate::Error;
 
-/// How long a login takes at most: a backend is older than its connection by that.
+/// How long a login takes at most: a backend is older than its connection by that at most.
 const LOGIN: Duration = Duration::from_secs(15);
+/// How much the clocks of the two machines differ in speed at most.
+const DRIFT: f64 = 0.001;
 
 /// The backend that serves a connection.
 #[derive(Clone, Copy)]
@@ -34,21 +36,29 @@ pub(super) struct Backend {
     /// As the server told it; none when the library does not show it.
     process_id: Option<i32>,
     connected: Instant,
+    /// A transaction is open, and its COMMIT was not sent. Everything else may be committing.
+    cannot_commit: bool,
 }
 
 impl Backend {
-    pub(super) fn of(object: &Object) -> Self {
+    pub(super) fn of(object: &Object, is_open: bool) -> Self {
         Self {
             process_id: process_id(&object.cancel_token()),
             connected: Object::metrics(object).created,
+            cannot_commit: is_open,
         }
     }
 }
 
-/// What a request to cancel has reached.
+/// What a request to cancel has met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reached {
-    Server,
+pub(super) enum Met {
+    /// The statement is cancelled, unless the backend was between two statements.
+    Statement,
+    /// It may be a commit, which is never cancelled.
+    Commit,
+    /// No such backend: it has ended, or belongs to another server.
+    Nothing,
     /// A pooler stands in front of the server, and only the pooler knows the backend.
     Pooler,
 }
@@ -67,28 +77,37 @@ impl<'p> Canceller<'p> {
 
     /// Cancels what this backend executes. With several hosts this connection may lead to another
     /// server than the backend's, so the time of its start is compared too.
-    pub(super) async fn cancel(&self, backend: Backend) -> Result<Reached, Error> {
+    ///
+    /// A commit may wait for its synchronous standby. Cancelled there, it is seen although a promotion
+    /// can still lose it, and a duplicate is acknowledged. So what may commit is cancelled only while
+    /// it waits for a lock, which comes before its commit.
+    pub(super) async fn cancel(&self, backend: Backend) -> Result<Met, Error> {
         // A pooler gives its clients process ids of its own.
         let (Some(own), Some(other)) = (process_id(&self.client.cancel_token()), backend.process_id) else {
-            return Ok(Reached::Pooler);
+            return Ok(Met::Pooler);
         };
-        let (age, login) = (backend.connected.elapsed().as_secs_f64(), LOGIN.as_secs());
+        let age = backend.connected.elapsed().as_secs_f64();
+        let tolerance = LOGIN.as_secs_f64() + DRIFT * age;
+        let cannot_commit = backend.cannot_commit;
         // The role that the connection has by default need not be the one that it has logged in as.
         let sql = format!(
             "SET LOCAL ROLE NONE; SET LOCAL search_path = pg_catalog; \
-             SELECT pg_cancel_backend(pid) FROM pg_stat_activity \
+             SELECT pg_backend_pid() = {own}; \
+             SELECT CASE WHEN {cannot_commit} OR wait_event_type = 'Lock' THEN pg_cancel_backend(pid) ELSE false END \
+             FROM pg_stat_activity \
              WHERE pg_backend_pid() = {own} AND pid = {other} \
-               AND abs(extract(epoch FROM clock_timestamp() - backend_start) - {age}) < {login}; \
-             SELECT pg_backend_pid() = {own}"
+               AND abs(extract(epoch FROM clock_timestamp() - backend_start) - {age}) < {tolerance}"
         );
-        let rows = self.client.simple_query(&sql).await?;
-        let is_own = rows.iter().rev().find_map(|row| match row {
-            SimpleQueryMessage::Row(row) => row.get(0),
+        let messages = self.client.simple_query(&sql).await?;
+        let mut values = messages.iter().filter_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(row.get(0)),
             _ => None,
         });
-        Ok(match is_own {
-            Some("t") => Reached::Server,
-            _ => Reached::Pooler,
+        Ok(match (values.next().flatten(), values.next().flatten()) {
+            (Some("t"), Some("t")) => Met::Statement,
+            (Some("t"), Some(_)) => Met::Commit,
+            (Some("t"), None) => Met::Nothing,
+            _ => Met::Pooler,
         })
     }
 }

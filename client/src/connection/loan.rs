@@ -1,6 +1,9 @@
 //! One connection on loan.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use deadpool_postgres::{ClientWrapper, Object, Pool};
 
@@ -15,6 +18,8 @@ use crate::{Error, process::leaves_connection_sound};
 /// without that it is closed, because a transaction or a statement may still be open on it.
 pub(crate) struct Loan {
     object: Option<Object>,
+    /// Whether a transaction is open, and neither COMMIT nor ROLLBACK is sent.
+    is_open: AtomicBool,
     /// Dropped after `object`: the handler whose turn is next finds the connection in the pool.
     _turn: Option<Turn>,
 }
@@ -24,6 +29,7 @@ impl Loan {
     pub(crate) async fn take(pool: &Pool) -> Result<Arc<Self>, Error> {
         Ok(Arc::new(Self {
             object: Some(connection(pool).await?),
+            is_open: AtomicBool::new(false),
             _turn: None,
         }))
     }
@@ -33,6 +39,7 @@ impl Loan {
         let turn = turn(pool, patience).await?;
         Ok(Arc::new(Self {
             object: Some(connection(pool).await?),
+            is_open: AtomicBool::new(false),
             _turn: turn,
         }))
     }
@@ -43,6 +50,20 @@ impl Loan {
             // `object` leaves in `give_back` and `drop` only, which take the last handle.
             None => unreachable!("a loan has its connection until its last handle is gone"),
         }
+    }
+
+    /// BEGIN is about to be sent.
+    pub(crate) fn begins(&self) {
+        self.is_open.store(true, Ordering::Release);
+    }
+
+    /// COMMIT or ROLLBACK is about to be sent.
+    pub(crate) fn ends(&self) {
+        self.is_open.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
     }
 
     /// Whether a handler has kept its [`Tx`](crate::Tx).
@@ -70,7 +91,7 @@ impl Loan {
 impl Drop for Loan {
     fn drop(&mut self) {
         if let Some(object) = self.object.take() {
-            close(object);
+            close(object, self.is_open());
         }
     }
 }

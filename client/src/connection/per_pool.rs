@@ -8,8 +8,8 @@ use std::{
 use deadpool_postgres::Pool;
 use tokio::sync::Semaphore;
 
-/// A semaphore for each pool. A permit, and a wait for one, keeps it alive: once it is gone, all
-/// permits are free, and it is open.
+/// A semaphore for each pool. A permit, and a wait for one, keeps it alive. The next one after it has
+/// all its permits, and is open, should this one have been closed.
 pub(super) struct PerPool {
     semaphores: Mutex<Option<Semaphores>>,
 }

@@ -44,7 +44,7 @@ pub(super) async fn turn(pool: &Pool, patience: Patience) -> Result<Option<Turn>
     let free = TURNS.of(pool, free_for_handlers);
     match timeout(patience, Arc::clone(&free).acquire_owned()).await {
         Ok(Ok(turn)) => Ok(Some(turn)),
-        // The semaphore is never closed.
+        // The semaphores of turns are never closed.
         Ok(Err(_)) => Err(Error::Pool("the pool is closed".into())),
         Err(_) => Err(Error::Pool(format!(
             "none was free for a handler within {patience:?}: {} of {} serve handlers",

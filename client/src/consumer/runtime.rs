@@ -38,14 +38,21 @@ use super::{
     workers::Workers,
 };
 use crate::{
-    Delivery, Destination, Error, ErrorKind, Idem, Message, Processed, Settlement, Source, TransportError, connection::closed,
-    error::causes, panics::unwinding, process::is_environmental, telemetry,
+    Delivery, Destination, Error, ErrorKind, Idem, Message, Processed, Settlement, Source, TransportError,
+    connection::{at_most, closed},
+    error::causes,
+    panics::unwinding,
+    process::is_environmental,
+    telemetry,
 };
 
 /// How long each step of a shutdown after the grace may take: see `drain`.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// Between two looks whether a claim has ended that keeps a message from being kept.
 const CLAIM_ENDS: Duration = Duration::from_millis(100);
+/// How long the last step tries to keep a message: shorter than the step, so that each message that
+/// is not kept is named.
+const LAST_LETTER: Duration = Duration::from_millis(4_500);
 /// How long a broker may take to confirm a settlement. The longest limit of the clients of brokers,
 /// librdkafka's 5 minutes for a message, ends before.
 const SETTLEMENT: Duration = Duration::from_secs(600);
@@ -627,6 +634,7 @@ impl<S: Source> Runtime<S> {
     /// may hand it over once more when it is closed.
     async fn keep_last_delivery(&self, held: Held) {
         const REASON: &str = "the consumer stopped before it handled this message, and its broker may not deliver it again";
+        let until = Instant::now() + LAST_LETTER;
         let (held, kept_as) = self.routed(held).await;
         let Held {
             message,
@@ -643,7 +651,12 @@ impl<S: Source> Runtime<S> {
                 );
             });
             // The database has the rest of this step.
-            let keeper = keep_somewhere(broker, self.keep_last_letter(&message, kept_as, REASON), LAST_WORDS / 2).await;
+            let keeper = keep_somewhere(
+                broker,
+                self.keep_last_letter(&message, kept_as, REASON, until),
+                LAST_WORDS / 2,
+            )
+            .await;
             if !matches!(keeper, Ok(Keeper::Broker)) {
                 self.counters.failed_settlements(1);
             }
@@ -652,7 +665,7 @@ impl<S: Source> Runtime<S> {
                 Keeper::Database { is_new } => is_new,
             })
         } else {
-            let kept = self.keep_last_letter(&message, kept_as, REASON).await;
+            let kept = self.keep_last_letter(&message, kept_as, REASON, until).await;
             match &kept {
                 Ok(_) => {
                     if let Err(error) = in_time(async { receipt.settle(Settlement::Acknowledge).await }).await {
@@ -681,10 +694,11 @@ impl<S: Source> Runtime<S> {
 
     /// Keeps a message as a dead letter. A transaction that was cut may still hold its claim: behind a
     /// pooler, the server ends it later.
-    async fn keep_last_letter(&self, message: &Message, kept_as: KeptAs, reason: &str) -> Result<bool, Error> {
+    async fn keep_last_letter(&self, message: &Message, kept_as: KeptAs, reason: &str, until: Instant) -> Result<bool, Error> {
         loop {
-            match self.keep_letter(message, kept_as, reason).await {
-                Err(error) if error.kind() == ErrorKind::Conflict => sleep(CLAIM_ENDS).await,
+            let left = until.saturating_duration_since(Instant::now());
+            match at_most(left, self.keep_letter(message, kept_as, reason)).await {
+                Err(error) if error.kind() == ErrorKind::Conflict && left > CLAIM_ENDS => sleep(CLAIM_ENDS).await,
                 kept => return kept,
             }
         }

@@ -61,7 +61,7 @@ where
     // Before the transaction is taken back: the handler may still read from it what it streams.
     let (parts, body) = response.into_parts();
     let read = body::read(body, options.response_limit).await;
-    let mut session = take_back(session, &lent).await?;
+    let session = take_back(session, &lent).await?;
     let body = match read {
         Ok(body) => body,
         Err(unread) => {
@@ -70,6 +70,7 @@ where
         }
     };
     let recorded = Recorded::of(&fingerprint, parts.status, &parts.headers, &*options.keep_header, &body);
+    session.ends();
     let committed = async {
         let client = session.client();
         let mut requests = Vec::with_capacity(3);
@@ -81,7 +82,6 @@ where
         commit_behind(client, requests).await
     }
     .await;
-    session.has_ended();
     session.finish(committed.as_ref().err()).await;
     committed?;
     Ok(Response::from_parts(parts, body::full(body)))
@@ -96,7 +96,7 @@ async fn begin(options: &Options, asked: &Asked) -> Result<(Session, Outcome), E
         asked.fingerprint
     );
     let attempt = || async {
-        let mut session = Session::new(&options.pool, false, Patience::OfPool).await?;
+        let session = Session::new(&options.pool, false, Patience::OfPool).await?;
         let begun = session.begin_claim_and_mark(&claim, SAVEPOINT, &options.destination, &asked.id);
         match begun.await {
             Ok(outcome) => Ok((session, outcome)),
@@ -110,14 +110,9 @@ async fn begin(options: &Options, asked: &Asked) -> Result<(Session, Outcome), E
 }
 
 /// What a request that is not to be processed is answered.
-async fn not_claimed(
-    options: &Options,
-    asked: &Asked,
-    mut session: Session,
-    outcome: Outcome,
-) -> Result<Response<Body>, Problem> {
+async fn not_claimed(options: &Options, asked: &Asked, session: Session, outcome: Outcome) -> Result<Response<Body>, Problem> {
+    session.ends();
     rollback_unheard(session.client());
-    session.has_ended();
     let found = match outcome {
         Outcome::Duplicate => journal::find(session.client(), &asked.id, &options.destination).await,
         _ => Ok(None),

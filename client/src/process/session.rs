@@ -32,8 +32,6 @@ const ROLLBACK_PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) struct Session {
     loan: Arc<Loan>,
     uses_prepared: bool,
-    /// Whether the server is still to be told how the transaction ends.
-    is_open: bool,
 }
 
 /// A value of a statement with its type.
@@ -57,43 +55,42 @@ impl Session {
         Ok(Self {
             loan: Loan::for_handler(pool, patience).await?,
             uses_prepared,
-            is_open: false,
         })
     }
 
     // The beginning. Each is one simple query, whose statements stand or fall together: were BEGIN a message of its own and
     // cancelled, what is behind it would commit by itself.
 
-    pub(crate) async fn begin(&mut self, isolation: Isolation) -> Result<(), Error> {
-        self.is_open = true;
+    pub(crate) async fn begin(&self, isolation: Isolation) -> Result<(), Error> {
+        self.loan.begins();
         Ok(self.loan.client().batch_execute(claim::begin(isolation)).await?)
     }
 
-    pub(crate) async fn begin_and_claim(&mut self, work: &Work<'_>, id: &MessageId) -> Result<Outcome, Error> {
+    pub(crate) async fn begin_and_claim(&self, work: &Work<'_>, id: &MessageId) -> Result<Outcome, Error> {
         let begin = claim::begin(work.policy.isolation);
         let sql = format!("{begin}; {}", claim::claim(work, id)?);
-        self.is_open = true;
+        self.loan.begins();
         self.outcome(&sql, work.destination, id).await
     }
 
     /// Begins with a statement that claims, and a savepoint behind the claim.
     #[cfg(feature = "http")]
     pub(crate) async fn begin_claim_and_mark(
-        &mut self,
+        &self,
         claim: &str,
         savepoint: &str,
         destination: &Destination,
         id: &MessageId,
     ) -> Result<Outcome, Error> {
         let sql = format!("BEGIN; {claim}; SAVEPOINT {savepoint}");
-        self.is_open = true;
+        self.loan.begins();
         self.outcome(&sql, destination, id).await
     }
 
-    pub(crate) async fn begin_and_check(&mut self, work: &Work<'_>, id: &MessageId) -> Result<bool, Error> {
+    pub(crate) async fn begin_and_check(&self, work: &Work<'_>, id: &MessageId) -> Result<bool, Error> {
         let begin = claim::begin(work.policy.isolation);
         let sql = format!("{begin}; {}", claim::is_claimed(id, work.destination)?);
-        self.is_open = true;
+        self.loan.begins();
         let answers = self
             .loan
             .client()
@@ -103,10 +100,10 @@ impl Session {
         Ok(only_value(&answers) == Some("t"))
     }
 
-    pub(crate) async fn begin_and_claim_batch(&mut self, work: &Work<'_>, ids: &[MessageId]) -> Result<Vec<bool>, Error> {
+    pub(crate) async fn begin_and_claim_batch(&self, work: &Work<'_>, ids: &[MessageId]) -> Result<Vec<bool>, Error> {
         let begin = claim::begin(work.policy.isolation);
         let sql = format!("{begin}; {}", claim::claim_batch(ids, work.destination)?);
-        self.is_open = true;
+        self.loan.begins();
         let answers = self
             .loan
             .client()
@@ -182,7 +179,7 @@ impl Session {
 
     /// Records the effects of one or several messages and commits, in one round trip; answers the message ids of each.
     pub(crate) async fn record_and_commit(
-        &mut self,
+        &self,
         destination: &Destination,
         effects: &[(&MessageId, &[Effect])],
     ) -> Result<Vec<Vec<Uuid>>, Error> {
@@ -211,7 +208,7 @@ impl Session {
     }
 
     /// Completes a lease with the effects and commits, in one round trip; answers their message ids.
-    pub(crate) async fn complete_and_commit(&mut self, held: &Held, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
+    pub(crate) async fn complete_and_commit(&self, held: &Held, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
         let (token, list) = (held.token(), Json(effects));
         let (id, destination) = (held.id(), held.destination());
         let parameters = [
@@ -231,7 +228,7 @@ impl Session {
     }
 
     /// Puts effects into the outbox that belong to no claim, and commits, in one round trip; answers their message ids.
-    pub(crate) async fn send_and_commit(&mut self, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
+    pub(crate) async fn send_and_commit(&self, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
         let sends = effects.iter().map(Send::of).collect::<Result<Vec<_>, _>>()?;
         let mut requests = Vec::with_capacity(sends.len());
         for send in &sends {
@@ -241,9 +238,10 @@ impl Session {
         rows.iter().flatten().map(|row| Ok(row.try_get(0)?)).collect()
     }
 
-    async fn request_and_commit<const N: usize>(&mut self, requests: &[Request<'_, N>]) -> Result<Vec<Vec<Row>>, Error> {
+    async fn request_and_commit<const N: usize>(&self, requests: &[Request<'_, N>]) -> Result<Vec<Vec<Row>>, Error> {
+        self.loan.ends();
         let client = self.loan.client();
-        let rows = if requests.is_empty() {
+        if requests.is_empty() {
             commit_alone(client).await.map(|()| Vec::new())
         } else {
             let mut sent = Vec::with_capacity(requests.len());
@@ -251,23 +249,21 @@ impl Session {
                 sent.push(Sent::new(self.query(request).instrument(request.span.clone())).await);
             }
             commit_behind(client, sent).await
-        };
-        self.is_open = false;
-        rows
+        }
     }
 
-    /// Its owner has sent the COMMIT, or the ROLLBACK.
+    /// Its owner is about to send COMMIT or ROLLBACK.
     #[cfg(feature = "http")]
-    pub(crate) fn has_ended(&mut self) {
-        self.is_open = false;
+    pub(crate) fn ends(&self) {
+        self.loan.ends();
     }
 
     /// Ends what is still open, and returns the connection to its pool unless it is not sound.
     pub(crate) async fn finish(self, error: Option<&Error>) {
         match error {
             Some(error) if !leaves_connection_sound(error) => {}
-            Some(_) if self.is_open => self.roll_back().await,
-            None if self.is_open => {
+            Some(_) if self.loan.is_open() => self.roll_back().await,
+            None if self.loan.is_open() => {
                 rollback_unheard(self.loan.client());
                 self.loan.give_back();
             }

@@ -61,6 +61,11 @@ impl Ground {
         self.server.psql(&self.database, sql);
     }
 
+    /// What the server has logged, for all tests of the program.
+    pub fn log(&self) -> String {
+        self.server.log()
+    }
+
     /// What was handled, in the order of its writing: ids, each as often as it took effect.
     pub async fn done(&self) -> Vec<String> {
         done(&self.pool).await

@@ -323,6 +323,29 @@ async fn i4_last_delivery_that_is_not_kept_is_not_returned_at_a_stop() {
     assert_eq!((summary.rejected, letters(&ground).await.len()), (0, 0));
     assert_eq!((told.released, told.acknowledged), (vec![], vec![]));
     assert_eq!(told.dropped, ["held", "held"]);
+    assert_eq!(summary.failed_settlements, 2, "{summary:?}");
+}
+
+/// A transaction that was cut may hold the claim a while longer.
+#[tokio::test]
+async fn i4_last_delivery_is_kept_when_its_claim_has_ended() {
+    let ground = Ground::new().await;
+    ground.psql("SELECT idem_acquire('late', 'orders', '1 hour')");
+    let broker = Broker::with([message("late", "")]).dropping_rejected().near_limit();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("orders", noting())
+        .back_off(SHORT, SHORT);
+    let is_fetched = until("it is fetched", async || broker.unsettled() == 1);
+    let release = async {
+        // Without a wait for the claim: five times at each of three hand-overs.
+        let refusal = "message \"late\" of destination \"orders\" is in progress";
+        until("it is asked for again", async || ground.log().matches(refusal).count() > 15).await;
+        ground.psql("SELECT idem_release('late', 'orders', token) FROM idem.leases WHERE id = 'late'");
+    };
+    let (summary, ()) = in_time(async { tokio::join!(consumer.run(is_fetched), release) }).await;
+    assert_eq!(summary.unwrap().rejected, 1);
+    assert_eq!(letters(&ground).await.len(), 1);
+    assert_eq!(broker.told().acknowledged, ["late"]);
 }
 
 /// It waits in its consumer instead.

@@ -2,10 +2,13 @@
 
 use std::io::Write;
 
+use axum::body::Body;
+use tower::ServiceExt;
+
 use crate::{
-    ground::{Ask, Ground, MODES, Mode, ask},
+    ground::{Ask, Ground, MODES, Mode, ask, layer},
     proxy::{Cut, Proxy},
-    support::{Database, until},
+    support::{Database, standby::Standby, until},
 };
 
 /// Sends a request that holds, and goes away once its handler runs.
@@ -71,6 +74,24 @@ async fn idle_connections_that_are_killed_are_no_reason_to_fail() {
         let ask = ask("second");
         ground.send(&ask).await.assert_run(201, 2);
     }
+}
+
+/// I4: the caller goes away while the commit waits for its standby.
+#[tokio::test]
+async fn i4_commit_of_a_dropped_request_goes_on() {
+    let database = Database::create_alone("http-standby-away");
+    let pool = database.pool(2);
+    let ground = Ground::on(Mode::Transaction, database, pool.clone(), |layer| layer).await;
+    ground.send(&ask("first")).await.assert_run(201, 1);
+    let router = ground.app.router(layer(Mode::Transaction, pool));
+    let standby = Standby::away(&ground.database).await;
+    let request = ask("second").to::<Body>(ground.server.address);
+    standby
+        .drop_while_it_commits(async { drop(router.oneshot(request).await) })
+        .await;
+    assert_eq!((ground.work("second").await, ground.claims().await), (0, 1));
+    standby.returns().await;
+    assert_eq!((ground.work("second").await, ground.claims().await), (2, 2));
 }
 
 #[tokio::test]

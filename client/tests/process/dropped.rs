@@ -6,10 +6,14 @@ use std::{
 };
 
 use deadpool_postgres::{Manager, Pool};
+use futures_util::future::join_all;
 use idem_client::{Error, Handled, Idem, Message, Processed, Style, Tx, lease::Work};
 use tokio_postgres::NoTls;
 
-use crate::ground::{Ground, idem, message, work};
+use crate::{
+    ground::{Ground, idem, message, work},
+    support::{Database, standby::Standby, until},
+};
 
 /// The handlers' statements end by themselves much later.
 const SOON: Duration = Duration::from_secs(10);
@@ -103,7 +107,7 @@ async fn statement_of_a_dropped_handler_ends_at_the_server() {
     }
 }
 
-/// The backend belongs to the login, and may be cancelled by that only.
+/// The backend belongs to the login. The role that the login takes on may not cancel it.
 #[tokio::test]
 async fn statement_of_a_login_with_another_role_ends() {
     let ground = Ground::new().await;
@@ -159,4 +163,55 @@ async fn dropped_request_for_a_lease_ends_at_the_server() {
     drop_while_it_runs(&ground, leasing).await;
     drop(holder);
     assert_free(&ground, &idem, &message).await;
+}
+
+/// I4: of a transaction, and of a statement by itself.
+#[tokio::test]
+async fn i4_dropped_commit_that_waits_for_its_standby_goes_on() {
+    let ground = Ground::on(Database::create_alone("standby-away")).await;
+    let idem = Idem::new();
+    // The connections of the pool are made before.
+    for message in [message(), message()] {
+        assert_free(&ground, &idem, &message).await;
+    }
+    let (committed, leased) = (message(), message());
+    let standby = Standby::away(&ground.database).await;
+    let commit = async { drop(idem.process(&ground.pool, &committed, work).await) };
+    standby.drop_while_it_commits(commit).await;
+    let handler = async |_: Work, _: Message| -> Handled { pending().await };
+    let statement = async { drop(idem.process_leased(&ground.pool, &leased, handler).await) };
+    standby.drop_while_it_commits(statement).await;
+    ground.assert_untouched(&committed).await;
+
+    standby.returns().await;
+    ground.assert_done_once(&committed).await;
+    assert_eq!(ground.count("SELECT count(*) FROM idem.leases").await, 1);
+}
+
+/// The client cannot find out that there is a pooler before one of its connections is free.
+#[tokio::test]
+async fn dropped_handlers_free_an_exhausted_pooler() {
+    let ground = Ground::new().await;
+    let Database { name, server } = &ground.database;
+    server.psql(
+        name,
+        &format!("ALTER DATABASE {name} SET client_connection_check_interval = '1s'"),
+    );
+    let pooler = server.small_pooler(2);
+    let manager = Manager::new(pooler.connection_string_to(name).parse().unwrap(), NoTls);
+    let pool = Pool::builder(manager).max_size(4).build().unwrap();
+    let (idem, messages) = (Idem::new(), [message(), message()]);
+    // The first claim of a destination makes others wait.
+    assert_free(&ground, &idem, &message()).await;
+    let both = join_all(messages.iter().map(|message| idem.process(&pool, message, running(SLEEP))));
+    let sleeping = "SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event = 'PgSleep'";
+    tokio::select! {
+        biased;
+        ended = both => panic!("they were to wait: {ended:?}"),
+        () = until("both sleep", async || ground.count(sleeping).await == 2) => {}
+    }
+    until_busy(&ground, 0).await;
+    let processed = tokio::time::timeout(SOON, idem.process(&pool, &messages[0], work)).await;
+    assert!(matches!(processed, Ok(Ok(Processed::New { .. }))), "{processed:?}");
 }

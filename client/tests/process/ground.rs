@@ -18,7 +18,10 @@ pub struct Ground {
 
 impl Ground {
     pub async fn new() -> Self {
-        let database = Database::create();
+        Self::on(Database::create()).await
+    }
+
+    pub async fn on(database: Database) -> Self {
         let observer = database.connect().await;
         // Without a key, so that work that was done twice is seen.
         observer.batch_execute("CREATE TABLE work (id text)").await.unwrap();

@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 mod server;
+pub mod standby;
 
 use std::{
     future::Future,
@@ -31,8 +32,16 @@ pub struct Database {
 
 impl Database {
     pub fn create() -> Self {
+        Self::create_on(Server::shared("client"))
+    }
+
+    /// On a server that other tests have not changed.
+    pub fn create_alone(server: &str) -> Self {
+        Self::create_on(Arc::new(Server::start(server)))
+    }
+
+    fn create_on(server: Arc<Server>) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(1);
-        let server = Server::shared("client");
         let name = format!("test_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         server.psql("postgres", &format!("CREATE DATABASE {name}"));
         server.psql(&name, "CREATE EXTENSION idem");

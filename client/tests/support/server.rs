@@ -47,6 +47,11 @@ impl Server {
         self.proxy.is_some()
     }
 
+    /// A pooler with so many connections, in front of the server alone.
+    pub fn small_pooler(&self, size: u32) -> PgBouncer {
+        PgBouncer::start_with_pool(&self.cluster, "postgres", size).unwrap()
+    }
+
     /// As the program under test connects.
     pub fn url(&self, database: &str) -> String {
         match &self.proxy {
@@ -62,6 +67,11 @@ impl Server {
 
     pub fn psql(&self, database: &str, sql: &str) -> String {
         self.cluster.psql(database, sql).unwrap()
+    }
+
+    /// What the server has logged, over all its databases.
+    pub fn log(&self) -> String {
+        self.cluster.log().unwrap()
     }
 
     /// To kill it and to start it again.

@@ -15,6 +15,9 @@ const PROGRAM: &str = "/usr/sbin/pgbouncer";
 /// It listens on a socket in its own directory, so any number does.
 const PORT: u16 = 6432;
 
+/// More than the tests of one database use at a time.
+const POOL_SIZE: u32 = 30;
+
 /// A proxy that gives a server's session to a client for the time of one transaction.
 pub type PgBouncer = Server<Proxy>;
 
@@ -23,6 +26,7 @@ pub struct Proxy {
     user: ServerUser,
     upstream_dir: PathBuf,
     database: String,
+    pool_size: u32,
 }
 
 impl PgBouncer {
@@ -32,6 +36,14 @@ impl PgBouncer {
     /// # Errors
     /// When it does not start; with the last lines of its log.
     pub fn start(cluster: &Cluster, database: &str) -> Result<Self> {
+        Self::start_with_pool(cluster, database, POOL_SIZE)
+    }
+
+    /// The same with so many connections to each database for each role.
+    ///
+    /// # Errors
+    /// When it does not start; with the last lines of its log.
+    pub fn start_with_pool(cluster: &Cluster, database: &str, pool_size: u32) -> Result<Self> {
         let home = Home::create(Proxy::NAME)?;
         // It refuses root, as PostgreSQL does.
         let user = ServerUser::choose(Path::new(PROGRAM), home.dir())?;
@@ -40,6 +52,7 @@ impl PgBouncer {
             user,
             upstream_dir: cluster.socket_dir().to_path_buf(),
             database: database.to_owned(),
+            pool_size,
         };
         Self::start_in(home, program)
     }
@@ -77,12 +90,13 @@ impl Program for Proxy {
              auth_user = postgres\n\
              pool_mode = transaction\n\
              max_client_conn = 500\n\
-             default_pool_size = 30\n\
+             default_pool_size = {pool_size}\n\
              server_idle_timeout = 5\n\
              ignore_startup_parameters = extra_float_digits\n",
             upstream = self.upstream_dir.display(),
             socket_dir = home.socket_dir().display(),
             users = users.display(),
+            pool_size = self.pool_size,
         );
         fs::write(&users, "\"postgres\" \"\"\n")?;
         fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;

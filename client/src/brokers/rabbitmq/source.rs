@@ -14,9 +14,9 @@ use crate::{
     brokers::withheld::{Withheld, Withhold},
 };
 
-/// How long the broker may take for all that is returned. After a consumer that was still being
-/// started, which may take as long, it has half of that. A consumer of messages waits longer than
-/// both for the messages near their limit, because it keeps them after that.
+/// How long the broker may take for all that is returned, and before that for a consumer that is
+/// still being started. After such a consumer it has half of the time for all that is returned: 4.5 s
+/// together, less than the 5 s that a stop gives to the close of its source.
 const RETURNED_WITHIN: Duration = Duration::from_secs(3);
 
 /// The messages of one queue of a RabbitMQ.
