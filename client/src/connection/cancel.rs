@@ -36,16 +36,17 @@ pub(super) struct Backend {
     /// As the server told it; none when the library does not show it.
     process_id: Option<i32>,
     connected: Instant,
-    /// A transaction is open, and its COMMIT was not sent. Everything else may be committing.
+    /// The server has begun a transaction, and its COMMIT was not sent. Everything else may be
+    /// committing.
     cannot_commit: bool,
 }
 
 impl Backend {
-    pub(super) fn of(object: &Object, is_open: bool) -> Self {
+    pub(super) fn of(object: &Object, cannot_commit: bool) -> Self {
         Self {
             process_id: process_id(&object.cancel_token()),
             connected: Object::metrics(object).created,
-            cannot_commit: is_open,
+            cannot_commit,
         }
     }
 }
@@ -64,15 +65,18 @@ pub(super) enum Met {
 }
 
 /// A connection beside those of the pool, which may all be in use.
-pub(super) struct Canceller<'p> {
-    pool: &'p Pool,
+pub(super) struct Canceller {
+    pool: Pool,
     client: ClientWrapper,
 }
 
-impl<'p> Canceller<'p> {
-    pub(super) async fn connect(pool: &'p Pool) -> Result<Self, Error> {
+impl Canceller {
+    pub(super) async fn connect(pool: &Pool) -> Result<Self, Error> {
         let client = pool.manager().create().await?;
-        Ok(Self { pool, client })
+        Ok(Self {
+            pool: pool.clone(),
+            client,
+        })
     }
 
     /// Cancels what this backend executes. With several hosts this connection may lead to another
@@ -94,8 +98,8 @@ impl<'p> Canceller<'p> {
             "SET LOCAL ROLE NONE; SET LOCAL search_path = pg_catalog; \
              SELECT pg_backend_pid() = {own}; \
              SELECT CASE WHEN {cannot_commit} OR wait_event_type = 'Lock' THEN pg_cancel_backend(pid) ELSE false END \
-             FROM pg_stat_activity \
-             WHERE pg_backend_pid() = {own} AND pid = {other} \
+             FROM pg_stat_get_activity({other}) \
+             WHERE pg_backend_pid() = {own} \
                AND abs(extract(epoch FROM clock_timestamp() - backend_start) - {age}) < {tolerance}"
         );
         let messages = self.client.simple_query(&sql).await?;
@@ -112,7 +116,7 @@ impl<'p> Canceller<'p> {
     }
 }
 
-impl Drop for Canceller<'_> {
+impl Drop for Canceller {
     fn drop(&mut self) {
         self.pool.manager().detach(&mut self.client);
     }

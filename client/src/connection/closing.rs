@@ -2,8 +2,9 @@
 //!
 //! Closing the socket alone ends nothing: a backend that executes a statement or waits for a lock
 //! reads nothing from its client. So ROLLBACK is sent behind what is under way, and when it does not
-//! end at once, the statement is cancelled. Behind a pooler nothing can be cancelled: there the
-//! connection is closed, and `client_connection_check_interval` lets the backend notice that.
+//! end at once, the statement is cancelled. The socket is closed after a second in any case. Behind a
+//! pooler nothing can be cancelled: `client_connection_check_interval` lets the backend notice that
+//! its client is gone.
 //!
 //! A commit is not cancelled: see [`Canceller::cancel`].
 
@@ -17,7 +18,7 @@ use deadpool_postgres::{Object, Pool};
 use tokio::{
     runtime::Handle,
     select,
-    sync::watch,
+    sync::{Mutex, watch},
     time::{sleep, timeout},
 };
 
@@ -34,22 +35,33 @@ const AGAIN: Duration = Duration::from_millis(250);
 /// When the socket is closed, whatever the server does. Behind a pooler this frees the connection to
 /// the server, which the next statement may need: also the one that finds the pooler.
 const OPEN: Duration = Duration::from_secs(1);
+/// How long a commit, or a backend that is not there, is looked at: it may come to wait for a lock,
+/// or belong to another host.
+const LOOKS: Duration = Duration::from_secs(1);
 /// When the statement is cancelled no more. It takes 10 s to connect where the first host is away.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How many connections a pool has at a time for nothing else, beside those that it counts.
-const CANCELLERS: usize = 4;
-/// Closed when a pooler was found: those who wait for a place then need none.
-static PLACES: PerPool = PerPool::new();
+/// What all closings of a pool cancel with: one connection beside those that the pool counts, as
+/// long as there is something to cancel.
+static CANCELLERS: PerPool<Mutex<Way>> = PerPool::new();
+
+/// The way to the server.
+enum Way {
+    Unknown,
+    Open(Canceller),
+    /// A pooler stands in it.
+    Closed,
+}
 
 /// How many connections of this process wait for the end of their transaction at the server: those
 /// of all its pools, consumers and relays.
 static CLOSING: LazyLock<watch::Sender<usize>> = LazyLock::new(watch::Sender::default);
 
-/// Takes a connection out of its pool and closes it, when the server has ended its transaction.
-/// `is_open` says that it has a transaction, and that no COMMIT was sent.
-pub(super) fn close(object: Object, is_open: bool) {
-    let (pool, backend) = (Object::pool(&object), Backend::of(&object, is_open));
+/// Takes a connection out of its pool and closes it, when the server has ended its transaction, or
+/// after [`OPEN`]. `cannot_commit` says that the server has begun a transaction, and that no COMMIT
+/// was sent.
+pub(super) fn close(object: Object, cannot_commit: bool) {
+    let (pool, backend) = (Object::pool(&object), Backend::of(&object, cannot_commit));
     let client = Object::take(object);
     // Without a runtime the connection is closed here: its drop does that.
     let Ok(runtime) = Handle::try_current() else { return };
@@ -84,20 +96,14 @@ async fn cancel_when_slow(pool: Option<&Pool>, backend: Backend) {
         // The pool is gone, and with it how to connect.
         return sleep(OPEN).await;
     };
-    let places = PLACES.of(pool, |_| CANCELLERS);
-    let end = timeout(PATIENCE, async {
-        match places.acquire().await {
-            Ok(_place) => cancel(pool, backend).await,
-            Err(_) => End::Pooler,
-        }
-    });
-    match end.await {
+    match timeout(PATIENCE, cancel(pool, backend)).await {
         Ok(End::Statement) => {}
         Ok(End::Pooler) => {
-            places.close();
             tracing::debug!("a connection to a pooler is closed: the server may still execute its last statement");
         }
-        Ok(End::Commit) => tracing::debug!("a connection is closed, and the commit that it waited for goes on"),
+        Ok(End::Commit) => {
+            tracing::debug!("a connection is closed: its last statement may be a commit, and goes on");
+        }
         Ok(End::Unknown) | Err(_) => {
             tracing::warn!("a connection is closed, and the server may still execute its last statement");
         }
@@ -115,34 +121,47 @@ enum End {
 /// Cancels until the backend has ended, or until this is of no use. Its future is dropped when
 /// ROLLBACK has ended.
 async fn cancel(pool: &Pool, backend: Backend) -> End {
-    let began = Instant::now();
-    let mut canceller = None;
+    let way = CANCELLERS.of(pool, |_| Mutex::new(Way::Unknown));
+    let mut first_look = None;
     let mut was_there = false;
     loop {
-        match attempt(&mut canceller, pool, backend).await {
+        let met = attempt(&way, pool, backend).await;
+        let looks = first_look.get_or_insert_with(Instant::now).elapsed();
+        match met {
             Ok(Met::Statement) => was_there = true,
+            Ok(Met::Commit) if looks > LOOKS => return End::Commit,
+            Ok(Met::Commit) => was_there = true,
             Ok(Met::Pooler) => return End::Pooler,
             Ok(Met::Nothing) if was_there => return End::Statement,
-            Ok(Met::Commit) if began.elapsed() > OPEN => return End::Commit,
-            Ok(Met::Nothing) if began.elapsed() > OPEN => return End::Unknown,
-            Ok(Met::Commit) => {}
+            Ok(Met::Nothing) if looks > LOOKS => return End::Unknown,
             // The next connection may lead to another server.
-            Ok(Met::Nothing) => canceller = None,
+            Ok(Met::Nothing) => *way.lock().await = Way::Unknown,
             Err(error) => {
+                first_look = None;
                 tracing::debug!(%error, "a statement cannot be cancelled");
-                canceller = None;
             }
         }
         sleep(AGAIN).await;
     }
 }
 
-async fn attempt<'p>(canceller: &mut Option<Canceller<'p>>, pool: &'p Pool, backend: Backend) -> Result<Met, Error> {
-    let canceller = match canceller {
-        Some(canceller) => canceller,
-        none => none.insert(Canceller::connect(pool).await?),
+/// Drops the canceller when this is dropped in the middle: a statement may be under way on it.
+async fn attempt(way: &Mutex<Way>, pool: &Pool, backend: Backend) -> Result<Met, Error> {
+    let mut way = way.lock().await;
+    let canceller = match std::mem::replace(&mut *way, Way::Unknown) {
+        Way::Open(canceller) => canceller,
+        Way::Unknown => Canceller::connect(pool).await?,
+        Way::Closed => {
+            *way = Way::Closed;
+            return Ok(Met::Pooler);
+        }
     };
-    canceller.cancel(backend).await
+    let met = canceller.cancel(backend).await?;
+    *way = match met {
+        Met::Pooler => Way::Closed,
+        _ => Way::Open(canceller),
+    };
+    Ok(met)
 }
 
 struct Closing;

@@ -18,8 +18,11 @@ use crate::{Error, process::leaves_connection_sound};
 /// without that it is closed, because a transaction or a statement may still be open on it.
 pub(crate) struct Loan {
     object: Option<Object>,
-    /// Whether a transaction is open, and neither COMMIT nor ROLLBACK is sent.
+    /// BEGIN was sent, and neither COMMIT nor ROLLBACK.
     is_open: AtomicBool,
+    /// The server has begun the transaction. Before that, it may still execute what the connection
+    /// was used for earlier.
+    has_begun: AtomicBool,
     /// Dropped after `object`: the handler whose turn is next finds the connection in the pool.
     _turn: Option<Turn>,
 }
@@ -30,6 +33,7 @@ impl Loan {
         Ok(Arc::new(Self {
             object: Some(connection(pool).await?),
             is_open: AtomicBool::new(false),
+            has_begun: AtomicBool::new(false),
             _turn: None,
         }))
     }
@@ -40,6 +44,7 @@ impl Loan {
         Ok(Arc::new(Self {
             object: Some(connection(pool).await?),
             is_open: AtomicBool::new(false),
+            has_begun: AtomicBool::new(false),
             _turn: turn,
         }))
     }
@@ -57,9 +62,15 @@ impl Loan {
         self.is_open.store(true, Ordering::Release);
     }
 
+    /// The server has responded to BEGIN.
+    pub(crate) fn has_begun(&self) {
+        self.has_begun.store(true, Ordering::Release);
+    }
+
     /// COMMIT or ROLLBACK is about to be sent.
     pub(crate) fn ends(&self) {
         self.is_open.store(false, Ordering::Release);
+        self.has_begun.store(false, Ordering::Release);
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -91,7 +102,7 @@ impl Loan {
 impl Drop for Loan {
     fn drop(&mut self) {
         if let Some(object) = self.object.take() {
-            close(object, self.is_open());
+            close(object, self.has_begun.load(Ordering::Acquire));
         }
     }
 }

@@ -9,8 +9,8 @@
 //! - A short statement takes no second connection while it has one.
 //! - No wait for a connection is without a limit: [`Error::Pool`] says that none was free in time. It
 //!   is the environment's, and uses up no attempt.
-//! - A connection whose user is gone, because its future was dropped, is closed. The server ends its
-//!   statement and its transaction first: see [`closing`].
+//! - A connection whose user is gone, because its future was dropped, is closed. Its statement is
+//!   cancelled before, unless it may be a commit: see [`closing`].
 //!
 //! A pool of one has nothing to set aside: what needs two connections at once asks
 //! [`has_two`] before it begins.
@@ -54,7 +54,8 @@ pub(crate) const STATEMENT: Duration = Duration::from_secs(60);
 const SHORTEST_STATEMENT: Duration = Duration::from_secs(5);
 
 /// Gives up a short statement without a response, because the server is silent or a lock is held.
-/// Its connection is not sound then, and is closed, which cancels the statement.
+/// Its connection is not sound then, and is closed. That cancels the statement while it waits for a
+/// lock.
 pub(crate) async fn within<T>(limit: Duration, statement: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     at_most(limit.max(SHORTEST_STATEMENT), statement).await
 }

@@ -6,37 +6,35 @@ use std::{
 };
 
 use deadpool_postgres::Pool;
-use tokio::sync::Semaphore;
 
-/// A semaphore for each pool. A permit, and a wait for one, keeps it alive. The next one after it has
-/// all its permits, and is open, should this one have been closed.
-pub(super) struct PerPool {
-    semaphores: Mutex<Option<Semaphores>>,
+/// One value for each pool, as long as one of its users lives. The next one is made anew.
+pub(super) struct PerPool<T> {
+    values: Mutex<Option<Values<T>>>,
 }
 
 /// By the address of the pool's manager, which all clones of a pool share, and its size.
-type Semaphores = HashMap<(usize, usize), Weak<Semaphore>>;
+type Values<T> = HashMap<(usize, usize), Weak<T>>;
 
-impl PerPool {
+impl<T> PerPool<T> {
     pub(super) const fn new() -> Self {
         Self {
-            semaphores: Mutex::new(None),
+            values: Mutex::new(None),
         }
     }
 
-    /// The one of this pool, of this size; made with so many permits.
-    pub(super) fn of(&self, pool: &Pool, permits: impl FnOnce(usize) -> usize) -> Arc<Semaphore> {
+    /// The one of this pool, of this size.
+    pub(super) fn of(&self, pool: &Pool, make: impl FnOnce(usize) -> T) -> Arc<T> {
         let max_size = pool.status().max_size;
         let key = (std::ptr::from_ref(pool.manager()) as usize, max_size);
         // No change of the map can panic half-way.
-        let mut semaphores = self.semaphores.lock().unwrap_or_else(PoisonError::into_inner);
-        let semaphores = semaphores.get_or_insert_default();
-        if let Some(known) = semaphores.get(&key).and_then(Weak::upgrade) {
+        let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        let values = values.get_or_insert_default();
+        if let Some(known) = values.get(&key).and_then(Weak::upgrade) {
             return known;
         }
-        semaphores.retain(|_, semaphore| semaphore.strong_count() > 0);
-        let semaphore = Arc::new(Semaphore::new(permits(max_size)));
-        semaphores.insert(key, Arc::downgrade(&semaphore));
-        semaphore
+        values.retain(|_, value| value.strong_count() > 0);
+        let value = Arc::new(make(max_size));
+        values.insert(key, Arc::downgrade(&value));
+        value
     }
 }

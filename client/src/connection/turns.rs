@@ -24,7 +24,8 @@ pub(crate) enum Patience {
 /// A turn of a handler. It ends when it is dropped.
 pub(super) type Turn = OwnedSemaphorePermit;
 
-static TURNS: PerPool = PerPool::new();
+/// A permit, and a wait for one, keeps the semaphore of its pool alive.
+static TURNS: PerPool<Semaphore> = PerPool::new();
 
 /// How long a handler waits for the handlers before it, which take as long as they like. The pool's
 /// own limit would be too short: a consumer with as many handlers as connections would take their
@@ -41,10 +42,10 @@ pub(super) async fn turn(pool: &Pool, patience: Patience) -> Result<Option<Turn>
         Patience::OfHandlers => TURN,
         Patience::OfPool => pool.timeouts().wait.unwrap_or(PATIENCE).min(PATIENCE),
     };
-    let free = TURNS.of(pool, free_for_handlers);
+    let free = TURNS.of(pool, |max_size| Semaphore::new(free_for_handlers(max_size)));
     match timeout(patience, Arc::clone(&free).acquire_owned()).await {
         Ok(Ok(turn)) => Ok(Some(turn)),
-        // The semaphores of turns are never closed.
+        // The semaphore is never closed.
         Ok(Err(_)) => Err(Error::Pool("the pool is closed".into())),
         Err(_) => Err(Error::Pool(format!(
             "none was free for a handler within {patience:?}: {} of {} serve handlers",

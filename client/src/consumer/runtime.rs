@@ -16,7 +16,7 @@ use futures_util::{
 };
 use tokio::{
     sync::{Mutex, Notify, Semaphore},
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until, timeout, timeout_at},
 };
 use tokio_postgres::error::SqlState;
 use tokio_util::sync::CancellationToken;
@@ -38,20 +38,16 @@ use super::{
     workers::Workers,
 };
 use crate::{
-    Delivery, Destination, Error, ErrorKind, Idem, Message, Processed, Settlement, Source, TransportError,
-    connection::{at_most, closed},
-    error::causes,
-    panics::unwinding,
-    process::is_environmental,
-    telemetry,
+    Delivery, Destination, Error, ErrorKind, Idem, Message, Processed, Settlement, Source, TransportError, connection::closed,
+    error::causes, panics::unwinding, process::is_environmental, telemetry,
 };
 
 /// How long each step of a shutdown after the grace may take: see `drain`.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// Between two looks whether a claim has ended that keeps a message from being kept.
 const CLAIM_ENDS: Duration = Duration::from_millis(100);
-/// How long the last step tries to keep a message: shorter than the step, so that each message that
-/// is not kept is named.
+/// How long a step tries to keep messages: shorter than the step, so that each message that is not
+/// kept is named.
 const LAST_LETTER: Duration = Duration::from_millis(4_500);
 /// How long a broker may take to confirm a settlement. The longest limit of the clients of brokers,
 /// librdkafka's 5 minutes for a message, ends before.
@@ -177,7 +173,8 @@ impl<S: Source> Runtime<S> {
         }
         // Not before: a successor of a message that is being processed must not be handled
         // elsewhere meanwhile.
-        if timeout(LAST_WORDS, self.give_back_the_rest()).await.is_err() {
+        let until = Instant::now() + LAST_LETTER;
+        if timeout(LAST_WORDS, self.give_back_the_rest(until)).await.is_err() {
             tracing::warn!("the broker does not take back what was waiting");
         }
         let Ok(near_limit) = timeout(LAST_WORDS, self.close()).await else {
@@ -185,7 +182,8 @@ impl<S: Source> Runtime<S> {
             return;
         };
         let messages = near_limit.len();
-        if timeout(LAST_WORDS, self.keep_near_limit(near_limit)).await.is_err() {
+        let until = Instant::now() + LAST_LETTER;
+        if timeout(LAST_WORDS, self.keep_near_limit(near_limit, until)).await.is_err() {
             tracing::warn!(
                 messages,
                 within = ?LAST_WORDS,
@@ -584,7 +582,7 @@ impl<S: Source> Runtime<S> {
         }
     }
 
-    async fn give_back_the_rest(&self) {
+    async fn give_back_the_rest(&self, until: Instant) {
         let (last_deliveries, rest): (Vec<_>, Vec<_>) = self.queue.drain().into_iter().partition(Held::may_end_with_release);
         let given_back = async {
             // One after the other: the broker may deliver them again in this order.
@@ -592,7 +590,7 @@ impl<S: Source> Runtime<S> {
                 self.give_back(held).await;
             }
         };
-        let kept = last_deliveries.into_iter().map(|held| self.keep_last_delivery(held));
+        let kept = last_deliveries.into_iter().map(|held| self.keep_last_delivery(held, until));
         tokio::join!(given_back, join_all(kept));
     }
 
@@ -619,12 +617,12 @@ impl<S: Source> Runtime<S> {
     }
 
     /// Keeps messages that their broker may not deliver again.
-    async fn keep_near_limit(&self, deliveries: Vec<Delivery>) {
+    async fn keep_near_limit(&self, deliveries: Vec<Delivery>, until: Instant) {
         let keep = deliveries.into_iter().map(async |delivery| {
             let Ok(permit) = Arc::clone(&self.room).acquire_owned().await else {
                 return;
             };
-            self.keep_last_delivery(Held::new(delivery, false, permit)).await;
+            self.keep_last_delivery(Held::new(delivery, false, permit), until).await;
         });
         join_all(keep).await;
     }
@@ -632,9 +630,8 @@ impl<S: Source> Runtime<S> {
     /// The consumer stops: a message that its broker may not deliver again is kept where rejected
     /// messages are kept, or in the database. When that fails its receipt is dropped, and its source
     /// may hand it over once more when it is closed.
-    async fn keep_last_delivery(&self, held: Held) {
+    async fn keep_last_delivery(&self, held: Held, until: Instant) {
         const REASON: &str = "the consumer stopped before it handled this message, and its broker may not deliver it again";
-        let until = Instant::now() + LAST_LETTER;
         let (held, kept_as) = self.routed(held).await;
         let Held {
             message,
@@ -643,7 +640,8 @@ impl<S: Source> Runtime<S> {
             ..
         } = held;
         let kept = if receipt.keeps_rejected() {
-            let broker = in_time(async { receipt.settle(Settlement::reject(REASON)).await }).inspect_err(|error| {
+            let told = in_time(async { receipt.settle(Settlement::reject(REASON)).await });
+            let broker = async { timeout_at(until, told).await? }.inspect_err(|error: &TransportError| {
                 tracing::warn!(
                     error = causes(&**error),
                     message_id = message.message_id(),
@@ -695,13 +693,16 @@ impl<S: Source> Runtime<S> {
     /// Keeps a message as a dead letter. A transaction that was cut may still hold its claim: behind a
     /// pooler, the server ends it later.
     async fn keep_last_letter(&self, message: &Message, kept_as: KeptAs, reason: &str, until: Instant) -> Result<bool, Error> {
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            match at_most(left, self.keep_letter(message, kept_as, reason)).await {
-                Err(error) if error.kind() == ErrorKind::Conflict && left > CLAIM_ENDS => sleep(CLAIM_ENDS).await,
-                kept => return kept,
+        let mut in_progress = None;
+        while Instant::now() < until {
+            match timeout_at(until, self.keep_letter(message, kept_as, reason)).await {
+                Ok(Err(error)) if error.kind() == ErrorKind::Conflict => in_progress = Some(error),
+                Ok(kept) => return kept,
+                Err(_) => break,
             }
+            sleep_until(until.min(Instant::now() + CLAIM_ENDS)).await;
         }
+        Err(in_progress.unwrap_or_else(|| Error::Pool(format!("the database has not kept it within {LAST_LETTER:?}"))))
     }
 
     /// The message with the destination of its route, which it may not have yet.

@@ -62,15 +62,14 @@ impl Session {
     // cancelled, what is behind it would commit by itself.
 
     pub(crate) async fn begin(&self, isolation: Isolation) -> Result<(), Error> {
-        self.loan.begins();
-        Ok(self.loan.client().batch_execute(claim::begin(isolation)).await?)
+        let begin = self.loan.client().batch_execute(claim::begin(isolation));
+        self.begun(async { Ok(begin.await?) }).await
     }
 
     pub(crate) async fn begin_and_claim(&self, work: &Work<'_>, id: &MessageId) -> Result<Outcome, Error> {
         let begin = claim::begin(work.policy.isolation);
         let sql = format!("{begin}; {}", claim::claim(work, id)?);
-        self.loan.begins();
-        self.outcome(&sql, work.destination, id).await
+        self.begun(self.outcome(&sql, work.destination, id)).await
     }
 
     /// Begins with a statement that claims, and a savepoint behind the claim.
@@ -83,34 +82,33 @@ impl Session {
         id: &MessageId,
     ) -> Result<Outcome, Error> {
         let sql = format!("BEGIN; {claim}; SAVEPOINT {savepoint}");
-        self.loan.begins();
-        self.outcome(&sql, destination, id).await
+        self.begun(self.outcome(&sql, destination, id)).await
     }
 
     pub(crate) async fn begin_and_check(&self, work: &Work<'_>, id: &MessageId) -> Result<bool, Error> {
         let begin = claim::begin(work.policy.isolation);
         let sql = format!("{begin}; {}", claim::is_claimed(id, work.destination)?);
-        self.loan.begins();
-        let answers = self
-            .loan
-            .client()
-            .simple_query(&sql)
-            .instrument(span::of_message("is_claimed", id, work.destination))
-            .await?;
+        let check = self.loan.client().simple_query(&sql);
+        let check = check.instrument(span::of_message("is_claimed", id, work.destination));
+        let answers = self.begun(async { Ok(check.await?) }).await?;
         Ok(only_value(&answers) == Some("t"))
     }
 
     pub(crate) async fn begin_and_claim_batch(&self, work: &Work<'_>, ids: &[MessageId]) -> Result<Vec<bool>, Error> {
         let begin = claim::begin(work.policy.isolation);
         let sql = format!("{begin}; {}", claim::claim_batch(ids, work.destination)?);
-        self.loan.begins();
-        let answers = self
-            .loan
-            .client()
-            .simple_query(&sql)
-            .instrument(span::of_batch("try_claim_batch", work.destination, ids.len()))
-            .await?;
+        let claims = self.loan.client().simple_query(&sql);
+        let claims = claims.instrument(span::of_batch("try_claim_batch", work.destination, ids.len()));
+        let answers = self.begun(async { Ok(claims.await?) }).await?;
         claim::parse_batch(only_value(&answers), ids.len())
+    }
+
+    /// Sends BEGIN and what follows it.
+    async fn begun<T>(&self, begin: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        self.loan.begins();
+        let begun = begin.await?;
+        self.loan.has_begun();
+        Ok(begun)
     }
 
     // The middle.

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use idem_client::{Consumer, Coordinates, Handled, HandlerError, IdStrategy, Idem, Message, MessageId, Policies, Selector, Tx};
 use tokio::sync::oneshot;
 
@@ -324,6 +325,26 @@ async fn i4_last_delivery_that_is_not_kept_is_not_returned_at_a_stop() {
     assert_eq!((told.released, told.acknowledged), (vec![], vec![]));
     assert_eq!(told.dropped, ["held", "held"]);
     assert_eq!(summary.failed_settlements, 2, "{summary:?}");
+}
+
+/// More of them than the consumer may hold at a time.
+#[tokio::test]
+async fn each_last_delivery_that_is_not_kept_is_counted() {
+    let ground = Ground::new().await;
+    let ids = ["a", "b", "c", "d"];
+    for id in ids {
+        ground.psql(&format!("SELECT idem_acquire('{id}', 'orders', '1 hour')"));
+    }
+    let silent = Broker::with(ids.map(|id| message(id, ""))).near_limit().mute();
+    let dropping = Broker::with(ids.map(|id| message(id, ""))).near_limit().dropping_rejected();
+    let stopped = [silent, dropping].map(|broker| {
+        let consumer = Consumer::new(ground.pool.clone(), broker).handle("orders", noting());
+        // On one thread: nothing is fetched before the stop.
+        consumer.concurrency(1).run(async {})
+    });
+    for summary in in_time(join_all(stopped)).await {
+        assert_eq!(summary.unwrap().failed_settlements, 4);
+    }
 }
 
 /// A transaction that was cut may hold the claim a while longer.

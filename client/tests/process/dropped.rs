@@ -6,7 +6,7 @@ use std::{
 };
 
 use deadpool_postgres::{Manager, Pool};
-use futures_util::future::join_all;
+use futures_util::{FutureExt, future::join_all};
 use idem_client::{Error, Handled, Idem, Message, Processed, Style, Tx, lease::Work};
 use tokio_postgres::NoTls;
 
@@ -170,10 +170,8 @@ async fn dropped_request_for_a_lease_ends_at_the_server() {
 async fn i4_dropped_commit_that_waits_for_its_standby_goes_on() {
     let ground = Ground::on(Database::create_alone("standby-away")).await;
     let idem = Idem::new();
-    // The connections of the pool are made before.
-    for message in [message(), message()] {
-        assert_free(&ground, &idem, &message).await;
-    }
+    // The first claim of a destination makes others wait.
+    assert_free(&ground, &idem, &message()).await;
     let (committed, leased) = (message(), message());
     let standby = Standby::away(&ground.database).await;
     let commit = async { drop(idem.process(&ground.pool, &committed, work).await) };
@@ -186,6 +184,26 @@ async fn i4_dropped_commit_that_waits_for_its_standby_goes_on() {
     standby.returns().await;
     ground.assert_done_once(&committed).await;
     assert_eq!(ground.count("SELECT count(*) FROM idem.leases").await, 1);
+}
+
+/// I4: a commit of somebody else on the connection, which the pool has given on meanwhile.
+#[tokio::test]
+async fn i4_commit_before_a_dropped_transaction_goes_on() {
+    let ground = Ground::on(Database::create_alone("standby-away-before")).await;
+    let (idem, message) = (Idem::new(), message());
+    assert_free(&ground, &idem, &message).await;
+    let pool = ground.database.pool(1);
+    let object = pool.get().await.unwrap();
+    object.batch_execute("BEGIN; INSERT INTO work VALUES ('own')").await.unwrap();
+    let standby = Standby::away(&ground.database).await;
+    let both = async {
+        assert!(object.batch_execute("COMMIT").now_or_never().is_none());
+        drop(object);
+        drop(idem.process(&pool, &message, work).await);
+    };
+    standby.drop_while_it_commits(both).await;
+    standby.returns().await;
+    assert_eq!(ground.count("SELECT count(*) FROM work WHERE id = 'own'").await, 1);
 }
 
 /// The client cannot find out that there is a pooler before one of its connections is free.

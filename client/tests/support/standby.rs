@@ -5,6 +5,7 @@
 
 use std::future::Future;
 
+use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 
 use super::{Database, until};
@@ -14,6 +15,11 @@ const COMMITTING: &str = "SELECT count(*) FROM pg_stat_activity
     WHERE datname = current_database() AND backend_type = 'client backend'
     AND application_name <> 'first' AND wait_event = 'SyncRep'";
 
+/// How many sessions execute a statement.
+const ACTIVE: &str = "SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND backend_type = 'client backend'
+    AND pid <> pg_backend_pid() AND state = 'active'";
+
 /// How many sessions of the client look for statements to cancel.
 const CANCELLERS: &str = "SELECT count(*) FROM pg_stat_activity
     WHERE pid <> pg_backend_pid() AND query LIKE '%pg_cancel_backend%'";
@@ -21,6 +27,8 @@ const CANCELLERS: &str = "SELECT count(*) FROM pg_stat_activity
 pub struct Standby<'d> {
     database: &'d Database,
     observer: Client,
+    /// Commits until it has to wait.
+    first: JoinHandle<()>,
 }
 
 impl<'d> Standby<'d> {
@@ -31,8 +39,12 @@ impl<'d> Standby<'d> {
         first.batch_execute("SET application_name = 'first'").await.unwrap();
         let sql = "ALTER SYSTEM SET synchronous_standby_names = 'away'; SELECT pg_reload_conf()";
         database.server.psql("postgres", sql);
-        tokio::spawn(async move { while first.batch_execute("CREATE TABLE t (); DROP TABLE t").await.is_ok() {} });
-        let standby = Self { database, observer };
+        let first = tokio::spawn(async move { while first.batch_execute("CREATE TABLE t (); DROP TABLE t").await.is_ok() {} });
+        let standby = Self {
+            database,
+            observer,
+            first,
+        };
         let waits = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'first' AND wait_event = 'SyncRep'";
         until("a commit waits", async || standby.count(waits).await == 1).await;
         standby
@@ -58,11 +70,12 @@ impl<'d> Standby<'d> {
         assert_eq!(self.count(COMMITTING).await, committing, "a commit was cancelled");
     }
 
-    /// All commits end.
+    /// All commits end, and can be seen.
     pub async fn returns(self) {
+        self.first.abort();
         let sql = "ALTER SYSTEM RESET synchronous_standby_names; SELECT pg_reload_conf()";
         self.database.server.psql("postgres", sql);
-        until("the commits end", async || self.count(COMMITTING).await == 0).await;
+        until("the commits end", async || self.count(ACTIVE).await == 0).await;
     }
 
     async fn count(&self, sql: &str) -> i64 {
