@@ -158,7 +158,8 @@ async fn i4_broker_that_is_away_is_reported_without_flapping() {
         relay.stop().await;
         let seen = seen.await.unwrap();
         assert_eq!(seen[..2], [None, Some(false)], "{seen:?}");
-        assert!(seen.len() == 3 && seen[2] != Some(false), "{seen:?}");
+        // Unknown, when the other one has the batch; and available, when this one gets it once more.
+        assert!(seen.len() > 2 && !seen[2..].contains(&Some(false)), "{seen:?}");
     }
 }
 
