@@ -2,8 +2,8 @@
 //!
 //! Closing the socket alone ends nothing: a backend that executes a statement or waits for a lock
 //! reads nothing from its client. So ROLLBACK is sent behind what is under way, and when it does not
-//! end at once, the statement is cancelled. The socket is closed after a second in any case. Behind a
-//! pooler nothing can be cancelled: `client_connection_check_interval` lets the backend notice that
+//! end at once, the statement is cancelled. The socket is closed after a second at the latest. Behind
+//! a pooler nothing can be cancelled: `client_connection_check_interval` lets the backend notice that
 //! its client is gone.
 //!
 //! A commit is not cancelled: see [`Canceller::cancel`].
@@ -35,8 +35,8 @@ const AGAIN: Duration = Duration::from_millis(250);
 /// When the socket is closed, whatever the server does. Behind a pooler this frees the connection to
 /// the server, which the next statement may need: also the one that finds the pooler.
 const OPEN: Duration = Duration::from_secs(1);
-/// How long a commit, or a backend that is not there, is looked at: it may come to wait for a lock,
-/// or belong to another host.
+/// How long a backend is looked at that may be committing, or that is not there: the first may come to
+/// wait for a lock, and the second may belong to another host.
 const LOOKS: Duration = Duration::from_secs(1);
 /// When the statement is cancelled no more. It takes 10 s to connect where the first host is away.
 const PATIENCE: Duration = Duration::from_secs(15);

@@ -18,7 +18,7 @@ use crate::{Error, process::leaves_connection_sound};
 /// without that it is closed, because a transaction or a statement may still be open on it.
 pub(crate) struct Loan {
     object: Option<Object>,
-    /// BEGIN was sent, and neither COMMIT nor ROLLBACK.
+    /// BEGIN was sent, and no COMMIT.
     is_open: AtomicBool,
     /// The server has begun the transaction. Before that, it may still execute what the connection
     /// was used for earlier.
@@ -63,7 +63,7 @@ impl Loan {
     }
 
     /// The server has responded to BEGIN.
-    pub(crate) fn has_begun(&self) {
+    pub(crate) fn begun(&self) {
         self.has_begun.store(true, Ordering::Release);
     }
 

@@ -38,8 +38,8 @@ use super::{
     workers::Workers,
 };
 use crate::{
-    Delivery, Destination, Error, ErrorKind, Idem, Message, Processed, Settlement, Source, TransportError, connection::closed,
-    error::causes, panics::unwinding, process::is_environmental, telemetry,
+    Delivery, Destination, Error, ErrorKind, Idem, Message, Processed, Receipt, Settlement, Source, TransportError,
+    connection::closed, error::causes, panics::unwinding, process::is_environmental, telemetry,
 };
 
 /// How long each step of a shutdown after the grace may take: see `drain`.
@@ -183,7 +183,11 @@ impl<S: Source> Runtime<S> {
         };
         let messages = near_limit.len();
         let until = Instant::now() + LAST_LETTER;
-        if timeout(LAST_WORDS, self.keep_near_limit(near_limit, until)).await.is_err() {
+        let near_limit = near_limit.into_iter().map(Delivery::into_parts);
+        if timeout(LAST_WORDS, self.keep_last_deliveries(near_limit, until))
+            .await
+            .is_err()
+        {
             tracing::warn!(
                 messages,
                 within = ?LAST_WORDS,
@@ -590,8 +594,8 @@ impl<S: Source> Runtime<S> {
                 self.give_back(held).await;
             }
         };
-        let kept = last_deliveries.into_iter().map(|held| self.keep_last_delivery(held, until));
-        tokio::join!(given_back, join_all(kept));
+        let last_deliveries = last_deliveries.into_iter().map(|held| (held.message, held.receipt));
+        tokio::join!(given_back, self.keep_last_deliveries(last_deliveries, until));
     }
 
     /// Gives back what this worker was processing.
@@ -616,45 +620,28 @@ impl<S: Source> Runtime<S> {
         closed.near_limit
     }
 
-    /// Keeps messages that their broker may not deliver again.
-    async fn keep_near_limit(&self, deliveries: Vec<Delivery>, until: Instant) {
-        let keep = deliveries.into_iter().map(async |delivery| {
-            let Ok(permit) = Arc::clone(&self.room).acquire_owned().await else {
-                return;
-            };
-            self.keep_last_delivery(Held::new(delivery, false, permit), until).await;
-        });
-        join_all(keep).await;
+    /// Keeps messages that their broker may not deliver again: all at the same time, because one that
+    /// is in progress takes as long as there is.
+    async fn keep_last_deliveries(&self, deliveries: impl Iterator<Item = (Message, Box<dyn Receipt>)>, until: Instant) {
+        join_all(deliveries.map(|(message, receipt)| self.keep_last_delivery(message, receipt, until))).await;
     }
 
     /// The consumer stops: a message that its broker may not deliver again is kept where rejected
     /// messages are kept, or in the database. When that fails its receipt is dropped, and its source
     /// may hand it over once more when it is closed.
-    async fn keep_last_delivery(&self, held: Held, until: Instant) {
+    async fn keep_last_delivery(&self, message: Message, receipt: Box<dyn Receipt>, until: Instant) {
         const REASON: &str = "the consumer stopped before it handled this message, and its broker may not deliver it again";
-        let (held, kept_as) = self.routed(held).await;
-        let Held {
-            message,
-            receipt,
-            permit: _permit,
-            ..
-        } = held;
+        let (message, kept_as) = self.routed(message).await;
         let kept = if receipt.keeps_rejected() {
-            let told = in_time(async { receipt.settle(Settlement::reject(REASON)).await });
-            let broker = async { timeout_at(until, told).await? }.inspect_err(|error: &TransportError| {
+            let broker = settled_by(until, receipt, Settlement::reject(REASON)).inspect_err(|error| {
                 tracing::warn!(
                     error = causes(&**error),
                     message_id = message.message_id(),
                     "the broker has not kept a message"
                 );
             });
-            // The database has the rest of this step.
-            let keeper = keep_somewhere(
-                broker,
-                self.keep_last_letter(&message, kept_as, REASON, until),
-                LAST_WORDS / 2,
-            )
-            .await;
+            let database = self.keep_last_letter(&message, kept_as, REASON, until);
+            let keeper = keep_somewhere(broker, database, LAST_LETTER / 2).await;
             if !matches!(keeper, Ok(Keeper::Broker)) {
                 self.counters.failed_settlements(1);
             }
@@ -666,7 +653,7 @@ impl<S: Source> Runtime<S> {
             let kept = self.keep_last_letter(&message, kept_as, REASON, until).await;
             match &kept {
                 Ok(_) => {
-                    if let Err(error) = in_time(async { receipt.settle(Settlement::Acknowledge).await }).await {
+                    if let Err(error) = settled_by(until, receipt, Settlement::Acknowledge).await {
                         self.not_confirmed(&message, &*error);
                     }
                 }
@@ -706,13 +693,12 @@ impl<S: Source> Runtime<S> {
     }
 
     /// The message with the destination of its route, which it may not have yet.
-    async fn routed(&self, mut held: Held) -> (Held, KeptAs) {
-        let found = unwinding(async { self.routes.find(&held.message) }).await;
+    async fn routed(&self, message: Message) -> (Message, KeptAs) {
+        let found = unwinding(async { self.routes.find(&message) }).await;
         let Ok(Some(route)) = found else {
-            return (held, KeptAs::Hash);
+            return (message, KeptAs::Hash);
         };
-        held.message = held.message.with_destination(route.destination.clone());
-        (held, KeptAs::Itself)
+        (message.with_destination(route.destination.clone()), KeptAs::Itself)
     }
 
     /// So many settlements are about to be given up.
@@ -733,6 +719,14 @@ async fn in_time<T>(told: impl Future<Output = Result<T, TransportError>>) -> Re
         Ok(told) => told.unwrap_or_else(|panic| Err(panic.into())),
         Err(_) => Err(format!("the broker did not confirm the settlement within {SETTLEMENT:?}").into()),
     }
+}
+
+/// The same at a stop, whose steps are short.
+async fn settled_by(until: Instant, receipt: Box<dyn Receipt>, settlement: Settlement) -> Result<(), TransportError> {
+    let settled = in_time(async { receipt.settle(settlement).await });
+    timeout_at(until, settled)
+        .await
+        .unwrap_or_else(|_| Err(format!("the broker did not confirm the settlement within {LAST_LETTER:?}").into()))
 }
 
 /// After this time. Whoever means for ever says [`Duration::MAX`], which no clock can add.

@@ -107,7 +107,7 @@ impl Session {
     async fn begun<T>(&self, begin: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         self.loan.begins();
         let begun = begin.await?;
-        self.loan.has_begun();
+        self.loan.begun();
         Ok(begun)
     }
 

@@ -9,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::join_all;
 use idem_client::{Consumer, Coordinates, Handled, HandlerError, IdStrategy, Idem, Message, MessageId, Policies, Selector, Tx};
 use tokio::sync::oneshot;
 
@@ -327,24 +326,27 @@ async fn i4_last_delivery_that_is_not_kept_is_not_returned_at_a_stop() {
     assert_eq!(summary.failed_settlements, 2, "{summary:?}");
 }
 
-/// More of them than the consumer may hold at a time.
+/// More of them than the consumer may hold at a time, and two that are leased: these hold up no
+/// other, and each is counted.
 #[tokio::test]
-async fn each_last_delivery_that_is_not_kept_is_counted() {
-    let ground = Ground::new().await;
+async fn i4_last_deliveries_in_progress_hold_up_no_others() {
     let ids = ["a", "b", "c", "d"];
-    for id in ids {
-        ground.psql(&format!("SELECT idem_acquire('{id}', 'orders', '1 hour')"));
-    }
-    let silent = Broker::with(ids.map(|id| message(id, ""))).near_limit().mute();
-    let dropping = Broker::with(ids.map(|id| message(id, ""))).near_limit().dropping_rejected();
-    let stopped = [silent, dropping].map(|broker| {
+    let near_limit = || Broker::with(ids.map(|id| message(id, ""))).near_limit();
+    let stop = async |broker: Broker| {
+        let ground = Ground::new().await;
+        ground.psql("SELECT idem_acquire(id, 'orders', '1 hour') FROM (VALUES ('a'), ('b')) AS leased (id)");
         let consumer = Consumer::new(ground.pool.clone(), broker).handle("orders", noting());
         // On one thread: nothing is fetched before the stop.
-        consumer.concurrency(1).run(async {})
-    });
-    for summary in in_time(join_all(stopped)).await {
-        assert_eq!(summary.unwrap().failed_settlements, 4);
-    }
+        let summary = in_time(consumer.concurrency(1).run(async {})).await.unwrap();
+        assert_eq!((letters(&ground).await.len(), summary.rejected), (2, 2));
+        summary.failed_settlements
+    };
+    let (dropping, dropping_and_silent, silent) = tokio::join!(
+        stop(near_limit().dropping_rejected()),
+        stop(near_limit().dropping_rejected().mute()),
+        stop(near_limit().mute()),
+    );
+    assert_eq!((dropping, dropping_and_silent, silent), (2, 4, 4));
 }
 
 /// A transaction that was cut may hold the claim a while longer.
