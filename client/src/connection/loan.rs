@@ -18,7 +18,7 @@ use crate::{Error, process::leaves_connection_sound};
 /// without that it is closed, because a transaction or a statement may still be open on it.
 pub(crate) struct Loan {
     object: Option<Object>,
-    /// BEGIN was sent, and no COMMIT.
+    /// BEGIN was sent, and neither COMMIT nor ROLLBACK.
     is_open: AtomicBool,
     /// The server has begun the transaction. Before that, it may still execute what the connection
     /// was used for earlier.

@@ -165,6 +165,7 @@ impl<S: Source> Runtime<S> {
             self.cut.cancel();
             if timeout(LAST_WORDS, workers.ended()).await.is_err() {
                 self.count_unsettled(self.held().saturating_sub(self.queue.len()));
+                // A handler that blocks its thread can still commit: its successors stay here until then.
                 workers.abort().await;
             }
         }
@@ -499,8 +500,7 @@ impl<S: Source> Runtime<S> {
                 self.settle_at_broker(held, Settlement::Acknowledge).await;
             }
             // It stays at its broker.
-            // A limit of letters says nothing about messages that do not become one.
-            Err(error) if is_environmental(&error) && !is_limit_of_letters(&error) => {
+            Err(error) if is_of_environment(&error) => {
                 self.breakers.trip_all(&error);
                 self.changed.notify_one();
                 self.away(held).await;
@@ -590,8 +590,11 @@ impl<S: Source> Runtime<S> {
         let (last_deliveries, rest): (Vec<_>, Vec<_>) = self.queue.drain().into_iter().partition(Held::may_end_with_release);
         let given_back = async {
             // One after the other: the broker may deliver them again in this order.
-            for held in rest {
-                self.give_back(held).await;
+            let mut rest = rest.into_iter();
+            while let Some(held) = rest.next() {
+                if timeout_at(until, self.give_back(held)).await.is_err() {
+                    return self.count_unsettled(1 + rest.len());
+                }
             }
         };
         let last_deliveries = last_deliveries.into_iter().map(|held| (held.message, held.receipt));
@@ -620,8 +623,8 @@ impl<S: Source> Runtime<S> {
         closed.near_limit
     }
 
-    /// Keeps messages that their broker may not deliver again: all at the same time, because one that
-    /// is in progress takes as long as there is.
+    /// Keeps messages that their broker may not deliver again: all at the same time, because one whose
+    /// claim another transaction holds is tried until the step ends.
     async fn keep_last_deliveries(&self, deliveries: impl Iterator<Item = (Message, Box<dyn Receipt>)>, until: Instant) {
         join_all(deliveries.map(|(message, receipt)| self.keep_last_delivery(message, receipt, until))).await;
     }
@@ -644,6 +647,12 @@ impl<S: Source> Runtime<S> {
             let keeper = keep_somewhere(broker, database, LAST_LETTER / 2).await;
             if !matches!(keeper, Ok(Keeper::Broker)) {
                 self.counters.failed_settlements(1);
+            }
+            if matches!(keeper, Ok(Keeper::Database { .. })) {
+                tracing::warn!(
+                    message_id = message.message_id(),
+                    "the database keeps a message, because its broker did not confirm that it does"
+                );
             }
             keeper.map(|keeper| match keeper {
                 Keeper::Broker => true,
@@ -677,19 +686,19 @@ impl<S: Source> Runtime<S> {
         }
     }
 
-    /// Keeps a message as a dead letter. A transaction that was cut may still hold its claim: behind a
-    /// pooler, the server ends it later.
+    /// Keeps a message as a dead letter. It tries again when the database is away, and when the claim
+    /// of the message is held: behind a pooler, the server ends a transaction later that was cut.
     async fn keep_last_letter(&self, message: &Message, kept_as: KeptAs, reason: &str, until: Instant) -> Result<bool, Error> {
-        let mut in_progress = None;
+        let mut last = None;
         while Instant::now() < until {
             match timeout_at(until, self.keep_letter(message, kept_as, reason)).await {
-                Ok(Err(error)) if error.kind() == ErrorKind::Conflict => in_progress = Some(error),
+                Ok(Err(error)) if may_soon_be_kept(&error) => last = Some(error),
                 Ok(kept) => return kept,
                 Err(_) => break,
             }
             sleep_until(until.min(Instant::now() + CLAIM_ENDS)).await;
         }
-        Err(in_progress.unwrap_or_else(|| Error::Pool(format!("the database has not kept it within {LAST_LETTER:?}"))))
+        Err(last.unwrap_or_else(|| Error::Pool("the database did not respond before the consumer ended".into())))
     }
 
     /// The message with the destination of its route, which it may not have yet.
@@ -703,14 +712,24 @@ impl<S: Source> Runtime<S> {
 
     /// So many settlements are about to be given up.
     fn count_unsettled(&self, unsettled: usize) {
-        tracing::warn!(unsettled, "the broker does not listen: these messages come again");
+        tracing::warn!(
+            unsettled,
+            "the time limit of a shutdown ended before these messages were settled: they may come again"
+        );
         self.counters.failed_settlements(unsettled as u64);
     }
 }
 
-/// Whether the destination keeps no more dead letters (configuration_limit_exceeded).
-fn is_limit_of_letters(error: &Error) -> bool {
-    error.sqlstate() == Some(&SqlState::CONFIGURATION_LIMIT_EXCEEDED)
+/// Whether a letter was not kept because of the environment. A limit of letters
+/// (configuration_limit_exceeded) says nothing about messages that do not become one.
+fn is_of_environment(error: &Error) -> bool {
+    is_environmental(error) && error.sqlstate() != Some(&SqlState::CONFIGURATION_LIMIT_EXCEEDED)
+}
+
+/// Whether a letter that was not kept may be kept before a stop ends: the database is back, or
+/// another transaction lets go of the claim.
+fn may_soon_be_kept(error: &Error) -> bool {
+    error.kind() == ErrorKind::Conflict || is_of_environment(error)
 }
 
 /// What a receipt returns. A panic and a silent broker are failures: the message comes again.
@@ -726,7 +745,7 @@ async fn settled_by(until: Instant, receipt: Box<dyn Receipt>, settlement: Settl
     let settled = in_time(async { receipt.settle(settlement).await });
     timeout_at(until, settled)
         .await
-        .unwrap_or_else(|_| Err(format!("the broker did not confirm the settlement within {LAST_LETTER:?}").into()))
+        .unwrap_or_else(|_| Err("the broker did not confirm the settlement before the consumer ended".into()))
 }
 
 /// After this time. Whoever means for ever says [`Duration::MAX`], which no clock can add.

@@ -21,7 +21,7 @@ pub struct Summary {
     /// Fetched ahead by the source, never taken from it, and returned when it was closed. What the
     /// consumer had taken from the source and gave back is in `given_back`.
     pub returned: u64,
-    /// Settlements that the broker was not told: these messages come again, and are duplicates if
+    /// Settlements that the broker did not confirm: these messages may come again, and are duplicates if
     /// they took effect. A last delivery that could not be kept at a stop may not come again.
     pub failed_settlements: u64,
 }

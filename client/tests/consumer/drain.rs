@@ -3,7 +3,7 @@
 use std::{future::pending, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::poll;
-use idem_client::{Batches, Consumer, HandlerError, Message, Tx, terminated};
+use idem_client::{Batches, Consumer, Handled, HandlerError, Message, Tx, terminated};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -255,6 +255,28 @@ async fn stop_is_noticed_while_a_silent_broker_takes_messages_back() {
     let summary = in_time(consumer.run(is_ignored)).await.unwrap();
     assert_eq!((summary.handled, summary.failed_settlements), (0, 1));
     assert_eq!(broker.told().dropped, ["m-2"]);
+}
+
+/// The first message is in its handler, and the others wait for it.
+#[tokio::test]
+async fn messages_that_a_silent_broker_does_not_take_back_are_counted() {
+    let ground = Ground::new().await;
+    let broker = Broker::with(["m-0", "m-1", "m-2", "m-3"].map(|id| message(id, "key"))).silent_about("m-1");
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("drain", |_: Tx, _: Message| pending::<Handled>())
+        .ordered_by_key(true)
+        .grace(Duration::from_millis(50));
+    let are_fetched = until("all are fetched", async || broker.unsettled() == 4);
+    let summary = in_time(consumer.run(are_fetched)).await.unwrap();
+
+    // Its successors stay behind it.
+    let told = broker.told();
+    assert_eq!(
+        (told.released.len(), told.dropped),
+        (1, ["m-1", "m-2", "m-3"].map(str::to_owned).to_vec())
+    );
+    // What was sent without a confirmation counts as both.
+    assert_eq!((summary.given_back, summary.failed_settlements), (2, 3));
 }
 
 #[tokio::test]

@@ -61,6 +61,14 @@ impl Ground {
         self.server.psql(&self.database, sql);
     }
 
+    /// Takes the database away: nothing can connect to it. Nothing may be connected.
+    pub fn take_away(&self) -> Away<'_> {
+        let away = format!("{}_away", self.database);
+        self.server
+            .psql("postgres", &format!("ALTER DATABASE {} RENAME TO {away}", self.database));
+        Away { ground: self, away }
+    }
+
     /// What the server has logged, for all tests of the program.
     pub fn log(&self) -> String {
         self.server.log()
@@ -69,6 +77,27 @@ impl Ground {
     /// What was handled, in the order of its writing: ids, each as often as it took effect.
     pub async fn done(&self) -> Vec<String> {
         done(&self.pool).await
+    }
+}
+
+/// A database that nothing can connect to.
+pub struct Away<'g> {
+    ground: &'g Ground,
+    away: String,
+}
+
+impl Away<'_> {
+    /// How many attempts to connect the server has refused.
+    pub fn refusals(&self) -> usize {
+        let refusal = format!("database \"{}\" does not exist", self.ground.database);
+        self.ground.log().matches(&refusal).count()
+    }
+
+    pub fn give_back(self) {
+        let Self { ground, away } = self;
+        ground
+            .server
+            .psql("postgres", &format!("ALTER DATABASE {away} RENAME TO {}", ground.database));
     }
 }
 

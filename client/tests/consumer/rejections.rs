@@ -371,6 +371,24 @@ async fn i4_last_delivery_is_kept_when_its_claim_has_ended() {
     assert_eq!(broker.told().acknowledged, ["late"]);
 }
 
+/// The server refuses connections at first, as it does after a restart. A pooler would refuse them
+/// longer than a stop takes.
+#[tokio::test]
+async fn i4_last_delivery_is_kept_when_its_database_is_back() {
+    let ground = Ground::new().await;
+    let away = ground.take_away();
+    let broker = Broker::with([message("m", "")]).dropping_rejected().near_limit();
+    let consumer = Consumer::new(ground.pool_of("postgres"), broker.clone()).handle("orders", noting());
+    let give_back = async {
+        until("it is asked for again", async || away.refusals() > 2).await;
+        away.give_back();
+    };
+    // On one thread: nothing is fetched before the stop.
+    let (summary, ()) = in_time(async { tokio::join!(consumer.run(async {}), give_back) }).await;
+    assert_eq!((summary.unwrap().rejected, letters(&ground).await.len()), (1, 1));
+    assert_eq!(broker.told().acknowledged, ["m"]);
+}
+
 /// It waits in its consumer instead.
 #[tokio::test]
 async fn i4_last_delivery_that_cannot_be_kept_yet_is_not_returned() {
