@@ -105,15 +105,14 @@ fn wait_at_the_fence() {
     }
 }
 
-/// One transaction; `None` when the extension is not there. It is looked for each time: DROP EXTENSION may have come in
-/// between, and a schema of that name is no proof.
+/// One transaction; `None` when the extension is not there, or is being dropped. A schema of its name
+/// is no proof.
 fn transaction<T: Default>(
     work: impl FnOnce() -> spi::Result<Option<T>> + std::panic::UnwindSafe + std::panic::RefUnwindSafe,
 ) -> Option<T> {
     report_activity(pg_sys::BackendState::STATE_RUNNING, c"idem maintenance");
     let result = BackgroundWorker::transaction(|| {
-        // SAFETY: a look-up by a NUL-terminated name.
-        if unsafe { pg_sys::get_extension_oid(c"idem".as_ptr(), true) } == pg_sys::InvalidOid {
+        if !hold_extension() {
             return None;
         }
         match work() {
@@ -125,6 +124,22 @@ fn transaction<T: Default>(
     unsafe { pg_sys::pgstat_report_stat(true) };
     report_activity(pg_sys::BackendState::STATE_IDLE, c"");
     result
+}
+
+/// Locks the extension until the transaction ends. DROP EXTENSION locks it before it locks tables, so
+/// it waits here and not in the middle of the tables of a step, where the two could deadlock.
+///
+/// Returns false when there is no extension, or when a DROP holds or awaits its lock.
+fn hold_extension() -> bool {
+    let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
+    // SAFETY: look-ups by a NUL-terminated name, and a lock that the transaction releases.
+    unsafe {
+        let extension = pg_sys::get_extension_oid(c"idem".as_ptr(), true);
+        extension != pg_sys::InvalidOid
+            && pg_sys::ConditionalLockDatabaseObject(pg_sys::ExtensionRelationId, extension, 0, lock)
+            // It may have been dropped before the lock was held.
+            && pg_sys::get_extension_oid(c"idem".as_ptr(), true) == extension
+    }
 }
 
 fn report_activity(state: pg_sys::BackendState::Type, what: &std::ffi::CStr) {

@@ -154,6 +154,41 @@ async fn the_worker_blocks_no_drop_of_the_database_or_the_extension() -> Result<
     Ok(())
 }
 
+/// Goal: DROP EXTENSION and the maintenance cannot deadlock. The DROP waits for a step of the
+/// maintenance before it locks the first table.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i11_drop_extension_locks_no_table_during_a_maintenance_step() -> Result<()> {
+    let cluster = server("dropping")?;
+    let session = with_idem(&cluster, "shop").await?;
+    turn_fast(&session).await?;
+    let (holder, dropper) = (connect(&cluster, "shop").await?, connect(&cluster, "shop").await?);
+    // Each step ends with this table, and waits for it without a limit.
+    holder
+        .run("BEGIN; LOCK TABLE idem.maintenance_error IN ACCESS EXCLUSIVE MODE")
+        .await?;
+    let waits = async |process: String| {
+        let sql = format!("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND {process}");
+        Ok(session.text(&sql).await? == "1")
+    };
+    until("a maintainer waits for the table", || {
+        waits("backend_type = 'idem maintainer'".to_owned())
+    })
+    .await?;
+
+    let pid = dropper.pid().await?;
+    let dropping = tokio::spawn(async move { dropper.run("DROP EXTENSION idem").await });
+    until("the DROP waits", || waits(format!("pid = {pid}"))).await?;
+    let tables = format!(
+        "SELECT count(*) FROM pg_locks JOIN pg_class c ON c.oid = relation
+         WHERE pid = {pid} AND granted AND relnamespace = 'idem'::regnamespace"
+    );
+    assert_eq!(session.text(&tables).await?, "0", "tables are locked");
+    holder.run("COMMIT").await?;
+    dropping.await??;
+    assert_eq!(session.text("SELECT to_regnamespace('idem') IS NULL").await?, "t");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn databases_whose_fence_is_pinned_do_not_hold_up_the_others() -> Result<()> {
     let cluster = server("pinned")?;
