@@ -17,6 +17,7 @@ use tokio::{
     select,
     sync::watch,
     task::{block_in_place, yield_now},
+    time::sleep,
 };
 
 use crate::{
@@ -73,11 +74,12 @@ async fn publish_that_is_dropped_leaves_the_connection_to_others() {
     assert_eq!(connections.load(Ordering::SeqCst), 1);
 }
 
-/// Goal: a queue that confirms nothing. Invariant: to learn that the broker serves takes one
-/// channel, and not one for each effect.
+/// Goal: a queue that confirms nothing. Invariant: to learn that the broker serves leaves one
+/// channel open, and not one for each effect, also when they are given up at different times.
 #[tokio::test(flavor = "multi_thread")]
 async fn unconfirmed_effects_share_one_look_at_the_broker() {
     const EFFECTS: usize = 12;
+    const STAGGER: Duration = Duration::from_millis(50);
     let server = RabbitMq::start().unwrap();
     let url = server.url();
     declare_with(&url, "mute", &[]).await;
@@ -90,7 +92,13 @@ async fn unconfirmed_effects_share_one_look_at_the_broker() {
     let publisher = RabbitMqPublisher::new(RabbitMqConfig::new(&url).timeout_s(2));
     tell("suspend");
     let effects: Vec<_> = (0..EFFECTS).map(|number| plain("mute", &number.to_string())).collect();
-    let published = join_all(effects.iter().map(|effect| publisher.publish(effect))).await;
+    let publisher = &publisher;
+    let published = join_all((0..).zip(&effects).map(|(number, effect)| async move {
+        // The traffic, and no wait for a state: the effects are given up one after the other.
+        sleep(number * STAGGER).await;
+        publisher.publish(effect).await
+    }))
+    .await;
     for result in published {
         assert!(matches!(result, Err(PublishError::TopicUnavailable(_))), "{result:?}");
     }

@@ -178,10 +178,20 @@ impl RabbitMqPublisher {
         }
         match timeout(PROBE, self.open()).await {
             Ok(Ok(channel)) => {
-                self.idle().push(channel);
+                self.keep_one(channel);
                 true
             }
             _ => false,
+        }
+    }
+
+    /// Keeps the channel of a probe if no channel is idle. Effects that are given up at different
+    /// times have a probe each, and their channels would add up.
+    fn keep_one(&self, channel: Channel) {
+        let mut idle = self.idle();
+        idle.retain(|channel| channel.status().connected());
+        if idle.is_empty() {
+            idle.push(channel);
         }
     }
 
