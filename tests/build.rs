@@ -12,7 +12,9 @@ fn main() -> ExitCode {
     };
     let library = PathBuf::from(out).join("libwrong_clock.so");
     let mut compiler = cc::Build::new().get_compiler().to_command();
-    compiler.args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
+    compiler.args([
+        "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o",
+    ]);
     match compiler.arg(&library).arg(SOURCE).status() {
         Ok(status) if status.success() => {
             println!("cargo:rustc-env=WRONG_CLOCK_LIBRARY={}", library.display());

@@ -1,8 +1,10 @@
-//! An axum service whose requests take effect once, with both modes of the layer: orders are placed in the transaction that claims
-//! their request, and payments are charged at a gateway, which shares no transaction, under a lease.
+//! An axum service whose requests take effect once, with both modes of the layer: orders are placed
+//! in the transaction that claims their request, and payments are charged at a gateway, which
+//! shares no transaction, under a lease.
 //!
-//! `cargo run -p idem-client --features http --example axum_idempotency -- "host=/run/postgresql user=postgres"`, in a database with
-//! the extension, then twice `curl -i -H 'idempotency-key: "4711"' -H 'x-account: 7' -d 'boots' http://127.0.0.1:PORT/orders`.
+//! `cargo run -p idem-client --features http --example axum_idempotency -- "host=/run/postgresql
+//! user=postgres"`, in a database with the extension, then twice `curl -i -H 'idempotency-key:
+//! "4711"' -H 'x-account: 7' -d 'boots' http://127.0.0.1:PORT/orders`.
 
 use std::{env, sync::Arc, time::Duration};
 
@@ -39,22 +41,41 @@ impl IntoResponse for Failure {
 }
 
 /// The order, the message about it and this response: one commit.
-async fn place(Extension(tx): Extension<RequestTx>, item: String) -> Result<(StatusCode, String), Failure> {
+async fn place(
+    Extension(tx): Extension<RequestTx>,
+    item: String,
+) -> Result<(StatusCode, String), Failure> {
     if item.is_empty() {
-        return Ok((StatusCode::UNPROCESSABLE_ENTITY, "nothing is ordered".into()));
+        return Ok((
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "nothing is ordered".into(),
+        ));
     }
     let tx = tx.take()?;
     let order = Uuid::new_v4();
-    tx.execute("INSERT INTO orders (id, item) VALUES ($1, $2)", &[&order, &item])
-        .await?;
-    send(&*tx, &Effect::json("orders.placed", &item)?.message_id(order)).await?;
+    tx.execute(
+        "INSERT INTO orders (id, item) VALUES ($1, $2)",
+        &[&order, &item],
+    )
+    .await?;
+    send(
+        &*tx,
+        &Effect::json("orders.placed", &item)?.message_id(order),
+    )
+    .await?;
     Ok((StatusCode::CREATED, order.to_string()))
 }
 
 /// The gateway is asked once, under a key of its own that is the same for each attempt.
-async fn pay(Extension(work): Extension<Arc<Work>>, amount: String) -> Result<(StatusCode, String), Failure> {
+async fn pay(
+    Extension(work): Extension<Arc<Work>>,
+    amount: String,
+) -> Result<(StatusCode, String), Failure> {
     let cents: i64 = amount.parse()?;
-    let receipt: String = work.calls().once("charge", &cents, |key| charge(key, cents)).await?;
+    let receipt: String = work
+        .calls()
+        .once("charge", &cents, |key| charge(key, cents))
+        .await?;
     Ok((StatusCode::CREATED, receipt))
 }
 
@@ -70,7 +91,9 @@ fn account(parts: &Parts) -> Option<String> {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let url = env::args().nth(1).ok_or("give a connection string as the only argument")?;
+    let url = env::args()
+        .nth(1)
+        .ok_or("give a connection string as the only argument")?;
     let pool = Config {
         url: Some(url),
         ..Config::default()
@@ -78,9 +101,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     .create_pool(Some(Runtime::Tokio1), NoTls)?;
     let client = pool.get().await?;
     client
-        .batch_execute("CREATE TABLE IF NOT EXISTS orders (id uuid PRIMARY KEY, item text NOT NULL)")
+        .batch_execute(
+            "CREATE TABLE IF NOT EXISTS orders (id uuid PRIMARY KEY, item text NOT NULL)",
+        )
         .await?;
-    let (orders, payments) = (Destination::new("shop.place-order")?, Destination::new("shop.pay")?);
+    let (orders, payments) = (
+        Destination::new("shop.place-order")?,
+        Destination::new("shop.pay")?,
+    );
     for destination in [&orders, &payments] {
         // So long a key is known.
         idem_client::configure(&**client, destination, Duration::from_secs(24 * 3600)).await?;

@@ -1,8 +1,9 @@
-//! An axum service that sends through the outbox: the order and the message about it are one commit, and no broker has to be
-//! there for it. `idem-relay` publishes the message.
+//! An axum service that sends through the outbox: the order and the message about it are one
+//! commit, and no broker has to be there for it. `idem-relay` publishes the message.
 //!
-//! `cargo run -p idem-client --example axum_outbox -- "host=/run/postgresql user=postgres"`, in a database with the
-//! extension, then `curl -i -H 'content-type: application/json' -d '{"item": "boots", "pairs": 2}' http://127.0.0.1:PORT/orders`.
+//! `cargo run -p idem-client --example axum_outbox -- "host=/run/postgresql user=postgres"`, in a
+//! database with the extension, then `curl -i -H 'content-type: application/json' -d '{"item":
+//! "boots", "pairs": 2}' http://127.0.0.1:PORT/orders`.
 
 use std::env;
 
@@ -26,7 +27,10 @@ struct Placed {
     message: Uuid,
 }
 
-async fn place(pool: &Pool, order: &Order) -> Result<Placed, Box<dyn std::error::Error + Send + Sync>> {
+async fn place(
+    pool: &Pool,
+    order: &Order,
+) -> Result<Placed, Box<dyn std::error::Error + Send + Sync>> {
     let id = Uuid::new_v4();
     let mut connection = pool.get().await?;
     let tx = connection.transaction().await?;
@@ -45,17 +49,23 @@ async fn place(pool: &Pool, order: &Order) -> Result<Placed, Box<dyn std::error:
     Ok(Placed { order: id, message })
 }
 
-async fn orders(State(pool): State<Pool>, Json(order): Json<Order>) -> Result<(StatusCode, Json<Placed>), (StatusCode, String)> {
+async fn orders(
+    State(pool): State<Pool>,
+    Json(order): Json<Order>,
+) -> Result<(StatusCode, Json<Placed>), (StatusCode, String)> {
     match place(&pool, &order).await {
         Ok(placed) => Ok((StatusCode::CREATED, Json(placed))),
-        // Also after an ambiguous commit: the caller has no word that it took effect, and asks again.
+        // Also after an ambiguous commit: the caller has no word that it took effect, and asks
+        // again.
         Err(error) => Err((StatusCode::SERVICE_UNAVAILABLE, error.to_string())),
     }
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let url = env::args().nth(1).ok_or("give a connection string as the only argument")?;
+    let url = env::args()
+        .nth(1)
+        .ok_or("give a connection string as the only argument")?;
     let pool = Config {
         url: Some(url),
         ..Config::default()
@@ -66,7 +76,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .batch_execute("CREATE TABLE IF NOT EXISTS orders (id uuid PRIMARY KEY, item text NOT NULL, pairs int4 NOT NULL)")
         .await?;
 
-    let service = Router::new().route("/orders", post(orders)).with_state(pool);
+    let service = Router::new()
+        .route("/orders", post(orders))
+        .with_state(pool);
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("listening on http://{}", listener.local_addr()?);
     let mut terminate = tokio::signal::unix::signal(SignalKind::terminate())?;

@@ -1,6 +1,7 @@
 //! A pooled transaction is as good as any: deadpool's derefs to the driver's.
 //!
-//! `cargo run -p idem-client --example bare_transaction -- "host=/run/postgresql user=postgres"`, in a database with the extension.
+//! `cargo run -p idem-client --example bare_transaction -- "host=/run/postgresql user=postgres"`,
+//! in a database with the extension.
 
 use std::env;
 
@@ -12,7 +13,9 @@ use uuid::Uuid;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let url = env::args().nth(1).ok_or("give a connection string as the only argument")?;
+    let url = env::args()
+        .nth(1)
+        .ok_or("give a connection string as the only argument")?;
     let pool = Config {
         url: Some(url),
         ..Config::default()
@@ -41,10 +44,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tx.rollback().await?;
 
     // And the same in two round trips.
-    let claimed = begin_and_claim(&mut connection, &MessageId::from(Uuid::new_v4()), &destination)
-        .await?
-        .into_new()
-        .ok_or("a new id is no duplicate")?;
+    let claimed = begin_and_claim(
+        &mut connection,
+        &MessageId::from(Uuid::new_v4()),
+        &destination,
+    )
+    .await?
+    .into_new()
+    .ok_or("a new id is no duplicate")?;
     println!("recorded {:?}", claimed.record_and_commit(&[fact]).await?);
     Ok(())
 }

@@ -8,8 +8,8 @@
 use std::{env, error::Error};
 
 use idem_client::{
-    Consumer, DeadLetter, Effect, Handled, HandlerError, KafkaConfig, KafkaPublisher, KafkaSource, KafkaSubscription, Message,
-    PoolConfig, Relay, Services, Tx, terminated,
+    Consumer, DeadLetter, Effect, Handled, HandlerError, KafkaConfig, KafkaPublisher, KafkaSource,
+    KafkaSubscription, Message, PoolConfig, Relay, Services, Tx, terminated,
 };
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +28,9 @@ async fn book(tx: Tx, message: Message) -> Handled {
         &[&payment.account, &payment.amount],
     )
     .await?;
-    Ok(vec![Effect::json("receipts", &payment)?.key(payment.account.to_string())])
+    Ok(vec![
+        Effect::json("receipts", &payment)?.key(payment.account.to_string()),
+    ])
 }
 
 #[tokio::main]
@@ -37,20 +39,33 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let [consumer_database, relay_database, brokers, ca] = &arguments[..] else {
         return Err("give two connection strings, the brokers and a file of authorities".into());
     };
-    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .init();
     // One connection for each message that is handled at a time, and one to spare.
-    let consumer_pool = PoolConfig::parse(consumer_database)?.ca(ca)?.max_size(9).build()?;
-    let relay_pool = PoolConfig::parse(relay_database)?.ca(ca)?.max_size(2).build()?;
+    let consumer_pool = PoolConfig::parse(consumer_database)?
+        .ca(ca)?
+        .max_size(9)
+        .build()?;
+    let relay_pool = PoolConfig::parse(relay_database)?
+        .ca(ca)?
+        .max_size(2)
+        .build()?;
 
     let kafka = KafkaConfig::new(brokers)
         .property("security.protocol", "ssl")
         .property("ssl.ca.location", ca);
-    let payments = KafkaSubscription::new("billing", ["payments"]).dead_letter(DeadLetter::Topic("payments.dead".into()));
+    let payments = KafkaSubscription::new("billing", ["payments"])
+        .dead_letter(DeadLetter::Topic("payments.dead".into()));
     let consumer = Consumer::new(consumer_pool, KafkaSource::new(&kafka, &payments)?)
         .handle("billing.book", book)
         .concurrency(8);
     let relay = Relay::new(relay_pool, KafkaPublisher::new(&kafka)?);
-    Services::new().consumer(consumer).relay(relay).run(terminated()).await?;
+    Services::new()
+        .consumer(consumer)
+        .relay(relay)
+        .run(terminated())
+        .await?;
     println!("stopped");
     Ok(())
 }

@@ -16,8 +16,8 @@ use async_nats::{
     },
 };
 use idem_client::{
-    Consumer, Effect, Handled, HandlerError, Message, NatsConfig, NatsPublisher, NatsSource, NatsSubscription, PoolConfig, Relay,
-    Services, Tx, terminated,
+    Consumer, Effect, Handled, HandlerError, Message, NatsConfig, NatsPublisher, NatsSource,
+    NatsSubscription, PoolConfig, Relay, Services, Tx, terminated,
 };
 use serde::{Deserialize, Serialize};
 
@@ -36,20 +36,32 @@ async fn book(tx: Tx, message: Message) -> Handled {
         &[&payment.account, &payment.amount],
     )
     .await?;
-    Ok(vec![Effect::json("receipts", &payment)?.key(payment.account.to_string())])
+    Ok(vec![
+        Effect::json("receipts", &payment)?.key(payment.account.to_string()),
+    ])
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [consumer_database, relay_database, server, ca] = &arguments[..] else {
-        return Err("give two connection strings, the URL of NATS and a file of authorities".into());
+        return Err(
+            "give two connection strings, the URL of NATS and a file of authorities".into(),
+        );
     };
-    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .init();
     declare(server, ca).await?;
     // One connection for each message that is handled at a time, and one to spare.
-    let consumer_pool = PoolConfig::parse(consumer_database)?.ca(ca)?.max_size(9).build()?;
-    let relay_pool = PoolConfig::parse(relay_database)?.ca(ca)?.max_size(2).build()?;
+    let consumer_pool = PoolConfig::parse(consumer_database)?
+        .ca(ca)?
+        .max_size(9)
+        .build()?;
+    let relay_pool = PoolConfig::parse(relay_database)?
+        .ca(ca)?
+        .max_size(2)
+        .build()?;
 
     let config = NatsConfig::new(server).ca(ca);
     let payments = NatsSubscription::new("payments", "billing")
@@ -60,7 +72,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .handle("billing.book", book)
         .concurrency(8);
     let relay = Relay::new(relay_pool, NatsPublisher::new(config));
-    Services::new().consumer(consumer).relay(relay).run(terminated()).await?;
+    Services::new()
+        .consumer(consumer)
+        .relay(relay)
+        .run(terminated())
+        .await?;
     println!("stopped");
     Ok(())
 }
@@ -74,7 +90,10 @@ async fn declare(server: &str, ca: &str) -> Result<(), Box<dyn Error>> {
         .add_root_certificates(PathBuf::from(ca));
     let context = jetstream::new(options.connect(server).await?);
     // Of the payments, the stream keeps only what is not acknowledged.
-    let (work, all) = (stream::RetentionPolicy::WorkQueue, stream::RetentionPolicy::Limits);
+    let (work, all) = (
+        stream::RetentionPolicy::WorkQueue,
+        stream::RetentionPolicy::Limits,
+    );
     for (name, subject, retention) in [
         ("payments", "payments", work),
         ("receipts", "receipts", all),

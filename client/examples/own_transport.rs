@@ -1,14 +1,15 @@
 //! One's own transport, in about 30 lines: tokio channels are the broker.
 //!
-//! `cargo run -p idem-client --example own_transport -- "host=/run/postgresql user=postgres"`, in a database with the extension.
+//! `cargo run -p idem-client --example own_transport -- "host=/run/postgresql user=postgres"`, in a
+//! database with the extension.
 
 use std::{env, error::Error};
 
 use deadpool_postgres::{Config, Runtime};
 use futures_util::{FutureExt, future::BoxFuture};
 use idem_client::{
-    Consumer, Delivery, Effect, Message, OutgoingMessage, PublishError, Publisher, Receipt, Settlement, Source, TransportError,
-    Tx,
+    Consumer, Delivery, Effect, Message, OutgoingMessage, PublishError, Publisher, Receipt,
+    Settlement, Source, TransportError, Tx,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -22,7 +23,9 @@ struct Channel(UnboundedReceiver<Message>, Sender);
 
 impl Source for Channel {
     async fn next(&mut self) -> Result<Option<Delivery>, TransportError> {
-        let Some(message) = self.0.recv().await else { return Ok(None) };
+        let Some(message) = self.0.recv().await else {
+            return Ok(None);
+        };
         let back = Ticket(message.clone(), self.1.clone());
         Ok(Some(Delivery::new(message, back)))
     }
@@ -31,7 +34,10 @@ impl Source for Channel {
 struct Ticket(Message, Sender);
 
 impl Receipt for Ticket {
-    fn settle(self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>> {
+    fn settle(
+        self: Box<Self>,
+        settlement: Settlement,
+    ) -> BoxFuture<'static, Result<(), TransportError>> {
         let told = match settlement {
             Settlement::Acknowledge => Ok(()),
             Settlement::Retry { .. } | Settlement::Release { .. } => self.1.send(self.0),
@@ -48,7 +54,8 @@ struct Out(Sender);
 
 impl Publisher for Out {
     async fn publish(&self, out: &OutgoingMessage) -> Result<(), PublishError> {
-        let message = Message::new(&*out.topic, out.payload.clone()).with_message_id(out.message_id);
+        let message =
+            Message::new(&*out.topic, out.payload.clone()).with_message_id(out.message_id);
         self.0
             .send(message)
             .map_err(|closed| PublishError::Unavailable(closed.into()))
@@ -62,14 +69,17 @@ struct Order {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let url = env::args().nth(1).ok_or("give a connection string as the only argument")?;
+    let url = env::args()
+        .nth(1)
+        .ok_or("give a connection string as the only argument")?;
     let pool = Config {
         url: Some(url),
         ..Config::default()
     }
     .create_pool(Some(Runtime::Tokio1), NoTls)?;
 
-    // A relay publishes effects like this one; here one is published twice, as a relay may that dies before it acknowledges.
+    // A relay publishes effects like this one; here one is published twice, as a relay may that
+    // dies before it acknowledges.
     let (sender, receiver) = unbounded_channel();
     let order = OutgoingMessage::new(Uuid::new_v4(), "orders", r#"{"item": "tea"}"#);
     let publisher = Out(sender.clone());
@@ -102,7 +112,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .handle("example.own-transport", reserve)
         .run(shutdown)
         .await?;
-    println!("{} handled, {} duplicate", summary.handled, summary.duplicates);
+    println!(
+        "{} handled, {} duplicate",
+        summary.handled, summary.duplicates
+    );
     assert_eq!((summary.handled, summary.duplicates), (2, 1));
     Ok(())
 }

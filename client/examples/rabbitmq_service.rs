@@ -8,8 +8,8 @@
 use std::env;
 
 use idem_client::{
-    Consumer, Effect, Handled, HandlerError, Message, PoolConfig, RabbitMqConfig, RabbitMqPublisher, RabbitMqSource,
-    RabbitMqSubscription, Relay, Services, Tx, terminated,
+    Consumer, Effect, Handled, HandlerError, Message, PoolConfig, RabbitMqConfig,
+    RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription, Relay, Services, Tx, terminated,
 };
 use serde::{Deserialize, Serialize};
 
@@ -28,28 +28,46 @@ async fn book(tx: Tx, message: Message) -> Handled {
         &[&payment.account, &payment.amount],
     )
     .await?;
-    Ok(vec![Effect::json("receipts", &payment)?.key(payment.account.to_string())])
+    Ok(vec![
+        Effect::json("receipts", &payment)?.key(payment.account.to_string()),
+    ])
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [consumer_database, relay_database, broker, ca] = &arguments[..] else {
-        return Err("give two connection strings, the URL of RabbitMQ and a file of authorities".into());
+        return Err(
+            "give two connection strings, the URL of RabbitMQ and a file of authorities".into(),
+        );
     };
-    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .init();
     // One connection for each message that is handled at a time, and one to spare.
-    let consumer_pool = PoolConfig::parse(consumer_database)?.ca(ca)?.max_size(9).build()?;
-    let relay_pool = PoolConfig::parse(relay_database)?.ca(ca)?.max_size(2).build()?;
+    let consumer_pool = PoolConfig::parse(consumer_database)?
+        .ca(ca)?
+        .max_size(9)
+        .build()?;
+    let relay_pool = PoolConfig::parse(relay_database)?
+        .ca(ca)?
+        .max_size(2)
+        .build()?;
 
     let config = RabbitMqConfig::new(broker).ca(ca);
-    let payments = RabbitMqSubscription::new("payments").prefetch(32).dead_letter_exchange();
+    let payments = RabbitMqSubscription::new("payments")
+        .prefetch(32)
+        .dead_letter_exchange();
     let source = RabbitMqSource::new(config.clone(), payments);
     let consumer = Consumer::new(consumer_pool, source)
         .handle("billing.book", book)
         .concurrency(8);
     let relay = Relay::new(relay_pool, RabbitMqPublisher::new(config));
-    Services::new().consumer(consumer).relay(relay).run(terminated()).await?;
+    Services::new()
+        .consumer(consumer)
+        .relay(relay)
+        .run(terminated())
+        .await?;
     println!("stopped");
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! A transaction without extra round trips: BEGIN travels with the claim, recording with COMMIT.
 //!
 //! `tokio_postgres::Transaction` keeps its connection to itself until its own BEGIN is answered,
-//! and is used up by its COMMIT. Hence a transaction type of this crate, over a connection that the user owns.
+//! and is used up by its COMMIT. Hence a transaction type of this crate, over a connection that the
+//! user owns.
 
 use std::ops::Deref;
 
@@ -16,14 +17,18 @@ use crate::{
     span,
 };
 
-/// Begins a transaction and claims a message in one round trip. After a duplicate no transaction is open.
+/// Begins a transaction and claims a message in one round trip. After a duplicate no transaction is
+/// open.
 pub async fn begin_and_claim<'c>(
     client: &'c mut Client,
     id: &MessageId,
     destination: &Destination,
 ) -> Result<Claim<ClaimedTransaction<'c>>, Error> {
     // From here on whatever ends this function early also ends the transaction.
-    let open = Open { client, is_open: true };
+    let open = Open {
+        client,
+        is_open: true,
+    };
     let claimed = begin_with_claim(open.client, id, destination).await?;
     Ok(Claim::new_if(claimed, || ClaimedTransaction {
         claim: Claimed::won(open.client, id, destination),
@@ -33,10 +38,19 @@ pub async fn begin_and_claim<'c>(
 
 /// Begins and claims; answers whether it is claimed. The transaction is open either way.
 ///
-/// One simple query, because its statements stand or fall together: were BEGIN a message of its own and cancelled, the
-/// claim behind it would commit by itself, and nobody would ever process the message.
-async fn begin_with_claim(client: &Client, id: &MessageId, destination: &Destination) -> Result<bool, Error> {
-    let sql = format!("BEGIN; SELECT idem_try_claim({}, {})", id.literal()?, destination.literal()?);
+/// One simple query, because its statements stand or fall together: were BEGIN a message of its own
+/// and cancelled, the claim behind it would commit by itself, and nobody would ever process the
+/// message.
+async fn begin_with_claim(
+    client: &Client,
+    id: &MessageId,
+    destination: &Destination,
+) -> Result<bool, Error> {
+    let sql = format!(
+        "BEGIN; SELECT idem_try_claim({}, {})",
+        id.literal()?,
+        destination.literal()?
+    );
     let span = span::of_message("try_claim", id, destination);
     async {
         let answers = client.simple_query(&sql).await?;
@@ -45,7 +59,10 @@ async fn begin_with_claim(client: &Client, id: &MessageId, destination: &Destina
             Some("f") => false,
             other => return Err(Error::Unexpected(format!("{other:?} to a claim"))),
         };
-        span.record("idem.outcome", if claimed { "claimed" } else { "duplicate" });
+        span.record(
+            "idem.outcome",
+            if claimed { "claimed" } else { "duplicate" },
+        );
         Ok(claimed)
     }
     .instrument(span.clone())
@@ -77,14 +94,20 @@ impl<'c> ClaimedTransaction<'c> {
 
     /// Records the effects and commits in one round trip; answers the message ids.
     ///
-    /// An error other than [`Error::AmbiguousCommit`] is a certain rollback. A statement of this transaction that
-    /// failed unnoticed is found here too.
+    /// An error other than [`Error::AmbiguousCommit`] is a certain rollback. A statement of this
+    /// transaction that failed unnoticed is found here too.
     pub async fn record_and_commit(self, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
         let Self { claim, mut open } = self;
         let recorded = if effects.is_empty() {
             commit_alone(open.client).await.map(|()| Vec::new())
         } else {
-            let record = Sent::new(record_effects(open.client, claim.id(), claim.destination(), effects)).await;
+            let record = Sent::new(record_effects(
+                open.client,
+                claim.id(),
+                claim.destination(),
+                effects,
+            ))
+            .await;
             commit_behind(open.client, vec![record]).await
         };
         open.is_open = false;

@@ -7,28 +7,44 @@ use tracing::Instrument;
 
 use crate::{Destination, Error, MessageId, span};
 
-/// Lets a message be processed again, and answers whether it was claimed. For people; no consumer needs it.
+/// Lets a message be processed again, and answers whether it was claimed. For people; no consumer
+/// needs it.
 ///
 /// Its effects are no longer found, and those that were published stay published.
-pub async fn forget(client: &impl GenericClient, id: &MessageId, destination: &Destination) -> Result<bool, Error> {
+pub async fn forget(
+    client: &impl GenericClient,
+    id: &MessageId,
+    destination: &Destination,
+) -> Result<bool, Error> {
     let row = client
-        .query_typed_one("SELECT idem_forget($1, $2)", &[id.parameter(), destination.parameter()])
+        .query_typed_one(
+            "SELECT idem_forget($1, $2)",
+            &[id.parameter(), destination.parameter()],
+        )
         .instrument(span::of_message("forget", id, destination))
         .await?;
     Ok(row.try_get(0)?)
 }
 
-/// Remembers the messages of this destination for at least so long: it sits in the first ring that keeps so much.
-/// Claims that were made before are found as before.
+/// Remembers the messages of this destination for at least so long: it sits in the first ring that
+/// keeps so much. Claims that were made before are found as before.
 ///
-/// In a transaction, commit at once: nobody claims anything until then. Waits at most 2 seconds for claims that are under
-/// way ([`ErrorKind::Conflict`](crate::ErrorKind::Conflict): try again). Longer than the longest ring keeps, or nothing, is
+/// In a transaction, commit at once: nobody claims anything until then. Waits at most 2 seconds for
+/// claims that are under way ([`ErrorKind::Conflict`](crate::ErrorKind::Conflict): try again).
+/// Longer than the longest ring keeps, or nothing, is
 /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid).
-pub async fn configure(client: &impl GenericClient, destination: &Destination, retention: Duration) -> Result<(), Error> {
+pub async fn configure(
+    client: &impl GenericClient,
+    destination: &Destination,
+    retention: Duration,
+) -> Result<(), Error> {
     client
         .query_typed(
             "SELECT idem_configure($1, make_interval(secs => $2))",
-            &[destination.parameter(), (&retention.as_secs_f64(), Type::FLOAT8)],
+            &[
+                destination.parameter(),
+                (&retention.as_secs_f64(), Type::FLOAT8),
+            ],
         )
         .await?;
     Ok(())
@@ -58,13 +74,20 @@ impl Ring {
 
 /// Changes how long a ring remembers, for all destinations in it: 100 milliseconds to 10 years.
 ///
-/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when the rings would be out of order, or keep less than a destination in
-/// them asks for.
-pub async fn set_retention(client: &impl GenericClient, ring: Ring, retention: Duration) -> Result<(), Error> {
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when the rings would be out of order, or keep
+/// less than a destination in them asks for.
+pub async fn set_retention(
+    client: &impl GenericClient,
+    ring: Ring,
+    retention: Duration,
+) -> Result<(), Error> {
     client
         .query_typed(
             "SELECT idem_set_retention($1, make_interval(secs => $2))",
-            &[(&ring.as_str(), Type::TEXT), (&retention.as_secs_f64(), Type::FLOAT8)],
+            &[
+                (&ring.as_str(), Type::TEXT),
+                (&retention.as_secs_f64(), Type::FLOAT8),
+            ],
         )
         .await?;
     Ok(())
@@ -73,9 +96,14 @@ pub async fn set_retention(client: &impl GenericClient, ring: Ring, retention: D
 /// Removes a destination that nothing refers to any longer; false when there is none of that name.
 ///
 /// While a claim, an effect, a message or a dead letter refers to it the server returns 55000.
-pub async fn remove_destination(client: &impl GenericClient, destination: &Destination) -> Result<bool, Error> {
+pub async fn remove_destination(
+    client: &impl GenericClient,
+    destination: &Destination,
+) -> Result<bool, Error> {
     let sql = "SELECT idem_remove_destination($1)";
-    let row = client.query_typed_one(sql, &[destination.parameter()]).await?;
+    let row = client
+        .query_typed_one(sql, &[destination.parameter()])
+        .await?;
     Ok(row.try_get(0)?)
 }
 
@@ -124,10 +152,11 @@ pub async fn grant(client: &impl GenericClient, role: &str, kind: RoleKind) -> R
     Ok(())
 }
 
-/// Takes away what [`grant`] gave for this kind. Functions that another kind of the role needs stay.
+/// Takes away what [`grant`] gave for this kind. Functions that another kind of the role needs
+/// stay.
 ///
-/// `role` is the bare name. Changes nothing when the role was not granted the kind. Fails with 42704
-/// when the role does not exist, and with 25000 in a transaction that is not READ COMMITTED.
+/// `role` is the bare name. Changes nothing when the role was not granted the kind. Fails with
+/// 42704 when the role does not exist, and with 25000 in a transaction that is not READ COMMITTED.
 pub async fn revoke(client: &impl GenericClient, role: &str, kind: RoleKind) -> Result<(), Error> {
     client
         .query_typed(
@@ -138,7 +167,8 @@ pub async fn revoke(client: &impl GenericClient, role: &str, kind: RoleKind) -> 
     Ok(())
 }
 
-/// One pass of what the worker does: turns the rings that are due and empties slices. For databases without the worker.
+/// One pass of what the worker does: turns the rings that are due and empties slices. For databases
+/// without the worker.
 ///
 /// Not in a transaction, for it commits after each step.
 pub async fn maintain(client: &Client) -> Result<(), Error> {
@@ -198,7 +228,10 @@ pub async fn health(client: &impl GenericClient) -> Result<Vec<Check>, Error> {
     let rows = client
         .query_typed("SELECT check_name, status, detail FROM idem_health()", &[])
         .await?;
-    let mut checks = rows.iter().map(Check::try_from).collect::<Result<Vec<_>, Error>>()?;
+    let mut checks = rows
+        .iter()
+        .map(Check::try_from)
+        .collect::<Result<Vec<_>, Error>>()?;
     checks.sort_by_key(|check| Reverse(check.status));
     Ok(checks)
 }

@@ -7,10 +7,11 @@ use uuid::Uuid;
 
 use crate::{Claim, Claims, Destination, Effect, Error, MessageId, id::IdArray, span};
 
-/// Proof that this transaction won the right to process a message, and the only way to record its effects.
+/// Proof that this transaction won the right to process a message, and the only way to record its
+/// effects.
 ///
-/// It borrows the transaction. So it cannot outlive a commit or a rollback, and a claim that was made in a savepoint
-/// is proof only as long as that savepoint is.
+/// It borrows the transaction. So it cannot outlive a commit or a rollback, and a claim that was
+/// made in a savepoint is proof only as long as that savepoint is.
 ///
 /// Nobody but a claim can make one, so recording without a claim does not compile:
 ///
@@ -68,8 +69,8 @@ impl<'t> Claimed<'t> {
         &self.destination
     }
 
-    /// Records what results from this message, and answers the message ids in the same order. The effects become
-    /// visible to relays and duplicates at the commit of this transaction, or never.
+    /// Records what results from this message, and answers the message ids in the same order. The
+    /// effects become visible to relays and duplicates at the commit of this transaction, or never.
     pub async fn record_effects(&self, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
         record_effects(self.client, &self.id, &self.destination, effects).await
     }
@@ -86,7 +87,11 @@ pub(crate) async fn record_effects(
     let row = client
         .query_typed_one(
             RECORD_EFFECTS,
-            &[id.parameter(), destination.parameter(), (&Json(effects), Type::JSONB)],
+            &[
+                id.parameter(),
+                destination.parameter(),
+                (&Json(effects), Type::JSONB),
+            ],
         )
         .instrument(span::of_message("record_effects", id, destination))
         .await?;
@@ -102,10 +107,11 @@ impl std::fmt::Debug for Claimed<'_> {
     }
 }
 
-/// Claims a message: [`Claim::New`] or [`Claim::Duplicate`], nothing else. Waits for a transaction that is just claiming the same.
+/// Claims a message: [`Claim::New`] or [`Claim::Duplicate`], nothing else. Waits for a transaction
+/// that is just claiming the same.
 ///
-/// A duplicate is an outcome, not an error: the transaction goes on, and [`effects`](crate::effects) says what the
-/// first execution decided.
+/// A duplicate is an outcome, not an error: the transaction goes on, and
+/// [`effects`](crate::effects) says what the first execution decided.
 pub async fn try_claim<'t>(
     tx: &'t Transaction<'_>,
     id: &MessageId,
@@ -115,17 +121,26 @@ pub async fn try_claim<'t>(
     let span = span::of_message("try_claim", id, destination);
     async {
         let row = client
-            .query_typed_one("SELECT idem_try_claim($1, $2)", &[id.parameter(), destination.parameter()])
+            .query_typed_one(
+                "SELECT idem_try_claim($1, $2)",
+                &[id.parameter(), destination.parameter()],
+            )
             .await?;
         let claimed: bool = row.try_get(0)?;
-        span.record("idem.outcome", if claimed { "claimed" } else { "duplicate" });
-        Ok(Claim::new_if(claimed, || Claimed::won(client, id, destination)))
+        span.record(
+            "idem.outcome",
+            if claimed { "claimed" } else { "duplicate" },
+        );
+        Ok(Claim::new_if(claimed, || {
+            Claimed::won(client, id, destination)
+        }))
     }
     .instrument(span.clone())
     .await
 }
 
-/// Claims many messages in one statement. The answer is positional, and the second of two equal ids is a duplicate.
+/// Claims many messages in one statement. The answer is positional, and the second of two equal ids
+/// is a duplicate.
 pub async fn try_claim_batch<'t>(
     tx: &'t Transaction<'_>,
     ids: &[MessageId],
@@ -142,10 +157,15 @@ pub async fn try_claim_batch<'t>(
         .await?;
     let claimed: Vec<bool> = row.try_get(0)?;
     if claimed.len() != ids.len() {
-        return Err(Error::Unexpected(format!("{} answers to {} ids", claimed.len(), ids.len())));
+        return Err(Error::Unexpected(format!(
+            "{} answers to {} ids",
+            claimed.len(),
+            ids.len()
+        )));
     }
     let claims = claimed.into_iter().zip(ids);
-    let claims = claims.map(|(claimed, id)| Claim::new_if(claimed, || Claimed::won(client, id, destination)));
+    let claims = claims
+        .map(|(claimed, id)| Claim::new_if(claimed, || Claimed::won(client, id, destination)));
     Ok(Claims(claims.collect()))
 }
 
@@ -168,13 +188,15 @@ impl Default for ClaimOptions {
 }
 
 impl ClaimOptions {
-    /// Answers [`Claim::InProgress`] instead of waiting for a transaction that is just claiming the same.
+    /// Answers [`Claim::InProgress`] instead of waiting for a transaction that is just claiming the
+    /// same.
     pub fn no_wait(mut self) -> Self {
         self.wait = false;
         self
     }
 
-    /// A digest of the content, kept with the claim: the same identity with another one is [`Claim::Mismatch`].
+    /// A digest of the content, kept with the claim: the same identity with another one is
+    /// [`Claim::Mismatch`].
     pub fn fingerprint(mut self, fingerprint: impl Into<Vec<u8>>) -> Self {
         self.fingerprint = Some(fingerprint.into());
         self
@@ -228,8 +250,8 @@ pub async fn claim<'t>(
     .await
 }
 
-/// Claims and records in one call, at the end of a transaction that has done its work already. After
-/// [`Claim::Duplicate`] **roll back**, for the work was done twice.
+/// Claims and records in one call, at the end of a transaction that has done its work already.
+/// After [`Claim::Duplicate`] **roll back**, for the work was done twice.
 pub async fn try_record(
     tx: &Transaction<'_>,
     id: &MessageId,
@@ -239,17 +261,29 @@ pub async fn try_record(
     let row: Row = tx
         .query_typed_one(
             "SELECT idem_try_record($1, $2, $3)",
-            &[id.parameter(), destination.parameter(), (&Json(effects), Type::JSONB)],
+            &[
+                id.parameter(),
+                destination.parameter(),
+                (&Json(effects), Type::JSONB),
+            ],
         )
         .instrument(span::of_message("try_record", id, destination))
         .await?;
     Ok(Claim::new_if(row.try_get(0)?, || ()))
 }
 
-/// Whether the message was claimed by a committed transaction or by this one. Reads only, so a standby answers too.
-pub async fn is_claimed(client: &impl GenericClient, id: &MessageId, destination: &Destination) -> Result<bool, Error> {
+/// Whether the message was claimed by a committed transaction or by this one. Reads only, so a
+/// standby answers too.
+pub async fn is_claimed(
+    client: &impl GenericClient,
+    id: &MessageId,
+    destination: &Destination,
+) -> Result<bool, Error> {
     let row = client
-        .query_typed_one("SELECT idem_is_claimed($1, $2)", &[id.parameter(), destination.parameter()])
+        .query_typed_one(
+            "SELECT idem_is_claimed($1, $2)",
+            &[id.parameter(), destination.parameter()],
+        )
         .instrument(span::of_message("is_claimed", id, destination))
         .await?;
     Ok(row.try_get(0)?)

@@ -1,4 +1,5 @@
-//! Messages whose attempts are used up: listing them, trying them again, forwarding and discarding them.
+//! Messages whose attempts are used up: listing them, trying them again, forwarding and discarding
+//! them.
 
 use std::fmt;
 
@@ -112,7 +113,10 @@ pub async fn reject(
     with: &Burial,
 ) -> Result<bool, Error> {
     let none: Option<&str> = None;
-    let (id, error) = (id.map_or((&none as _, Type::TEXT), MessageId::parameter), sql::kept(error));
+    let (id, error) = (
+        id.map_or((&none as _, Type::TEXT), MessageId::parameter),
+        sql::kept(error),
+    );
     let row = client
         .query_typed_one(
             "SELECT idem_reject($1, $2, $3, $4, $5, $6, $7, $8)",
@@ -131,8 +135,8 @@ pub async fn reject(
     Ok(row.try_get(0)?)
 }
 
-/// The dead letters of a destination whose last error matches a pattern of LIKE (`%` is all), the oldest first and at most so many.
-/// Needs the role of an operator or an admin.
+/// The dead letters of a destination whose last error matches a pattern of LIKE (`%` is all), the
+/// oldest first and at most so many. Needs the role of an operator or an admin.
 pub async fn list(
     client: &impl GenericClient,
     destination: &Destination,
@@ -153,17 +157,25 @@ pub async fn list(
     rows.iter().map(DeadLetter::try_from).collect()
 }
 
-/// Lets a dead letter be tried again, with all its attempts; false when there is none of this identity, or it was handled meanwhile.
-pub async fn requeue(client: &impl GenericClient, id: &MessageId, destination: &Destination) -> Result<bool, Error> {
+/// Lets a dead letter be tried again, with all its attempts; false when there is none of this
+/// identity, or it was handled meanwhile.
+pub async fn requeue(
+    client: &impl GenericClient,
+    id: &MessageId,
+    destination: &Destination,
+) -> Result<bool, Error> {
     let row = client
-        .query_typed_one("SELECT idem_requeue($1, $2)", &[id.parameter(), destination.parameter()])
+        .query_typed_one(
+            "SELECT idem_requeue($1, $2)",
+            &[id.parameter(), destination.parameter()],
+        )
         .instrument(span::of_message("requeue", id, destination))
         .await?;
     Ok(row.try_get(0)?)
 }
 
-/// Lets those dead letters of a destination be tried again whose last error matches a pattern of LIKE, the oldest first and at most so
-/// many; answers how many these were.
+/// Lets those dead letters of a destination be tried again whose last error matches a pattern of
+/// LIKE, the oldest first and at most so many; answers how many these were.
 pub async fn requeue_all(
     client: &impl GenericClient,
     destination: &Destination,
@@ -180,18 +192,25 @@ pub async fn requeue_all(
     .await
 }
 
-/// Gives a dead letter up; false when there is none of this identity. It counts as handled from now on: should it be sent again, it is a
-/// duplicate.
-pub async fn discard(client: &impl GenericClient, id: &MessageId, destination: &Destination) -> Result<bool, Error> {
+/// Gives a dead letter up; false when there is none of this identity. It counts as handled from now
+/// on: should it be sent again, it is a duplicate.
+pub async fn discard(
+    client: &impl GenericClient,
+    id: &MessageId,
+    destination: &Destination,
+) -> Result<bool, Error> {
     let row = client
-        .query_typed_one("SELECT idem_discard($1, $2)", &[id.parameter(), destination.parameter()])
+        .query_typed_one(
+            "SELECT idem_discard($1, $2)",
+            &[id.parameter(), destination.parameter()],
+        )
         .instrument(span::of_message("discard", id, destination))
         .await?;
     Ok(row.try_get(0)?)
 }
 
-/// Gives those dead letters of a destination up whose last error matches a pattern of LIKE, the oldest first and at most so many;
-/// answers how many these were.
+/// Gives those dead letters of a destination up whose last error matches a pattern of LIKE, the
+/// oldest first and at most so many; answers how many these were.
 pub async fn discard_all(
     client: &impl GenericClient,
     destination: &Destination,
@@ -219,7 +238,11 @@ pub async fn forward(
     destination: &Destination,
     topic: &str,
 ) -> Result<Option<Uuid>, Error> {
-    let parameters = [id.parameter(), destination.parameter(), (&topic as _, Type::TEXT)];
+    let parameters = [
+        id.parameter(),
+        destination.parameter(),
+        (&topic as _, Type::TEXT),
+    ];
     let row = client
         .query_typed_one("SELECT idem_forward($1, $2, $3)", &parameters)
         .instrument(span::of_message("forward", id, destination))

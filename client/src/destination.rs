@@ -9,8 +9,8 @@ use crate::{Error, sql};
 /// The longest name that the server takes, in bytes.
 const LONGEST_BYTES: usize = 255;
 
-/// The consuming endpoint or handler, such as `orders.reserve-inventory`. Two destinations process the same id
-/// independently.
+/// The consuming endpoint or handler, such as `orders.reserve-inventory`. Two destinations process
+/// the same id independently.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Destination(String);
 

@@ -55,7 +55,10 @@ impl fmt::Debug for Effect {
 #[derive(Clone, PartialEq)]
 pub(crate) enum Payload {
     Json(Value),
-    Bytes { bytes: Vec<u8>, content_type: String },
+    Bytes {
+        bytes: Vec<u8>,
+        content_type: String,
+    },
 }
 
 impl Payload {
@@ -71,14 +74,19 @@ impl Payload {
 impl Effect {
     /// An effect with a JSON payload. [`Error::Encode`] when `payload` has no JSON form.
     ///
-    /// The payload passes through `jsonb`: the order and the repetition of members do not survive it.
+    /// The payload passes through `jsonb`: the order and the repetition of members do not survive
+    /// it.
     pub fn json(topic: impl Into<String>, payload: &impl Serialize) -> Result<Self, Error> {
         let payload = serde_json::to_value(payload).map_err(Error::Encode)?;
         Ok(Self::new(topic, Payload::Json(payload)))
     }
 
     /// An effect with any other payload; `content_type` tells its readers how to take it.
-    pub fn bytes(topic: impl Into<String>, bytes: impl Into<Vec<u8>>, content_type: impl Into<String>) -> Self {
+    pub fn bytes(
+        topic: impl Into<String>,
+        bytes: impl Into<Vec<u8>>,
+        content_type: impl Into<String>,
+    ) -> Self {
         Self::new(
             topic,
             Payload::Bytes {
@@ -124,22 +132,26 @@ impl Effect {
         self
     }
 
-    /// No relay publishes it before this time. Only effects that are recorded with a claim can have one: elsewhere it is
-    /// [`Error::Invalid`].
+    /// No relay publishes it before this time. Only effects that are recorded with a claim can have
+    /// one: elsewhere it is [`Error::Invalid`].
     pub fn deliver_after(mut self, time: OffsetDateTime) -> Self {
         self.deliver_after = Some(time);
         self
     }
 }
 
-/// The object that `idem_record_effects` reads. The server refuses unknown members, so absent ones are left out.
+/// The object that `idem_record_effects` reads. The server refuses unknown members, so absent ones
+/// are left out.
 impl Serialize for Effect {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = serializer.serialize_map(None)?;
         object.serialize_entry("topic", &self.topic)?;
         match &self.payload {
             Payload::Json(value) => object.serialize_entry("payload", value)?,
-            Payload::Bytes { bytes, content_type } => {
+            Payload::Bytes {
+                bytes,
+                content_type,
+            } => {
                 object.serialize_entry("payload_base64", &BASE64_STANDARD.encode(bytes))?;
                 object.serialize_entry("content_type", content_type)?;
             }
@@ -216,6 +228,9 @@ mod tests {
     #[test]
     fn a_payload_without_a_json_form_is_refused() {
         let not_json = std::collections::BTreeMap::from([((1, 2), 3)]);
-        assert!(matches!(Effect::json("facts", &not_json), Err(Error::Encode(_))));
+        assert!(matches!(
+            Effect::json("facts", &not_json),
+            Err(Error::Encode(_))
+        ));
     }
 }

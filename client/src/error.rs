@@ -23,15 +23,18 @@ pub enum Error {
     /// The server or the connection said no; [`Error::sqlstate`] and [`Error::kind`] say how.
     #[error("{}", describe(.0))]
     Database(#[source] tokio_postgres::Error),
-    /// The connection was lost while COMMIT was under way: the transaction may or may not have committed.
+    /// The connection was lost while COMMIT was under way: the transaction may or may not have
+    /// committed.
     ///
-    /// **Do not acknowledge the message.** Let it be delivered again: the claim then says which it was.
+    /// **Do not acknowledge the message.** Let it be delivered again: the claim then says which it
+    /// was.
     #[error("the connection was lost during COMMIT, which may have taken effect or not")]
     AmbiguousCommit(#[source] Arc<tokio_postgres::Error>),
     /// The payload is not the JSON that was asked for: the same message will fail again.
     #[error("the payload is not the JSON that was expected: {0}")]
     Decode(#[source] DecodeError),
-    /// The message has nothing that it could be known by, and its policy is to refuse such messages.
+    /// The message has nothing that it could be known by, and its policy is to refuse such
+    /// messages.
     #[error(
         "a message for {destination} has no id: its id is {strategy}, which is not there \
          (choose another id strategy for this destination, or let it be processed unprotected)"
@@ -46,7 +49,8 @@ pub enum Error {
     #[cfg(feature = "runtime")]
     #[error("the handler failed: {0}")]
     Handler(HandlerError),
-    /// The handler failed under a lease. The database has counted the attempt, and says when the next one is due.
+    /// The handler failed under a lease. The database has counted the attempt, and says when the
+    /// next one is due.
     #[cfg(feature = "runtime")]
     #[error("the attempt failed, and the next one is due in {retry_after:?}: {error}")]
     Attempt {
@@ -55,7 +59,8 @@ pub enum Error {
         /// How long the message rests.
         retry_after: Duration,
     },
-    /// The lease ran out or was taken over while the work went on: nothing was completed, and somebody else may be at it.
+    /// The lease ran out or was taken over while the work went on: nothing was completed, and
+    /// somebody else may be at it.
     #[error("the lease of the message is lost")]
     LeaseLost,
     /// The source of a consumer ended, and no shutdown was requested.
@@ -67,7 +72,8 @@ pub enum Error {
     #[cfg(feature = "runtime")]
     #[error("a worker panicked: {0}")]
     WorkerPanicked(String),
-    /// The handler kept its [`Tx`](crate::Tx) beyond its end. The connection was closed, which rolls back.
+    /// The handler kept its [`Tx`](crate::Tx) beyond its end. The connection was closed, which
+    /// rolls back.
     #[cfg(feature = "runtime")]
     #[error("the handler has kept its transaction: drop it before the handler ends")]
     TransactionKept,
@@ -76,7 +82,8 @@ pub enum Error {
     #[error("no connection from the pool: {0}")]
     Pool(String),
     /// The database lacks something that a consumer or a relay needs: see
-    /// [`consumer_preflight`](crate::consumer_preflight) and [`relay_preflight`](crate::relay_preflight).
+    /// [`consumer_preflight`](crate::consumer_preflight) and
+    /// [`relay_preflight`](crate::relay_preflight).
     #[cfg(feature = "runtime")]
     #[error(transparent)]
     NotReady(Box<NotReady>),
@@ -124,15 +131,16 @@ pub enum ErrorKind {
     AmbiguousCommit,
     /// A read-only transaction or a standby (25006): connect to the primary.
     ReadOnly,
-    /// It is not held (55000): effects without a claim in this transaction, a lease or a batch of a relay whose token is stale, or
-    /// a call that was never begun. Also what a relay is told whose transaction ids went backwards.
+    /// It is not held (55000): effects without a claim in this transaction, a lease or a batch of a
+    /// relay whose token is stale, or a call that was never begun. Also what a relay is told whose
+    /// transaction ids went backwards.
     NotClaimed,
     /// There is no relay, or no role, of this name (42704).
     NotFound,
     /// The role lacks `idem_grant` (42501).
     NotGranted,
-    /// The functions are not on the search_path, or the extension is not installed (42883, 3F000), or
-    /// it is older than the client (`Error::NotReady`).
+    /// The functions are not on the search_path, or the extension is not installed (42883, 3F000),
+    /// or it is older than the client (`Error::NotReady`).
     NotInstalled,
     /// The message has no id, and must have one.
     MissingId,
@@ -176,7 +184,8 @@ impl Error {
 
     /// Whether running the whole transaction again, from its claim on, can succeed.
     ///
-    /// True also after an ambiguous commit: should it have taken effect, the claim answers "duplicate".
+    /// True also after an ambiguous commit: should it have taken effect, the claim answers
+    /// "duplicate".
     pub fn is_retryable(&self) -> bool {
         self.kind().is_retryable()
     }
@@ -192,9 +201,11 @@ impl Error {
         }
     }
 
-    /// What the failure of a COMMIT means: an ERROR is a certain rollback, anything less leaves it open.
+    /// What the failure of a COMMIT means: an ERROR is a certain rollback, anything less leaves it
+    /// open.
     ///
-    /// For transactions that commit themselves, such as a pool's: `tx.commit().await.map_err(Error::of_commit)`.
+    /// For transactions that commit themselves, such as a pool's:
+    /// `tx.commit().await.map_err(Error::of_commit)`.
     pub fn of_commit(error: tokio_postgres::Error) -> Self {
         match error.as_db_error() {
             Some(answer) if !is_last_word(answer) => Self::Database(error),
@@ -204,7 +215,8 @@ impl Error {
 }
 
 impl ErrorKind {
-    /// The kind of an error of the driver, such as a business statement of the same transaction gives.
+    /// The kind of an error of the driver, such as a business statement of the same transaction
+    /// gives.
     pub fn of(error: &tokio_postgres::Error) -> Self {
         if is_connection_loss(error) {
             return Self::ConnectionLost;
@@ -234,7 +246,8 @@ impl ErrorKind {
 impl From<deadpool_postgres::PoolError> for Error {
     fn from(error: deadpool_postgres::PoolError) -> Self {
         match error {
-            // What fails before a server answers, TLS or a socket's path, is no fault of whoever wants the connection.
+            // What fails before a server answers, TLS or a socket's path, is no fault of whoever
+            // wants the connection.
             deadpool_postgres::PoolError::Backend(error)
                 if error.as_db_error().is_none() && ErrorKind::of(&error) == ErrorKind::Other =>
             {
@@ -280,7 +293,8 @@ fn is_connection_loss(error: &tokio_postgres::Error) -> bool {
     }
 }
 
-/// Other than a statement that no message can carry, for a zero byte in it or its length: that one never left, and never will.
+/// Other than a statement that no message can carry, for a zero byte in it or its length: that one
+/// never left, and never will.
 fn is_of_the_line(error: &io::Error) -> bool {
     error.kind() != io::ErrorKind::InvalidInput
 }
@@ -295,10 +309,14 @@ fn is_goodbye(answer: &DbError) -> bool {
         || answer.code().code().starts_with("08")
 }
 
-/// A FATAL or PANIC ends the connection: after it the server says nothing about the transaction any more. One that
-/// arrives during COMMIT can follow a commit that has taken effect (a wait for a standby that was terminated).
+/// A FATAL or PANIC ends the connection: after it the server says nothing about the transaction any
+/// more. One that arrives during COMMIT can follow a commit that has taken effect (a wait for a
+/// standby that was terminated).
 fn is_last_word(answer: &DbError) -> bool {
-    matches!(answer.parsed_severity(), Some(Severity::Fatal | Severity::Panic))
+    matches!(
+        answer.parsed_severity(),
+        Some(Severity::Fatal | Severity::Panic)
+    )
 }
 
 /// The driver's own text is "db error", or hides why a connection failed.
@@ -311,21 +329,28 @@ fn describe(error: &tokio_postgres::Error) -> String {
 
 /// The server's message and hint. The detail may show a row.
 fn describe_server(error: &DbError) -> String {
-    let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
+    let hint = error
+        .hint()
+        .map(|hint| format!(" ({hint})"))
+        .unwrap_or_default();
     format!("{}: {}{hint}", error.code().code(), error.message())
 }
 
 /// Errors whose own text says too little or too much. Their causes are in the description.
 fn describe_known(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     let driver = error.downcast_ref::<tokio_postgres::Error>();
-    let shared = error.downcast_ref::<Arc<tokio_postgres::Error>>().map(|shared| &**shared);
+    let shared = error
+        .downcast_ref::<Arc<tokio_postgres::Error>>()
+        .map(|shared| &**shared);
     let server = driver
         .or(shared)
         .and_then(tokio_postgres::Error::as_db_error)
         .or_else(|| error.downcast_ref());
-    server
-        .map(describe_server)
-        .or_else(|| error.downcast_ref::<serde_json::Error>().map(|error| without_value(error)))
+    server.map(describe_server).or_else(|| {
+        error
+            .downcast_ref::<serde_json::Error>()
+            .map(|error| without_value(error))
+    })
 }
 
 /// The text of one error. `anyhow` and `io::Error` hide the error of a parser that they hold, and
@@ -373,7 +398,10 @@ mod tests {
     #[test]
     fn causes_are_all_there_and_none_twice() {
         let error = Outer(Inner(io::Error::other("no such host")));
-        assert_eq!(causes(&error), "cannot connect: cannot resolve: no such host");
+        assert_eq!(
+            causes(&error),
+            "cannot connect: cannot resolve: no such host"
+        );
     }
 
     #[test]

@@ -6,8 +6,8 @@ use crate::{Effect, HandlerError, Message, Settlement};
 
 /// Looks at messages before they are consumed and at effects before they are recorded.
 ///
-/// Several filters see a message in the order in which they were added, and its effects in the reverse order. Each sees what
-/// those before it have put in place.
+/// Several filters see a message in the order in which they were added, and its effects in the
+/// reverse order. Each sees what those before it have put in place.
 ///
 /// ```
 /// use futures_util::{FutureExt, future::BoxFuture};
@@ -32,15 +32,20 @@ use crate::{Effect, HandlerError, Message, Settlement};
 /// # Ok::<(), idem_client::Error>(())
 /// ```
 pub trait Filter: Send + Sync + 'static {
-    /// Called for each delivery, duplicates too, before anything else is done with it: no transaction is open.
+    /// Called for each delivery, duplicates too, before anything else is done with it: no
+    /// transaction is open.
     fn before_consuming<'a>(&'a self, message: &'a Message) -> BoxFuture<'a, Before> {
         let _ = message;
         async { Before::Continue }.boxed()
     }
 
-    /// Called after the handler has succeeded and before its effects are recorded, in its transaction: once for each attempt,
-    /// and not for duplicates.
-    fn on_consumed<'a>(&'a self, message: &'a Message, effects: &'a [Effect]) -> BoxFuture<'a, After> {
+    /// Called after the handler has succeeded and before its effects are recorded, in its
+    /// transaction: once for each attempt, and not for duplicates.
+    fn on_consumed<'a>(
+        &'a self,
+        message: &'a Message,
+        effects: &'a [Effect],
+    ) -> BoxFuture<'a, After> {
         let _ = (message, effects);
         async { After::Continue }.boxed()
     }
@@ -52,9 +57,10 @@ pub trait Filter: Send + Sync + 'static {
 pub enum Before {
     /// It goes on as it is.
     Continue,
-    /// It is not consumed: the broker is told this, and [`Processed::Stopped`](crate::Processed::Stopped) is the answer.
-    /// With [`Settlement::Release`] it comes again later. [`Settlement::Retry`] counts as its
-    /// failure: after too many failures it is refused.
+    /// It is not consumed: the broker is told this, and
+    /// [`Processed::Stopped`](crate::Processed::Stopped) is the answer. With
+    /// [`Settlement::Release`] it comes again later. [`Settlement::Retry`] counts as its failure:
+    /// after too many failures it is refused.
     Stop(Settlement),
     /// This message takes its place: its destination, id and payload are what counts.
     Replace(Message),

@@ -4,7 +4,10 @@ use std::{error::Error as StdError, fmt, future::Future};
 
 use tokio_postgres::error::DbError;
 
-use crate::{DecodeError, Effect, Error, ErrorKind, Message, Tx, boxed::boxed, error::causes, journal::CallFailed};
+use crate::{
+    DecodeError, Effect, Error, ErrorKind, Message, Tx, boxed::boxed, error::causes,
+    journal::CallFailed,
+};
 
 /// What a handler answers: the effects to record, or why it failed.
 pub type Handled = Result<Vec<Effect>, HandlerError>;
@@ -13,7 +16,8 @@ pub type Handled = Result<Vec<Effect>, HandlerError>;
 ///
 /// A closure is one: `|tx: Tx, message: Message| async move { ...; Ok(vec![effect]) }`.
 pub trait Handler: Send + Sync + 'static {
-    /// Does the work. Drops `tx` before it answers: whoever keeps it gets [`Error::TransactionKept`], and a rollback.
+    /// Does the work. Drops `tx` before it answers: whoever keeps it gets
+    /// [`Error::TransactionKept`], and a rollback.
     fn handle(&self, tx: Tx, message: Message) -> impl Future<Output = Handled> + Send;
 }
 
@@ -27,7 +31,8 @@ where
     }
 }
 
-/// The work on one message without a transaction and without a lease: see [`Idem::process_checked`](crate::Idem::process_checked).
+/// The work on one message without a transaction and without a lease: see
+/// [`Idem::process_checked`](crate::Idem::process_checked).
 ///
 /// A closure is one: `|message: Message| async move { ...; Ok(vec![effect]) }`.
 pub trait CheckedHandler: Send + Sync + 'static {
@@ -97,8 +102,9 @@ impl HandlerError {
         &*self.source
     }
 
-    /// This error as a [`std::error::Error`], for code that is no handler, such as a helper that returns
-    /// `anyhow::Result`. As the error of a handler it says the same about the message again.
+    /// This error as a [`std::error::Error`], for code that is no handler, such as a helper that
+    /// returns `anyhow::Result`. As the error of a handler it says the same about the message
+    /// again.
     pub fn into_error(self) -> HandlerFailed {
         HandlerFailed(Mark {
             source: self.source,
@@ -106,7 +112,8 @@ impl HandlerError {
         })
     }
 
-    /// The kind, when the database is behind it: a lost conflict or connection can be retried at once.
+    /// The kind, when the database is behind it: a lost conflict or connection can be retried at
+    /// once.
     pub fn database_kind(&self) -> Option<ErrorKind> {
         let mut cause: Option<&(dyn StdError + 'static)> = Some(&*self.source);
         while let Some(error) = cause {
@@ -188,8 +195,9 @@ impl StdError for Mark {
 #[error("{}", .0.source)]
 pub struct HandlerFailed(#[source] Mark);
 
-/// An error that no new attempt can mend, for a pipeline of services whose errors are boxed: it becomes a
-/// [terminal](HandlerError::terminal) [`HandlerError`], which is no [`std::error::Error`] and cannot be boxed itself.
+/// An error that no new attempt can mend, for a pipeline of services whose errors are boxed: it
+/// becomes a [terminal](HandlerError::terminal) [`HandlerError`], which is no [`std::error::Error`]
+/// and cannot be boxed itself.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.source)]
 pub struct TerminalError(#[source] Mark);

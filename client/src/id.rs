@@ -12,8 +12,8 @@ const LONGEST_BYTES: usize = 1024;
 
 /// What a sender calls a message: its own message id or, better, a business id. Text or uuid.
 ///
-/// To the server a text that is a canonical UUID *is* that uuid. This type does not look into a text, so `==` on two
-/// `MessageId` compares what was written, not what the server makes of it.
+/// To the server a text that is a canonical UUID *is* that uuid. This type does not look into a
+/// text, so `==` on two `MessageId` compares what was written, not what the server makes of it.
 ///
 /// ```
 /// use idem_client::MessageId;
@@ -72,12 +72,15 @@ impl MessageId {
         }
     }
 
-    /// As the server takes it: a text that spells a uuid, hyphenated and in either case, is that uuid.
+    /// As the server takes it: a text that spells a uuid, hyphenated and in either case, is that
+    /// uuid.
     #[cfg(feature = "runtime")]
     pub(crate) fn canonical(&self) -> Self {
         match &self.0 {
             // Other spellings of a uuid are texts to the server; they are shorter or longer.
-            Repr::Text(text) if text.len() == 36 => Uuid::try_parse(text).map_or_else(|_| self.clone(), Self::from),
+            Repr::Text(text) if text.len() == 36 => {
+                Uuid::try_parse(text).map_or_else(|_| self.clone(), Self::from)
+            }
             _ => self.clone(),
         }
     }
@@ -128,7 +131,8 @@ pub(crate) enum IdArray {
 }
 
 impl IdArray {
-    /// Uuids stay uuids when all of them are. Mixed with texts they travel as text, which means the same to the server.
+    /// Uuids stay uuids when all of them are. Mixed with texts they travel as text, which means the
+    /// same to the server.
     pub(crate) fn new(ids: &[MessageId]) -> Self {
         match ids.iter().map(MessageId::as_uuid).collect() {
             Some(uuids) => Self::Uuid(uuids),
@@ -149,7 +153,9 @@ impl IdArray {
     pub(crate) fn literal(&self) -> Result<String, Error> {
         let (items, array) = match self {
             Self::Text(ids) => (
-                ids.iter().map(|id| sql::literal(id)).collect::<Result<Vec<_>, _>>()?,
+                ids.iter()
+                    .map(|id| sql::literal(id))
+                    .collect::<Result<Vec<_>, _>>()?,
                 "text[]",
             ),
             Self::Uuid(ids) => (ids.iter().map(|id| format!("'{id}'")).collect(), "uuid[]"),
@@ -189,7 +195,10 @@ mod tests {
     fn a_mixed_batch_travels_as_text() {
         let uuid = MessageId::from(Uuid::nil());
         let text = MessageId::text("a").unwrap();
-        assert_eq!(IdArray::new(std::slice::from_ref(&uuid)).parameter().1, Type::UUID_ARRAY);
+        assert_eq!(
+            IdArray::new(std::slice::from_ref(&uuid)).parameter().1,
+            Type::UUID_ARRAY
+        );
         let IdArray::Text(mixed) = IdArray::new(&[uuid, text]) else {
             panic!("a text cannot travel in uuid[]");
         };

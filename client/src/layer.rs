@@ -1,7 +1,8 @@
 //! idem in a pipeline of `tower` services, on either side of a handler.
 //!
-//! Limits, timeouts and tracing of one's own go above or below: above [`IdemLayer`] they are around the whole of a message, its
-//! transaction and retries; below it, around one attempt of the handler.
+//! Limits, timeouts and tracing of one's own go above or below: above [`IdemLayer`] they are around
+//! the whole of a message, its transaction and retries; below it, around one attempt of the
+//! handler.
 
 use std::{
     fmt,
@@ -17,7 +18,8 @@ use tower::{Layer, Service, ServiceExt};
 
 use crate::{Effect, Error, Handled, Handler, HandlerError, Idem, Message, Processed, Tx};
 
-/// What a handler is called with, as the request of a service: a message and the transaction that protects it.
+/// What a handler is called with, as the request of a service: a message and the transaction that
+/// protects it.
 pub struct Protected {
     /// The transaction. Drop it before the answer.
     pub tx: Tx,
@@ -35,9 +37,9 @@ impl fmt::Debug for Protected {
 
 /// Makes a service of messages from a service of [`Protected`] messages: each takes effect once.
 ///
-/// A service whose future is dropped, by a timeout above for example, has committed all or nothing. The handler is called again
-/// after a lost conflict or connection, if it is ready at once: nobody waits for a place with a transaction open. Otherwise that
-/// counts as an attempt too.
+/// A service whose future is dropped, by a timeout above for example, has committed all or nothing.
+/// The handler is called again after a lost conflict or connection, if it is ready at once: nobody
+/// waits for a place with a transaction open. Otherwise that counts as an attempt too.
 ///
 /// ```
 /// use idem_client::{Effect, HandlerError, Idem, IdemLayer, Protected};
@@ -98,7 +100,9 @@ where
     type Future = BoxFuture<'static, Result<Processed, Error>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx).map_err(|error| Error::Handler(error.into()))
+        self.inner
+            .poll_ready(cx)
+            .map_err(|error| Error::Handler(error.into()))
     }
 
     fn call(&mut self, message: Message) -> Self::Future {
@@ -111,14 +115,17 @@ where
         }));
         let (idem, pool) = (self.idem.clone(), self.pool.clone());
         async move {
-            idem.process(&pool, &message, |tx, message| attempts.next(Protected { tx, message }))
-                .await
+            idem.process(&pool, &message, |tx, message| {
+                attempts.next(Protected { tx, message })
+            })
+            .await
         }
         .boxed()
     }
 }
 
-/// The services for the attempts at one message. Behind a lock because a handler is shared and a service is not.
+/// The services for the attempts at one message. Behind a lock because a handler is shared and a
+/// service is not.
 struct Attempts<S>(Mutex<Upcoming<S>>);
 
 struct Upcoming<S> {
@@ -137,14 +144,19 @@ where
             let mut upcoming = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             (upcoming.ready.take(), upcoming.later.clone())
         };
-        // Called here and not in the future: a place that was kept is used up or given back with this attempt.
+        // Called here and not in the future: a place that was kept is used up or given back with
+        // this attempt.
         let handled = match ready {
             Some(mut service) => Ok(service.call(request)),
-            // Whoever has the place we would wait for may be waiting for the connection that we have.
+            // Whoever has the place we would wait for may be waiting for the connection that we
+            // have.
             None => match later.ready().now_or_never() {
                 Some(Ok(service)) => Ok(service.call(request)),
                 Some(Err(error)) => Err(error.into()),
-                None => Err(Error::Pool("the handler's service is not ready for another attempt".into()).into()),
+                None => Err(Error::Pool(
+                    "the handler's service is not ready for another attempt".into(),
+                )
+                .into()),
             },
         };
         async move {
@@ -156,8 +168,8 @@ where
     }
 }
 
-/// Makes a [`Handler`] from a service, for [`Idem::process`] and the consumer: the transaction is open while the service is waited
-/// for.
+/// Makes a [`Handler`] from a service, for [`Idem::process`] and the consumer: the transaction is
+/// open while the service is waited for.
 pub fn service_handler<S>(service: S) -> ServiceHandler<S>
 where
     S: Service<Protected, Response = Vec<Effect>> + Clone + Send + 'static,
@@ -177,8 +189,15 @@ where
     S::Future: Send,
 {
     async fn handle(&self, tx: Tx, message: Message) -> Handled {
-        let service = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        service.oneshot(Protected { tx, message }).await.map_err(Into::into)
+        let service = self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        service
+            .oneshot(Protected { tx, message })
+            .await
+            .map_err(Into::into)
     }
 }
 

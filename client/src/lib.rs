@@ -75,8 +75,8 @@ mod tls;
 
 pub use begin::{ClaimedTransaction, begin_and_claim};
 pub use care::{
-    Check, Ring, RoleKind, RotationBlocker, Status, configure, forget, grant, health, maintain, remove_destination, revoke,
-    rotation_blockers, set_retention,
+    Check, Ring, RoleKind, RotationBlocker, Status, configure, forget, grant, health, maintain,
+    remove_destination, revoke, rotation_blockers, set_retention,
 };
 pub use claim::{ClaimOptions, Claimed, claim, is_claimed, try_claim, try_claim_batch, try_record};
 pub use commit::commit;
@@ -97,19 +97,24 @@ pub use brokers::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription};
 pub use brokers::{RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription};
 #[cfg(feature = "runtime")]
 pub use consumer::{
-    Batches, Closed, Consumer, ConsumerStatus, Delivery, Receipt, Selector, Source, SourceEnded, Summary, TransportError,
-    terminated,
+    Batches, Closed, Consumer, ConsumerStatus, Delivery, Receipt, Selector, Source, SourceEnded,
+    Summary, TransportError, terminated,
 };
 #[cfg(feature = "runtime")]
 pub use filter::{After, Before, Filter};
 #[cfg(feature = "runtime")]
-pub use handler::{CheckedHandler, Handled, Handler, HandlerError, HandlerFailed, TerminalError, UnavailableError};
+pub use handler::{
+    CheckedHandler, Handled, Handler, HandlerError, HandlerFailed, TerminalError, UnavailableError,
+};
 #[cfg(feature = "runtime")]
 pub use layer::{IdemLayer, IdemService, Protected, ServiceHandler, service_handler};
 #[cfg(feature = "runtime")]
 pub use message::{Coordinates, Message};
 #[cfg(feature = "runtime")]
-pub use policy::{IdFunction, IdStrategy, Isolation, MissingId, OnDuplicate, Policies, Policy, Retry, Rule, Store, Style};
+pub use policy::{
+    IdFunction, IdStrategy, Isolation, MissingId, OnDuplicate, Policies, Policy, Retry, Rule,
+    Store, Style,
+};
 #[cfg(feature = "tls")]
 pub use pool::PoolConfig;
 #[cfg(feature = "runtime")]
@@ -118,9 +123,10 @@ pub use preflight::{NotReady, consumer_preflight, relay_preflight};
 pub use process::{Idem, IdemBuilder, Processed, Savepoint, Tx};
 #[cfg(feature = "runtime")]
 pub use relay::{
-    Batch, HandOver, Local, OutgoingMessage, PublishError, Publisher, Relay, RelayDefaults, RelayStatus, RelaySummary, Topics,
-    UnavailableTopic, create_relay, drop_relay, hand_over, relay_ack, relay_discard, relay_discard_all, relay_extend, relay_next,
-    relay_park, relay_partitions, relay_unpark, relay_unpark_all, relay_wait, repair_relays,
+    Batch, HandOver, Local, OutgoingMessage, PublishError, Publisher, Relay, RelayDefaults,
+    RelayStatus, RelaySummary, Topics, UnavailableTopic, create_relay, drop_relay, hand_over,
+    relay_ack, relay_discard, relay_discard_all, relay_extend, relay_next, relay_park,
+    relay_partitions, relay_unpark, relay_unpark_all, relay_wait, repair_relays,
 };
 #[cfg(feature = "runtime")]
 pub use services::Services;

@@ -31,7 +31,8 @@ impl Known {
         let cache = Cache::builder()
             .max_capacity(capacity)
             .time_to_live(ttl)
-            // moka's own policy lets nobody into a full cache who was not asked for before; a message comes once.
+            // moka's own policy lets nobody into a full cache who was not asked for before; a
+            // message comes once.
             .eviction_policy(EvictionPolicy::lru());
         Self(cache.build())
     }
@@ -52,7 +53,8 @@ impl fmt::Debug for Known {
     }
 }
 
-/// The store of [`Store::Memory`](crate::Store::Memory): what was handled, and what is being handled just now.
+/// The store of [`Store::Memory`](crate::Store::Memory): what was handled, and what is being
+/// handled just now.
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
     known: Known,
@@ -85,7 +87,8 @@ impl Memory {
         }
     }
 
-    /// Asks for a message; with `wait` not before all others who are at it have succeeded, failed or gone.
+    /// Asks for a message; with `wait` not before all others who are at it have succeeded, failed
+    /// or gone.
     pub(crate) async fn enter(&self, identity: Identity, wait: bool) -> Entered {
         if self.known.contains(&identity) {
             return Entered::Duplicate;
@@ -104,11 +107,15 @@ impl Memory {
         if self.known.contains(&place.identity) {
             return Entered::Duplicate;
         }
-        Entered::New(Turn { _guard: guard, place })
+        Entered::New(Turn {
+            _guard: guard,
+            place,
+        })
     }
 }
 
-/// The turn to handle a message. Dropped without [`handled`](Self::handled), it lets the next one try.
+/// The turn to handle a message. Dropped without [`handled`](Self::handled), it lets the next one
+/// try.
 pub(crate) struct Turn {
     // Dropped before the place, so that nobody finds the seat taken by one who has left.
     _guard: OwnedMutexGuard<()>,
@@ -171,7 +178,10 @@ mod tests {
     use super::*;
 
     fn identity(id: &str) -> Identity {
-        Identity::new(&Destination::new("d").unwrap(), &MessageId::text(id).unwrap())
+        Identity::new(
+            &Destination::new("d").unwrap(),
+            &MessageId::text(id).unwrap(),
+        )
     }
 
     fn memory() -> Memory {
@@ -192,11 +202,17 @@ mod tests {
         let first = turn(memory.enter(identity("a"), true));
         let mut second = std::pin::pin!(memory.enter(identity("a"), true));
         assert!(poll!(second.as_mut()).is_pending());
-        assert!(matches!(memory.enter(identity("a"), false).await, Entered::InProgress));
+        assert!(matches!(
+            memory.enter(identity("a"), false).await,
+            Entered::InProgress
+        ));
         drop(turn(memory.enter(identity("b"), true)));
         first.handled();
         assert!(matches!(second.await, Entered::Duplicate));
-        assert!(matches!(memory.enter(identity("a"), false).await, Entered::Duplicate));
+        assert!(matches!(
+            memory.enter(identity("a"), false).await,
+            Entered::Duplicate
+        ));
     }
 
     #[tokio::test]
@@ -217,10 +233,16 @@ mod tests {
             let mut second = Box::pin(memory.enter(identity("a"), true));
             assert!(poll!(second.as_mut()).is_pending());
         }
-        assert!(matches!(memory.enter(identity("a"), false).await, Entered::InProgress));
+        assert!(matches!(
+            memory.enter(identity("a"), false).await,
+            Entered::InProgress
+        ));
         drop(first);
         turn(memory.enter(identity("a"), true)).handled();
-        assert!(matches!(memory.enter(identity("a"), true).await, Entered::Duplicate));
+        assert!(matches!(
+            memory.enter(identity("a"), true).await,
+            Entered::Duplicate
+        ));
         assert!(lock(&memory.seats).is_empty());
     }
 

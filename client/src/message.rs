@@ -77,7 +77,8 @@ impl fmt::Debug for Message {
 }
 
 impl Message {
-    /// A message that was delivered from a topic: the queue, subject or topic that the consumer listens to.
+    /// A message that was delivered from a topic: the queue, subject or topic that the consumer
+    /// listens to.
     pub fn new(topic: impl Into<String>, payload: impl Into<Bytes>) -> Self {
         Self(Arc::new(Parts {
             topic: topic.into(),
@@ -93,7 +94,11 @@ impl Message {
 
     /// The bytes of its payload and of the names and values of its headers.
     pub(crate) fn size(&self) -> usize {
-        let headers = self.0.headers.iter().map(|(name, value)| name.len() + value.len());
+        let headers = self
+            .0
+            .headers
+            .iter()
+            .map(|(name, value)| name.len() + value.len());
         self.0.payload.len() + headers.sum::<usize>()
     }
 
@@ -182,7 +187,8 @@ impl Message {
         &self.0.topic
     }
 
-    /// Who handles it: its topic unless another destination was given. [`Error::Invalid`] when the topic cannot be one.
+    /// Who handles it: its topic unless another destination was given. [`Error::Invalid`] when the
+    /// topic cannot be one.
     pub fn destination(&self) -> Result<Destination, Error> {
         match &self.0.destination {
             Some(destination) => Ok(destination.clone()),
@@ -250,12 +256,14 @@ impl Message {
         self.0.sent_at
     }
 
-    /// How often the broker has delivered it, this time included. `None` where the broker does not count.
+    /// How often the broker has delivered it, this time included. `None` where the broker does not
+    /// count.
     pub fn deliveries(&self) -> Option<u32> {
         self.0.deliveries
     }
 
-    /// Why its last attempt failed, where that is known: from a [`DurableSource`](crate::durable::DurableSource).
+    /// Why its last attempt failed, where that is known: from a
+    /// [`DurableSource`](crate::durable::DurableSource).
     pub fn last_error(&self) -> Option<&str> {
         self.0.stored.as_ref()?.last_error.as_deref()
     }

@@ -10,14 +10,18 @@ use uuid::Uuid;
 
 use crate::{Effect, Error, effect::Payload, span};
 
-/// Puts a message into the outbox and answers its id. In a transaction it is published if that commits.
+/// Puts a message into the outbox and answers its id. In a transaction it is published if that
+/// commits.
 ///
-/// The time of [`Effect::deliver_after`] belongs to effects of a claim; here it is [`Error::Invalid`].
+/// The time of [`Effect::deliver_after`] belongs to effects of a claim; here it is
+/// [`Error::Invalid`].
 pub async fn send(client: &impl GenericClient, effect: &Effect) -> Result<Uuid, Error> {
     let send = Send::of(effect)?;
     let span = send.span();
     async {
-        let row = client.query_typed_one(send.sql(), &send.parameters()).await?;
+        let row = client
+            .query_typed_one(send.sql(), &send.parameters())
+            .await?;
         let id: Uuid = row.try_get(0)?;
         span.record("messaging.message.id", id.to_string());
         Ok(id)

@@ -28,7 +28,8 @@ pub enum Claim<T> {
     New(T),
     /// It was processed before.
     Duplicate {
-        /// When the first execution claimed it, where [`claim`](crate::claim()) has asked; `None` from the other calls.
+        /// When the first execution claimed it, where [`claim`](crate::claim()) has asked; `None`
+        /// from the other calls.
         handled_at: Option<OffsetDateTime>,
     },
     /// Another transaction is processing it just now; only without waiting.

@@ -11,7 +11,9 @@ pub(crate) fn decode(text: &str) -> Option<String> {
             continue;
         }
         let (digits, tail) = rest.split_at_checked(2)?;
-        let digits = str::from_utf8(digits).ok().filter(|digits| !digits.starts_with('+'))?;
+        let digits = str::from_utf8(digits)
+            .ok()
+            .filter(|digits| !digits.starts_with('+'))?;
         bytes.push(u8::from_str_radix(digits, 16).ok()?);
         rest = tail;
     }

@@ -108,8 +108,14 @@ pub async fn relay_preflight(client: &impl GenericClient) -> Result<(), Error> {
     preflight(client, RoleKind::Relay, OF_RELAYS).await
 }
 
-async fn preflight(client: &impl GenericClient, kind: RoleKind, functions: &[&str]) -> Result<(), Error> {
-    let row = client.query_typed_one(LOOK, &[(&functions, Type::TEXT_ARRAY)]).await?;
+async fn preflight(
+    client: &impl GenericClient,
+    kind: RoleKind,
+    functions: &[&str],
+) -> Result<(), Error> {
+    let row = client
+        .query_typed_one(LOOK, &[(&functions, Type::TEXT_ARRAY)])
+        .await?;
     match Found::try_from(&row)?.lacks(kind) {
         Some(lacks) => Err(Error::NotReady(Box::new(lacks))),
         None => Ok(()),
@@ -170,19 +176,39 @@ impl TryFrom<&Row> for Found {
 impl Found {
     /// The first thing to mend.
     fn lacks(&self, kind: RoleKind) -> Option<NotReady> {
-        let lacks = |state, message, hint| Some(NotReady { state, message, hint });
+        let lacks = |state, message, hint| {
+            Some(NotReady {
+                state,
+                message,
+                hint,
+            })
+        };
         let (role, kind) = (&self.role, kind.as_str());
-        let grant = |schema: &str| format!("SELECT {schema}idem_grant({}, '{kind}');", self.regrole);
+        let grant =
+            |schema: &str| format!("SELECT {schema}idem_grant({}, '{kind}');", self.regrole);
         if let Some(Extension { version, .. }) = &self.extension
             && parts(version) < parts(OLDEST_SQL)
         {
-            let message = format!("extension idem has version {version}, which is older than this client needs: {OLDEST_SQL}");
-            return lacks(SqlState::SYSTEM_ERROR, message, "ALTER EXTENSION idem UPDATE;".to_owned());
+            let message = format!(
+                "extension idem has version {version}, which is older than this client needs: {OLDEST_SQL}"
+            );
+            return lacks(
+                SqlState::SYSTEM_ERROR,
+                message,
+                "ALTER EXTENSION idem UPDATE;".to_owned(),
+            );
         }
         if !self.unseen.is_empty() {
             let Some(extension) = &self.extension else {
-                let message = format!("extension idem is not installed in database {:?}", self.database);
-                return lacks(SqlState::UNDEFINED_FUNCTION, message, "CREATE EXTENSION idem;".to_owned());
+                let message = format!(
+                    "extension idem is not installed in database {:?}",
+                    self.database
+                );
+                return lacks(
+                    SqlState::UNDEFINED_FUNCTION,
+                    message,
+                    "CREATE EXTENSION idem;".to_owned(),
+                );
             };
             let Extension {
                 schema,
@@ -191,15 +217,26 @@ impl Found {
                 ..
             } = extension;
             if !extension.may_use_schema {
-                let message = format!("role {role:?} may not use schema {schema:?} of extension idem");
-                return lacks(SqlState::INSUFFICIENT_PRIVILEGE, message, grant(&format!("{schema_sql}.")));
+                let message =
+                    format!("role {role:?} may not use schema {schema:?} of extension idem");
+                return lacks(
+                    SqlState::INSUFFICIENT_PRIVILEGE,
+                    message,
+                    grant(&format!("{schema_sql}.")),
+                );
             }
             if !absent.is_empty() {
-                let message = format!("extension idem {} has no function {}", extension.version, absent.join(", "));
+                let message = format!(
+                    "extension idem {} has no function {}",
+                    extension.version,
+                    absent.join(", ")
+                );
                 let hint = "Run the version of the client that fits the extension.".to_owned();
                 return lacks(SqlState::UNDEFINED_FUNCTION, message, hint);
             }
-            let message = format!("extension idem is in schema {schema:?}, which is not on the search_path of role {role:?}");
+            let message = format!(
+                "extension idem is in schema {schema:?}, which is not on the search_path of role {role:?}"
+            );
             let hint = format!(
                 "PoolConfig::schema({schema:?}), database.schema of idem-relay, or ALTER ROLE ... SET search_path = {schema_sql}, public;"
             );
@@ -215,7 +252,10 @@ impl Found {
 
 /// The numbers of a version, for comparison.
 fn parts(version: &str) -> Vec<u64> {
-    version.split('.').map(|part| part.parse().unwrap_or(0)).collect()
+    version
+        .split('.')
+        .map(|part| part.parse().unwrap_or(0))
+        .collect()
 }
 
 #[cfg(test)]
@@ -239,7 +279,10 @@ mod tests {
         assert_eq!(extension(OLDEST_SQL).lacks(RoleKind::Relay), None);
         assert_eq!(extension("10.0.0").lacks(RoleKind::Relay), None);
         let older = extension("0.1.9").lacks(RoleKind::Relay).unwrap();
-        assert_eq!((older.state.code(), older.kind()), ("58000", ErrorKind::NotInstalled));
+        assert_eq!(
+            (older.state.code(), older.kind()),
+            ("58000", ErrorKind::NotInstalled)
+        );
     }
 
     #[test]
@@ -251,10 +294,19 @@ mod tests {
     fn schema_without_usage_is_a_missing_grant() {
         let mut found = extension(OLDEST_SQL);
         found.unseen = vec!["idem_claim".to_owned()];
-        assert!(found.lacks(RoleKind::Consumer).unwrap().to_string().contains("search_path"));
+        assert!(
+            found
+                .lacks(RoleKind::Consumer)
+                .unwrap()
+                .to_string()
+                .contains("search_path")
+        );
         if let Some(extension) = &mut found.extension {
             extension.may_use_schema = false;
         }
-        assert_eq!(found.lacks(RoleKind::Consumer).unwrap().kind(), ErrorKind::NotGranted);
+        assert_eq!(
+            found.lacks(RoleKind::Consumer).unwrap().kind(),
+            ErrorKind::NotGranted
+        );
     }
 }

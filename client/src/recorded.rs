@@ -81,7 +81,8 @@ impl TryFrom<&Row> for RecordedEffect {
 pub(crate) const EFFECTS: &str = "SELECT message_id, ordinal, topic, key, type, payload, content_type, headers, \
     traceparent, deliver_after, recorded_at FROM idem_effects($1, $2)";
 
-/// The effects that the first execution of this message recorded, in order. Empty when there is no claim.
+/// The effects that the first execution of this message recorded, in order. Empty when there is no
+/// claim.
 pub async fn effects(
     client: &impl GenericClient,
     id: &MessageId,
@@ -95,7 +96,11 @@ pub async fn effects(
 }
 
 /// Puts the same effects into the outbox again, under the same message ids, and answers how many.
-pub async fn replay_effects(client: &impl GenericClient, id: &MessageId, destination: &Destination) -> Result<i32, Error> {
+pub async fn replay_effects(
+    client: &impl GenericClient,
+    id: &MessageId,
+    destination: &Destination,
+) -> Result<i32, Error> {
     let row = client
         .query_typed_one(
             "SELECT idem_replay_effects($1, $2)",

@@ -13,7 +13,12 @@ impl fmt::Debug for Length {
 }
 
 /// What an error of serde says before the value that it met, and what it says after the value.
-const BEFORE_A_VALUE: [&str; 4] = ["invalid type: ", "invalid value: ", "invalid length ", "unknown variant `"];
+const BEFORE_A_VALUE: [&str; 4] = [
+    "invalid type: ",
+    "invalid value: ",
+    "invalid length ",
+    "unknown variant `",
+];
 const AFTER_A_VALUE: [&str; 2] = [", expected ", ", there are no variants"];
 
 /// The text of an error of serde without the value that it met: that may be part of a payload, or a
@@ -21,7 +26,9 @@ const AFTER_A_VALUE: [&str; 2] = [", expected ", ", there are no variants"];
 pub fn without_value(error: &dyn std::fmt::Display) -> String {
     let text = error.to_string();
     let text = text.trim_end();
-    let kind = BEFORE_A_VALUE.into_iter().find(|kind| text.starts_with(kind));
+    let kind = BEFORE_A_VALUE
+        .into_iter()
+        .find(|kind| text.starts_with(kind));
     match (quoted_without_value(text), kind) {
         (Some(text), _) => text,
         (None, Some(kind)) => kind_alone(kind).to_owned(),
@@ -33,9 +40,14 @@ pub fn without_value(error: &dyn std::fmt::Display) -> String {
 /// `None` if it quotes none.
 pub(crate) fn quoted_without_value(text: &str) -> Option<String> {
     let kinds = BEFORE_A_VALUE.into_iter();
-    let (start, kind) = kinds.filter_map(|kind| Some((text.find(kind)?, kind))).min()?;
+    let (start, kind) = kinds
+        .filter_map(|kind| Some((text.find(kind)?, kind)))
+        .min()?;
     // The last of them: the value can contain these words too.
-    let end = AFTER_A_VALUE.into_iter().filter_map(|after| text.rfind(after)).max()?;
+    let end = AFTER_A_VALUE
+        .into_iter()
+        .filter_map(|after| text.rfind(after))
+        .max()?;
     let is_quoted = end >= start + kind.len();
     is_quoted.then(|| format!("{}{}{}", &text[..start], kind_alone(kind), &text[end..]))
 }
@@ -51,11 +63,20 @@ mod tests {
     #[test]
     fn wrong_value_is_left_out_and_the_place_is_not() {
         let error = serde_json::from_str::<u64>("\"a, expected secret\"").unwrap_err();
-        assert_eq!(without_value(&error), "invalid type, expected u64 at line 1 column 20");
-        assert_eq!(without_value(&"missing field `url`\n"), "missing field `url`");
+        assert_eq!(
+            without_value(&error),
+            "invalid type, expected u64 at line 1 column 20"
+        );
+        assert_eq!(
+            without_value(&"missing field `url`\n"),
+            "missing field `url`"
+        );
         assert_eq!(without_value(&"invalid value: secret"), "invalid value");
         let none = "unknown variant `secret`, there are no variants";
-        assert_eq!(without_value(&none), "unknown variant, there are no variants");
+        assert_eq!(
+            without_value(&none),
+            "unknown variant, there are no variants"
+        );
     }
 
     #[test]
@@ -63,7 +84,11 @@ mod tests {
         let quoted = "cannot read (invalid length 3, expected a tuple) of m-1";
         let shown = "cannot read (invalid length, expected a tuple) of m-1";
         assert_eq!(quoted_without_value(quoted).as_deref(), Some(shown));
-        for other in ["invalid value: retries", "found 3, expected 4, invalid type: no", ""] {
+        for other in [
+            "invalid value: retries",
+            "found 3, expected 4, invalid type: no",
+            "",
+        ] {
             assert_eq!(quoted_without_value(other), None, "{other}");
         }
     }

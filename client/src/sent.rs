@@ -1,7 +1,7 @@
 //! Requests that share a round trip.
 //!
-//! The driver sends a request at the first poll of its future. So requests that are all polled once before the answer of
-//! any is awaited leave together, and are answered together.
+//! The driver sends a request at the first poll of its future. So requests that are all polled once
+//! before the answer of any is awaited leave together, and are answered together.
 
 use std::{
     future::Future,
@@ -40,11 +40,18 @@ impl<'f, T> Sent<'f, T> {
 
 /// Sends COMMIT behind requests of the same transaction, and awaits all answers.
 ///
-/// `requests` is never empty (see [`commit_alone`]): it is they who notice a transaction in which a statement has failed. Whatever this answers, the end of the transaction is on its way; an error other than
-/// [`Error::AmbiguousCommit`] is a certain rollback.
-pub(crate) async fn commit_behind<T>(client: &Client, requests: Vec<Sent<'_, Result<T, Error>>>) -> Result<Vec<T>, Error> {
+/// `requests` is never empty (see [`commit_alone`]): it is they who notice a transaction in which a
+/// statement has failed. Whatever this answers, the end of the transaction is on its way; an error
+/// other than [`Error::AmbiguousCommit`] is a certain rollback.
+pub(crate) async fn commit_behind<T>(
+    client: &Client,
+    requests: Vec<Sent<'_, Result<T, Error>>>,
+) -> Result<Vec<T>, Error> {
     debug_assert!(!requests.is_empty());
-    if requests.iter().any(|request| matches!(request.early, Some(Err(_)))) {
+    if requests
+        .iter()
+        .any(|request| matches!(request.early, Some(Err(_))))
+    {
         // It never left, or the connection is gone: COMMIT must not be sent.
         rollback_unheard(client);
         return answers(requests).await;
@@ -58,10 +65,11 @@ pub(crate) async fn commit_behind<T>(client: &Client, requests: Vec<Sent<'_, Res
     Ok(answers)
 }
 
-/// Commits without a request before it, in one round trip. An error is what it is in [`commit_behind`].
+/// Commits without a request before it, in one round trip. An error is what it is in
+/// [`commit_behind`].
 ///
-/// COMMIT of a transaction in which a statement has failed is a silent ROLLBACK. A query before it is refused there, and then
-/// the COMMIT behind it in the same message is not reached.
+/// COMMIT of a transaction in which a statement has failed is a silent ROLLBACK. A query before it
+/// is refused there, and then the COMMIT behind it in the same message is not reached.
 pub(crate) async fn commit_alone(client: &Client) -> Result<(), Error> {
     let mut has_asked = false;
     let ended = async {

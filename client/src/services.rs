@@ -93,14 +93,19 @@ struct Group {
 impl Group {
     fn start(services: Vec<Service>) -> Self {
         let stop = CancellationToken::new();
-        let tasks = services.into_iter().map(|service| service(stop.clone())).collect();
+        let tasks = services
+            .into_iter()
+            .map(|service| service(stop.clone()))
+            .collect();
         Self { tasks, stop }
     }
 
     /// Waits for the first error; for ever without one. Cancel safe.
     async fn failed(&mut self) -> Error {
         while let Some(ended) = self.tasks.join_next().await {
-            if let Err(error) = ended.unwrap_or_else(|ended| panics::of_task(ended).map_or(Ok(()), Err)) {
+            if let Err(error) =
+                ended.unwrap_or_else(|ended| panics::of_task(ended).map_or(Ok(()), Err))
+            {
                 return error;
             }
         }

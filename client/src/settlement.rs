@@ -29,13 +29,19 @@ pub enum Settlement {
 
 impl Settlement {
     /// The message failed. It comes again at once.
-    pub const RETRY: Self = Self::Retry { after: Duration::ZERO };
+    pub const RETRY: Self = Self::Retry {
+        after: Duration::ZERO,
+    };
 
     /// The message did not fail. It comes again at once.
-    pub const RELEASE: Self = Self::Release { after: Duration::ZERO };
+    pub const RELEASE: Self = Self::Release {
+        after: Duration::ZERO,
+    };
 
     /// Refuse it for this reason.
     pub fn reject(reason: impl Into<String>) -> Self {
-        Self::Reject { reason: reason.into() }
+        Self::Reject {
+            reason: reason.into(),
+        }
     }
 }

@@ -1,13 +1,18 @@
 //! Spans with OpenTelemetry's messaging attributes.
 //!
-//! Ids are attributes of a span and never labels of a metric: each value of a label is a time series of its own.
+//! Ids are attributes of a span and never labels of a metric: each value of a label is a time
+//! series of its own.
 
 use tracing::{Span, debug_span, field};
 
 use crate::{Destination, MessageId};
 
 /// A call about one message. `operation` is the name of the call.
-pub(crate) fn of_message(operation: &'static str, id: &MessageId, destination: &Destination) -> Span {
+pub(crate) fn of_message(
+    operation: &'static str,
+    id: &MessageId,
+    destination: &Destination,
+) -> Span {
     debug_span!(
         "idem",
         otel.name = operation,

@@ -1,4 +1,5 @@
-//! Values inside the text of a statement, for the few that travel as simple queries; and texts that are cut to fit.
+//! Values inside the text of a statement, for the few that travel as simple queries; and texts that
+//! are cut to fit.
 
 use postgres_protocol::escape::escape_literal;
 
@@ -8,7 +9,9 @@ use crate::Error;
 pub(crate) fn literal(text: &str) -> Result<String, Error> {
     if text.contains('\0') {
         // The protocol ends a statement there.
-        return Err(Error::Invalid("PostgreSQL has no texts with a zero byte".into()));
+        return Err(Error::Invalid(
+            "PostgreSQL has no texts with a zero byte".into(),
+        ));
     }
     Ok(escape_literal(text))
 }
@@ -44,7 +47,10 @@ mod tests {
     #[test]
     fn what_would_end_a_literal_is_escaped() {
         assert_eq!(literal("o'clock").unwrap(), "'o''clock'");
-        assert_eq!(literal(r"back\slash'").unwrap().trim_start(), r"E'back\\slash'''");
+        assert_eq!(
+            literal(r"back\slash'").unwrap().trim_start(),
+            r"E'back\\slash'''"
+        );
         assert!(literal("a\0b").is_err());
     }
 }

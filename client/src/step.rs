@@ -13,14 +13,15 @@ use crate::{
     sent::{Sent, commit_behind, send_unheard},
 };
 
-/// A READ COMMITTED transaction for calls that stand or fall with it: BEGIN, the calls and COMMIT are one round trip. Dropped
-/// before its [end](Step::end), its connection is closed.
+/// A READ COMMITTED transaction for calls that stand or fall with it: BEGIN, the calls and COMMIT
+/// are one round trip. Dropped before its [end](Step::end), its connection is closed.
 pub(crate) struct Step {
     loan: Arc<Loan>,
 }
 
 impl Step {
-    /// Nobody waits for the answer to BEGIN. Should it never arrive, the call behind it stands for itself, and is one statement.
+    /// Nobody waits for the answer to BEGIN. Should it never arrive, the call behind it stands for
+    /// itself, and is one statement.
     pub(crate) async fn begin(pool: &Pool) -> Result<Self, Error> {
         let loan = Loan::take(pool).await?;
         send_unheard(loan.client(), "BEGIN ISOLATION LEVEL READ COMMITTED");
@@ -33,7 +34,10 @@ impl Step {
 
     /// Sends a call and the COMMIT behind it. An error other than [`Error::AmbiguousCommit`], and
     /// [`Error::Pool`] of a server that is silent, is a certain rollback.
-    pub(crate) async fn run<'c, T>(&'c self, call: impl Future<Output = Result<T, Error>> + Send + 'c) -> Result<T, Error> {
+    pub(crate) async fn run<'c, T>(
+        &'c self,
+        call: impl Future<Output = Result<T, Error>> + Send + 'c,
+    ) -> Result<T, Error> {
         self.run_all([call])
             .await?
             .pop()
@@ -58,7 +62,8 @@ impl Step {
     }
 }
 
-/// Repeats steps that a lost conflict or connection has ended, also where nobody knows how: each may be done twice.
+/// Repeats steps that a lost conflict or connection has ended, also where nobody knows how: each
+/// may be done twice.
 pub(crate) async fn again<T, F, Fut>(retry: Retry, step: F) -> Result<T, Error>
 where
     F: FnMut() -> Fut,

@@ -4,8 +4,8 @@ mod support;
 
 use futures_util::{FutureExt, future::join_all};
 use idem_client::{
-    Claim, ClaimOptions, Destination, Effect, Error, ErrorKind, MessageId, begin_and_claim, claim, commit, effects, is_claimed,
-    replay_effects, send, try_claim, try_claim_batch, try_record,
+    Claim, ClaimOptions, Destination, Effect, Error, ErrorKind, MessageId, begin_and_claim, claim,
+    commit, effects, is_claimed, replay_effects, send, try_claim, try_claim_batch, try_record,
 };
 use serde_json::json;
 use time::{Duration, OffsetDateTime};
@@ -40,7 +40,11 @@ async fn a_duplicate_is_given_what_the_first_recorded() {
 
     let bytes = vec![0, 255, 10];
     let tx = client.transaction().await.unwrap();
-    let won = try_claim(&tx, &id, &to).await.unwrap().into_new().expect("a new id");
+    let won = try_claim(&tx, &id, &to)
+        .await
+        .unwrap()
+        .into_new()
+        .expect("a new id");
     let ids = won
         .record_effects(&[
             fact(1).key("k").message_type("Fact").header("h", "v"),
@@ -129,7 +133,10 @@ async fn what_can_no_longer_be_told_from_a_duplicate_has_expired() {
             return;
         }
         assert!(matches!(outcome, Claim::New(_)), "{outcome:?}");
-        assert!(OffsetDateTime::now_utc() < deadline, "the ring does not turn");
+        assert!(
+            OffsetDateTime::now_utc() < deadline,
+            "the ring does not turn"
+        );
         tx.rollback().await.unwrap();
         client.batch_execute("CALL idem_maintain()").await.unwrap();
     }
@@ -168,10 +175,20 @@ async fn work_that_claims_at_its_end_is_told_that_it_came_second() {
     let mut client = connect(&server.url()).await;
     let (id, to) = (new_id(), destination());
     let tx = client.transaction().await.unwrap();
-    assert!(try_record(&tx, &id, &to, &[fact(1)]).await.unwrap().is_new());
+    assert!(
+        try_record(&tx, &id, &to, &[fact(1)])
+            .await
+            .unwrap()
+            .is_new()
+    );
     commit(tx).await.unwrap();
     let tx = client.transaction().await.unwrap();
-    assert!(try_record(&tx, &id, &to, &[fact(2)]).await.unwrap().is_duplicate());
+    assert!(
+        try_record(&tx, &id, &to, &[fact(2)])
+            .await
+            .unwrap()
+            .is_duplicate()
+    );
     tx.rollback().await.unwrap();
     let recorded = effects(&client, &id, &to).await.unwrap();
     assert_eq!(recorded.len(), 1);
@@ -183,7 +200,11 @@ async fn a_plain_send_has_the_id_that_it_was_given() {
     let server = Database::create();
     let client = connect(&server.url()).await;
     let id = Uuid::new_v4();
-    let all = fact(1).key("k").message_type("T").header("h", 1).message_id(id);
+    let all = fact(1)
+        .key("k")
+        .message_type("T")
+        .header("h", 1)
+        .message_id(id);
     assert_eq!(send(&client, &all).await.unwrap(), id);
     let bytes = Effect::bytes("client.bytes", vec![1], "application/x-test");
     assert_ne!(send(&client, &bytes).await.unwrap(), id);
@@ -197,18 +218,34 @@ async fn begin_travels_with_the_claim_and_recording_with_commit() {
     let server = Database::create();
     let mut client = connect(&server.url()).await;
     let (id, to) = (new_id(), destination());
-    let claimed = begin_and_claim(&mut client, &id, &to).await.unwrap().into_new().unwrap();
+    let claimed = begin_and_claim(&mut client, &id, &to)
+        .await
+        .unwrap()
+        .into_new()
+        .unwrap();
     assert!(is_in_transaction(&claimed).await);
-    let ids = claimed.record_and_commit(&[fact(1), fact(2)]).await.unwrap();
+    let ids = claimed
+        .record_and_commit(&[fact(1), fact(2)])
+        .await
+        .unwrap();
     assert!(!is_in_transaction(&client).await);
     let recorded = effects(&client, &id, &to).await.unwrap();
     assert!(recorded.iter().map(|effect| effect.message_id).eq(ids));
 
-    assert!(begin_and_claim(&mut client, &id, &to).await.unwrap().is_duplicate());
+    assert!(
+        begin_and_claim(&mut client, &id, &to)
+            .await
+            .unwrap()
+            .is_duplicate()
+    );
     assert!(!is_in_transaction(&client).await);
 
     let empty = new_id();
-    let claimed = begin_and_claim(&mut client, &empty, &to).await.unwrap().into_new().unwrap();
+    let claimed = begin_and_claim(&mut client, &empty, &to)
+        .await
+        .unwrap()
+        .into_new()
+        .unwrap();
     claimed.commit().await.unwrap();
     assert!(is_claimed(&client, &empty, &to).await.unwrap());
 }
@@ -218,14 +255,28 @@ async fn a_claimed_transaction_that_is_dropped_or_rolled_back_leaves_the_message
     let server = Database::create();
     let mut client = connect(&server.url()).await;
     let (id, to) = (new_id(), destination());
-    drop(begin_and_claim(&mut client, &id, &to).await.unwrap().into_new().unwrap());
+    drop(
+        begin_and_claim(&mut client, &id, &to)
+            .await
+            .unwrap()
+            .into_new()
+            .unwrap(),
+    );
     assert!(!is_claimed(&client, &id, &to).await.unwrap());
-    let claimed = begin_and_claim(&mut client, &id, &to).await.unwrap().into_new().unwrap();
+    let claimed = begin_and_claim(&mut client, &id, &to)
+        .await
+        .unwrap()
+        .into_new()
+        .unwrap();
     claimed.rollback().await.unwrap();
     assert!(!is_claimed(&client, &id, &to).await.unwrap());
 
     // Given up while BEGIN and the claim are under way: both were sent, and so is a ROLLBACK.
-    assert!(begin_and_claim(&mut client, &id, &to).now_or_never().is_none());
+    assert!(
+        begin_and_claim(&mut client, &id, &to)
+            .now_or_never()
+            .is_none()
+    );
     assert!(!is_in_transaction(&client).await);
     assert!(!is_claimed(&client, &id, &to).await.unwrap());
 }
@@ -235,7 +286,11 @@ async fn a_claimed_transaction_notices_a_statement_that_failed_unnoticed() {
     let server = Database::create();
     let mut client = connect(&server.url()).await;
     let (id, to) = (new_id(), destination());
-    let claimed = begin_and_claim(&mut client, &id, &to).await.unwrap().into_new().unwrap();
+    let claimed = begin_and_claim(&mut client, &id, &to)
+        .await
+        .unwrap()
+        .into_new()
+        .unwrap();
     assert!(claimed.batch_execute("SELECT 1/0").await.is_err());
     let error = claimed.commit().await.unwrap_err();
     assert_eq!(error.sqlstate(), Some(&SqlState::IN_FAILED_SQL_TRANSACTION));
@@ -299,18 +354,27 @@ async fn errors_say_what_to_do() {
     let server = Database::create();
     let (mut client, to) = (connect(&server.url()).await, destination());
 
-    let read_only = client.build_transaction().read_only(true).start().await.unwrap();
+    let read_only = client
+        .build_transaction()
+        .read_only(true)
+        .start()
+        .await
+        .unwrap();
     let error = try_claim(&read_only, &new_id(), &to).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ReadOnly);
     drop(read_only);
 
-    // A claim whose savepoint is gone is no claim: the server says so, and the borrow checker before it.
+    // A claim whose savepoint is gone is no claim: the server says so, and the borrow checker
+    // before it.
     let mut tx = client.transaction().await.unwrap();
     let inner = tx.transaction().await.unwrap();
     assert!(try_claim(&inner, &new_id(), &to).await.unwrap().is_new());
     inner.rollback().await.unwrap();
     let wrong = tx
-        .query_typed("SELECT idem_record_effects('never-claimed', 'client.tests', '[]')", &[])
+        .query_typed(
+            "SELECT idem_record_effects('never-claimed', 'client.tests', '[]')",
+            &[],
+        )
         .await
         .map_err(Error::from)
         .unwrap_err();
@@ -324,7 +388,11 @@ async fn errors_say_what_to_do() {
     drop(tx);
 
     let tx = client.transaction().await.unwrap();
-    let backend: i32 = tx.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    let backend: i32 = tx
+        .query_one("SELECT pg_backend_pid()", &[])
+        .await
+        .unwrap()
+        .get(0);
     let executioner = connect(&server.url()).await;
     executioner
         .execute("SELECT pg_terminate_backend($1, 5000)", &[&backend])

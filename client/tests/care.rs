@@ -6,8 +6,9 @@ mod support;
 use std::time::{Duration, Instant};
 
 use idem_client::{
-    Claim, Destination, ErrorKind, MessageId, RecordedEffect, Ring, RoleKind, Status, begin_and_claim, configure, effects,
-    forget, grant, health, is_claimed, maintain, remove_destination, revoke, set_retention,
+    Claim, Destination, ErrorKind, MessageId, RecordedEffect, Ring, RoleKind, Status,
+    begin_and_claim, configure, effects, forget, grant, health, is_claimed, maintain,
+    remove_destination, revoke, set_retention,
 };
 use support::Server;
 use tokio_postgres::{Client, NoTls, error::SqlState};
@@ -28,7 +29,11 @@ async fn connect(url: &str) -> Client {
     client
 }
 
-async fn claim_and_commit(client: &mut Client, id: &MessageId, to: &Destination) -> Result<bool, idem_client::Error> {
+async fn claim_and_commit(
+    client: &mut Client,
+    id: &MessageId,
+    to: &Destination,
+) -> Result<bool, idem_client::Error> {
     match begin_and_claim(client, id, to).await? {
         Claim::New(claimed) => claimed.commit().await.map(|()| true),
         other => {
@@ -41,13 +46,19 @@ async fn claim_and_commit(client: &mut Client, id: &MessageId, to: &Destination)
 #[tokio::test]
 async fn a_forgotten_message_is_processed_again() {
     let (_server, mut client) = start("client-forget").await;
-    let (id, to) = (MessageId::text("m-1").unwrap(), Destination::new("care").unwrap());
+    let (id, to) = (
+        MessageId::text("m-1").unwrap(),
+        Destination::new("care").unwrap(),
+    );
     assert!(!forget(&client, &id, &to).await.unwrap());
     assert!(claim_and_commit(&mut client, &id, &to).await.unwrap());
     assert!(!claim_and_commit(&mut client, &id, &to).await.unwrap());
     assert!(forget(&client, &id, &to).await.unwrap());
     assert!(!is_claimed(&client, &id, &to).await.unwrap());
-    assert_eq!(effects(&client, &id, &to).await.unwrap(), Vec::<RecordedEffect>::new());
+    assert_eq!(
+        effects(&client, &id, &to).await.unwrap(),
+        Vec::<RecordedEffect>::new()
+    );
     assert!(claim_and_commit(&mut client, &id, &to).await.unwrap());
 }
 
@@ -59,7 +70,9 @@ async fn a_destination_sits_in_the_first_ring_that_keeps_what_it_asks_for() {
         let sql = "SELECT r.name FROM idem.destination d JOIN idem.ring r ON r.id = d.ring WHERE d.name = 'care'";
         client.query_one(sql, &[]).await.unwrap().get(0)
     };
-    configure(&client, &to, Duration::from_secs(60)).await.unwrap();
+    configure(&client, &to, Duration::from_secs(60))
+        .await
+        .unwrap();
     assert_eq!(ring().await, "short");
     configure(&client, &to, 8 * DAY).await.unwrap();
     assert_eq!(ring().await, "long");
@@ -83,9 +96,13 @@ async fn a_destination_sits_in_the_first_ring_that_keeps_what_it_asks_for() {
     assert!(remove_destination(&client, &to).await.unwrap());
     assert!(!remove_destination(&client, &to).await.unwrap());
     configure(&client, &to, 31 * DAY).await.unwrap();
-    let error = set_retention(&client, Ring::Long, 30 * DAY).await.unwrap_err();
+    let error = set_retention(&client, Ring::Long, 30 * DAY)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
-    let error = set_retention(&client, Ring::Standard, 61 * DAY).await.unwrap_err();
+    let error = set_retention(&client, Ring::Standard, 61 * DAY)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
 }
 
@@ -94,10 +111,16 @@ async fn a_role_may_do_what_it_was_granted_and_no_more() {
     let (server, client) = start("client-grant").await;
     // A name that SQL would have to quote.
     let name = "The Consumer's";
-    client.batch_execute(r#"CREATE ROLE "The Consumer's" LOGIN"#).await.unwrap();
+    client
+        .batch_execute(r#"CREATE ROLE "The Consumer's" LOGIN"#)
+        .await
+        .unwrap();
     let url = format!(r"{} user='The Consumer\'s'", server.direct_url("postgres"));
     let mut consumer = connect(&url).await;
-    let (id, to) = (MessageId::text("m-1").unwrap(), Destination::new("care").unwrap());
+    let (id, to) = (
+        MessageId::text("m-1").unwrap(),
+        Destination::new("care").unwrap(),
+    );
 
     let error = claim_and_commit(&mut consumer, &id, &to).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotGranted, "{error}");
@@ -116,14 +139,25 @@ async fn a_role_may_do_what_it_was_granted_and_no_more() {
     revoke(&client, name, RoleKind::Admin).await.unwrap();
     let error = maintain(&consumer).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotGranted, "{error}");
-    assert!(!health(&consumer).await.unwrap().is_empty(), "it is a monitor still");
+    assert!(
+        !health(&consumer).await.unwrap().is_empty(),
+        "it is a monitor still"
+    );
     assert!(!claim_and_commit(&mut consumer, &id, &to).await.unwrap());
 
     for error in [
-        grant(&client, "nobody", RoleKind::Consumer).await.unwrap_err(),
-        revoke(&client, "nobody", RoleKind::Consumer).await.unwrap_err(),
+        grant(&client, "nobody", RoleKind::Consumer)
+            .await
+            .unwrap_err(),
+        revoke(&client, "nobody", RoleKind::Consumer)
+            .await
+            .unwrap_err(),
     ] {
-        assert_eq!(error.sqlstate(), Some(&SqlState::UNDEFINED_OBJECT), "{error}");
+        assert_eq!(
+            error.sqlstate(),
+            Some(&SqlState::UNDEFINED_OBJECT),
+            "{error}"
+        );
     }
 }
 
@@ -132,28 +166,42 @@ async fn health_says_the_worst_first_and_maintenance_mends_it() {
     let (_server, mut client) = start("client-health").await;
     // Before the worker sees it.
     let tx = client.transaction().await.unwrap();
-    tx.batch_execute("UPDATE idem.ring SET turned_at = turned_at - interval '1 day' WHERE name = 'short'")
-        .await
-        .unwrap();
+    tx.batch_execute(
+        "UPDATE idem.ring SET turned_at = turned_at - interval '1 day' WHERE name = 'short'",
+    )
+    .await
+    .unwrap();
     let checks = health(&tx).await.unwrap();
     tx.commit().await.unwrap();
-    assert!(checks.is_sorted_by(|a, b| a.status >= b.status), "{checks:#?}");
+    assert!(
+        checks.is_sorted_by(|a, b| a.status >= b.status),
+        "{checks:#?}"
+    );
     assert_eq!(checks[0].name, "rotation short");
     assert_eq!(checks[0].status, Status::Critical);
     assert!(checks[0].detail.contains("late"), "{checks:#?}");
     for name in ["worker", "rotation long", "outbox", "relay default/0"] {
-        assert!(checks.iter().any(|check| check.name == name), "{name}: {checks:#?}");
+        assert!(
+            checks.iter().any(|check| check.name == name),
+            "{name}: {checks:#?}"
+        );
     }
 
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         maintain(&client).await.unwrap();
         let checks = health(&client).await.unwrap();
-        let ring = checks.iter().find(|check| check.name == "rotation short").unwrap();
+        let ring = checks
+            .iter()
+            .find(|check| check.name == "rotation short")
+            .unwrap();
         if ring.status == Status::Ok {
             break;
         }
-        assert!(Instant::now() < deadline, "the ring does not turn: {ring:?}");
+        assert!(
+            Instant::now() < deadline,
+            "the ring does not turn: {ring:?}"
+        );
     }
 }
 
@@ -233,7 +281,13 @@ async fn every_function_of_the_core_has_a_call_and_a_line_in_the_reference() {
                  JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = f.oid AND d.deptype = 'e'
                  JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid
                 WHERE e.extname = 'idem' AND f.pronamespace = 'public'::regnamespace ORDER BY 1";
-    let functions: Vec<String> = client.query(sql, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+    let functions: Vec<String> = client
+        .query(sql, &[])
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
     let called: Vec<&str> = CALLS.iter().map(|(function, _)| *function).collect();
     assert_eq!(
         functions, called,

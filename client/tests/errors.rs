@@ -1,10 +1,11 @@
-//! Errors travel with `?`: those of the client through the code of a service, and any error through a handler.
+//! Errors travel with `?`: those of the client through the code of a service, and any error through
+//! a handler.
 
 use std::error::Error as StdError;
 
 use idem_client::{
-    DecodeError, Effect, Error, Handled, HandlerError, HandlerFailed, Message, NotReady, PublishError, SourceEnded,
-    TerminalError, UnavailableError,
+    DecodeError, Effect, Error, Handled, HandlerError, HandlerFailed, Message, NotReady,
+    PublishError, SourceEnded, TerminalError, UnavailableError,
     http::BodyError,
     journal::{CallError, CallFailed},
 };
@@ -45,7 +46,10 @@ fn errors_of_the_client_pass_through_other_code() {
         Err(HandlerError::terminal("no such order").into_error())?;
         Ok(())
     }
-    assert_eq!(by_anyhow().unwrap_err().to_string(), Error::LeaseLost.to_string());
+    assert_eq!(
+        by_anyhow().unwrap_err().to_string(),
+        Error::LeaseLost.to_string()
+    );
     assert!(boxed().unwrap_err().is::<PublishError>());
     assert!(of_a_handler().unwrap_err().is::<HandlerFailed>());
 }
@@ -70,9 +74,21 @@ fn handler(step: &str) -> Handled {
 
 #[test]
 fn handler_takes_every_error_with_a_question_mark() {
-    for step in ["driver", "json", "anyhow", "boxed", "io", "text", "formatted", "handler"] {
+    for step in [
+        "driver",
+        "json",
+        "anyhow",
+        "boxed",
+        "io",
+        "text",
+        "formatted",
+        "handler",
+    ] {
         let error = handler(step).unwrap_err();
-        assert!(!error.is_terminal() && !error.is_unavailable(), "{step}: {error}");
+        assert!(
+            !error.is_terminal() && !error.is_unavailable(),
+            "{step}: {error}"
+        );
         assert!(!error.to_string().is_empty(), "{step}");
     }
 }
@@ -90,16 +106,25 @@ fn class_of_an_error_outlives_anyhow() {
     };
     for (name, failed) in [
         ("terminal", helper(HandlerError::terminal("no such order"))),
-        ("terminal with context", with_context(HandlerError::terminal("no such order"))),
+        (
+            "terminal with context",
+            with_context(HandlerError::terminal("no such order")),
+        ),
         ("unreadable", unreadable()),
-        ("unreadable with context", unreadable().context("while reading")),
+        (
+            "unreadable with context",
+            unreadable().context("while reading"),
+        ),
     ] {
         let error = HandlerError::from(failed.unwrap_err());
         assert!(error.is_terminal(), "{name}: {error}");
     }
     for (name, failed) in [
         ("unavailable", helper(HandlerError::unavailable("503"))),
-        ("unavailable with context", with_context(HandlerError::unavailable("503"))),
+        (
+            "unavailable with context",
+            with_context(HandlerError::unavailable("503")),
+        ),
     ] {
         let error = HandlerError::from(failed.unwrap_err());
         assert!(error.is_unavailable(), "{name}: {error}");
@@ -136,23 +161,41 @@ fn text_of_a_failure_shows_no_value_of_a_payload() {
         ("anyhow", anyhow::Error::from(parsed()).into()),
         (
             "anyhow with context",
-            Err::<(), _>(parsed()).context("while reading").unwrap_err().into(),
+            Err::<(), _>(parsed())
+                .context("while reading")
+                .unwrap_err()
+                .into(),
         ),
-        ("text in anyhow", anyhow!("cannot read the order: {}", parsed()).into()),
+        (
+            "text in anyhow",
+            anyhow!("cannot read the order: {}", parsed()).into(),
+        ),
         (
             "debug text in anyhow",
             anyhow!("cannot read the order: {:?}", parsed()).into(),
         ),
-        ("boxed anyhow", Boxed::from(anyhow::Error::from(parsed())).into()),
+        (
+            "boxed anyhow",
+            Boxed::from(anyhow::Error::from(parsed())).into(),
+        ),
         ("io", std::io::Error::from(parsed()).into()),
         ("quoting", Quoting(parsed()).into()),
-        ("quoting in anyhow", anyhow::Error::from(Quoting(parsed())).into()),
-        ("terminal", HandlerError::terminal(anyhow::Error::from(parsed()))),
+        (
+            "quoting in anyhow",
+            anyhow::Error::from(Quoting(parsed())).into(),
+        ),
+        (
+            "terminal",
+            HandlerError::terminal(anyhow::Error::from(parsed())),
+        ),
         ("a text", parsed().to_string().into()),
     ] {
         let text = Error::Handler(error).to_string();
         assert!(!text.contains("4111"), "{name}: {text}");
-        assert!(text.contains("invalid type, expected u64"), "{name}: {text}");
+        assert!(
+            text.contains("invalid type, expected u64"),
+            "{name}: {text}"
+        );
         assert_eq!(text.matches("invalid type").count(), 1, "{name}: {text}");
     }
 }
@@ -172,9 +215,17 @@ fn class_of_a_failed_call_outlives_anyhow() {
     };
     for (name, error, is_terminal) in [
         ("refused", HandlerError::from(refused()), true),
-        ("refused in anyhow", anyhow::Error::from(refused()).into(), true),
+        (
+            "refused in anyhow",
+            anyhow::Error::from(refused()).into(),
+            true,
+        ),
         ("unheard", unheard().into(), false),
-        ("unheard in anyhow", anyhow::Error::from(unheard()).into(), false),
+        (
+            "unheard in anyhow",
+            anyhow::Error::from(unheard()).into(),
+            false,
+        ),
     ] {
         assert_eq!(error.is_terminal(), is_terminal, "{name}: {error}");
         assert!(!error.is_unavailable(), "{name}: {error}");

@@ -1,5 +1,5 @@
-//! The examples are programs that run: each against a real server, as its first lines say. For Kafka
-//! the server is librdkafka's mock cluster behind a proxy with TLS.
+//! The examples are programs that run: each against a real server, as its first lines say. For
+//! Kafka the server is librdkafka's mock cluster behind a proxy with TLS.
 
 #[path = "tls/proxy.rs"]
 mod proxy;
@@ -17,8 +17,9 @@ use std::{
 
 use idem_brokers::{Authority, Nats, RabbitMq, Validity};
 use idem_client::{
-    KafkaConfig, KafkaPublisher, KafkaSource, KafkaSubscription, NatsConfig, NatsPublisher, NatsSource, NatsSubscription,
-    OutgoingMessage, Publisher, RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription, Settlement, Source,
+    KafkaConfig, KafkaPublisher, KafkaSource, KafkaSubscription, NatsConfig, NatsPublisher,
+    NatsSource, NatsSubscription, OutgoingMessage, Publisher, RabbitMqConfig, RabbitMqPublisher,
+    RabbitMqSource, RabbitMqSubscription, Settlement, Source,
 };
 use idem_cluster::{Cluster, Install, Process};
 use nix::sys::signal::Signal;
@@ -84,7 +85,10 @@ fn a_bare_transaction_claims_and_records() {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(
         cluster
-            .psql("postgres", "SELECT count(*), count(DISTINCT message_id) FROM idem.outbox_row")
+            .psql(
+                "postgres",
+                "SELECT count(*), count(DISTINCT message_id) FROM idem.outbox_row"
+            )
             .unwrap()
             .trim(),
         "2|2"
@@ -120,7 +124,10 @@ fn an_axum_service_sends_through_the_outbox() {
 
     let sent = "SELECT o.item, o.pairs, o.id = e.message_id, convert_from(e.payload, 'UTF8')::jsonb ->> 'item' \
                 FROM orders o JOIN idem.outbox_row e ON e.topic = 'orders.placed'";
-    assert_eq!(cluster.psql("postgres", sent).unwrap().trim(), "boots|2|t|boots");
+    assert_eq!(
+        cluster.psql("postgres", sent).unwrap().trim(),
+        "boots|2|t|boots"
+    );
     assert!(service.terminate().success());
 }
 
@@ -140,7 +147,8 @@ fn post(address: &str, path: &str, key: &str, body: &str) -> (String, String) {
     (head.to_lowercase(), body.into())
 }
 
-/// In the transaction and with a lease; the second process knows what the first, which is killed, has answered.
+/// In the transaction and with a lease; the second process knows what the first, which is killed,
+/// has answered.
 #[test]
 fn an_axum_service_answers_a_repeated_request_from_the_record_also_after_it_was_killed() {
     let cluster = server("example-idempotency");
@@ -151,7 +159,11 @@ fn an_axum_service_answers_a_repeated_request_from_the_record_also_after_it_was_
         let service = Running::start(command, writer);
         let mut line = String::new();
         BufReader::new(output).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("listening on http://").unwrap().to_owned();
+        let address = line
+            .trim()
+            .strip_prefix("listening on http://")
+            .unwrap()
+            .to_owned();
         (service, address)
     };
     let requests = [
@@ -182,8 +194,7 @@ fn an_axum_service_answers_a_repeated_request_from_the_record_also_after_it_was_
         assert_eq!((&head[..12], &body), (&first_head[..12], first_body));
         assert!(head.contains("idempotency-replayed: true"), "{head}");
     }
-    let done =
-        "SELECT (SELECT string_agg(item, ' ') FROM orders), (SELECT count(*) FROM idem.outbox_row WHERE topic = 'orders.placed')";
+    let done = "SELECT (SELECT string_agg(item, ' ') FROM orders), (SELECT count(*) FROM idem.outbox_row WHERE topic = 'orders.placed')";
     assert_eq!(cluster.psql("postgres", done).unwrap().trim(), "boots|1");
     assert!(service.terminate().success());
 }
@@ -197,7 +208,11 @@ fn ones_own_transport_feeds_a_consumer() {
         .unwrap();
     assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(said.lines().last(), Some("2 handled, 1 duplicate"), "{said}");
+    assert_eq!(
+        said.lines().last(),
+        Some("2 handled, 1 duplicate"),
+        "{said}"
+    );
     let effects = "SELECT count(*) FROM idem.outbox_row WHERE topic = 'stock'";
     assert_eq!(cluster.psql("postgres", effects).unwrap().trim(), "2");
 }
@@ -217,24 +232,40 @@ impl Shop {
         let builder = builder.tls(&server.certificate, &server.key, &authority.ca());
         let cluster = builder.start().unwrap();
         cluster.psql("postgres", "CREATE EXTENSION idem").unwrap();
-        cluster.psql("postgres", include_str!("../examples/service.sql")).unwrap();
+        cluster
+            .psql("postgres", include_str!("../examples/service.sql"))
+            .unwrap();
         Self { cluster, authority }
     }
 
     /// Starts the service of this example, with the roles of the guide.
     fn serve(&self, name: &str, broker: &str) -> Running {
         let address = self.cluster.address().unwrap();
-        let database = |user: &str| format!("host=db.test hostaddr={address} user={user} dbname=postgres");
+        let database =
+            |user: &str| format!("host=db.test hostaddr={address} user={user} dbname=postgres");
         let mut command = example(name);
         command
-            .args([database("shop_consumer"), database("shop_relay"), broker.to_owned()])
+            .args([
+                database("shop_consumer"),
+                database("shop_relay"),
+                broker.to_owned(),
+            ])
             .arg(self.authority.ca());
-        Running::start(command, std::io::stderr().as_fd().try_clone_to_owned().unwrap())
+        Running::start(
+            command,
+            std::io::stderr().as_fd().try_clone_to_owned().unwrap(),
+        )
     }
 
     /// Five deliveries of two payments, and one that nothing can read: each payment is booked once
     /// and has one receipt, and the other one is where rejected messages go.
-    async fn trade(self, service: Running, publisher: impl Publisher, mut receipts: impl Source, mut rejected: impl Source) {
+    async fn trade(
+        self,
+        service: Running,
+        publisher: impl Publisher,
+        mut receipts: impl Source,
+        mut rejected: impl Source,
+    ) {
         let ids = [Uuid::new_v4(), Uuid::new_v4()];
         let payment = |id| OutgoingMessage::new(id, "payments", r#"{"account": 7, "amount": 100}"#);
         let unreadable = OutgoingMessage::new(Uuid::new_v4(), "payments", "no payment");
@@ -251,12 +282,26 @@ impl Shop {
         while seen.len() < ids.len() {
             seen.insert(id_of_next(&mut receipts).await);
         }
-        assert_eq!(id_of_next(&mut rejected).await, unreadable.message_id.to_string());
-        let sql = |sql| self.cluster.psql("postgres", sql).unwrap().trim().to_owned();
+        assert_eq!(
+            id_of_next(&mut rejected).await,
+            unreadable.message_id.to_string()
+        );
+        let sql = |sql| {
+            self.cluster
+                .psql("postgres", sql)
+                .unwrap()
+                .trim()
+                .to_owned()
+        };
         assert_eq!(sql("SELECT id, paid FROM account"), "7|200");
-        assert_eq!(sql("SELECT count(*), count(DISTINCT message_id) FROM idem.outbox_row"), "2|2");
+        assert_eq!(
+            sql("SELECT count(*), count(DISTINCT message_id) FROM idem.outbox_row"),
+            "2|2"
+        );
         assert_eq!(sql("SELECT count(*) FROM idem.dead_letters"), "0");
-        let status = tokio::task::spawn_blocking(|| service.terminate()).await.unwrap();
+        let status = tokio::task::spawn_blocking(|| service.terminate())
+            .await
+            .unwrap();
         assert!(status.success());
     }
 }
@@ -272,26 +317,48 @@ async fn id_of_next(source: &mut impl Source) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rabbitmq_service_books_each_payment_once() {
     let shop = Shop::open("example-rabbitmq");
-    let certified = shop.authority.server(&["127.0.0.1"], Validity::Now).unwrap();
+    let certified = shop
+        .authority
+        .server(&["127.0.0.1"], Validity::Now)
+        .unwrap();
     let broker = RabbitMq::start_with_tls(&certified, None).unwrap();
-    let definitions = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/rabbitmq_definitions.json");
-    broker.control(&["import_definitions", definitions]).unwrap();
+    let definitions = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/examples/rabbitmq_definitions.json"
+    );
+    broker
+        .control(&["import_definitions", definitions])
+        .unwrap();
     let port = broker.tls_port().unwrap();
-    let service = shop.serve("rabbitmq_service", &format!("amqps://guest:guest@127.0.0.1:{port}/%2f"));
+    let service = shop.serve(
+        "rabbitmq_service",
+        &format!("amqps://guest:guest@127.0.0.1:{port}/%2f"),
+    );
 
     let config = RabbitMqConfig::new(broker.url());
     let source = |queue| RabbitMqSource::new(config.clone(), RabbitMqSubscription::new(queue));
     let publisher = RabbitMqPublisher::new(config.clone());
-    shop.trade(service, publisher, source("receipts"), source("payments.dead"))
-        .await;
+    shop.trade(
+        service,
+        publisher,
+        source("receipts"),
+        source("payments.dead"),
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nats_service_books_each_payment_once() {
     let shop = Shop::open("example-nats");
-    let certified = shop.authority.server(&["127.0.0.1"], Validity::Now).unwrap();
+    let certified = shop
+        .authority
+        .server(&["127.0.0.1"], Validity::Now)
+        .unwrap();
     let (certificate, key) = (certified.certificate.display(), certified.key.display());
-    let server = Nats::start_with(&format!("tls {{ cert_file: \"{certificate}\", key_file: \"{key}\" }}")).unwrap();
+    let server = Nats::start_with(&format!(
+        "tls {{ cert_file: \"{certificate}\", key_file: \"{key}\" }}"
+    ))
+    .unwrap();
     let url = format!("tls://127.0.0.1:{}", server.port());
     let service = shop.serve("nats_service", &url);
 
@@ -306,13 +373,17 @@ async fn nats_service_books_each_payment_once() {
     let source = |stream| NatsSource::new(config.clone(), NatsSubscription::new(stream, "test"));
     let mut receipts = source("receipts");
     assert_eq!(id_of_next(&mut receipts).await, made.message_id.to_string());
-    shop.trade(service, publisher, receipts, source("dead")).await;
+    shop.trade(service, publisher, receipts, source("dead"))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kafka_service_books_each_payment_once() {
     let shop = Shop::open("example-kafka");
-    let certified = shop.authority.server(&["127.0.0.2"], Validity::Now).unwrap();
+    let certified = shop
+        .authority
+        .server(&["127.0.0.2"], Validity::Now)
+        .unwrap();
     let cluster = MockCluster::new(1).unwrap();
     for topic in ["payments", "receipts", "payments.dead"] {
         cluster.create_topic(topic, 4, 1).unwrap();
@@ -322,9 +393,20 @@ async fn kafka_service_books_each_payment_once() {
 
     let config = KafkaConfig::new(cluster.bootstrap_servers());
     let publisher = KafkaPublisher::new(&config).unwrap();
-    let source = |topic: &str| KafkaSource::new(&config, &KafkaSubscription::new(format!("test.{topic}"), [topic])).unwrap();
-    shop.trade(service, publisher, source("receipts"), source("payments.dead"))
-        .await;
+    let source = |topic: &str| {
+        KafkaSource::new(
+            &config,
+            &KafkaSubscription::new(format!("test.{topic}"), [topic]),
+        )
+        .unwrap()
+    };
+    shop.trade(
+        service,
+        publisher,
+        source("receipts"),
+        source("payments.dead"),
+    )
+    .await;
 }
 
 /// The guides show the programs that the tests run, word for word.
@@ -335,7 +417,11 @@ fn guides_show_the_programs_that_run() {
     for (guide, programs) in [
         (
             include_str!("../../docs/rabbitmq.md"),
-            &[sql, definitions, include_str!("../examples/rabbitmq_service.rs")][..],
+            &[
+                sql,
+                definitions,
+                include_str!("../examples/rabbitmq_service.rs"),
+            ][..],
         ),
         (
             include_str!("../../docs/nats.md"),
@@ -348,7 +434,10 @@ fn guides_show_the_programs_that_run() {
     ] {
         for program in programs {
             let first = program.lines().next().unwrap();
-            assert!(guide.contains(program), "the guide shows another version of: {first}");
+            assert!(
+                guide.contains(program),
+                "the guide shows another version of: {first}"
+            );
         }
     }
 }

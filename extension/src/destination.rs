@@ -41,15 +41,14 @@ impl Destination {
             .filter_map(|(ring, left)| (left? >= ring.remembers_since).then_some(ring))
     }
 
-    /// Whether a message sent at `sent_at` may have been claimed so long ago that the claim is forgotten.
+    /// Whether a message sent at `sent_at` may have been claimed so long ago that the claim is
+    /// forgotten.
     pub fn may_have_forgotten(&self, rings: &Rings, sent_at: pg_sys::TimestampTz) -> bool {
         let forgotten_by = |ring: &Ring| sent_at < rings.wall_clock(ring.remembers_since);
         forgotten_by(&self.ring(rings))
-            || rings
-                .inbox
-                .iter()
-                .zip(self.left)
-                .any(|(ring, left)| left.is_some_and(|left| sent_at < rings.wall_clock(left)) && forgotten_by(ring))
+            || rings.inbox.iter().zip(self.left).any(|(ring, left)| {
+                left.is_some_and(|left| sent_at < rings.wall_clock(left)) && forgotten_by(ring)
+            })
     }
 }
 
@@ -64,8 +63,8 @@ pub enum Interned {
     InProgress,
 }
 
-/// The destination of that name, created when it is new; a rolled back transaction takes its creation with it. The
-/// caller has entered the rings.
+/// The destination of that name, created when it is new; a rolled back transaction takes its
+/// creation with it. The caller has entered the rings.
 pub fn intern(name: &str, wait: bool) -> Result<Interned> {
     let name = identity_name(name)?;
     if let Some(known) = cached(name) {
@@ -77,7 +76,10 @@ pub fn intern(name: &str, wait: bool) -> Result<Interned> {
         match lookup.find(&mut name_key(name)) {
             Found::Row => return Ok(Interned::Known(remember(name, &lookup))),
             Found::InProgress { .. } if !wait => return Ok(Interned::InProgress),
-            Found::InProgress { xid, speculative_token } => wait_for(xid, speculative_token),
+            Found::InProgress {
+                xid,
+                speculative_token,
+            } => wait_for(xid, speculative_token),
             Found::Nothing => {
                 let created = pg::one_at_a_time(destination_table()?, || create(name, &table))?;
                 if let Some(destination) = created {
@@ -98,7 +100,9 @@ pub fn find(name: &str) -> Result<Option<Destination>> {
     }
     let table = open(false)?;
     let mut lookup = Lookup::new(&table, 1);
-    Ok(lookup.find_settled(&mut name_key(name)).then(|| remember(name, &lookup)))
+    Ok(lookup
+        .find_settled(&mut name_key(name))
+        .then(|| remember(name, &lookup)))
 }
 
 /// The name that a destination goes by in an identity: its own, or that of all of them.
@@ -111,16 +115,23 @@ pub fn identity_name(name: &str) -> Result<&str> {
 }
 
 fn cached(name: &str) -> Option<Destination> {
-    CACHE.with_borrow(|(at, names)| if *at == generation() { names.get(name).copied() } else { None })
+    CACHE.with_borrow(|(at, names)| {
+        if *at == generation() {
+            names.get(name).copied()
+        } else {
+            None
+        }
+    })
 }
 
 fn open(for_writing: bool) -> Result<Table> {
-    Table::with_index(destination_table()?, c"destination_name_key", for_writing).ok_or(Error::NotInstalled)
+    Table::with_index(destination_table()?, c"destination_name_key", for_writing)
+        .ok_or(Error::NotInstalled)
 }
 
 fn name_key(name: &str) -> [pg_sys::ScanKeyData; 1] {
-    // SAFETY: ScanKeyInit fills the zeroed key; the datum lives in the current memory context. The column has the
-    // collation "C", which is that of ScanKeyInit.
+    // SAFETY: ScanKeyInit fills the zeroed key; the datum lives in the current memory context. The
+    // column has the collation "C", which is that of ScanKeyInit.
     unsafe {
         let mut key: [pg_sys::ScanKeyData; 1] = std::mem::zeroed();
         if let Some(datum) = name.into_datum() {
@@ -141,7 +152,10 @@ fn remember(name: &str, found: &Lookup) -> Destination {
     let left = |number| found.column(number).map(interval);
     let destination = Destination {
         id: found.column(1).map_or(0, |d| d.value() as i32),
-        ring: found.column(2).map_or(STANDARD as usize, |d| d.value() & 3).min(RINGS - 1),
+        ring: found
+            .column(2)
+            .map_or(STANDARD as usize, |d| d.value() & 3)
+            .min(RINGS - 1),
         left: [left(3), left(4), left(5)],
     };
     if !found.is_mine() {
@@ -176,8 +190,8 @@ fn create(name: &str, table: &Table) -> Result<Option<Destination>> {
     }))
 }
 
-/// One more than the largest that is in use, also by transactions that run: what is rolled back uses up none. The caller is
-/// the only one that creates.
+/// One more than the largest that is in use, also by transactions that run: what is rolled back
+/// uses up none. The caller is the only one that creates.
 fn unused_id() -> Result<i32> {
     let table = Table::for_writing(destination_table()?);
     let mut last = Lookup::new(&table, 0);
@@ -201,7 +215,13 @@ fn id_key(id: i32) -> [pg_sys::ScanKeyData; 1] {
     // SAFETY: ScanKeyInit fills the zeroed key.
     unsafe {
         let mut key: [pg_sys::ScanKeyData; 1] = std::mem::zeroed();
-        pg_sys::ScanKeyInit(&mut key[0], 1, eq, pg_sys::F_INT4EQ.into(), pg_sys::Datum::from(id));
+        pg_sys::ScanKeyInit(
+            &mut key[0],
+            1,
+            eq,
+            pg_sys::F_INT4EQ.into(),
+            pg_sys::Datum::from(id),
+        );
         key
     }
 }

@@ -19,8 +19,9 @@ pub enum Error {
     NotInstalled,
     /// 54000: every number of a destination is in use.
     NoDestinationLeft,
-    /// 58000: the library does not know this version of the extension's SQL. A state of the installation, so that
-    /// clients do not blame the message: 55000 means a claim or a lease that is not held.
+    /// 58000: the library does not know this version of the extension's SQL. A state of the
+    /// installation, so that clients do not blame the message: 55000 means a claim or a lease that
+    /// is not held.
     AnotherVersion {
         installed: String,
         installed_is_older: bool,
@@ -41,12 +42,16 @@ pub enum Error {
     /// 55P03: a transaction that runs has claimed what a lease is to complete.
     ClaimInProgress { destination: String },
     /// 23000: another id has this key already. No duplicate: never answered as one.
-    KeyTaken { destination: String, taken_by: String },
+    KeyTaken {
+        destination: String,
+        taken_by: String,
+    },
     /// 55000: an attempt at the call is told of that has not begun, or was taken back.
     CallNotBegun { step: String },
     /// 55000: the call has ended, and otherwise.
     CallEnded { step: String, how: &'static str },
-    /// 23000: under this step something else was asked for. The answer to that is no answer to this.
+    /// 23000: under this step something else was asked for. The answer to that is no answer to
+    /// this.
     AnotherRequest { step: String },
     /// 25000: the function needs READ COMMITTED.
     NeedsReadCommitted { function: String },
@@ -190,6 +195,9 @@ pub fn given<T>(argument: Option<T>, name: &'static str) -> Result<T> {
 }
 
 /// An invalid argument, from its message and what would do instead.
-pub fn invalid<T>(message: impl Into<String>, hint: impl Into<std::borrow::Cow<'static, str>>) -> Result<T> {
+pub fn invalid<T>(
+    message: impl Into<String>,
+    hint: impl Into<std::borrow::Cow<'static, str>>,
+) -> Result<T> {
     Err(Error::Invalid(Invalid::new(message, hint)))
 }

@@ -1,11 +1,13 @@
 //! idem: exactly-once message consumers inside PostgreSQL. This file is the map.
 //!
-//! A claim (`claim`) goes into a slice of a ring (`ring`, `destination`); its effects (`effects`) go into the outbox
-//! (`outbox`), which wakes the relays (`wake`). What is not done yet is `pending`, calls to other systems are in the `journal`. The
-//! `worker` turns the rings. Tables, relays, rotation, views and grants
-//! are SQL, in `sql/`; what needs no server is in `core/`. All unsafe code that others use is in `pg`.
+//! A claim (`claim`) goes into a slice of a ring (`ring`, `destination`); its effects (`effects`)
+//! go into the outbox (`outbox`), which wakes the relays (`wake`). What is not done yet is
+//! `pending`, calls to other systems are in the `journal`. The `worker` turns the rings. Tables,
+//! relays, rotation, views and grants are SQL, in `sql/`; what needs no server is in `core/`. All
+//! unsafe code that others use is in `pg`.
 
-// pgrx keeps SQLSTATE and hint of an ErrorReport only, and that is large; it is made on the way out of a failed call.
+// pgrx keeps SQLSTATE and hint of an ErrorReport only, and that is large; it is made on the way out
+// of a failed call.
 #![allow(clippy::result_large_err)]
 
 use pgrx::prelude::*;
@@ -32,10 +34,26 @@ mod worker;
 ::pgrx::pg_module_magic!(name, version);
 
 pgrx::extension_sql_file!("../../sql/00_schema.sql", name = "schema", bootstrap);
-pgrx::extension_sql_file!("../../sql/10_inbox.sql", name = "inbox", requires = ["schema"]);
-pgrx::extension_sql_file!("../../sql/12_clock.sql", name = "clock", requires = ["inbox"]);
-pgrx::extension_sql_file!("../../sql/20_outbox.sql", name = "outbox", requires = ["clock"]);
-pgrx::extension_sql_file!("../../sql/30_types.sql", name = "types", requires = ["outbox"]);
+pgrx::extension_sql_file!(
+    "../../sql/10_inbox.sql",
+    name = "inbox",
+    requires = ["schema"]
+);
+pgrx::extension_sql_file!(
+    "../../sql/12_clock.sql",
+    name = "clock",
+    requires = ["inbox"]
+);
+pgrx::extension_sql_file!(
+    "../../sql/20_outbox.sql",
+    name = "outbox",
+    requires = ["clock"]
+);
+pgrx::extension_sql_file!(
+    "../../sql/30_types.sql",
+    name = "types",
+    requires = ["outbox"]
+);
 pgrx::extension_sql_file!(
     "../../sql/32_pending.sql",
     name = "pending",
@@ -50,8 +68,16 @@ pgrx::extension_sql_file!(
         pending::presence::set_pending_presence,
     ]
 );
-pgrx::extension_sql_file!("../../sql/36_journal.sql", name = "journal", requires = ["rotate_pending"]);
-pgrx::extension_sql_file!("../../sql/40_relay_tables.sql", name = "relay_tables", requires = ["journal"]);
+pgrx::extension_sql_file!(
+    "../../sql/36_journal.sql",
+    name = "journal",
+    requires = ["rotate_pending"]
+);
+pgrx::extension_sql_file!(
+    "../../sql/40_relay_tables.sql",
+    name = "relay_tables",
+    requires = ["journal"]
+);
 pgrx::extension_sql_file!(
     "../../sql/50_relay_progress.sql",
     name = "relay_progress",
@@ -67,7 +93,11 @@ pgrx::extension_sql_file!(
     name = "relay_calls",
     requires = ["relay_batches"]
 );
-pgrx::extension_sql_file!("../../sql/61_parked.sql", name = "parked", requires = ["relay_calls"]);
+pgrx::extension_sql_file!(
+    "../../sql/61_parked.sql",
+    name = "parked",
+    requires = ["relay_calls"]
+);
 pgrx::extension_sql_file!(
     "../../sql/62_leases.sql",
     name = "leases",
@@ -85,18 +115,46 @@ pgrx::extension_sql_file!(
         pending::policy::default_max_attempts,
     ]
 );
-pgrx::extension_sql_file!("../../sql/64_dead_letters.sql", name = "dead_letters", requires = ["leases"]);
+pgrx::extension_sql_file!(
+    "../../sql/64_dead_letters.sql",
+    name = "dead_letters",
+    requires = ["leases"]
+);
 pgrx::extension_sql_file!(
     "../../sql/65_forward.sql",
     name = "forward",
     requires = ["dead_letters", effects::letter::record_letter]
 );
-pgrx::extension_sql_file!("../../sql/65_relays.sql", name = "relays", requires = ["forward"]);
-pgrx::extension_sql_file!("../../sql/66_hand_over.sql", name = "hand_over", requires = ["relays"]);
-pgrx::extension_sql_file!("../../sql/70_rotation.sql", name = "rotation", requires = ["hand_over"]);
-pgrx::extension_sql_file!("../../sql/72_payloads.sql", name = "payloads", requires = ["rotation"]);
-pgrx::extension_sql_file!("../../sql/75_maintenance.sql", name = "maintenance", requires = ["payloads"]);
-pgrx::extension_sql_file!("../../sql/80_configure.sql", name = "configure", requires = ["maintenance"]);
+pgrx::extension_sql_file!(
+    "../../sql/65_relays.sql",
+    name = "relays",
+    requires = ["forward"]
+);
+pgrx::extension_sql_file!(
+    "../../sql/66_hand_over.sql",
+    name = "hand_over",
+    requires = ["relays"]
+);
+pgrx::extension_sql_file!(
+    "../../sql/70_rotation.sql",
+    name = "rotation",
+    requires = ["hand_over"]
+);
+pgrx::extension_sql_file!(
+    "../../sql/72_payloads.sql",
+    name = "payloads",
+    requires = ["rotation"]
+);
+pgrx::extension_sql_file!(
+    "../../sql/75_maintenance.sql",
+    name = "maintenance",
+    requires = ["payloads"]
+);
+pgrx::extension_sql_file!(
+    "../../sql/80_configure.sql",
+    name = "configure",
+    requires = ["maintenance"]
+);
 pgrx::extension_sql_file!(
     "../../sql/82_destinations.sql",
     name = "destinations",
@@ -112,7 +170,11 @@ pgrx::extension_sql_file!(
     name = "checks",
     requires = ["views", worker::worker_state]
 );
-pgrx::extension_sql_file!("../../sql/90_health.sql", name = "health", requires = ["checks"]);
+pgrx::extension_sql_file!(
+    "../../sql/90_health.sql",
+    name = "health",
+    requires = ["checks"]
+);
 pgrx::extension_sql_file!(
     "../../sql/92_calls.sql",
     name = "calls",

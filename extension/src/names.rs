@@ -1,4 +1,5 @@
-//! Message ids and destinations for the calls that are written in SQL: by the rules of the claims, and from their caches.
+//! Message ids and destinations for the calls that are written in SQL: by the rules of the claims,
+//! and from their caches.
 
 use crate::claim::text_id;
 use crate::destination::{Interned, find, intern};

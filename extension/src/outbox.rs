@@ -39,9 +39,9 @@ pub struct Effect<'a> {
 /// Appends effects to the current slice, in their order.
 pub fn append<'a>(outbox: &Ring, effects: impl Iterator<Item = Effect<'a>>) -> Result<()> {
     let sequence = pg::relation_oid(c"outbox_seq").ok_or(Error::NotInstalled)?;
-    // Before the first sequence number is taken: relays rely on a transaction that began after a snapshot to have only
-    // numbers above the sequence's value at that snapshot.
-    // SAFETY: assigns the transaction's id if it has none.
+    // Before the first sequence number is taken: relays rely on a transaction that began after a
+    // snapshot to have only numbers above the sequence's value at that snapshot. SAFETY: assigns
+    // the transaction's id if it has none.
     let tx = unsafe { pg_sys::GetTopFullTransactionId() }.value;
     let inherited = settings::traceparent();
     let mut slice = Appender::open(outbox.current());
@@ -56,7 +56,13 @@ pub fn append<'a>(outbox: &Ring, effects: impl Iterator<Item = Effect<'a>>) -> R
     Ok(())
 }
 
-fn append_effect(slice: &mut Appender, effect: &Effect, sequence: pg_sys::Oid, tx: u64, inherited: Option<&str>) -> Result<()> {
+fn append_effect(
+    slice: &mut Appender,
+    effect: &Effect,
+    sequence: pg_sys::Oid,
+    tx: u64,
+    inherited: Option<&str>,
+) -> Result<()> {
     slice.append(&[
         pg::next_value(sequence).into_datum(),
         Some(pg_sys::Datum::from(tx)),
@@ -84,13 +90,15 @@ fn append_effect(slice: &mut Appender, effect: &Effect, sequence: pg_sys::Oid, t
     Ok(())
 }
 
-/// Appends recorded rows once more: the same messages, marked as a replay, at a new place in the order.
+/// Appends recorded rows once more: the same messages, marked as a replay, at a new place in the
+/// order.
 pub fn append_again(outbox: &Ring, rows: &[Vec<Option<pg_sys::Datum>>]) -> Result<()> {
     if rows.is_empty() {
         return Ok(());
     }
     let sequence = pg::relation_oid(c"outbox_seq").ok_or(Error::NotInstalled)?;
-    // SAFETY: assigns the transaction's id if it has none; before the sequence numbers, as in append.
+    // SAFETY: assigns the transaction's id if it has none; before the sequence numbers, as in
+    // append.
     let tx = unsafe { pg_sys::GetTopFullTransactionId() }.value;
     let mut slice = Appender::open(outbox.current());
     let scratch = Scratch::new();
@@ -124,9 +132,15 @@ pub mod column {
     pub const TRACEPARENT: i32 = 17;
 }
 
-/// A slice, with the index that finds the effects of a message; `None` for a table that is no slice of the outbox.
+/// A slice, with the index that finds the effects of a message; `None` for a table that is no slice
+/// of the outbox.
 pub fn by_source(outbox: &Ring, slice: pg_sys::Oid) -> Result<Option<Table>> {
-    const INDEXES: [&std::ffi::CStr; SLICES] = [c"outbox_0_source", c"outbox_1_source", c"outbox_2_source", c"outbox_3_source"];
+    const INDEXES: [&std::ffi::CStr; SLICES] = [
+        c"outbox_0_source",
+        c"outbox_1_source",
+        c"outbox_2_source",
+        c"outbox_3_source",
+    ];
     let Some(number) = outbox.all().iter().position(|&other| other == slice) else {
         return Ok(None);
     };

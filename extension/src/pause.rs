@@ -1,12 +1,14 @@
 //! Pause points: named places in the code at which a backend waits until a test releases it.
 //!
-//! They exist only in a build with the feature `pause-points`; in any other build [`pause_point`] is empty. A test takes the
-//! lock of a point with `pg_advisory_lock(hashtext('idem.pause'), hashtext('<name>'))`, and a session opts in with
-//! `SET idem.pause_at = '<name>, <name>'`. When that session reaches the point it sets its `application_name` to
-//! `paused at <name>` and waits until the test releases the lock. A point whose lock is free does not stop the session.
+//! They exist only in a build with the feature `pause-points`; in any other build [`pause_point`]
+//! is empty. A test takes the lock of a point with `pg_advisory_lock(hashtext('idem.pause'),
+//! hashtext('<name>'))`, and a session opts in with `SET idem.pause_at = '<name>, <name>'`. When
+//! that session reaches the point it sets its `application_name` to `paused at <name>` and waits
+//! until the test releases the lock. A point whose lock is free does not stop the session.
 //!
-//! The backend polls the lock instead of waiting for it, so `lock_timeout`, the deadlock detector and other lock waiters do
-//! not see the pause. A point must not stand where the backend holds an LWLock.
+//! The backend polls the lock instead of waiting for it, so `lock_timeout`, the deadlock detector
+//! and other lock waiters do not see the pause. A point must not stand where the backend holds an
+//! LWLock.
 
 #[cfg(not(feature = "pause-points"))]
 pub use absent::{define, pause_point};
@@ -52,12 +54,14 @@ mod present {
         );
     }
 
-    /// Waits while the session has opted in to this point and another session holds its advisory lock.
+    /// Waits while the session has opted in to this point and another session holds its advisory
+    /// lock.
     pub fn pause_point(name: &str) {
         if !is_armed(name) || passes(name) {
             return;
         }
-        // SAFETY: application_name is a setting of every backend; its value outlives the transaction.
+        // SAFETY: application_name is a setting of every backend; its value outlives the
+        // transaction.
         let before = unsafe { CStr::from_ptr(pg_sys::application_name).to_owned() };
         if let Ok(shown) = CString::new(format!("paused at {name}")) {
             show(&shown);
@@ -68,16 +72,20 @@ mod present {
         show(&before);
     }
 
-    /// The same for functions in SQL: a test declares it as `LANGUAGE c AS '$libdir/idem', 'idem_pause_point_wrapper'`.
+    /// The same for functions in SQL: a test declares it as `LANGUAGE c AS '$libdir/idem',
+    /// 'idem_pause_point_wrapper'`.
     #[pg_extern(sql = false)]
     fn idem_pause_point(name: &str) {
         pause_point(name);
     }
 
     fn is_armed(name: &str) -> bool {
-        PAUSE_AT
-            .get()
-            .is_some_and(|names| names.to_string_lossy().split(',').any(|armed| armed.trim() == name))
+        PAUSE_AT.get().is_some_and(|names| {
+            names
+                .to_string_lossy()
+                .split(',')
+                .any(|armed| armed.trim() == name)
+        })
     }
 
     fn show(name: &CStr) {
@@ -87,7 +95,8 @@ mod present {
 
     /// Whether no other session holds the lock of the point.
     fn passes(name: &str) -> bool {
-        // SAFETY: an all-zero LOCKTAG is filled as SET_LOCKTAG_ADVISORY does; the lock is released at once.
+        // SAFETY: an all-zero LOCKTAG is filled as SET_LOCKTAG_ADVISORY does; the lock is released
+        // at once.
         unsafe {
             let mut tag: pg_sys::LOCKTAG = std::mem::zeroed();
             tag.locktag_field1 = pg_sys::MyDatabaseId.to_u32();

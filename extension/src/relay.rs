@@ -2,7 +2,8 @@
 
 use pgrx::prelude::*;
 
-/// The transaction id that the next transaction to need one is given: all that are running have smaller ones.
+/// The transaction id that the next transaction to need one is given: all that are running have
+/// smaller ones.
 // xid8 and int8 are the same 64 bits to the function manager.
 #[pg_extern(
     requires = ["schema"],

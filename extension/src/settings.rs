@@ -24,7 +24,8 @@ pub enum LoneClaims {
     Allow,
 }
 
-pub static MESSAGE_IDENTITY: GucSetting<MessageIdentity> = GucSetting::<MessageIdentity>::new(MessageIdentity::IdAndDestination);
+pub static MESSAGE_IDENTITY: GucSetting<MessageIdentity> =
+    GucSetting::<MessageIdentity>::new(MessageIdentity::IdAndDestination);
 pub static LONE_CLAIMS: GucSetting<LoneClaims> = GucSetting::<LoneClaims>::new(LoneClaims::Refuse);
 pub static TRACEPARENT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 pub static WAIT_FOR_FLUSH: GucSetting<bool> = GucSetting::<bool>::new(false);
@@ -33,7 +34,8 @@ pub static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>
 pub static MAX_DEAD_LETTERS: GucSetting<i32> = GucSetting::<i32>::new(100_000);
 pub static NAPTIME_MS: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 
-/// The trace context of the transaction. One that is too long is none: nobody else could be given it.
+/// The trace context of the transaction. One that is too long is none: nobody else could be given
+/// it.
 pub fn traceparent() -> Option<String> {
     let inherited = TRACEPARENT.get()?;
     let inherited = inherited.to_str().ok()?;

@@ -1,5 +1,5 @@
-//! What the backends share: counters, the worker's last pass, who waits. It exists only when the library is
-//! preloaded; without it nothing is counted and waiters poll.
+//! What the backends share: counters, the worker's last pass, who waits. It exists only when the
+//! library is preloaded; without it nothing is counted and waiters poll.
 
 use pgrx::prelude::*;
 use pgrx::{PGRXSharedMemory, PgAtomic, pg_shmem_init, pg_sys};
@@ -21,7 +21,8 @@ pub struct Database {
     pub receipts: AtomicU64,
     /// On the monotonic clock, in microseconds; 0: none yet.
     pub last_pass: AtomicI64,
-    /// Whether messages are pending: see `pending::presence`. 0 after the start of the server: there may be some.
+    /// Whether messages are pending: see `pending::presence`. 0 after the start of the server:
+    /// there may be some.
     pub pending: AtomicU32,
     /// The log has it that the library does not serve the version of the extension there.
     pub version_refused: AtomicBool,
@@ -93,7 +94,9 @@ pub fn this_database() -> Option<&'static Database> {
     part_of(this).or_else(|| {
         let this = this.to_u32();
         shared()?.databases.iter().find(|database| {
-            let taken = database.oid.compare_exchange(0, this, Ordering::SeqCst, Ordering::SeqCst);
+            let taken = database
+                .oid
+                .compare_exchange(0, this, Ordering::SeqCst, Ordering::SeqCst);
             taken.is_ok() || taken == Err(this)
         })
     })

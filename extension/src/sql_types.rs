@@ -10,8 +10,8 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
 use pgrx::{FromDatum, PgLogLevel, pg_sys};
 use std::ffi::CStr;
 
-/// A `jsonb` argument as its text: what it carries is passed on and never interpreted, so numbers keep their digits. The
-/// text lives as long as the call, in PostgreSQL's memory.
+/// A `jsonb` argument as its text: what it carries is passed on and never interpreted, so numbers
+/// keep their digits. The text lives as long as the call, in PostgreSQL's memory.
 pub struct JsonText {
     text: &'static str,
     datum: pg_sys::Datum,
@@ -36,7 +36,11 @@ fn ensure_memory(bytes: usize, times: usize) {
 }
 
 impl FromDatum for JsonText {
-    unsafe fn from_polymorphic_datum(datum: pg_sys::Datum, is_null: bool, _: pg_sys::Oid) -> Option<Self> {
+    unsafe fn from_polymorphic_datum(
+        datum: pg_sys::Datum,
+        is_null: bool,
+        _: pg_sys::Oid,
+    ) -> Option<Self> {
         if is_null {
             return None;
         }
@@ -44,8 +48,10 @@ impl FromDatum for JsonText {
         const NEEDED: usize = 8;
         // SAFETY: the datum is a jsonb.
         ensure_memory(unsafe { pg_sys::toast_raw_datum_size(datum) }, NEEDED);
-        // SAFETY: the datum is a jsonb; jsonb_out returns a NUL-terminated string in the memory of the call.
-        let text: Option<&CStr> = unsafe { pgrx::direct_function_call(pg_sys::jsonb_out, &[Some(datum)]) };
+        // SAFETY: the datum is a jsonb; jsonb_out returns a NUL-terminated string in the memory of
+        // the call.
+        let text: Option<&CStr> =
+            unsafe { pgrx::direct_function_call(pg_sys::jsonb_out, &[Some(datum)]) };
         // The database is UTF-8: the install script makes sure.
         let text = text?.to_str().ok()?;
         Some(JsonText { text, datum })
@@ -55,7 +61,8 @@ impl FromDatum for JsonText {
 // SAFETY: unboxes by FromDatum, which handles every jsonb.
 unsafe impl<'fcx> ArgAbi<'fcx> for JsonText {
     unsafe fn unbox_arg_unchecked(arg: Arg<'_, 'fcx>) -> Self {
-        // SAFETY: the argument is a jsonb that is not NULL; NULL becomes None in Option's implementation.
+        // SAFETY: the argument is a jsonb that is not NULL; NULL becomes None in Option's
+        // implementation.
         unsafe { arg.unbox_arg_using_from_datum() }.unwrap_or(JsonText {
             text: "",
             datum: pg_sys::Datum::from(0),
@@ -67,8 +74,10 @@ unsafe impl<'fcx> ArgAbi<'fcx> for JsonText {
 unsafe impl SqlTranslatable for JsonText {
     const TYPE_IDENT: &'static str = pgrx::pgrx_resolved_type!(JsonText);
     const TYPE_ORIGIN: TypeOrigin = TypeOrigin::External;
-    const ARGUMENT_SQL: std::result::Result<SqlMappingRef, ArgumentError> = Ok(SqlMappingRef::literal("jsonb"));
-    const RETURN_SQL: std::result::Result<ReturnsRef, ReturnsError> = Ok(ReturnsRef::One(SqlMappingRef::literal("jsonb")));
+    const ARGUMENT_SQL: std::result::Result<SqlMappingRef, ArgumentError> =
+        Ok(SqlMappingRef::literal("jsonb"));
+    const RETURN_SQL: std::result::Result<ReturnsRef, ReturnsError> =
+        Ok(ReturnsRef::One(SqlMappingRef::literal("jsonb")));
 }
 
 /// A jsonb datum from its text.
@@ -76,7 +85,8 @@ pub fn jsonb_datum(text: &str) -> Result<Option<pg_sys::Datum>> {
     /// Each element of an array takes so much while it is read.
     const NEEDED: usize = 64;
     ensure_memory(text.len(), NEEDED);
-    // SAFETY: the copy ends with NUL, as jsonb_in asks for, and is PostgreSQL's: it fails with an error when it is too long.
+    // SAFETY: the copy ends with NUL, as jsonb_in asks for, and is PostgreSQL's: it fails with an
+    // error when it is too long.
     Ok(unsafe {
         let text = pg_sys::pnstrdup(text.as_ptr().cast(), text.len());
         let text = [Some(pg_sys::Datum::from(text))];
@@ -88,21 +98,32 @@ pub fn jsonb_datum(text: &str) -> Result<Option<pg_sys::Datum>> {
 pub struct CompositeDatum(pg_sys::Datum);
 
 impl CompositeDatum {
-    /// A row of an enum value and the other columns, all of them. The enum is the type of the first result column: nothing
-    /// is looked up by name, so search_path has no say.
-    pub fn labelled(fcinfo: pg_sys::FunctionCallInfo, label: &CStr, others: &[Option<pg_sys::Datum>]) -> Result<Self> {
+    /// A row of an enum value and the other columns, all of them. The enum is the type of the first
+    /// result column: nothing is looked up by name, so search_path has no say.
+    pub fn labelled(
+        fcinfo: pg_sys::FunctionCallInfo,
+        label: &CStr,
+        others: &[Option<pg_sys::Datum>],
+    ) -> Result<Self> {
         let desc = result_row(fcinfo)?;
         let value = enum_datum(desc, 1, label)?;
         let columns = || [Some(value)].into_iter().chain(others.iter().copied());
-        // SAFETY: the descriptor is that of a row with columns of the caller's types, and their number is looked at.
+        // SAFETY: the descriptor is that of a row with columns of the caller's types, and their
+        // number is looked at.
         unsafe {
             if (*desc).natts as usize != 1 + others.len() {
-                return Err(Error::Corrupt("a result type has other columns than its function"));
+                return Err(Error::Corrupt(
+                    "a result type has other columns than its function",
+                ));
             }
-            let mut values: Vec<_> = columns().map(|value| value.unwrap_or(pg_sys::Datum::from(0))).collect();
+            let mut values: Vec<_> = columns()
+                .map(|value| value.unwrap_or(pg_sys::Datum::from(0)))
+                .collect();
             let mut nulls: Vec<_> = columns().map(|value| value.is_none()).collect();
             let tuple = pg_sys::heap_form_tuple(desc, values.as_mut_ptr(), nulls.as_mut_ptr());
-            Ok(CompositeDatum(pg_sys::HeapTupleHeaderGetDatum((*tuple).t_data)))
+            Ok(CompositeDatum(pg_sys::HeapTupleHeaderGetDatum(
+                (*tuple).t_data,
+            )))
         }
     }
 }
@@ -122,7 +143,8 @@ pub fn result_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<pg_sys::TupleDesc>
 
 /// The value of that name of the enum which is the type of a column, counted from 1.
 pub fn enum_datum(desc: pg_sys::TupleDesc, column: i32, label: &CStr) -> Result<pg_sys::Datum> {
-    // SAFETY: the descriptor is one of result_row; a number beyond its columns gives no type, and then no value is found.
+    // SAFETY: the descriptor is one of result_row; a number beyond its columns gives no type, and
+    // then no value is found.
     unsafe {
         let enum_type = pg_sys::SPI_gettypeid(desc, column);
         let mut name: pg_sys::NameData = std::mem::zeroed();
@@ -153,6 +175,8 @@ unsafe impl BoxRet for CompositeDatum {
 unsafe impl SqlTranslatable for CompositeDatum {
     const TYPE_IDENT: &'static str = pgrx::pgrx_resolved_type!(CompositeDatum);
     const TYPE_ORIGIN: TypeOrigin = TypeOrigin::External;
-    const ARGUMENT_SQL: std::result::Result<SqlMappingRef, ArgumentError> = Ok(SqlMappingRef::literal("record"));
-    const RETURN_SQL: std::result::Result<ReturnsRef, ReturnsError> = Ok(ReturnsRef::One(SqlMappingRef::literal("record")));
+    const ARGUMENT_SQL: std::result::Result<SqlMappingRef, ArgumentError> =
+        Ok(SqlMappingRef::literal("record"));
+    const RETURN_SQL: std::result::Result<ReturnsRef, ReturnsError> =
+        Ok(ReturnsRef::One(SqlMappingRef::literal("record")));
 }

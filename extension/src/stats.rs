@@ -52,14 +52,18 @@ pub fn count_many(counter: Counter, times: usize) {
 /// Has the end of each transaction of this backend told to the counters, the waiters and the fence.
 pub fn watch_transactions() {
     if !REGISTERED.get() {
-        // SAFETY: once a backend; the callback lives as long as the library, which is never unloaded.
+        // SAFETY: once a backend; the callback lives as long as the library, which is never
+        // unloaded.
         unsafe { pg_sys::RegisterXactCallback(Some(on_transaction_end), std::ptr::null_mut()) };
         REGISTERED.set(true);
     }
 }
 
 #[pg_guard]
-unsafe extern "C-unwind" fn on_transaction_end(event: pg_sys::XactEvent::Type, _arg: *mut core::ffi::c_void) {
+unsafe extern "C-unwind" fn on_transaction_end(
+    event: pg_sys::XactEvent::Type,
+    _arg: *mut core::ffi::c_void,
+) {
     use pg_sys::XactEvent::*;
     match event {
         XACT_EVENT_COMMIT => {
@@ -98,7 +102,12 @@ fn counters() -> TableIterator<'static, (name!(name, &'static str), name!(value,
         .map(|database| {
             NAMES
                 .into_iter()
-                .zip(database.counters.iter().map(|n| n.load(Ordering::Relaxed) as i64))
+                .zip(
+                    database
+                        .counters
+                        .iter()
+                        .map(|n| n.load(Ordering::Relaxed) as i64),
+                )
                 .collect()
         })
         .unwrap_or_default();

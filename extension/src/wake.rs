@@ -1,5 +1,5 @@
-//! Waking relays when effects have been committed, and consumers when messages have been received: through shared memory,
-//! because NOTIFY takes a global lock at commit.
+//! Waking relays when effects have been committed, and consumers when messages have been received:
+//! through shared memory, because NOTIFY takes a global lock at commit.
 
 use crate::errors::{Error, given, invalid};
 use crate::pg::wait_a_moment;
@@ -12,7 +12,8 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// A relay that waits keeps a snapshot, and that keeps VACUUM from its work: not for longer than this.
+/// A relay that waits keeps a snapshot, and that keeps VACUUM from its work: not for longer than
+/// this.
 const LONGEST_WAIT_MS: i32 = 60_000;
 /// How long a waiter sleeps that nobody will wake, in turn after turn.
 const POLL_MS: (i64, i64) = (10, 1_000);
@@ -69,8 +70,12 @@ pub fn transaction_committed() {
     let this = unsafe { pg_sys::MyDatabaseId }.to_u32();
     for waiter in &shared.waiters {
         let latch = waiter.latch.load(Ordering::SeqCst);
-        if latch != 0 && waiter.database.load(Ordering::SeqCst) == this && waiter.news.load(Ordering::SeqCst) & news != 0 {
-            // SAFETY: the address of a process's latch in shared memory; setting it when its owner has gone does nothing.
+        if latch != 0
+            && waiter.database.load(Ordering::SeqCst) == this
+            && waiter.news.load(Ordering::SeqCst) & news != 0
+        {
+            // SAFETY: the address of a process's latch in shared memory; setting it when its owner
+            // has gone does nothing.
             unsafe { pg_sys::SetLatch(latch as *mut pg_sys::Latch) };
         }
     }
@@ -81,17 +86,25 @@ pub struct Place(&'static Waiter);
 
 impl Place {
     pub fn take(news: u32) -> Option<Self> {
-        // SAFETY: MyLatch and MyDatabaseId are this process's own; MyLatch points into shared memory in a backend.
-        let (latch, database) = unsafe { (pg_sys::MyLatch as usize, pg_sys::MyDatabaseId.to_u32()) };
+        // SAFETY: MyLatch and MyDatabaseId are this process's own; MyLatch points into shared
+        // memory in a backend.
+        let (latch, database) =
+            unsafe { (pg_sys::MyLatch as usize, pg_sys::MyDatabaseId.to_u32()) };
         let place = shared()?.waiters.iter().find(|waiter| {
-            // A place that carries our latch, or that of a process which is gone, is left over from a wait that
-            // the end of its process cut short.
+            // A place that carries our latch, or that of a process which is gone, is left over from
+            // a wait that the end of its process cut short.
             let taken_by = waiter.latch.load(Ordering::SeqCst);
             if taken_by != 0 {
-                // SAFETY: the address of a process's latch in shared memory, which outlives its owner.
+                // SAFETY: the address of a process's latch in shared memory, which outlives its
+                // owner.
                 let owner = unsafe { (*(taken_by as *const pg_sys::Latch)).owner_pid };
                 if owner == 0 {
-                    let _ = waiter.latch.compare_exchange(taken_by, 0, Ordering::SeqCst, Ordering::SeqCst);
+                    let _ = waiter.latch.compare_exchange(
+                        taken_by,
+                        0,
+                        Ordering::SeqCst,
+                        Ordering::SeqCst,
+                    );
                 }
             }
             taken_by == latch
@@ -125,11 +138,14 @@ pub fn deadline(timeout_ms: Option<i32>) -> Result<Instant, Error> {
 
 /// Milliseconds.
 pub fn left_ms(deadline: Instant) -> i64 {
-    deadline.saturating_duration_since(Instant::now()).as_millis() as i64
+    deadline
+        .saturating_duration_since(Instant::now())
+        .as_millis() as i64
 }
 
-/// Waits until effects are committed that this session has not waited for, at most `timeout_ms` milliseconds. True: look
-/// with `idem_relay_next`. False: nothing is known, look now and then all the same.
+/// Waits until effects are committed that this session has not waited for, at most `timeout_ms`
+/// milliseconds. True: look with `idem_relay_next`. False: nothing is known, look now and then all
+/// the same.
 ///
 /// Without preloading it only sleeps, longer from call to call while it is not told of anything.
 #[pg_extern(requires = ["schema"])]

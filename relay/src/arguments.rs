@@ -4,11 +4,13 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Parser, ValueEnum};
 
-/// Publishes the outbox of idem to a broker: what consumers recorded with `idem_record_effects` and what producers sent with
-/// `idem_send` leaves the database in order, with confirmation, and is acknowledged then.
+/// Publishes the outbox of idem to a broker: what consumers recorded with `idem_record_effects` and
+/// what producers sent with `idem_send` leaves the database in order, with confirmation, and is
+/// acknowledged then.
 ///
-/// Run as many of these as you like: they share the partitions of the relay and take over from one that dies. An effect is
-/// published at least once, always under the same message id; consumers that claim by it process it once.
+/// Run as many of these as you like: they share the partitions of the relay and take over from one
+/// that dies. An effect is published at least once, always under the same message id; consumers
+/// that claim by it process it once.
 #[derive(Parser, Debug)]
 #[command(
     name = "idem-relay",
@@ -22,7 +24,12 @@ pub struct Arguments {
     pub config: Option<PathBuf>,
 
     /// Where the database is: a URL or key=value pairs, as for psql
-    #[arg(long, value_name = "URL", env = "IDEM_RELAY_DATABASE_URL", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "IDEM_RELAY_DATABASE_URL",
+        hide_env_values = true
+    )]
     pub database_url: Option<String>,
 
     /// The relay to work for; `idem_create_relay` makes more of them [default: default]
@@ -34,7 +41,12 @@ pub struct Arguments {
     pub broker: Option<BrokerKind>,
 
     /// Where the broker is: amqp://…, nats://…, or for Kafka host:port[,host:port…]
-    #[arg(long, value_name = "URL", env = "IDEM_RELAY_BROKER_URL", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "IDEM_RELAY_BROKER_URL",
+        hide_env_values = true
+    )]
     pub broker_url: Option<String>,
 
     /// Where /livez, /readyz and /metrics are served [default: 127.0.0.1:9187]

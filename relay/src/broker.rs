@@ -1,7 +1,9 @@
 //! The broker of the settings, as one publisher.
 
 use anyhow::{Result, anyhow};
-use idem_client::{KafkaPublisher, NatsPublisher, OutgoingMessage, PublishError, Publisher, RabbitMqPublisher};
+use idem_client::{
+    KafkaPublisher, NatsPublisher, OutgoingMessage, PublishError, Publisher, RabbitMqPublisher,
+};
 
 use crate::config::Broker;
 
@@ -24,7 +26,9 @@ impl Publishers {
                 config.check()?;
                 Self::Nats(NatsPublisher::new(config))
             }
-            Broker::Kafka(config) => Self::Kafka(KafkaPublisher::new(&config).map_err(|error| anyhow!(error))?),
+            Broker::Kafka(config) => {
+                Self::Kafka(KafkaPublisher::new(&config).map_err(|error| anyhow!(error))?)
+            }
         })
     }
 }

@@ -125,14 +125,24 @@ impl Config {
     pub fn read(arguments: &Arguments) -> Result<Self> {
         let mut table = match &arguments.config {
             Some(path) => {
-                let text = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
-                text.parse::<Table>().map_err(|error| not_toml(path, &text, &error))?
+                let text = fs::read_to_string(path)
+                    .with_context(|| format!("{} cannot be read", path.display()))?;
+                text.parse::<Table>()
+                    .map_err(|error| not_toml(path, &text, &error))?
             }
             None => Table::new(),
         };
         put(&mut table, &["relay"], arguments.relay.clone())?;
-        put(&mut table, &["database", "url"], arguments.database_url.clone())?;
-        put(&mut table, &["broker", "kind"], arguments.broker.map(BrokerKind::name))?;
+        put(
+            &mut table,
+            &["database", "url"],
+            arguments.database_url.clone(),
+        )?;
+        put(
+            &mut table,
+            &["broker", "kind"],
+            arguments.broker.map(BrokerKind::name),
+        )?;
         // Kafka has no URL but a list of brokers.
         let is_kafka = broker_kind(&table).is_some_and(|kind| kind == BrokerKind::Kafka.name());
         let place = if is_kafka { "brokers" } else { "url" };
@@ -143,15 +153,21 @@ impl Config {
             arguments.listen.map(|address| address.to_string()),
         )?;
         let read: Result<Self, toml::de::Error> = table.try_into();
-        let config = read.map_err(|error| anyhow!(without_value(&error))).context(ADVICE)?;
+        let config = read
+            .map_err(|error| anyhow!(without_value(&error)))
+            .context(ADVICE)?;
         config.check()?;
         Ok(config)
     }
 
-    /// What the types do not say. The server would refuse it too, but only once everything has begun.
+    /// What the types do not say. The server would refuse it too, but only once everything has
+    /// begun.
     fn check(&self) -> Result<()> {
         let Publish {
-            batch, max_bytes, lease, ..
+            batch,
+            max_bytes,
+            lease,
+            ..
         } = self.publish;
         ensure!(
             (1..=10_000).contains(&batch),
@@ -181,9 +197,16 @@ impl Config {
 
 /// The error's own text shows the line, and there may be a password in it.
 fn not_toml(path: &Path, text: &str, error: &toml::de::Error) -> Error {
-    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let before = error
+        .span()
+        .and_then(|span| text.get(..span.start))
+        .unwrap_or_default();
     let line = before.matches('\n').count() + 1;
-    anyhow!("{} is not TOML: line {line}: {}", path.display(), error.message())
+    anyhow!(
+        "{} is not TOML: line {line}: {}",
+        path.display(),
+        error.message()
+    )
 }
 
 fn broker_kind(table: &Table) -> Option<&str> {
@@ -222,7 +245,9 @@ mod tests {
         let mut path = tempfile::NamedTempFile::new()?;
         path.write_all(file.as_bytes())?;
         let name = path.path().display().to_string();
-        let line = ["idem-relay", "--config", &name].into_iter().chain(arguments.iter().copied());
+        let line = ["idem-relay", "--config", &name]
+            .into_iter()
+            .chain(arguments.iter().copied());
         Config::read(&Arguments::try_parse_from(line)?)
     }
 
@@ -249,7 +274,11 @@ mod tests {
 
     #[test]
     fn the_command_line_goes_before_the_file() {
-        let config = read(FILE, &["--relay", "other", "--database-url", "host=elsewhere"]).unwrap();
+        let config = read(
+            FILE,
+            &["--relay", "other", "--database-url", "host=elsewhere"],
+        )
+        .unwrap();
         assert_eq!(
             (config.relay.as_str(), config.database.url.as_str()),
             ("other", "host=elsewhere")
@@ -258,11 +287,21 @@ mod tests {
 
     #[test]
     fn a_typo_is_an_error_and_says_what_would_be_right() {
-        let error = format!("{:#}", read(&FILE.replace("lease", "leese"), &[]).unwrap_err());
-        assert!(error.contains("leese") && error.contains("max-attempts"), "{error}");
         let error = format!(
             "{:#}",
-            read(&FILE.replace("url = \"amqp://one\"", "url = \"amqp://one\"\nurll = 1"), &[]).unwrap_err()
+            read(&FILE.replace("lease", "leese"), &[]).unwrap_err()
+        );
+        assert!(
+            error.contains("leese") && error.contains("max-attempts"),
+            "{error}"
+        );
+        let error = format!(
+            "{:#}",
+            read(
+                &FILE.replace("url = \"amqp://one\"", "url = \"amqp://one\"\nurll = 1"),
+                &[]
+            )
+            .unwrap_err()
         );
         assert!(error.contains("urll"), "{error}");
     }
@@ -270,7 +309,10 @@ mod tests {
     #[test]
     fn settings_of_the_package_are_settings() {
         let config = read(include_str!("../debian/idem-relay.toml"), &[]).unwrap();
-        assert_eq!((config.relay.as_str(), config.publish.batch), ("default", 500));
+        assert_eq!(
+            (config.relay.as_str(), config.publish.batch),
+            ("default", 500)
+        );
         let all = include_str!("../debian/idem-relay.toml").replace("\n# ", "\n");
         let settings = all.split_once("\nrelay = ").unwrap().1;
         let settings = settings
@@ -304,7 +346,10 @@ mod tests {
         } = config.publish;
         for (setting, default) in [
             ("relay", config.relay),
-            ("database.connections", config.database.connections.to_string()),
+            (
+                "database.connections",
+                config.database.connections.to_string(),
+            ),
             ("publish.batch", batch.to_string()),
             ("publish.max-bytes", max_bytes.to_string()),
             ("publish.max-held-bytes", max_held_bytes.to_string()),
@@ -317,7 +362,13 @@ mod tests {
                 .lines()
                 .find(|line| line.starts_with(&format!("| `{setting}` |")))
                 .unwrap();
-            let said = row.split('|').nth(3).unwrap().trim().trim_matches('`').replace(',', "");
+            let said = row
+                .split('|')
+                .nth(3)
+                .unwrap()
+                .trim()
+                .trim_matches('`')
+                .replace(',', "");
             assert_eq!(said, default, "{setting}");
         }
     }
@@ -331,13 +382,20 @@ mod tests {
             .and_then(|rest| rest.split("```").next())
             .unwrap();
         let config = read(file, &[]).unwrap();
-        assert_eq!((config.publish.batch, config.publish.lease), (500, Duration::from_secs(30)));
+        assert_eq!(
+            (config.publish.batch, config.publish.lease),
+            (500, Duration::from_secs(30))
+        );
         assert!(matches!(config.broker, Broker::RabbitMq(_)), "{config:?}");
     }
 
     #[test]
     fn every_broker_has_its_place_for_the_url() {
-        for (kind, url) in [("rabbitmq", "amqp://b"), ("nats", "nats://b"), ("kafka", "b:9092")] {
+        for (kind, url) in [
+            ("rabbitmq", "amqp://b"),
+            ("nats", "nats://b"),
+            ("kafka", "b:9092"),
+        ] {
             let line = [
                 "idem-relay",
                 "--database-url",
@@ -347,13 +405,17 @@ mod tests {
                 "--broker-url",
                 url,
             ];
-            Config::read(&Arguments::parse_from(line)).unwrap_or_else(|error| panic!("{kind}: {error:#}"));
+            Config::read(&Arguments::parse_from(line))
+                .unwrap_or_else(|error| panic!("{kind}: {error:#}"));
         }
     }
 
     #[test]
     fn nothing_at_all_says_what_is_needed() {
-        let error = format!("{:#}", Config::read(&Arguments::parse_from(["idem-relay"])).unwrap_err());
+        let error = format!(
+            "{:#}",
+            Config::read(&Arguments::parse_from(["idem-relay"])).unwrap_err()
+        );
         assert!(error.contains("--database-url"), "{error}");
     }
 
@@ -364,8 +426,16 @@ mod tests {
             ("lease = \"1m\"", "batch = 0", "publish.batch"),
             ("lease = \"1m\"", "batch = 10001", "publish.batch"),
             ("lease = \"1m\"", "max-bytes = 0", "publish.max-bytes"),
-            ("lease = \"1m\"", "max-bytes = 1073741825", "publish.max-bytes"),
-            ("lease = \"1m\"", "max-held-bytes = 0", "publish.max-held-bytes"),
+            (
+                "lease = \"1m\"",
+                "max-bytes = 1073741825",
+                "publish.max-bytes",
+            ),
+            (
+                "lease = \"1m\"",
+                "max-held-bytes = 0",
+                "publish.max-held-bytes",
+            ),
             (
                 "url = \"host=db\"",
                 "url = \"host=db\"\nconnections = 1",
@@ -381,7 +451,10 @@ mod tests {
     fn a_file_that_is_no_toml_is_told_by_its_line_without_what_it_says() {
         let file = "relay = \"orders\"\n[database]\nurl = \"postgres://relay:secret@db\n";
         let error = format!("{:#}", read(file, &[]).unwrap_err());
-        assert!(error.contains("line 3") && !error.contains("secret"), "{error}");
+        assert!(
+            error.contains("line 3") && !error.contains("secret"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -398,7 +471,10 @@ mod tests {
                 "database = \"postgres://u:s3cret@db, expected s3cret\"",
                 "expected struct Database",
             ),
-            ("[database]\nurl = [\"postgres://u:s3cret@db\"]", "in `database.url`"),
+            (
+                "[database]\nurl = [\"postgres://u:s3cret@db\"]",
+                "in `database.url`",
+            ),
             (
                 "[database]\nurl = \"host=db\"\nconnections = \"s3cret\"",
                 "in `database.connections`",

@@ -46,11 +46,13 @@ impl Failure {
 
 /// An error and its causes on one line. A cause that the line ends with already is not repeated.
 fn causes(error: &anyhow::Error) -> String {
-    error.chain().fold(String::new(), |text, cause| match cause.to_string() {
-        cause if text.is_empty() => cause,
-        cause if text.ends_with(&cause) => text,
-        cause => format!("{text}: {cause}"),
-    })
+    error
+        .chain()
+        .fold(String::new(), |text, cause| match cause.to_string() {
+            cause if text.is_empty() => cause,
+            cause if text.ends_with(&cause) => text,
+            cause => format!("{text}: {cause}"),
+        })
 }
 
 /// A relay that runs waits for the environment. `--check` reports what the environment lacks.
@@ -65,8 +67,8 @@ impl From<Error> for Failure {
             | ErrorKind::ConnectionLost
             | ErrorKind::PoolExhausted => Exit::Environment,
             ErrorKind::Invalid => Exit::Settings,
-            // A database or a role that does not exist, a wrong password, or a library that does not
-            // serve the extension.
+            // A database or a role that does not exist, a wrong password, or a library that does
+            // not serve the extension.
             _ => match error.sqlstate().map(|state| state.code()) {
                 Some("3D000" | "28000" | "28P01" | "58000") => Exit::Environment,
                 _ => Exit::Unexpected,

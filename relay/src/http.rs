@@ -23,10 +23,14 @@ pub struct Server {
 
 impl Server {
     /// Takes the address, so that a second relay on one machine finds out before it begins.
-    pub async fn bind(address: SocketAddr, status: watch::Receiver<RelayStatus>, metrics: PrometheusHandle) -> Result<Self> {
-        let listener = TcpListener::bind(address)
-            .await
-            .with_context(|| format!("cannot bind {address}, the address for health and metrics: see --listen"))?;
+    pub async fn bind(
+        address: SocketAddr,
+        status: watch::Receiver<RelayStatus>,
+        metrics: PrometheusHandle,
+    ) -> Result<Self> {
+        let listener = TcpListener::bind(address).await.with_context(|| {
+            format!("cannot bind {address}, the address for health and metrics: see --listen")
+        })?;
         tracing::info!(address = %listener.local_addr()?, "serving /livez, /readyz and /metrics");
         let service = Router::new()
             // The process runs and takes requests; nothing else makes it worth a restart.
@@ -68,7 +72,9 @@ fn report(status: &RelayStatus) -> String {
         (false, Some(error)) => format!("away: {}", one_line(error)),
     };
     let database = state(status.database, &status.database_error);
-    let broker = status.broker.map(|is_there| state(is_there, &status.broker_error));
+    let broker = status
+        .broker
+        .map(|is_there| state(is_there, &status.broker_error));
     let broker = broker.unwrap_or_else(|| "not asked yet".to_owned());
     let mut report = format!("database: {database}\nbroker: {broker}\n");
     for topic in &status.unavailable {

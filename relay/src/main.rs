@@ -1,4 +1,5 @@
-//! Publishes the outbox to a broker: settings, a pool, a publisher, and the relay of `idem-client` until it is told to stop.
+//! Publishes the outbox to a broker: settings, a pool, a publisher, and the relay of `idem-client`
+//! until it is told to stop.
 
 mod arguments;
 mod broker;
@@ -93,7 +94,8 @@ fn enter_directory_of(settings: Option<&Path>) -> anyhow::Result<()> {
     }
 }
 
-/// What histograms are told lies in memory until somebody fetches the metrics, and perhaps nobody ever does.
+/// What histograms are told lies in memory until somebody fetches the metrics, and perhaps nobody
+/// ever does.
 async fn keep_small(metrics: &PrometheusHandle) -> Infallible {
     loop {
         tokio::time::sleep(Duration::from_secs(5)).await;
@@ -102,7 +104,11 @@ async fn keep_small(metrics: &PrometheusHandle) -> Infallible {
 }
 
 /// Connects to database and broker, and publishes nothing.
-async fn check(relay: &str, pool: &deadpool_postgres::Pool, publisher: &Publishers) -> Result<(), Failure> {
+async fn check(
+    relay: &str,
+    pool: &deadpool_postgres::Pool,
+    publisher: &Publishers,
+) -> Result<(), Failure> {
     let connection = pool.get().await.map_err(idem_client::Error::from)?;
     relay_preflight(&**connection).await?;
     let partitions = relay_partitions(&**connection, relay).await?;

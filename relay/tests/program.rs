@@ -14,7 +14,10 @@ use support::{Running, answer, make_stream, program, stderr, stream_length};
 
 fn server() -> Cluster {
     let install = Install::from_env().expect("cargo xtask setup makes the install");
-    let cluster = Cluster::builder(&install).name("idem-relay").start().unwrap();
+    let cluster = Cluster::builder(&install)
+        .name("idem-relay")
+        .start()
+        .unwrap();
     cluster.psql("postgres", "CREATE EXTENSION idem").unwrap();
     cluster
 }
@@ -35,7 +38,8 @@ fn the_outbox_reaches_the_broker_and_a_signal_ends_it_in_order() {
 
     let send = "SELECT count(idem_send('facts', to_jsonb(n))) FROM generate_series(1, 200) n";
     assert_eq!(cluster.psql("postgres", send).unwrap().trim(), "200");
-    let published = |body: &str| sum_of(body, "idem_relay_published_total", r#"outcome="published""#);
+    let published =
+        |body: &str| sum_of(body, "idem_relay_published_total", r#"outcome="published""#);
     relay.get_until("/metrics", |_, body| published(body) >= 200.0);
     assert_eq!(stream_length(&nats), 200);
 
@@ -76,7 +80,11 @@ fn sum_of(body: &str, name: &str, label: &str) -> f64 {
 fn wrong_settings_are_told_before_anything_is_begun() {
     let output = answer(&mut program());
     assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(stderr(&output).contains("--database-url"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("--database-url"),
+        "{}",
+        stderr(&output)
+    );
 
     let output = answer(program().args(["--broker", "pigeon"]));
     assert_eq!(output.status.code(), Some(2));
@@ -84,7 +92,11 @@ fn wrong_settings_are_told_before_anything_is_begun() {
 
     let output = answer(program().args(["--config", "/does/not/exist"]));
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("/does/not/exist"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("/does/not/exist"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 /// The lines of a log that contain all of these texts.
@@ -107,7 +119,14 @@ fn i4_missing_stream_is_not_ready_until_it_is_made() {
     let mut config = tempfile::NamedTempFile::new().unwrap();
     config.write_all(b"[publish]\nmax-attempts = 1\n").unwrap();
     let config = config.path().display().to_string();
-    let arguments = ["--config", &config, "--broker", "nats", "--broker-url", &nats.url()];
+    let arguments = [
+        "--config",
+        &config,
+        "--broker",
+        "nats",
+        "--broker-url",
+        &nats.url(),
+    ];
     let relay = Running::start_with(&cluster, &arguments, log.try_clone().unwrap());
     relay.get_until("/readyz", is_200);
     let send = "SELECT count(idem_send('facts', to_jsonb(n))) FROM generate_series(1, 20) n";
@@ -124,11 +143,15 @@ fn i4_missing_stream_is_not_ready_until_it_is_made() {
     let metrics = relay.get("/metrics").unwrap().1;
     assert_eq!(sum_of(&metrics, "idem_relay_unavailable_topics", ""), 1.0);
     let warnings = log_lines(&log, &["\"WARN\""]);
-    assert!(warnings.len() == 1 && warnings[0].contains("facts"), "{warnings:#?}");
+    assert!(
+        warnings.len() == 1 && warnings[0].contains("facts"),
+        "{warnings:#?}"
+    );
 
     make_stream(&nats);
     relay.get_until("/readyz", is_200);
-    let published = |body: &str| sum_of(body, "idem_relay_published_total", r#"outcome="published""#);
+    let published =
+        |body: &str| sum_of(body, "idem_relay_published_total", r#"outcome="published""#);
     let metrics = relay.get_until("/metrics", |_, body| published(body) >= 20.0);
     assert_eq!(sum_of(&metrics, "idem_relay_unavailable_topics", ""), 0.0);
     assert_eq!(stream_length(&nats), 20);
@@ -148,15 +171,31 @@ fn i4_missing_queue_and_lost_broker_are_a_line_each() {
     let send = "SELECT count(idem_send('facts', to_jsonb(n))) FROM generate_series(1, 20) n";
     cluster.psql("postgres", send).unwrap();
     let attempts = |body: &str, outcome: &str| sum_of(body, "idem_relay_published_total", outcome);
-    let trouble = || [log_lines(&log, &["\"WARN\""]), log_lines(&log, &["\"ERROR\""])].concat();
-    relay.get_until("/metrics", |_, body| attempts(body, "topic_unavailable") >= 25.0);
+    let trouble = || {
+        [
+            log_lines(&log, &["\"WARN\""]),
+            log_lines(&log, &["\"ERROR\""]),
+        ]
+        .concat()
+    };
+    relay.get_until("/metrics", |_, body| {
+        attempts(body, "topic_unavailable") >= 25.0
+    });
     let lines = trouble();
-    assert!(lines.len() == 1 && lines[0].contains("NO_ROUTE"), "{lines:#?}");
+    assert!(
+        lines.len() == 1 && lines[0].contains("NO_ROUTE"),
+        "{lines:#?}"
+    );
 
     rabbit.kill().unwrap();
-    relay.get_until("/metrics", |_, body| attempts(body, "\"unavailable\"") >= 5.0);
+    relay.get_until("/metrics", |_, body| {
+        attempts(body, "\"unavailable\"") >= 5.0
+    });
     let lines = trouble();
-    assert!(lines.len() == 2 && lines[1].contains("broker is not available"), "{lines:#?}");
+    assert!(
+        lines.len() == 2 && lines[1].contains("broker is not available"),
+        "{lines:#?}"
+    );
     assert_eq!(relay.terminate().code(), Some(0));
 }
 
@@ -169,11 +208,20 @@ fn i4_lost_kafka_is_one_line() {
     let arguments = ["--broker", "kafka", "--broker-url", "127.0.0.1:1"];
     let relay = Running::start_with(&cluster, &arguments, log.try_clone().unwrap());
     relay.get_until("/readyz", is_200);
-    cluster.psql("postgres", "SELECT idem_send('facts', '1')").unwrap();
+    cluster
+        .psql("postgres", "SELECT idem_send('facts', '1')")
+        .unwrap();
     let attempts = |body: &str| sum_of(body, "idem_relay_published_total", "\"unavailable\"");
     relay.get_until("/metrics", |_, body| attempts(body) >= 1.0);
-    let lines = [log_lines(&log, &["\"WARN\""]), log_lines(&log, &["\"ERROR\""])].concat();
-    assert!(lines.len() == 1 && lines[0].contains("broker is not available"), "{lines:#?}");
+    let lines = [
+        log_lines(&log, &["\"WARN\""]),
+        log_lines(&log, &["\"ERROR\""]),
+    ]
+    .concat();
+    assert!(
+        lines.len() == 1 && lines[0].contains("broker is not available"),
+        "{lines:#?}"
+    );
     assert_eq!(log_lines(&log, &["rdkafka\""]), [""; 0]);
     assert_eq!(relay.terminate().code(), Some(0));
 }
@@ -183,7 +231,14 @@ fn i4_lost_kafka_is_one_line() {
 fn empty_log_filter_is_the_default_one() {
     let cluster = server();
     let log = tempfile::tempfile().unwrap();
-    let arguments = ["--broker", "kafka", "--broker-url", "127.0.0.1:1", "--log", ""];
+    let arguments = [
+        "--broker",
+        "kafka",
+        "--broker-url",
+        "127.0.0.1:1",
+        "--log",
+        "",
+    ];
     let relay = Running::start_with(&cluster, &arguments, log.try_clone().unwrap());
     relay.get_until("/readyz", is_200);
     assert_eq!(log_lines(&log, &["the relay works"]).len(), 1);
@@ -197,17 +252,34 @@ fn i4_missing_relay_is_not_ready_until_it_is_created() {
     let nats = Nats::start().unwrap();
     make_stream(&nats);
     let log = tempfile::tempfile().unwrap();
-    let arguments = ["--broker", "nats", "--broker-url", &nats.url(), "--relay", "later"];
+    let arguments = [
+        "--broker",
+        "nats",
+        "--broker-url",
+        &nats.url(),
+        "--relay",
+        "later",
+    ];
     let relay = Running::start_with(&cluster, &arguments, log.try_clone().unwrap());
-    relay.get_until("/readyz", |status, body| status.contains(" 503 ") && body.contains("42704"));
+    relay.get_until("/readyz", |status, body| {
+        status.contains(" 503 ") && body.contains("42704")
+    });
     relay.get_until("/livez", is_200);
-    cluster.psql("postgres", "SELECT idem_create_relay('later')").unwrap();
+    cluster
+        .psql("postgres", "SELECT idem_create_relay('later')")
+        .unwrap();
     relay.get_until("/readyz", is_200);
-    cluster.psql("postgres", "SELECT idem_send('facts', '1')").unwrap();
-    let published = |body: &str| sum_of(body, "idem_relay_published_total", r#"outcome="published""#);
+    cluster
+        .psql("postgres", "SELECT idem_send('facts', '1')")
+        .unwrap();
+    let published =
+        |body: &str| sum_of(body, "idem_relay_published_total", r#"outcome="published""#);
     relay.get_until("/metrics", |_, body| published(body) >= 1.0);
     let warnings = log_lines(&log, &["\"WARN\""]);
-    assert!(warnings.len() == 1 && warnings[0].contains("42704"), "{warnings:#?}");
+    assert!(
+        warnings.len() == 1 && warnings[0].contains("42704"),
+        "{warnings:#?}"
+    );
     assert_eq!(relay.terminate().code(), Some(0));
 }
 
@@ -215,7 +287,15 @@ fn i4_missing_relay_is_not_ready_until_it_is_created() {
 fn check(database: &str, broker: [&str; 2], arguments: &[&str]) -> Output {
     let [kind, url] = broker;
     let mut command = program();
-    command.args(["--check", "--broker", kind, "--broker-url", url, "--database-url", database]);
+    command.args([
+        "--check",
+        "--broker",
+        kind,
+        "--broker-url",
+        url,
+        "--database-url",
+        database,
+    ]);
     answer(command.args(arguments))
 }
 
@@ -226,31 +306,47 @@ fn check_fails_when_the_database_refuses() {
     let (url, database) = (nats.url(), cluster.connection_string("postgres"));
     let fine = check(&database, ["nats", &url], &[]);
     assert!(fine.status.success(), "{fine:?}");
-    assert!(String::from_utf8_lossy(&fine.stdout).contains("1 partition"), "{fine:?}");
+    assert!(
+        String::from_utf8_lossy(&fine.stdout).contains("1 partition"),
+        "{fine:?}"
+    );
 
     let no_relay = check(&database, ["nats", &url], &["--relay", "nobody"]);
     assert_eq!(no_relay.status.code(), Some(3), "{no_relay:?}");
-    assert!(stderr(&no_relay).contains("idem_create_relay"), "{}", stderr(&no_relay));
+    assert!(
+        stderr(&no_relay).contains("idem_create_relay"),
+        "{}",
+        stderr(&no_relay)
+    );
 
     let no_extension = check(&cluster.connection_string("template1"), ["nats", &url], &[]);
     assert_eq!(no_extension.status.code(), Some(3), "{no_extension:?}");
 
     let no_server = check("host=127.0.0.1 port=1 user=nobody", ["nats", &url], &[]);
     assert_eq!(no_server.status.code(), Some(3), "{no_server:?}");
-    assert!(stderr(&no_server).contains("Connection refused"), "{}", stderr(&no_server));
+    assert!(
+        stderr(&no_server).contains("Connection refused"),
+        "{}",
+        stderr(&no_server)
+    );
 }
 
-/// Goal: `--check` meets all that a relay meets later: a version that does not fit, a grant that is missing.
+/// Goal: `--check` meets all that a relay meets later: a version that does not fit, a grant that is
+/// missing.
 #[test]
 fn check_fails_when_the_database_is_not_complete() {
     let cluster = server();
     let nats = Nats::start().unwrap();
     let (url, database) = (nats.url(), cluster.connection_string("postgres"));
     let set = |version: &str| {
-        let set = format!("UPDATE pg_extension SET extversion = '{version}' WHERE extname = 'idem'");
+        let set =
+            format!("UPDATE pg_extension SET extversion = '{version}' WHERE extname = 'idem'");
         cluster.psql("postgres", &set).unwrap();
     };
-    for (version, words) in [("0.0.9", "ALTER EXTENSION idem UPDATE"), ("9.9.9", "restart the server")] {
+    for (version, words) in [
+        ("0.0.9", "ALTER EXTENSION idem UPDATE"),
+        ("9.9.9", "restart the server"),
+    ] {
         set(version);
         let refused = check(&database, ["nats", &url], &[]);
         assert_eq!(refused.status.code(), Some(3), "{refused:?}");
@@ -260,7 +356,9 @@ fn check_fails_when_the_database_is_not_complete() {
     set(env!("CARGO_PKG_VERSION"));
 
     let grant = "SELECT idem_grant('partly', 'relay')";
-    let partly = format!("CREATE ROLE partly LOGIN; {grant}; REVOKE EXECUTE ON FUNCTION idem_hand_over FROM partly");
+    let partly = format!(
+        "CREATE ROLE partly LOGIN; {grant}; REVOKE EXECUTE ON FUNCTION idem_hand_over FROM partly"
+    );
     cluster.psql("postgres", &partly).unwrap();
     let as_partly = format!("{database} user=partly");
     assert!(
@@ -268,12 +366,18 @@ fn check_fails_when_the_database_is_not_complete() {
         "it hands nothing over"
     );
     cluster
-        .psql("postgres", "REVOKE EXECUTE ON FUNCTION idem_relay_ack FROM partly")
+        .psql(
+            "postgres",
+            "REVOKE EXECUTE ON FUNCTION idem_relay_ack FROM partly",
+        )
         .unwrap();
     let refused = check(&as_partly, ["nats", &url], &[]);
     assert_eq!(refused.status.code(), Some(3), "{refused:?}");
     let error = stderr(&refused);
-    assert!(error.contains("idem_relay_ack") && error.contains(grant), "{error}");
+    assert!(
+        error.contains("idem_relay_ack") && error.contains(grant),
+        "{error}"
+    );
 }
 
 /// Goal: the extension is in a schema that the role's path does not have.
@@ -284,14 +388,25 @@ fn check_finds_the_extension_in_its_schema() {
     let (url, database) = (nats.url(), cluster.connection_string("moved"));
     cluster.psql("postgres", "CREATE DATABASE moved").unwrap();
     cluster
-        .psql("moved", "CREATE SCHEMA api; CREATE EXTENSION idem SCHEMA api")
+        .psql(
+            "moved",
+            "CREATE SCHEMA api; CREATE EXTENSION idem SCHEMA api",
+        )
         .unwrap();
     let refused = check(&database, ["nats", &url], &[]);
     assert_eq!(refused.status.code(), Some(3), "{refused:?}");
-    assert!(stderr(&refused).contains("database.schema"), "{}", stderr(&refused));
+    assert!(
+        stderr(&refused).contains("database.schema"),
+        "{}",
+        stderr(&refused)
+    );
     let mut file = tempfile::NamedTempFile::new().unwrap();
     writeln!(file, "[database]\nschema = \"api\"").unwrap();
-    let fine = check(&database, ["nats", &url], &["--config", &file.path().display().to_string()]);
+    let fine = check(
+        &database,
+        ["nats", &url],
+        &["--config", &file.path().display().to_string()],
+    );
     assert!(fine.status.success(), "{fine:?}");
 }
 
@@ -331,10 +446,17 @@ fn check_fails_when_the_broker_refuses() {
     let cluster = server();
     let nats = Nats::start_with("authorization { user: relay, password: right }").unwrap();
     let database = cluster.connection_string("postgres");
-    let url = |password: &str| nats.url().replace("nats://", &format!("nats://relay:{password}@"));
+    let url = |password: &str| {
+        nats.url()
+            .replace("nats://", &format!("nats://relay:{password}@"))
+    };
     let refused = check(&database, ["nats", &url("wrong")], &[]);
     assert_eq!(refused.status.code(), Some(3), "{refused:?}");
-    assert!(stderr(&refused).contains("authorization violation"), "{}", stderr(&refused));
+    assert!(
+        stderr(&refused).contains("authorization violation"),
+        "{}",
+        stderr(&refused)
+    );
     let fine = check(&database, ["nats", &url("right")], &[]);
     assert!(fine.status.success(), "{fine:?}");
 }
@@ -371,8 +493,8 @@ fn taken_port_is_no_fault_of_the_settings() {
     assert!(said.contains(&format!("cannot bind {address}")), "{said}");
 }
 
-/// Goal: one file of settings for the service, which reads copies of the files that it names, and for
-/// an administrator, who reads the files themselves.
+/// Goal: one file of settings for the service, which reads copies of the files that it names, and
+/// for an administrator, who reads the files themselves.
 #[test]
 fn relative_paths_are_relative_to_the_settings() {
     let directory = tempfile::tempdir().unwrap();

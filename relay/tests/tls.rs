@@ -17,7 +17,10 @@ fn install() -> Install {
 /// Goal: a database that offers no TLS is never reached in plaintext, unless the URL allows that.
 #[test]
 fn database_without_tls_is_an_error_unless_disabled() {
-    let builder = Cluster::builder(&install()).name("idem-relay-tcp").tcp().unwrap();
+    let builder = Cluster::builder(&install())
+        .name("idem-relay-tcp")
+        .tcp()
+        .unwrap();
     let cluster = builder.start().unwrap();
     cluster.psql("postgres", "CREATE EXTENSION idem").unwrap();
     let address = cluster.address().unwrap();
@@ -28,8 +31,15 @@ fn database_without_tls_is_an_error_unless_disabled() {
         answer(program().args(["--check", "--broker=nats", &broker, "--database-url", &url]))
     };
     let refused = check("");
-    assert!(!refused.status.success(), "reached in plaintext: {refused:?}");
-    assert!(stderr(&refused).contains("does not support TLS"), "{}", stderr(&refused));
+    assert!(
+        !refused.status.success(),
+        "reached in plaintext: {refused:?}"
+    );
+    assert!(
+        stderr(&refused).contains("does not support TLS"),
+        "{}",
+        stderr(&refused)
+    );
     let plain = check("sslmode=disable");
     assert!(plain.status.success(), "{plain:?}");
 }
@@ -40,7 +50,10 @@ fn database_without_tls_is_an_error_unless_disabled() {
 fn effects_reach_nats_over_tls() {
     let authority = Authority::create().unwrap();
     let server = authority.server(&["127.0.0.1"], Validity::Now).unwrap();
-    let cluster = Cluster::builder(&install()).name("idem-relay").start().unwrap();
+    let cluster = Cluster::builder(&install())
+        .name("idem-relay")
+        .start()
+        .unwrap();
     cluster.psql("postgres", "CREATE EXTENSION idem").unwrap();
     let mut nats = Nats::start().unwrap();
     make_stream(&nats);
@@ -60,7 +73,11 @@ fn effects_reach_nats_over_tls() {
     publish_one(&cluster, with_system_roots);
 
     let file = authority.dir().join("relay.toml");
-    std::fs::write(&file, format!("[broker]\nca = \"{}\"\n", authority.ca().display())).unwrap();
+    std::fs::write(
+        &file,
+        format!("[broker]\nca = \"{}\"\n", authority.ca().display()),
+    )
+    .unwrap();
     let mut with_ca = program();
     with_ca.args(["--broker=nats", &url, "--config"]).arg(&file);
     publish_one(&cluster, with_ca);
@@ -73,7 +90,9 @@ fn effects_reach_nats_over_tls() {
 
 fn publish_one(cluster: &Cluster, command: Command) {
     let relay = Running::start_command(cluster, command);
-    cluster.psql("postgres", "SELECT idem_send('facts', '1')").unwrap();
+    cluster
+        .psql("postgres", "SELECT idem_send('facts', '1')")
+        .unwrap();
     relay.get_until("/readyz", |status, body| {
         status.contains(" 200 ") && body.contains("broker: ok")
     });

@@ -1,4 +1,5 @@
-//! Makes a function of each Rust example in the guides: what does not compile there does not compile here.
+//! Makes a function of each Rust example in the guides: what does not compile there does not
+//! compile here.
 
 use std::{env, error::Error, fmt::Write, fs, path::Path};
 

@@ -14,7 +14,11 @@ pub struct Payment {
 }
 
 /// One delivery of a consumer.
-pub async fn charge(idem: &Idem, pool: &Pool, delivery: Delivery) -> Result<(), idem_client::TransportError> {
+pub async fn charge(
+    idem: &Idem,
+    pool: &Pool,
+    delivery: Delivery,
+) -> Result<(), idem_client::TransportError> {
     let processed = idem
         .process(pool, delivery.message(), |tx, message| async move {
             let payment: Payment = message.json()?;

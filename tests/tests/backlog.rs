@@ -2,9 +2,9 @@
 //!
 //! `IDEM_TEST_BACKLOG` (messages) makes the backlog larger than that of an ordinary run.
 //!
-//! The tests measure time: a maintainer that gets no processor keeps its locks for longer. So they are
-//! a binary of their own, one runs after the other, and the maintainer has priority where the system
-//! allows that. In production it has none.
+//! The tests measure time: a maintainer that gets no processor keeps its locks for longer. So they
+//! are a binary of their own, one runs after the other, and the maintainer has priority where the
+//! system allows that. In production it has none.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -77,7 +77,9 @@ async fn run(run: Run<'_>) -> Result<(Done, Vec<String>)> {
     filler.run("SET statement_timeout = 0").await?;
     for from in (1..=backlog).step_by(10_000) {
         let to = backlog.min(from + 9_999);
-        filler.query(RECEIVE, &[&i64::try_from(from)?, &i64::try_from(to)?]).await?;
+        filler
+            .query(RECEIVE, &[&i64::try_from(from)?, &i64::try_from(to)?])
+            .await?;
     }
     if let Some(sql) = run.change {
         filler.run(sql).await?;
@@ -90,12 +92,18 @@ async fn run(run: Run<'_>) -> Result<(Done, Vec<String>)> {
     maintainer.prioritize().await?;
     let mut clients = JoinSet::new();
     for number in 0..CLIENTS {
-        let (session, open, operations) = (db.connect().await?, Arc::clone(&open), Arc::clone(&operations));
+        let (session, open, operations) = (
+            db.connect().await?,
+            Arc::clone(&open),
+            Arc::clone(&operations),
+        );
         clients.spawn(work(session, number, open, operations));
     }
     let mut done = Done::default();
     let began = Instant::now();
-    while began.elapsed() < run.run_for || (!(run.is_covered)(&done) && began.elapsed() < deadline()) {
+    while began.elapsed() < run.run_for
+        || (!(run.is_covered)(&done) && began.elapsed() < deadline())
+    {
         maintainer.run("CALL idem_maintain()").await?;
         done.passes += 1;
         // More often than their sizes ask for.
@@ -107,19 +115,31 @@ async fn run(run: Run<'_>) -> Result<(Done, Vec<String>)> {
             .await?;
         let after = maintainer.text(MOVED).await?;
         done.moves += u64::from(after != before && after != "NULL");
-        let rotations = maintainer.text("SELECT rotations FROM idem.payload_rotation").await?;
+        let rotations = maintainer
+            .text("SELECT rotations FROM idem.payload_rotation")
+            .await?;
         done.payload_rotations = rotations.parse()?;
         done.operations = operations.load(Ordering::Relaxed);
     }
     open.store(false, Ordering::Relaxed);
-    clients.join_all().await.into_iter().collect::<Result<()>>()?;
+    clients
+        .join_all()
+        .await
+        .into_iter()
+        .collect::<Result<()>>()?;
     let waits = waits_for(&db.cluster().log()?, pid);
     println!("{name}: {:.0?}, {done:?}", began.elapsed());
     Ok((done, waits))
 }
 
-/// Claims, leases, receives and completes, until the run is over. Any error ends it, also a deadlock.
-async fn work(session: Session, number: usize, open: Arc<AtomicBool>, operations: Arc<AtomicU64>) -> Result<()> {
+/// Claims, leases, receives and completes, until the run is over. Any error ends it, also a
+/// deadlock.
+async fn work(
+    session: Session,
+    number: usize,
+    open: Arc<AtomicBool>,
+    operations: Arc<AtomicU64>,
+) -> Result<()> {
     let mut n = 0_u64;
     while open.load(Ordering::Relaxed) {
         n += 1;
@@ -165,7 +185,8 @@ fn waits_for(log: &str, holder: i32) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_no_lock_wait_names_the_maintainer() -> Result<()> {
-    let is_covered = |done: &Done| done.operations > 500 && done.passes > 10 && done.payload_rotations >= 1;
+    let is_covered =
+        |done: &Done| done.operations > 500 && done.passes > 10 && done.payload_rotations >= 1;
     let (done, waits) = run(Run {
         name: "backlog",
         backlog: number("IDEM_TEST_BACKLOG", 22_000),
@@ -179,10 +200,16 @@ async fn i11_no_lock_wait_names_the_maintainer() -> Result<()> {
     Ok(())
 }
 
-/// With few messages the rotation copies them, again and again, and payloads that wait are moved from slice to slice.
+/// With few messages the rotation copies them, again and again, and payloads that wait are moved
+/// from slice to slice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_rotation_beside_claims_holds_up_none() -> Result<()> {
-    let is_covered = |done: &Done| done.operations > 500 && done.rotations >= 2 && done.moves >= 2 && done.payload_rotations >= 4;
+    let is_covered = |done: &Done| {
+        done.operations > 500
+            && done.rotations >= 2
+            && done.moves >= 2
+            && done.payload_rotations >= 4
+    };
     let (done, waits) = run(Run {
         name: "backlog_small",
         backlog: 1_200,
@@ -199,7 +226,8 @@ async fn i11_rotation_beside_claims_holds_up_none() -> Result<()> {
 /// The same run with a maintainer that keeps a table locked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_checker_catches_a_maintainer_that_holds_a_lock() -> Result<()> {
-    let broken = "CREATE OR REPLACE FUNCTION idem.rotate_pending() RETURNS boolean LANGUAGE plpgsql AS $$
+    let broken =
+        "CREATE OR REPLACE FUNCTION idem.rotate_pending() RETURNS boolean LANGUAGE plpgsql AS $$
         BEGIN
             LOCK TABLE idem.pending_0, idem.pending_1 IN ACCESS EXCLUSIVE MODE;
             PERFORM pg_sleep(0.3);

@@ -34,7 +34,10 @@ async fn campaign(arguments: &[&str]) -> Result<(Output, String)> {
 async fn is_reported(flaw: &str, minutes: &str, errors: &[Violation]) -> Result<()> {
     let (output, ledger) = campaign(&["--break", flaw, "--minutes", minutes]).await?;
     assert_eq!(output.status.code(), Some(1), "{ledger}");
-    assert!(errors.iter().any(|error| reports(&ledger, *error)), "{ledger}");
+    assert!(
+        errors.iter().any(|error| reports(&ledger, *error)),
+        "{ledger}"
+    );
     Ok(())
 }
 
@@ -82,7 +85,12 @@ async fn campaign_over_nats_is_green() -> Result<()> {
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test everything"]
 async fn acknowledging_before_the_commit_is_reported() -> Result<()> {
-    is_reported("ack-before-commit", "1", &[Violation::Lost, Violation::MoveNotOnce]).await
+    is_reported(
+        "ack-before-commit",
+        "1",
+        &[Violation::Lost, Violation::MoveNotOnce],
+    )
+    .await
 }
 
 #[tokio::test]
@@ -144,9 +152,15 @@ async fn signal_ends_a_campaign_and_all_that_it_started() -> Result<()> {
         };
         // The processes are started after the servers.
         wait_for("the processes run", Duration::from_secs(180), || {
-            Ok(processes_of(&dir)?.iter().any(|line| line.contains("range-worker steps")))
+            Ok(processes_of(&dir)?
+                .iter()
+                .any(|line| line.contains("range-worker steps")))
         })?;
-        ensure!(processes_of(&dir)?.iter().any(|line| line.contains("postgres")));
+        ensure!(
+            processes_of(&dir)?
+                .iter()
+                .any(|line| line.contains("postgres"))
+        );
         kill(Pid::from_raw(child.id().cast_signed()), signal)?;
         let rest: Vec<String> = lines.collect::<std::io::Result<_>>()?;
         assert_eq!(child.wait()?.code(), Some(1), "{signal}: {rest:?}");

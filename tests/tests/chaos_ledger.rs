@@ -181,7 +181,8 @@ impl Recorded {
     /// Handles a command, and whatever follows from it.
     async fn handle(&mut self, command: &Message) -> Result<()> {
         let tx = self.session.transaction().await?;
-        let Claim::New(claimed) = try_claim(&tx, &command.id.into(), &work::targets()?).await? else {
+        let Claim::New(claimed) = try_claim(&tx, &command.id.into(), &work::targets()?).await?
+        else {
             bail!("{} is claimed already", command.id);
         };
         if command.kind == Kind::MoveTarget {
@@ -209,7 +210,9 @@ impl Recorded {
         live::hear(&*self.session, fact.attempt, &heard).await?;
         if fact.hit {
             let tx = self.session.transaction().await?;
-            let Claim::New(_) = try_claim(&tx, &MessageId::from(message_id), &work::board()?).await? else {
+            let Claim::New(_) =
+                try_claim(&tx, &MessageId::from(message_id), &work::board()?).await?
+            else {
                 bail!("{message_id} is counted already");
             };
             leader_board::count(&tx, fact).await?;
@@ -253,11 +256,21 @@ impl Recorded {
     /// The ids that the statements of [`WRONG_TABLES`] name.
     async fn named(&self, sql: &str) -> Result<String> {
         let kind = Kind::MoveTarget;
-        let moves = self.traffic.commands.iter().find(|command| command.kind == kind);
+        let moves = self
+            .traffic
+            .commands
+            .iter()
+            .find(|command| command.kind == kind);
         let one = async |sql: &str| self.session.text(sql).await;
         Ok(sql
-            .replace("{hit}", &one("SELECT min(attempt::text) FROM heard WHERE hit").await?)
-            .replace("{miss}", &one("SELECT min(attempt::text) FROM heard WHERE NOT hit").await?)
+            .replace(
+                "{hit}",
+                &one("SELECT min(attempt::text) FROM heard WHERE hit").await?,
+            )
+            .replace(
+                "{miss}",
+                &one("SELECT min(attempt::text) FROM heard WHERE NOT hit").await?,
+            )
             .replace(
                 "{effect}",
                 &one("SELECT min(message_id::text) FROM heard WHERE NOT hit").await?,
@@ -294,7 +307,9 @@ impl Recorded {
     /// A session of its own under this name.
     async fn connect(&self, application: &str) -> Result<Client> {
         let url = self.db.cluster().connection_string(self.db.name());
-        let (client, connection) = tokio_postgres::connect(&format!("{url} application_name={application}"), NoTls).await?;
+        let (client, connection) =
+            tokio_postgres::connect(&format!("{url} application_name={application}"), NoTls)
+                .await?;
         tokio::spawn(connection);
         Ok(client)
     }
@@ -337,7 +352,12 @@ async fn each_wrong_history_turns_its_row_red() -> Result<()> {
     again.push(again[0].clone());
     assert_eq!(recorded.red(&again).await?, []);
 
-    let mut shown = BTreeSet::from([V::UpdatedRow, V::MaintenanceWait, V::MaintenanceDeadlock, V::ServerCrashed]);
+    let mut shown = BTreeSet::from([
+        V::UpdatedRow,
+        V::MaintenanceWait,
+        V::MaintenanceDeadlock,
+        V::ServerCrashed,
+    ]);
     for (sql, rows) in WRONG_TABLES {
         recorded
             .session
@@ -365,7 +385,9 @@ async fn each_wrong_history_turns_its_row_red() -> Result<()> {
 async fn maintenance(recorded: &Recorded) -> Result<()> {
     let maintainer = recorded.connect(server_log::MAINTENANCE).await?;
     let client = recorded.connect("client").await?;
-    client.batch_execute("CREATE TABLE first (); CREATE TABLE second ()").await?;
+    client
+        .batch_execute("CREATE TABLE first (); CREATE TABLE second ()")
+        .await?;
 
     client.batch_execute("BEGIN; LOCK TABLE second").await?;
     maintainer.batch_execute("BEGIN; LOCK TABLE first").await?;
@@ -384,7 +406,10 @@ async fn maintenance(recorded: &Recorded) -> Result<()> {
     let (waited, met) = tokio::join!(waiting, meeting);
     waited?;
     met?;
-    assert_eq!(recorded.red(&recorded.published).await?, [V::MaintenanceDeadlock]);
+    assert_eq!(
+        recorded.red(&recorded.published).await?,
+        [V::MaintenanceDeadlock]
+    );
 
     let look = recorded.connect(server_log::LOOK).await?;
     let (of_idem, of_others) = ("idem.outbox_0", "first");
@@ -395,7 +420,9 @@ async fn maintenance(recorded: &Recorded) -> Result<()> {
         (&look, of_idem, vec![V::MaintenanceDeadlock]),
         (&client, of_idem, both),
     ]) {
-        maintainer.batch_execute(&format!("BEGIN; LOCK TABLE {table}")).await?;
+        maintainer
+            .batch_execute(&format!("BEGIN; LOCK TABLE {table}"))
+            .await?;
         let read = format!("SELECT count(*) FROM {table}");
         let (waited, released) = tokio::join!(session.batch_execute(&read), async {
             recorded.waits(waits).await?;
@@ -404,7 +431,11 @@ async fn maintenance(recorded: &Recorded) -> Result<()> {
         });
         waited?;
         released?;
-        assert_eq!(recorded.red(&recorded.published).await?, red, "wait {waits}");
+        assert_eq!(
+            recorded.red(&recorded.published).await?,
+            red,
+            "wait {waits}"
+        );
     }
     Ok(())
 }
@@ -416,7 +447,10 @@ async fn crash(recorded: &mut Recorded) -> Result<()> {
         kill(Pid::from_raw(victim.pid().await?), signal)?;
         let cluster = recorded.db.cluster();
         let ended = format!("was terminated by signal {}", signal as i32);
-        until("the server has noticed", async || Ok(cluster.log()?.contains(&ended))).await?;
+        until("the server has noticed", async || {
+            Ok(cluster.log()?.contains(&ended))
+        })
+        .await?;
         let mut session = None;
         until("the server is back", async || {
             session = recorded.db.connect().await.ok();
@@ -424,9 +458,16 @@ async fn crash(recorded: &mut Recorded) -> Result<()> {
         })
         .await?;
         recorded.session = session.context("it is back")?;
-        recorded.session.run("SET search_path = range, public").await?;
+        recorded
+            .session
+            .run("SET search_path = range, public")
+            .await?;
         let red = recorded.red(&recorded.published).await?;
-        assert_eq!(red.contains(&V::ServerCrashed), is_a_crash, "{signal}: {red:?}");
+        assert_eq!(
+            red.contains(&V::ServerCrashed),
+            is_a_crash,
+            "{signal}: {red:?}"
+        );
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! The shooting range over real brokers: processes killed with SIGKILL again and again, the broker and the database once.
+//! The shooting range over real brokers: processes killed with SIGKILL again and again, the broker
+//! and the database once.
 
 use std::{
     path::Path,
@@ -40,7 +41,11 @@ async fn everything_takes_effect_once_over(broker: Kind) -> Result<()> {
         "{} sent",
         report.sent
     );
-    assert!(report.given_again() >= again * 9 / 10, "{} given again", report.given_again());
+    assert!(
+        report.given_again() >= again * 9 / 10,
+        "{} given again",
+        report.given_again()
+    );
     assert_eq!(report.crashed, [Server::Broker, Server::Database]);
     for (role, at_least) in [
         (Role::Producer, 8),
@@ -52,15 +57,25 @@ async fn everything_takes_effect_once_over(broker: Kind) -> Result<()> {
         let kills = report.tally.kills_of(role);
         assert!(kills >= at_least, "{role}: {kills} killed");
     }
-    assert_eq!(report.tally.ends, 0, "a client waits for a server that is away");
+    assert_eq!(
+        report.tally.ends, 0,
+        "a client waits for a server that is away"
+    );
     // ... and nothing has come of it.
     assert_eq!(report.verdict, LiveVerdict::default());
-    assert_eq!(report.claimed["range.targets"], u64::from(config.field.messages));
+    assert_eq!(
+        report.claimed["range.targets"],
+        u64::from(config.field.messages)
+    );
     assert_eq!(
         report.claimed["range.board"], report.attempts as u64,
         "one fact for each attempt"
     );
-    assert_eq!(report.facts.len(), report.attempts, "and the observer heard of each");
+    assert_eq!(
+        report.facts.len(),
+        report.attempts,
+        "and the observer heard of each"
+    );
     Ok(())
 }
 
@@ -91,9 +106,18 @@ async fn targets_without_idem_are_caught() -> Result<()> {
         verdict.range.unequal_duplicates > 0,
         "facts were told again, under new ids: {verdict:?}"
     );
-    assert!(verdict.range.hits_off_by > 0, "and counted again: {verdict:?}");
-    assert!(verdict.moves_not_once > 0, "moves were made again: {verdict:?}");
-    assert!(verdict.not_one_fact > 0, "nothing is on record: {verdict:?}");
+    assert!(
+        verdict.range.hits_off_by > 0,
+        "and counted again: {verdict:?}"
+    );
+    assert!(
+        verdict.moves_not_once > 0,
+        "moves were made again: {verdict:?}"
+    );
+    assert!(
+        verdict.not_one_fact > 0,
+        "nothing is on record: {verdict:?}"
+    );
     Ok(())
 }
 
@@ -118,7 +142,9 @@ fn no_process_outlives_whoever_started_it() -> Result<()> {
     })?;
     assert_eq!(waiting.try_wait()?, None);
     drop(waiting.stdin.take());
-    let ended = wait_for("the process ends", DEADLINE, || Ok(waiting.try_wait()?.is_some()));
+    let ended = wait_for("the process ends", DEADLINE, || {
+        Ok(waiting.try_wait()?.is_some())
+    });
     // Otherwise it would outlive us as well.
     waiting.kill()?;
     ended

@@ -7,7 +7,15 @@ use crate::{build, step};
 
 pub fn bench(context: &Context, arguments: &[String]) -> Result<()> {
     build::build(context)?;
-    let mut bench = context.cargo(["run", "--release", "--package", "idem-tests", "--bin", "bench", "--"]);
+    let mut bench = context.cargo([
+        "run",
+        "--release",
+        "--package",
+        "idem-tests",
+        "--bin",
+        "bench",
+        "--",
+    ]);
     bench.args(arguments);
     step::show(bench)
 }

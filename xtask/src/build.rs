@@ -1,4 +1,5 @@
-//! The extension, built as it is shipped or with pause points, and laid over a private copy of PostgreSQL.
+//! The extension, built as it is shipped or with pause points, and laid over a private copy of
+//! PostgreSQL.
 
 use std::process::Command;
 
@@ -34,7 +35,8 @@ impl Variant {
     }
 }
 
-/// Makes the package (release profile) and installs it in `target/pg`. Cargo skips what is up to date.
+/// Makes the package (release profile) and installs it in `target/pg`. Cargo skips what is up to
+/// date.
 pub fn build(context: &Context) -> Result<Install> {
     build_variant(context, Variant::Shipped)
 }
@@ -48,7 +50,14 @@ pub fn build_variant(context: &Context, variant: Variant) -> Result<Install> {
     context.sh.remove_path(&package_dir)?;
     let mut package: Command = context.sh.cmd(cargo_pgrx).into();
     package
-        .args(["pgrx", "package", "--package", "idem", "--no-default-features", "--features"])
+        .args([
+            "pgrx",
+            "package",
+            "--package",
+            "idem",
+            "--no-default-features",
+            "--features",
+        ])
         .arg(context.feature() + variant.feature())
         .arg("--pg-config")
         .arg(context.pg_config())

@@ -1,4 +1,5 @@
-//! Debian suites that are not this machine's: the same command runs again in a chroot of that suite.
+//! Debian suites that are not this machine's: the same command runs again in a chroot of that
+//! suite.
 //!
 //! A chroot is a new machine that borrows the Rust toolchain; the set-up installs the rest in it.
 //! The workspace is at the same path inside, with a `target` of its own: a program that was linked
@@ -23,8 +24,9 @@ const INSIDE: &str = "IDEM_XTASK_IN_CHROOT";
 /// What a Rust toolchain needs at least; the set-up installs the rest.
 const INCLUDE: &str = "--include=ca-certificates,gcc,libc6-dev";
 
-/// Runs in a mount namespace of its own, so that nothing stays mounted when it ends. `$1` is the chroot, `$2` the target
-/// directory it uses, then come directories that appear in it where they are here, a colon, and the command.
+/// Runs in a mount namespace of its own, so that nothing stays mounted when it ends. `$1` is the
+/// chroot, `$2` the target directory it uses, then come directories that appear in it where they
+/// are here, a colon, and the command.
 const ENTER: &str = r#"
 set -eu
 root=$1 target=$2
@@ -86,21 +88,32 @@ pub fn run(suite: Suite) -> Result<()> {
     );
 
     eprintln!("Debian {suite}: continuing in {}", root.display());
-    let enter = cmd!(sh, "unshare --mount --propagation private sh -c {ENTER} enter")
-        .args([&root, &target, &workspace, &toolchain, &cargo_home])
-        .args([":", "env", "--chdir"])
-        .arg(&workspace)
-        // What cargo has set for us speaks of this side.
-        .args(["--unset=CARGO", "--unset=RUSTC", "--unset=RUSTUP_HOME", "--unset=PGRX_HOME"])
-        .args([
-            format!("PATH={path}"),
-            format!("CARGO_HOME={}", cargo_home.display()),
-            format!("{INSIDE}={suite}"),
-        ])
-        .args(["HOME=/root", "cargo", "xtask"])
-        .args(std::env::args_os().skip(1));
+    let enter = cmd!(
+        sh,
+        "unshare --mount --propagation private sh -c {ENTER} enter"
+    )
+    .args([&root, &target, &workspace, &toolchain, &cargo_home])
+    .args([":", "env", "--chdir"])
+    .arg(&workspace)
+    // What cargo has set for us speaks of this side.
+    .args([
+        "--unset=CARGO",
+        "--unset=RUSTC",
+        "--unset=RUSTUP_HOME",
+        "--unset=PGRX_HOME",
+    ])
+    .args([
+        format!("PATH={path}"),
+        format!("CARGO_HOME={}", cargo_home.display()),
+        format!("{INSIDE}={suite}"),
+    ])
+    .args(["HOME=/root", "cargo", "xtask"])
+    .args(std::env::args_os().skip(1));
     let status = Command::from(enter).status()?;
-    ensure!(status.success(), "failed in the chroot of Debian {suite} ({status})");
+    ensure!(
+        status.success(),
+        "failed in the chroot of Debian {suite} ({status})"
+    );
     Ok(())
 }
 
@@ -134,16 +147,25 @@ fn bootstrap(sh: &Shell, parent: &Path, suite: Suite) -> Result<PathBuf> {
     sh.create_dir(parent)?;
     step::run(
         &format!("debootstrap {suite}"),
-        cmd!(sh, "debootstrap --variant=minbase {INCLUDE} {suite} {draft} {mirror}").into(),
+        cmd!(
+            sh,
+            "debootstrap --variant=minbase {INCLUDE} {suite} {draft} {mirror}"
+        )
+        .into(),
         "see that this machine reaches its package mirror, and that there is space under target",
     )?;
     fs::rename(draft, &root)?;
     Ok(root)
 }
 
-/// What this machine needs to reach its mirror (names, authorities, proxies), the chroot needs as well.
+/// What this machine needs to reach its mirror (names, authorities, proxies), the chroot needs as
+/// well.
 fn lend_network(sh: &Shell, root: &Path) -> Result<()> {
-    for file in ["etc/resolv.conf", "etc/hosts", "etc/ssl/certs/ca-certificates.crt"] {
+    for file in [
+        "etc/resolv.conf",
+        "etc/hosts",
+        "etc/ssl/certs/ca-certificates.crt",
+    ] {
         let ours = Path::new("/").join(file);
         if ours.exists() {
             sh.copy_file(ours, root.join(file))?;

@@ -29,7 +29,12 @@ impl Context {
         // Also for what cargo does not start: `cargo-pgrx` is called directly.
         sh.set_var("PGRX_HOME", root.join("target/pgrx"));
         let pg = suite.postgresql(&sh)?;
-        Ok(Self { sh, root, suite, pg })
+        Ok(Self {
+            sh,
+            root,
+            suite,
+            pg,
+        })
     }
 
     pub fn target(&self) -> PathBuf {
@@ -38,7 +43,9 @@ impl Context {
 
     /// The extension as a tree ready for `/`.
     pub fn package_dir(&self, variant: Variant) -> PathBuf {
-        self.target().join("package").join(format!("{}{}", self.pg, variant.suffix()))
+        self.target()
+            .join("package")
+            .join(format!("{}{}", self.pg, variant.suffix()))
     }
 
     /// The private copy of PostgreSQL that has this variant of the extension.
@@ -48,7 +55,8 @@ impl Context {
         root.into()
     }
 
-    /// Debian's own, and not the `pg_config` of the search path, which speaks for the newest version there is.
+    /// Debian's own, and not the `pg_config` of the search path, which speaks for the newest
+    /// version there is.
     pub fn pg_config(&self) -> PathBuf {
         PathBuf::from(format!("/usr/lib/postgresql/{}/bin/pg_config", self.pg))
     }
@@ -58,7 +66,8 @@ impl Context {
         format!("pg{}", self.pg)
     }
 
-    /// Waits until no other command changes what is under `target`, and keeps others waiting as long as the answer lives.
+    /// Waits until no other command changes what is under `target`, and keeps others waiting as
+    /// long as the answer lives.
     pub fn alone(&self) -> Result<File> {
         self.sh.create_dir(self.target())?;
         let file = File::create(self.target().join("xtask.lock"))?;
@@ -69,7 +78,8 @@ impl Context {
         Ok(file)
     }
 
-    /// Cargo in this workspace, with what the tests need to find the server with the shipped extension.
+    /// Cargo in this workspace, with what the tests need to find the server with the shipped
+    /// extension.
     pub fn cargo<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command: Command = self.sh.cmd(cargo).into();

@@ -13,7 +13,12 @@ pub fn demo(context: &Context, broker: Option<&str>, arguments: &[String]) -> Re
             compile(context, &["shooting-range"])?;
             let cluster = server::start(&install, "demo", "idem")?;
             let url = cluster.connection_string("idem");
-            play(context, "shooting-range", &["--database-url", &url], arguments)
+            play(
+                context,
+                "shooting-range",
+                &["--database-url", &url],
+                arguments,
+            )
         }
         // It starts its servers by itself, for it has to crash them.
         Some(broker) => {
@@ -36,7 +41,15 @@ fn compile(context: &Context, programs: &[&str]) -> Result<()> {
 }
 
 fn play(context: &Context, program: &str, first: &[&str], rest: &[String]) -> Result<()> {
-    let mut demo = context.cargo(["run", "--quiet", "--package", "idem-tests", "--bin", program, "--"]);
+    let mut demo = context.cargo([
+        "run",
+        "--quiet",
+        "--package",
+        "idem-tests",
+        "--bin",
+        program,
+        "--",
+    ]);
     demo.args(first).args(rest);
     step::show(demo)
 }

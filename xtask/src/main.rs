@@ -1,7 +1,7 @@
 //! What a person types: set-up, demo, test, chaos, bench, psql, package.
 //!
-//! Every command first does what is missing before it, so that a fresh clone needs one command and a second run starts in
-//! seconds. Everything that is made is under `target`.
+//! Every command first does what is missing before it, so that a fresh clone needs one command and
+//! a second run starts in seconds. Everything that is made is under `target`.
 
 mod bench;
 mod build;
@@ -28,10 +28,15 @@ use crate::context::Context;
 use crate::suite::Suite;
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "Everything there is to do with idem", version)]
+#[command(
+    name = "cargo xtask",
+    about = "Everything there is to do with idem",
+    version
+)]
 struct Arguments {
-    /// The Debian suite, which decides the versions of PostgreSQL and of all other packages. A suite that
-    /// is not this machine's runs in a chroot, which needs root [default: this machine's, or bookworm]
+    /// The Debian suite, which decides the versions of PostgreSQL and of all other packages. A
+    /// suite that is not this machine's runs in a chroot, which needs root [default: this
+    /// machine's, or bookworm]
     #[arg(long, global = true)]
     suite: Option<Suite>,
     #[command(subcommand)]
@@ -46,7 +51,8 @@ enum Command {
     Build,
     /// The shooting range: the same traffic without idem, with half of it, and with all of it
     Demo {
-        /// Over a real broker, rabbitmq or nats, with processes that are killed; nobody plays without idem then
+        /// Over a real broker, rabbitmq or nats, with processes that are killed; nobody plays
+        /// without idem then
         #[arg(long)]
         broker: Option<String>,
         /// Passed on; `cargo xtask demo -- --help` lists them
@@ -55,8 +61,8 @@ enum Command {
     },
     /// The tests that CI runs
     Test {
-        /// Only tests whose name contains this; `everything` adds long stress, ignored tests, PgBouncer and the
-        /// other suites (needs root)
+        /// Only tests whose name contains this; `everything` adds long stress, ignored tests,
+        /// PgBouncer and the other suites (needs root)
         filter: Option<String>,
     },
     /// Run tests again and again, without retries, and keep a ledger by commit in target/soak
@@ -112,7 +118,10 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Result<()> {
-    let suite = arguments.suite.or_else(Suite::of_this_machine).unwrap_or(Suite::Bookworm);
+    let suite = arguments
+        .suite
+        .or_else(Suite::of_this_machine)
+        .unwrap_or(Suite::Bookworm);
     if chroot::is_needed(suite) {
         return chroot::run(suite);
     }
@@ -174,7 +183,9 @@ mod tests {
             broker,
             seed,
             flaw,
-        } = parse("xtask chaos --minutes 60 --break skipped-fence").unwrap().command
+        } = parse("xtask chaos --minutes 60 --break skipped-fence")
+            .unwrap()
+            .command
         else {
             panic!("that is a campaign")
         };
@@ -188,8 +199,14 @@ mod tests {
             .err()
             .unwrap();
         let message = error.to_string();
-        assert!(message.contains("invalid value 'buster' for '--suite <SUITE>'"), "{message}");
-        assert!(message.contains("possible values: bookworm, trixie, sid"), "{message}");
+        assert!(
+            message.contains("invalid value 'buster' for '--suite <SUITE>'"),
+            "{message}"
+        );
+        assert!(
+            message.contains("possible values: bookworm, trixie, sid"),
+            "{message}"
+        );
     }
 
     #[test]
@@ -207,8 +224,16 @@ mod tests {
             else {
                 panic!("{line} is a demo over a broker")
             };
-            let rest = if line.ends_with('3') { "--messages 3" } else { "" };
-            assert_eq!((broker.as_str(), passed_on.join(" ").as_str()), ("nats", rest), "{line}");
+            let rest = if line.ends_with('3') {
+                "--messages 3"
+            } else {
+                ""
+            };
+            assert_eq!(
+                (broker.as_str(), passed_on.join(" ").as_str()),
+                ("nats", rest),
+                "{line}"
+            );
         }
     }
 }

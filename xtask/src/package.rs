@@ -1,4 +1,5 @@
-//! What is shipped: the extension as a tree ready for `/` and as a Debian package, and the program `idem-relay` as another.
+//! What is shipped: the extension as a tree ready for `/` and as a Debian package, and the program
+//! `idem-relay` as another.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -25,7 +26,11 @@ fn extension(context: &Context) -> Result<PathBuf> {
     build::build(context)?;
     let pg = context.pg;
     let deb = Deb::begin(context, format!("postgresql-{pg}-idem"))?;
-    let (sh, tree, stage) = (&context.sh, context.package_dir(Variant::Shipped), &deb.stage);
+    let (sh, tree, stage) = (
+        &context.sh,
+        context.package_dir(Variant::Shipped),
+        &deb.stage,
+    );
     cmd!(sh, "cp -r {tree}/. {stage}").quiet().run()?;
     let library = stage.join(format!("usr/lib/postgresql/{pg}/lib/idem.so"));
     ensure_no_pause_points(&library)?;
@@ -44,7 +49,8 @@ const PAUSE_POINTS_SYMBOL: &[u8] = b"IDEM_HAS_PAUSE_POINTS";
 
 /// A library in which a session can stop at a pause point must not reach a user.
 fn ensure_no_pause_points(library: &Path) -> Result<()> {
-    let content = fs::read(library).with_context(|| format!("cannot read {}", library.display()))?;
+    let content =
+        fs::read(library).with_context(|| format!("cannot read {}", library.display()))?;
     let found = content
         .windows(PAUSE_POINTS_SYMBOL.len())
         .any(|window| window == PAUSE_POINTS_SYMBOL);
@@ -67,7 +73,9 @@ fn relay(context: &Context) -> Result<PathBuf> {
     let (sh, built) = (&context.sh, context.target().join("release/idem-relay"));
     let program = deb.stage.join("usr/bin/idem-relay");
     sh.create_dir(deb.stage.join("usr/bin"))?;
-    cmd!(sh, "strip --strip-unneeded -o {program} {built}").quiet().run()?;
+    cmd!(sh, "strip --strip-unneeded -o {program} {built}")
+        .quiet()
+        .run()?;
     stage_service(&context.root, &deb.stage)?;
     deb.finish(
         "Section: net\n\
@@ -78,18 +86,23 @@ fn relay(context: &Context) -> Result<PathBuf> {
     )
 }
 
-/// The unit of systemd, and the sample of its settings, which an upgrade leaves as they were edited.
+/// The unit of systemd, and the sample of its settings, which an upgrade leaves as they were
+/// edited.
 fn stage_service(root: &Path, stage: &Path) -> Result<()> {
     let from = root.join("relay/debian");
     for (file, to) in [
-        ("idem-relay.service", "usr/lib/systemd/system/idem-relay.service"),
+        (
+            "idem-relay.service",
+            "usr/lib/systemd/system/idem-relay.service",
+        ),
         ("idem-relay.toml", SETTINGS),
     ] {
         let to = stage.join(to);
         if let Some(directory) = to.parent() {
             fs::create_dir_all(directory)?;
         }
-        fs::copy(from.join(file), &to).with_context(|| format!("cannot copy {file} to {}", to.display()))?;
+        fs::copy(from.join(file), &to)
+            .with_context(|| format!("cannot copy {file} to {}", to.display()))?;
     }
     let control = stage.join("DEBIAN");
     fs::create_dir_all(&control)?;
@@ -113,7 +126,10 @@ impl<'c> Deb<'c> {
     fn begin(context: &'c Context, name: String) -> Result<Self> {
         let sh = &context.sh;
         let architecture = cmd!(sh, "dpkg --print-architecture").quiet().read()?;
-        let stage = context.target().join("package").join(format!("{name}.stage"));
+        let stage = context
+            .target()
+            .join("package")
+            .join(format!("{name}.stage"));
         sh.remove_path(&stage)?;
         sh.create_dir(&stage)?;
         Ok(Self {
@@ -198,7 +214,10 @@ mod tests {
     fn package_of_the_relay_has_its_unit_and_settings() {
         let sh = Shell::new().unwrap();
         let directory = sh.create_temp_dir().unwrap();
-        let (stage, deb) = (directory.path().join("stage"), directory.path().join("relay.deb"));
+        let (stage, deb) = (
+            directory.path().join("stage"),
+            directory.path().join("relay.deb"),
+        );
         fs::create_dir_all(stage.join("usr/bin")).unwrap();
         fs::write(stage.join("usr/bin/idem-relay"), "").unwrap();
         sh.write_file(
@@ -210,11 +229,17 @@ mod tests {
         pack(&sh, &stage, &deb).unwrap();
         let contents = cmd!(sh, "dpkg-deb --contents {deb}").read().unwrap();
         for (mode, path) in [
-            ("-rw-r--r-- root/root", "./usr/lib/systemd/system/idem-relay.service"),
+            (
+                "-rw-r--r-- root/root",
+                "./usr/lib/systemd/system/idem-relay.service",
+            ),
             ("-rw------- root/root", "./etc/idem-relay/idem-relay.toml"),
         ] {
             let is_there = |line: &str| line.starts_with(mode) && line.ends_with(path);
-            assert!(contents.lines().any(is_there), "{mode} {path} is not in\n{contents}");
+            assert!(
+                contents.lines().any(is_there),
+                "{mode} {path} is not in\n{contents}"
+            );
         }
         let conffiles = cmd!(sh, "dpkg-deb --info {deb} conffiles").read().unwrap();
         assert_eq!(conffiles, "/etc/idem-relay/idem-relay.toml");
@@ -225,17 +250,27 @@ mod tests {
         let sh = Shell::new().unwrap();
         let directory = sh.create_temp_dir().unwrap();
         stage_service(root(), directory.path()).unwrap();
-        let unit = directory.path().join("usr/lib/systemd/system/idem-relay.service");
+        let unit = directory
+            .path()
+            .join("usr/lib/systemd/system/idem-relay.service");
         let text = fs::read_to_string(&unit).unwrap();
         for line in [
             "DynamicUser=yes",
             "LoadCredential=config:/etc/idem-relay/idem-relay.toml",
             "Type=exec",
         ] {
-            assert!(text.lines().any(|found| found == line), "{line} is not in the unit");
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line} is not in the unit"
+            );
         }
         // systemd-analyze comes with systemd, which a build machine may not have.
-        if cmd!(sh, "systemd-analyze --version").quiet().ignore_stdout().run().is_ok() {
+        if cmd!(sh, "systemd-analyze --version")
+            .quiet()
+            .ignore_stdout()
+            .run()
+            .is_ok()
+        {
             // It looks for the program.
             let here = text.replace("ExecStart=/usr/bin/idem-relay", "ExecStart=/bin/true");
             fs::write(&unit, here).unwrap();
@@ -244,7 +279,10 @@ mod tests {
                 .output()
                 .unwrap();
             let said = String::from_utf8_lossy(&verified.stderr).into_owned();
-            assert!(verified.status.success() && !said.contains("idem-relay.service:"), "{said}");
+            assert!(
+                verified.status.success() && !said.contains("idem-relay.service:"),
+                "{said}"
+            );
         }
     }
 
@@ -254,7 +292,11 @@ mod tests {
         let library = directory.path().join("idem.so");
         fs::write(&library, b"\x7fELF \0idem_try_claim\0").unwrap();
         ensure_no_pause_points(&library).unwrap();
-        fs::write(&library, b"\x7fELF \0idem_try_claim\0IDEM_HAS_PAUSE_POINTS\0").unwrap();
+        fs::write(
+            &library,
+            b"\x7fELF \0idem_try_claim\0IDEM_HAS_PAUSE_POINTS\0",
+        )
+        .unwrap();
         let error = ensure_no_pause_points(&library).unwrap_err().to_string();
         assert!(error.contains("built with pause points"), "{error}");
     }

@@ -13,6 +13,9 @@ pub fn psql(context: &Context, database: &str) -> Result<()> {
     // SAFETY: no handler is installed, the signal is ignored.
     unsafe { signal(Signal::SIGINT, SigHandler::SigIgn)? };
     // How psql ended is the person's affair.
-    cluster.command("psql")?.args(["--dbname", database]).status()?;
+    cluster
+        .command("psql")?
+        .args(["--dbname", database])
+        .status()?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! From a Debian with a Rust toolchain to one that can build and run the extension. What is there already is left alone, and
-//! costs nothing to find.
+//! From a Debian with a Rust toolchain to one that can build and run the extension. What is there
+//! already is left alone, and costs nothing to find.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,9 +18,10 @@ use crate::{chroot, step};
 /// Has to be the version that the extension's Cargo.toml pins.
 const CARGO_PGRX: &str = "0.18.1";
 
-/// Runs a command that installs packages. They would make clusters and start services of their own, which nobody here asked for.
-/// PostgreSQL's asks the first file; all others ask the second, which may be there already and then stays as it is. Both are there
-/// only meanwhile, also when the command fails or somebody gives up on it: with the second left behind, no service that is
+/// Runs a command that installs packages. They would make clusters and start services of their own,
+/// which nobody here asked for. PostgreSQL's asks the first file; all others ask the second, which
+/// may be there already and then stays as it is. Both are there only meanwhile, also when the
+/// command fails or somebody gives up on it: with the second left behind, no service that is
 /// installed later would start. The first argument goes before all paths.
 const QUIETLY: &str = r#"set -e
 cluster=$1/etc/postgresql-common/createcluster.d/idem-setup.conf
@@ -38,7 +39,8 @@ if [ ! -e "$policy" ]; then
 fi
 "$@""#;
 
-/// What was not started now would start with the machine. The arguments are packages that have been installed just now.
+/// What was not started now would start with the machine. The arguments are packages that have been
+/// installed just now.
 const STAY_QUIET: &str = r#"set -e
 command -v systemctl >/dev/null || exit 0
 dpkg-query --listfiles "$@" | sed -n 's,^.*/systemd/system/\([^/@]*\.\(service\|socket\)\)$,\1,p' | xargs -r systemctl disable"#;
@@ -48,7 +50,8 @@ pub fn setup(context: &Context) -> Result<()> {
     do_what_is_missing(context, Variant::Shipped).map(drop)
 }
 
-/// The set-up for a caller that is [`Context::alone`] already; returns the cargo-pgrx to build with.
+/// The set-up for a caller that is [`Context::alone`] already; returns the cargo-pgrx to build
+/// with.
 pub fn do_what_is_missing(context: &Context, variant: Variant) -> Result<PathBuf> {
     install_packages(context)?;
     let cargo_pgrx = install_cargo_pgrx(context)?;
@@ -102,7 +105,10 @@ fn install_packages(context: &Context) -> Result<()> {
             describe(&all)
         );
     }
-    let missing: Vec<_> = all.into_iter().filter(|(name, _)| !is_installed(context, name)).collect();
+    let missing: Vec<_> = all
+        .into_iter()
+        .filter(|(name, _)| !is_installed(context, name))
+        .collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -133,7 +139,11 @@ fn install(context: &Context, apt: &Apt, names: &[&str]) -> Result<()> {
     ];
     apt.as_root(context, "apt-get install", &[&install, names].concat())?;
     // PostgreSQL's service is for clusters, and there is none unless somebody makes it.
-    let quiet: Vec<_> = names.iter().copied().filter(|name| !name.starts_with("postgresql")).collect();
+    let quiet: Vec<_> = names
+        .iter()
+        .copied()
+        .filter(|name| !name.starts_with("postgresql"))
+        .collect();
     apt.as_root(
         context,
         "keeping their services from starting with the machine",
@@ -156,11 +166,21 @@ impl Apt {
             names.join(" ")
         );
         if geteuid().is_root() {
-            return Ok(Self { prefix: None, advice });
+            return Ok(Self {
+                prefix: None,
+                advice,
+            });
         }
-        // It may ask for a password, so it has the terminal to itself, once; the steps after that have none.
-        let allowed = Command::new("sudo").arg("-v").status().is_ok_and(|status| status.success());
-        ensure!(allowed, "that needs root, and sudo does not allow it. What to do: {advice}");
+        // It may ask for a password, so it has the terminal to itself, once; the steps after that
+        // have none.
+        let allowed = Command::new("sudo")
+            .arg("-v")
+            .status()
+            .is_ok_and(|status| status.success());
+        ensure!(
+            allowed,
+            "that needs root, and sudo does not allow it. What to do: {advice}"
+        );
         Ok(Self {
             prefix: Some("sudo"),
             advice,
@@ -170,7 +190,11 @@ impl Apt {
     fn as_root(&self, context: &Context, label: &str, arguments: &[&str]) -> Result<()> {
         let mut words = self.prefix.iter().copied().chain(arguments.iter().copied());
         let program = words.next().context("a command has a program")?;
-        step::run(label, context.sh.cmd(program).args(words).into(), &self.advice)
+        step::run(
+            label,
+            context.sh.cmd(program).args(words).into(),
+            &self.advice,
+        )
     }
 }
 
@@ -185,7 +209,10 @@ fn is_installed(context: &Context, package: &str) -> bool {
 }
 
 fn describe(packages: &[Package]) -> String {
-    let lines: Vec<_> = packages.iter().map(|(name, reason)| format!("  {name}: {reason}")).collect();
+    let lines: Vec<_> = packages
+        .iter()
+        .map(|(name, reason)| format!("  {name}: {reason}"))
+        .collect();
     lines.join("\n")
 }
 
@@ -193,7 +220,10 @@ fn describe(packages: &[Package]) -> String {
 fn install_cargo_pgrx(context: &Context) -> Result<PathBuf> {
     let tools = context.target().join("tools");
     // The folder where cargo installs need not be in the search path.
-    let common = [PathBuf::from("cargo-pgrx"), cargo_home()?.join("bin/cargo-pgrx")];
+    let common = [
+        PathBuf::from("cargo-pgrx"),
+        cargo_home()?.join("bin/cargo-pgrx"),
+    ];
     let find = || {
         let mut candidates = std::iter::once(tools.join("bin/cargo-pgrx")).chain(common.clone());
         candidates.find(|candidate| version_of(context, candidate).as_deref() == Some(CARGO_PGRX))
@@ -211,7 +241,9 @@ fn install_cargo_pgrx(context: &Context) -> Result<PathBuf> {
         );
         install.arg("--root").arg(&tools);
     } else {
-        eprintln!("cargo-pgrx {CARGO_PGRX} is missing and will be installed: it builds the extension");
+        eprintln!(
+            "cargo-pgrx {CARGO_PGRX} is missing and will be installed: it builds the extension"
+        );
     }
     step::run(
         "cargo install cargo-pgrx (some minutes)",
@@ -228,13 +260,21 @@ fn why_apart(context: &Context, common: &[PathBuf]) -> Option<String> {
     if chroot::is_inside() {
         return Some("outside of this chroot it would not run".to_owned());
     }
-    let other = common.iter().find_map(|candidate| version_of(context, candidate))?;
-    Some(format!("version {other} is installed, and other projects may need it"))
+    let other = common
+        .iter()
+        .find_map(|candidate| version_of(context, candidate))?;
+    Some(format!(
+        "version {other} is installed, and other projects may need it"
+    ))
 }
 
 fn version_of(context: &Context, cargo_pgrx: &Path) -> Option<String> {
     let sh = &context.sh;
-    let said = cmd!(sh, "{cargo_pgrx} pgrx --version").quiet().ignore_stderr().read().ok()?;
+    let said = cmd!(sh, "{cargo_pgrx} pgrx --version")
+        .quiet()
+        .ignore_stderr()
+        .read()
+        .ok()?;
     said.strip_prefix("cargo-pgrx ").map(str::to_owned)
 }
 
@@ -264,7 +304,8 @@ mod tests {
 
     use super::*;
 
-    /// How [`QUIETLY`] ends over this script, and whether its two files were there meanwhile and are there afterwards.
+    /// How [`QUIETLY`] ends over this script, and whether its two files were there meanwhile and
+    /// are there afterwards.
     fn quietly(root: &Path, script: &str) -> (Option<i32>, bool, bool) {
         let look = "test -s \"$0/etc/postgresql-common/createcluster.d/idem-setup.conf\" && test -s \"$0/usr/sbin/policy-rc.d\" && : >\"$0/seen\";";
         // A shell cannot trap a signal that its parent ignores, as `nohup` does with SIGHUP.
@@ -281,7 +322,11 @@ mod tests {
             "usr/sbin/policy-rc.d",
         ];
         let was_quiet = fs::remove_file(root.join("seen")).is_ok();
-        (status.code(), was_quiet, left.iter().any(|file| root.join(file).exists()))
+        (
+            status.code(),
+            was_quiet,
+            left.iter().any(|file| root.join(file).exists()),
+        )
     }
 
     fn root() -> xshell::TempDir {
@@ -306,7 +351,11 @@ mod tests {
 
     #[test]
     fn jit_is_a_package_of_its_own_since_18() {
-        let has_jit = |pg| packages(pg).iter().any(|(name, _)| *name == format!("postgresql-{pg}-jit"));
+        let has_jit = |pg| {
+            packages(pg)
+                .iter()
+                .any(|(name, _)| *name == format!("postgresql-{pg}-jit"))
+        };
         assert_eq!([15, 17, 18].map(has_jit), [false, false, true]);
     }
 

@@ -1,4 +1,5 @@
-//! The script that CREATE EXTENSION runs is generated. A release commits a copy of it, and upgrades are written against that.
+//! The script that CREATE EXTENSION runs is generated. A release commits a copy of it, and upgrades
+//! are written against that.
 
 use std::path::PathBuf;
 
@@ -29,16 +30,23 @@ fn generated(context: &Context) -> Result<String> {
     let directory = context
         .package_dir(Variant::Shipped)
         .join(format!("usr/share/postgresql/{}/extension", context.pg));
-    Ok(without_line_numbers(&context.sh.read_file(directory.join(file_name()))?))
+    Ok(without_line_numbers(
+        &context.sh.read_file(directory.join(file_name()))?,
+    ))
 }
 
-/// pgrx puts the place in the code above each object. The line number is left out, because it changes with unrelated code.
+/// pgrx puts the place in the code above each object. The line number is left out, because it
+/// changes with unrelated code.
 fn without_line_numbers(script: &str) -> String {
     let mut text = String::new();
     for line in script.lines() {
-        let place = line.strip_prefix("-- ").and_then(|place| place.rsplit_once(':'));
+        let place = line
+            .strip_prefix("-- ")
+            .and_then(|place| place.rsplit_once(':'));
         match place {
-            Some((file, number)) if file.ends_with(".rs") && number.parse::<u32>().is_ok() => text.extend(["-- ", file]),
+            Some((file, number)) if file.ends_with(".rs") && number.parse::<u32>().is_ok() => {
+                text.extend(["-- ", file])
+            }
             _ => text.push_str(line),
         }
         text.push('\n');
@@ -52,7 +60,8 @@ mod tests {
 
     #[test]
     fn only_the_line_numbers_of_the_code_are_left_out() {
-        let script = "-- extension/src/claim.rs:12\n-- 10:12\nSELECT '-- x.rs:1';\n-- see a.rs: 7\n";
+        let script =
+            "-- extension/src/claim.rs:12\n-- 10:12\nSELECT '-- x.rs:1';\n-- see a.rs: 7\n";
         let expected = "-- extension/src/claim.rs\n-- 10:12\nSELECT '-- x.rs:1';\n-- see a.rs: 7\n";
         assert_eq!(without_line_numbers(script), expected);
     }

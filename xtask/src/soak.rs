@@ -19,7 +19,13 @@ use crate::build::{self, Variant};
 use crate::context::Context;
 
 /// The packages whose tests can be soaked.
-const PACKAGES: [&str; 5] = ["idem-tests", "idem-client", "idem-relay", "idem-cluster", "idem-brokers"];
+const PACKAGES: [&str; 5] = [
+    "idem-tests",
+    "idem-client",
+    "idem-relay",
+    "idem-cluster",
+    "idem-brokers",
+];
 
 /// The test binary that runs on the build with pause points.
 const RACES: &str = "races";
@@ -111,11 +117,20 @@ fn streak(ledger: &[Run], commit: &str, names: &[String]) -> u32 {
     u32::try_from(passed).unwrap_or(u32::MAX)
 }
 
-fn run(context: &Context, programs: &[Program], directory: &Path, commit: &str, names: &[String]) -> Result<Run> {
+fn run(
+    context: &Context,
+    programs: &[Program],
+    directory: &Path,
+    commit: &str,
+    names: &[String],
+) -> Result<Run> {
     let started_s = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     // Different in each run, and printed: a failure can be repeated with it.
     let seed = started_s;
-    let file_name = format!("{commit}-{}-{started_s}.log", names.join("-").replace(['/', ':'], "-"));
+    let file_name = format!(
+        "{commit}-{}-{started_s}.log",
+        names.join("-").replace(['/', ':'], "-")
+    );
     let log = directory.join(file_name);
     let mut output = File::create(&log)?;
     let began = Instant::now();
@@ -153,7 +168,8 @@ fn run(context: &Context, programs: &[Program], directory: &Path, commit: &str, 
     })
 }
 
-/// The commit; with changes that are not committed also a hash of these, so that their runs count for themselves alone.
+/// The commit; with changes that are not committed also a hash of these, so that their runs count
+/// for themselves alone.
 fn commit(context: &Context) -> Result<String> {
     let sh = &context.sh;
     let head = cmd!(sh, "git rev-parse --short=12 HEAD").quiet().read()?;
@@ -161,7 +177,10 @@ fn commit(context: &Context) -> Result<String> {
     if changes.is_empty() {
         return Ok(head);
     }
-    let hash = cmd!(sh, "git hash-object --stdin").stdin(changes).quiet().read()?;
+    let hash = cmd!(sh, "git hash-object --stdin")
+        .stdin(changes)
+        .quiet()
+        .read()?;
     Ok(format!("{head}-{}", &hash[..12.min(hash.len())]))
 }
 
@@ -179,7 +198,10 @@ fn programs(context: &Context, names: &[String]) -> Result<Vec<Program>> {
     let mut programs = Vec::new();
     for line in String::from_utf8(output.stdout)?.lines() {
         let message: serde_json::Value = serde_json::from_str(line)?;
-        let (Some(path), Some(manifest)) = (message["executable"].as_str(), message["manifest_path"].as_str()) else {
+        let (Some(path), Some(manifest)) = (
+            message["executable"].as_str(),
+            message["manifest_path"].as_str(),
+        ) else {
             continue;
         };
         if message["profile"]["test"].as_bool() != Some(true) {
@@ -197,7 +219,10 @@ fn programs(context: &Context, names: &[String]) -> Result<Vec<Program>> {
         if !tests.is_empty() {
             programs.push(Program {
                 path: path.into(),
-                directory: Path::new(manifest).parent().map(Path::to_path_buf).unwrap_or_default(),
+                directory: Path::new(manifest)
+                    .parent()
+                    .map(Path::to_path_buf)
+                    .unwrap_or_default(),
                 races: message["target"]["name"].as_str() == Some(RACES),
                 tests,
             });
@@ -212,7 +237,9 @@ fn read(ledger: &Path) -> Result<Vec<Run>> {
     }
     let text = fs::read_to_string(ledger)?;
     text.lines()
-        .map(|line| serde_json::from_str(line).with_context(|| format!("{}: {line}", ledger.display())))
+        .map(|line| {
+            serde_json::from_str(line).with_context(|| format!("{}: {line}", ledger.display()))
+        })
         .collect()
 }
 
@@ -241,13 +268,21 @@ mod tests {
 
     #[test]
     fn failed_run_starts_the_count_anew() {
-        let ledger = [run("a", "x", true), run("a", "x", false), run("a", "x", true)];
+        let ledger = [
+            run("a", "x", true),
+            run("a", "x", false),
+            run("a", "x", true),
+        ];
         assert_eq!(streak(&ledger, "a", &["x".to_owned()]), 1);
     }
 
     #[test]
     fn runs_of_other_commits_and_names_do_not_count() {
-        let ledger = [run("a", "x", true), run("b", "x", true), run("a", "y", false)];
+        let ledger = [
+            run("a", "x", true),
+            run("b", "x", true),
+            run("a", "y", false),
+        ];
         assert_eq!(streak(&ledger, "a", &["x".to_owned()]), 1);
         assert_eq!(streak(&ledger, "b", &["x".to_owned()]), 1);
         assert_eq!(streak(&ledger, "a", &["y".to_owned()]), 0);

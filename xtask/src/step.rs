@@ -1,4 +1,5 @@
-//! One step of the set-up: shows that it is at work, and when it fails, what it said and what to do.
+//! One step of the set-up: shows that it is at work, and when it fails, what it said and what to
+//! do.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, IsTerminal, PipeReader, pipe, stderr};
@@ -13,15 +14,20 @@ use indicatif::{ProgressBar, ProgressStyle};
 /// What of a failed program's output is shown.
 const TAIL_LINES: usize = 40;
 
-/// Runs `command` quietly to its end. `label` says what is being done, `advice` what to do if it fails.
+/// Runs `command` quietly to its end. `label` says what is being done, `advice` what to do if it
+/// fails.
 pub fn run(label: &str, mut command: Command, advice: &str) -> Result<()> {
     let (reader, writer) = pipe()?;
-    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+    command
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer);
     let program = command.get_program().to_owned();
     let mut child = command
         .spawn()
         .with_context(|| format!("{label}: cannot run {}", program.display()))?;
-    // It holds the ends of the pipe that are written to; reading would not end before it is dropped.
+    // It holds the ends of the pipe that are written to; reading would not end before it is
+    // dropped.
     drop(command);
 
     let tail = follow(label, reader);
@@ -43,8 +49,15 @@ pub fn show(mut command: Command) -> Result<()> {
         .status()
         .with_context(|| format!("cannot run {}", program.display()))?;
     if !status.success() {
-        let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
-        bail!("`{} {}` failed ({status})", program.display(), arguments.join(" "));
+        let arguments: Vec<_> = command
+            .get_args()
+            .map(|argument| argument.to_string_lossy())
+            .collect();
+        bail!(
+            "`{} {}` failed ({status})",
+            program.display(),
+            arguments.join(" ")
+        );
     }
     Ok(())
 }
@@ -90,7 +103,10 @@ fn follow_in_lines(label: &str, lines: &Receiver<String>) -> VecDeque<String> {
     let mut next = Duration::from_secs(1);
     let tail = collect(lines, Duration::from_millis(500), |last| {
         if started.elapsed() >= next {
-            eprintln!("{}", format!("{label}: {} {last}", seconds(started)).trim_end());
+            eprintln!(
+                "{}",
+                format!("{label}: {} {last}", seconds(started)).trim_end()
+            );
             next = started.elapsed() + Duration::from_secs(30);
         }
     });
@@ -100,8 +116,13 @@ fn follow_in_lines(label: &str, lines: &Receiver<String>) -> VecDeque<String> {
     tail
 }
 
-/// Keeps the last lines, and calls `at_work` with the latest at every line and after every silence of `interval`.
-fn collect(lines: &Receiver<String>, interval: Duration, mut at_work: impl FnMut(&str)) -> VecDeque<String> {
+/// Keeps the last lines, and calls `at_work` with the latest at every line and after every silence
+/// of `interval`.
+fn collect(
+    lines: &Receiver<String>,
+    interval: Duration,
+    mut at_work: impl FnMut(&str),
+) -> VecDeque<String> {
     let mut tail = VecDeque::new();
     loop {
         match lines.recv_timeout(interval) {
@@ -131,13 +152,22 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "seq 1 100; echo to stderr >&2; exit 3"]);
         let message = format!("{:#}", run("counting", command, "count again").unwrap_err());
-        assert!(message.starts_with("counting: sh failed (exit status: 3)\n62\n"), "{message}");
-        assert!(message.ends_with("\n100\nto stderr\n\nWhat to do: count again"), "{message}");
+        assert!(
+            message.starts_with("counting: sh failed (exit status: 3)\n62\n"),
+            "{message}"
+        );
+        assert!(
+            message.ends_with("\n100\nto stderr\n\nWhat to do: count again"),
+            "{message}"
+        );
     }
 
     #[test]
     fn a_program_that_is_not_there_is_named() {
-        let message = format!("{:#}", run("x", Command::new("no-such-program"), "").unwrap_err());
+        let message = format!(
+            "{:#}",
+            run("x", Command::new("no-such-program"), "").unwrap_err()
+        );
         assert!(message.contains("cannot run no-such-program"), "{message}");
     }
 }

@@ -112,7 +112,11 @@ fn newest(sh: &Shell) -> Result<u16> {
 fn major_version(package: &str) -> Option<u16> {
     package.lines().find_map(|line| {
         let dependency = line.strip_prefix("Depends: postgresql-")?;
-        dependency.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+        dependency
+            .split(|c: char| !c.is_ascii_digit())
+            .next()?
+            .parse()
+            .ok()
     })
 }
 
@@ -134,7 +138,10 @@ mod tests {
 
     #[test]
     fn suite_of_a_machine_is_its_codename() {
-        assert_eq!(Suite::from_release(BOOKWORM, "12.11\n"), Some(Suite::Bookworm));
+        assert_eq!(
+            Suite::from_release(BOOKWORM, "12.11\n"),
+            Some(Suite::Bookworm)
+        );
         let trixie = BOOKWORM.replace("bookworm", "trixie");
         assert_eq!(Suite::from_release(&trixie, "13.1\n"), Some(Suite::Trixie));
     }
@@ -160,13 +167,19 @@ mod tests {
         assert_eq!(major_version(package), Some(18));
         let versioned = package.replace("postgresql-18\n", "postgresql-19 (>= 19.1), adduser\n");
         assert_eq!(major_version(&versioned), Some(19));
-        assert_eq!(major_version("Package: postgresql-18\nDepends: libc6\n"), None);
+        assert_eq!(
+            major_version("Package: postgresql-18\nDepends: libc6\n"),
+            None
+        );
     }
 
     #[test]
     fn version_that_pgrx_does_not_know_is_an_error() {
         assert_eq!(supported(18).unwrap(), 18);
         let error = supported(19).unwrap_err().to_string();
-        assert!(error.contains("PostgreSQL 19") && error.contains("13 to 18"), "{error}");
+        assert!(
+            error.contains("PostgreSQL 19") && error.contains("13 to 18"),
+            "{error}"
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! The tests: CI's set, and everything.
 //!
-//! `cargo xtask test` is what CI runs. `cargo xtask test everything` runs the stress tests for longer,
-//! the tests that are ignored in CI's set, the client through PgBouncer, and the other Debian suites.
+//! `cargo xtask test` is what CI runs. `cargo xtask test everything` runs the stress tests for
+//! longer, the tests that are ignored in CI's set, the client through PgBouncer, and the other
+//! Debian suites.
 
 use std::fs;
 use std::process::Command;
@@ -97,7 +98,10 @@ fn other_suites(suite: Suite) -> Result<Vec<Suite>> {
         eprintln!("in the chroot of Debian {suite}: the other suites run outside of it only");
         return Ok(Vec::new());
     }
-    let others: Vec<_> = Suite::ALL.into_iter().filter(|other| *other != suite).collect();
+    let others: Vec<_> = Suite::ALL
+        .into_iter()
+        .filter(|other| *other != suite)
+        .collect();
     // Before the first test: everything takes hours.
     others.iter().copied().try_for_each(chroot::ensure_root)?;
     Ok(others)
@@ -120,9 +124,10 @@ fn steps(context: &Context, extent: Extent) -> Result<Vec<Step>> {
     }
     steps.push(live(context, extent, "live servers", &others));
     let mut races = live(context, extent, RACES, &["--test", RACES]);
-    races
-        .command
-        .env("IDEM_PG_INSTALL", context.install_root(Variant::PausePoints));
+    races.command.env(
+        "IDEM_PG_INSTALL",
+        context.install_root(Variant::PausePoints),
+    );
     steps.push(races);
     steps.push(live(context, extent, LAST, &["--test", LAST]));
     Ok(steps)
@@ -184,16 +189,22 @@ fn run(steps: Vec<Step>) -> Result<()> {
         }
         earlier = format!("{name}: {} s\n", began.elapsed().as_secs());
     }
-    ensure!(failures.is_empty(), "these tests failed:\n{}", failures.join("\n"));
+    ensure!(
+        failures.is_empty(),
+        "these tests failed:\n{}",
+        failures.join("\n")
+    );
     Ok(())
 }
 
-/// The test binaries of idem-tests that need nothing special: files, and folders with a `main.rs`, as cargo finds them.
+/// The test binaries of idem-tests that need nothing special: files, and folders with a `main.rs`,
+/// as cargo finds them.
 fn other_binaries(context: &Context) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(context.root.join("tests/tests"))? {
         let path = entry?.path();
-        let is_binary = path.extension().is_some_and(|extension| extension == "rs") || path.join("main.rs").is_file();
+        let is_binary = path.extension().is_some_and(|extension| extension == "rs")
+            || path.join("main.rs").is_file();
         if let Some(name) = path.file_stem().and_then(|name| name.to_str())
             && is_binary
             && ![RACES, LAST].contains(&name)
@@ -211,9 +222,16 @@ mod tests {
 
     /// The arguments and the variables of a step, in one line.
     fn line(step: &Step) -> String {
-        let variables = step.command.get_envs().filter_map(|(name, value)| Some((name, value?)));
-        let variables = variables.map(|(name, value)| format!("{}={}", name.display(), value.display()));
-        let arguments = step.command.get_args().map(|argument| argument.display().to_string());
+        let variables = step
+            .command
+            .get_envs()
+            .filter_map(|(name, value)| Some((name, value?)));
+        let variables =
+            variables.map(|(name, value)| format!("{}={}", name.display(), value.display()));
+        let arguments = step
+            .command
+            .get_args()
+            .map(|argument| argument.display().to_string());
         variables.chain(arguments).collect::<Vec<_>>().join(" ")
     }
 
@@ -226,7 +244,9 @@ mod tests {
     fn everything_is_the_set_of_ci_and_more() {
         let ci = lines(Extent::Ci { filter: None });
         let everything = lines(Extent::Everything);
-        let long = |line: &&String| line.contains("IDEM_TEST_STRESS_SECONDS=120") && line.ends_with("-- --include-ignored");
+        let long = |line: &&String| {
+            line.contains("IDEM_TEST_STRESS_SECONDS=120") && line.ends_with("-- --include-ignored")
+        };
         let proxied = |line: &&String| line.contains("IDEM_TEST_PGBOUNCER=1");
         assert_eq!(ci.len() + 1, everything.len(), "{everything:#?}");
         assert_eq!(
@@ -236,15 +256,27 @@ mod tests {
         );
         // All binaries of idem-tests: live servers, races, server.
         assert_eq!(everything.iter().filter(long).count(), 3, "{everything:#?}");
-        assert_eq!(everything.iter().filter(proxied).count(), 1, "{everything:#?}");
+        assert_eq!(
+            everything.iter().filter(proxied).count(),
+            1,
+            "{everything:#?}"
+        );
     }
 
     #[test]
     fn filter_reaches_every_step_and_the_server_is_last() {
-        let filtered = lines(Extent::Ci { filter: Some("i1_") });
-        assert!(filtered.iter().all(|line| line.contains(" i1_")), "{filtered:#?}");
+        let filtered = lines(Extent::Ci {
+            filter: Some("i1_"),
+        });
         assert!(
-            filtered.last().unwrap().ends_with("--test server i1_ -- --include-ignored"),
+            filtered.iter().all(|line| line.contains(" i1_")),
+            "{filtered:#?}"
+        );
+        assert!(
+            filtered
+                .last()
+                .unwrap()
+                .ends_with("--test server i1_ -- --include-ignored"),
             "{filtered:#?}"
         );
     }
@@ -259,8 +291,13 @@ mod tests {
         };
         let mut second = step("second", "touch");
         second.command.arg(&made);
-        let error = run(vec![step("first", "false"), second]).unwrap_err().to_string();
+        let error = run(vec![step("first", "false"), second])
+            .unwrap_err()
+            .to_string();
         assert!(made.exists(), "{error}");
-        assert!(error.starts_with("these tests failed:\nfirst: `false `"), "{error}");
+        assert!(
+            error.starts_with("these tests failed:\nfirst: `false `"),
+            "{error}"
+        );
     }
 }

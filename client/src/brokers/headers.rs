@@ -1,5 +1,5 @@
-//! What is not payload travels in headers: their names where a broker has no property of its own for
-//! it, and the way there and back.
+//! What is not payload travels in headers: their names where a broker has no property of its own
+//! for it, and the way there and back.
 
 use std::collections::BTreeMap;
 
@@ -33,22 +33,34 @@ pub(super) fn text(value: &Value) -> String {
     }
 }
 
-/// The headers of an effect: `own`, what the broker has no property for, and then those of the effect
-/// that have other names. `message-id` of the effect is left out, too: a handler may copy the headers
-/// of its message, and a consumer would drop the effect as a duplicate of that message.
+/// The headers of an effect: `own`, what the broker has no property for, and then those of the
+/// effect that have other names. `message-id` of the effect is left out, too: a handler may copy
+/// the headers of its message, and a consumer would drop the effect as a duplicate of that message.
 pub(super) fn outgoing<'a>(
     message: &'a OutgoingMessage,
     own: &'a [(&'a str, Option<&'a str>)],
 ) -> impl Iterator<Item = (&'a str, String)> {
-    let is_free = |name: &str| name != MESSAGE_ID && !own.iter().any(|(own, value)| *own == name && value.is_some());
-    let free = message.headers.iter().filter(move |(name, _)| is_free(name));
+    let is_free = |name: &str| {
+        name != MESSAGE_ID
+            && !own
+                .iter()
+                .any(|(own, value)| *own == name && value.is_some())
+    };
+    let free = message
+        .headers
+        .iter()
+        .filter(move |(name, _)| is_free(name));
     own.iter()
         .filter_map(|(name, value)| Some((*name, (*value)?.to_owned())))
         .chain(free.map(|(name, value)| (name.as_str(), text(value))))
 }
 
 /// A message with all its headers; what they say of it is taken from them.
-pub(super) fn incoming(topic: impl Into<String>, payload: impl Into<Bytes>, headers: BTreeMap<String, String>) -> Message {
+pub(super) fn incoming(
+    topic: impl Into<String>,
+    payload: impl Into<Bytes>,
+    headers: BTreeMap<String, String>,
+) -> Message {
     let mut message = Message::new(topic, payload);
     let take: [(_, With); 5] = [
         (MESSAGE_ID, Message::with_message_id),
@@ -62,9 +74,9 @@ pub(super) fn incoming(topic: impl Into<String>, payload: impl Into<Bytes>, head
             message = with(message, value.clone());
         }
     }
-    headers
-        .into_iter()
-        .fold(message, |message, (name, value)| message.with_header(name, value))
+    headers.into_iter().fold(message, |message, (name, value)| {
+        message.with_header(name, value)
+    })
 }
 
 #[cfg(test)]
@@ -79,7 +91,9 @@ mod tests {
         let mut effect = OutgoingMessage::new(Uuid::from_u128(1), "orders", "{}");
         effect.headers.insert("attempt".into(), json!(3));
         effect.headers.insert("note".into(), json!("text"));
-        effect.headers.insert(KEY.into(), json!("the effect's own gives way"));
+        effect
+            .headers
+            .insert(KEY.into(), json!("the effect's own gives way"));
         let own = [
             (MESSAGE_ID, Some("m-1")),
             (CORRELATION_ID, Some("c-1")),

@@ -73,7 +73,13 @@ impl<R: Withhold> Withheld<R> {
 
     /// Withholds a message until it is due, but not longer than `until`. Returns the receipt when
     /// nothing would deliver the message again.
-    pub(super) fn add(&self, message: Message, receipt: R, due: Instant, until: Option<Instant>) -> Result<(), R> {
+    pub(super) fn add(
+        &self,
+        message: Message,
+        receipt: R,
+        due: Instant,
+        until: Option<Instant>,
+    ) -> Result<(), R> {
         let mut state = self.state();
         if state.is_closed || until.is_some_and(|until| until <= Instant::now()) {
             return Err(receipt);
@@ -95,10 +101,14 @@ impl<R: Withhold> Withheld<R> {
             let changed = self.changed.notified();
             let first_due = {
                 let mut state = self.state();
-                state.waiting.retain(|waiting| !waiting.receipt.comes_by_itself());
+                state
+                    .waiting
+                    .retain(|waiting| !waiting.receipt.comes_by_itself());
                 let now = Instant::now();
                 if let Some(at) = state.waiting.iter().position(|waiting| waiting.due <= now) {
-                    let Waiting { message, receipt, .. } = state.waiting.remove(at);
+                    let Waiting {
+                        message, receipt, ..
+                    } = state.waiting.remove(at);
                     return (message, receipt);
                 }
                 state.waiting.iter().map(|waiting| waiting.due).min()
@@ -110,8 +120,8 @@ impl<R: Withhold> Withheld<R> {
         }
     }
 
-    /// Returns messages to their broker when their time is over, also while nothing is fetched. Ends
-    /// when this is closed.
+    /// Returns messages to their broker when their time is over, also while nothing is fetched.
+    /// Ends when this is closed.
     #[cfg_attr(
         not(feature = "rabbitmq"),
         expect(dead_code, reason = "a source of NATS withholds without end")
@@ -125,9 +135,17 @@ impl<R: Withhold> Withheld<R> {
                     return;
                 }
                 let now = Instant::now();
-                let is_expired = |waiting: &mut Waiting<R>| waiting.until.is_some_and(|until| until <= now);
+                let is_expired =
+                    |waiting: &mut Waiting<R>| waiting.until.is_some_and(|until| until <= now);
                 let expired: Vec<_> = state.waiting.extract_if(.., is_expired).collect();
-                (expired, state.waiting.iter().filter_map(|waiting| waiting.until).min())
+                (
+                    expired,
+                    state
+                        .waiting
+                        .iter()
+                        .filter_map(|waiting| waiting.until)
+                        .min(),
+                )
             };
             for Waiting { receipt, .. } in expired {
                 receipt.give_back().await;

@@ -82,12 +82,14 @@ impl Canceller {
     /// Cancels what this backend executes. With several hosts this connection may lead to another
     /// server than the backend's, so the time of its start is compared too.
     ///
-    /// A commit may wait for its synchronous standby. Cancelled there, it is seen although a promotion
-    /// can still lose it, and a duplicate is acknowledged. So what may commit is cancelled only while
-    /// it waits for a lock, which comes before its commit.
+    /// A commit may wait for its synchronous standby. Cancelled there, it is seen although a
+    /// promotion can still lose it, and a duplicate is acknowledged. So what may commit is
+    /// cancelled only while it waits for a lock, which comes before its commit.
     pub(super) async fn cancel(&self, backend: Backend) -> Result<Met, Error> {
         // A pooler gives its clients process ids of its own.
-        let (Some(own), Some(other)) = (process_id(&self.client.cancel_token()), backend.process_id) else {
+        let (Some(own), Some(other)) =
+            (process_id(&self.client.cancel_token()), backend.process_id)
+        else {
             return Ok(Met::Pooler);
         };
         let age = backend.connected.elapsed().as_secs_f64();
@@ -128,8 +130,14 @@ fn process_id(token: &CancelToken) -> Option<i32> {
     /// What comes before the process id.
     const CODE: [u8; 4] = 80_877_102_i32.to_be_bytes();
     let mut request = Recorder::default();
-    token.cancel_query_raw(&mut request, AnyTls).now_or_never()?.ok()?;
-    let code = request.0.windows(CODE.len()).position(|window| window == CODE)?;
+    token
+        .cancel_query_raw(&mut request, AnyTls)
+        .now_or_never()?
+        .ok()?;
+    let code = request
+        .0
+        .windows(CODE.len())
+        .position(|window| window == CODE)?;
     let (process_id, _) = request.0[code + CODE.len()..].split_first_chunk()?;
     Some(i32::from_be_bytes(*process_id))
 }
@@ -139,14 +147,22 @@ fn process_id(token: &CancelToken) -> Option<i32> {
 struct Recorder(Vec<u8>);
 
 impl AsyncRead for Recorder {
-    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         buffer.put_slice(b"S");
         Poll::Ready(Ok(()))
     }
 }
 
 impl AsyncWrite for Recorder {
-    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         self.0.extend_from_slice(bytes);
         Poll::Ready(Ok(bytes.len()))
     }

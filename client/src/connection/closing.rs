@@ -1,10 +1,10 @@
 //! Closes a connection whose user is gone, and ends what the server still executes for it.
 //!
 //! Closing the socket alone ends nothing: a backend that executes a statement or waits for a lock
-//! reads nothing from its client. So ROLLBACK is sent behind what is under way, and when it does not
-//! end at once, the statement is cancelled. The socket is closed after a second at the latest. Behind
-//! a pooler nothing can be cancelled: `client_connection_check_interval` lets the backend notice that
-//! its client is gone.
+//! reads nothing from its client. So ROLLBACK is sent behind what is under way, and when it does
+//! not end at once, the statement is cancelled. The socket is closed after a second at the latest.
+//! Behind a pooler nothing can be cancelled: `client_connection_check_interval` lets the backend
+//! notice that its client is gone.
 //!
 //! A commit is not cancelled: see [`Canceller::cancel`].
 
@@ -32,11 +32,11 @@ use crate::Error;
 const PROMPT: Duration = Duration::from_millis(20);
 /// Between two attempts: one that comes between two statements has no effect.
 const AGAIN: Duration = Duration::from_millis(250);
-/// When the socket is closed, whatever the server does. Behind a pooler this frees the connection to
-/// the server, which the next statement may need: also the one that finds the pooler.
+/// When the socket is closed, whatever the server does. Behind a pooler this frees the connection
+/// to the server, which the next statement may need: also the one that finds the pooler.
 const OPEN: Duration = Duration::from_secs(1);
-/// How long a backend is looked at that may be committing, or that is not there: the first may come to
-/// wait for a lock, and the second may belong to another host.
+/// How long a backend is looked at that may be committing, or that is not there: the first may come
+/// to wait for a lock, and the second may belong to another host.
 const LOOKS: Duration = Duration::from_secs(1);
 /// When the statement is cancelled no more. It takes 10 s to connect where the first host is away.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -64,7 +64,9 @@ pub(super) fn close(object: Object, cannot_commit: bool) {
     let (pool, backend) = (Object::pool(&object), Backend::of(&object, cannot_commit));
     let client = Object::take(object);
     // Without a runtime the connection is closed here: its drop does that.
-    let Ok(runtime) = Handle::try_current() else { return };
+    let Ok(runtime) = Handle::try_current() else {
+        return;
+    };
     let closing = Closing::begin();
     runtime.spawn(async move {
         let ended = async {
@@ -99,13 +101,19 @@ async fn cancel_when_slow(pool: Option<&Pool>, backend: Backend) {
     match timeout(PATIENCE, cancel(pool, backend)).await {
         Ok(End::Statement) => {}
         Ok(End::Pooler) => {
-            tracing::debug!("a connection to a pooler is closed: the server may still execute its last statement");
+            tracing::debug!(
+                "a connection to a pooler is closed: the server may still execute its last statement"
+            );
         }
         Ok(End::Commit) => {
-            tracing::debug!("a connection is closed: its last statement may be a commit, and goes on");
+            tracing::debug!(
+                "a connection is closed: its last statement may be a commit, and goes on"
+            );
         }
         Ok(End::Unknown) | Err(_) => {
-            tracing::warn!("a connection is closed, and the server may still execute its last statement");
+            tracing::warn!(
+                "a connection is closed, and the server may still execute its last statement"
+            );
         }
     }
 }

@@ -7,8 +7,8 @@
 //!   (a lease that is renewed, a step of a relay, a look into the inbox) never waits for a handler,
 //!   and whatever holds a connection for a handler can use a second one for a short statement.
 //! - A short statement takes no second connection while it has one.
-//! - No wait for a connection is without a limit: [`Error::Pool`] says that none was free in time. It
-//!   is the environment's, and uses up no attempt.
+//! - No wait for a connection is without a limit: [`Error::Pool`] says that none was free in time.
+//!   It is the environment's, and uses up no attempt.
 //! - A connection whose user is gone, because its future was dropped, is closed. Its statement is
 //!   cancelled before, unless it may be a commit: see [`closing`].
 //!
@@ -56,15 +56,23 @@ const SHORTEST_STATEMENT: Duration = Duration::from_secs(5);
 /// Gives up a short statement without a response, because the server is silent or a lock is held.
 /// Its connection is not sound then, and is closed. That cancels the statement while it waits for a
 /// lock.
-pub(crate) async fn within<T>(limit: Duration, statement: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+pub(crate) async fn within<T>(
+    limit: Duration,
+    statement: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
     at_most(limit.max(SHORTEST_STATEMENT), statement).await
 }
 
 /// The same with exactly this limit.
-pub(crate) async fn at_most<T>(limit: Duration, statement: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    timeout(limit, statement)
-        .await
-        .unwrap_or_else(|_| Err(Error::Pool(format!("the database did not respond within {limit:?}"))))
+pub(crate) async fn at_most<T>(
+    limit: Duration,
+    statement: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    timeout(limit, statement).await.unwrap_or_else(|_| {
+        Err(Error::Pool(format!(
+            "the database did not respond within {limit:?}"
+        )))
+    })
 }
 
 /// How long a statement may wait at the server for news, on a connection of this pool.
@@ -79,7 +87,9 @@ pub(crate) fn wait_at_server(pool: &Pool) -> Duration {
 /// Whether the pool can give two connections at once; the reason if it cannot.
 pub(crate) fn has_two(pool: &Pool, what: &str) -> Result<(), String> {
     match pool.status().max_size {
-        size @ ..2 => Err(format!("{what} needs two connections at once, and the pool has {size}")),
+        size @ ..2 => Err(format!(
+            "{what} needs two connections at once, and the pool has {size}"
+        )),
         _ => Ok(()),
     }
 }

@@ -145,13 +145,19 @@ mod tests {
     fn pauses_grow_until_an_attempt_succeeds() {
         let breaker = Breaker::closed();
         let (first, is_new) = breaker.trip();
-        assert!(is_new && first >= FIRST_PAUSE && first <= 2 * FIRST_PAUSE, "{first:?}");
+        assert!(
+            is_new && first >= FIRST_PAUSE && first <= 2 * FIRST_PAUSE,
+            "{first:?}"
+        );
         let stale = Instant::now();
         breaker.close();
         let (second, is_new) = breaker.trip();
         assert!(!is_new && second >= 2 * FIRST_PAUSE, "{second:?}");
         breaker.close();
-        assert!(!breaker.succeeded(stale), "it began before the breaker was closed");
+        assert!(
+            !breaker.succeeded(stale),
+            "it began before the breaker was closed"
+        );
         assert!(breaker.succeeded(Instant::now()));
         assert!(breaker.trip().1);
     }
@@ -170,6 +176,9 @@ mod tests {
             std::thread::yield_now();
         }
         breaker.close();
-        assert!(!breaker.has_succeeded_since(failed), "it was before the breaker was closed");
+        assert!(
+            !breaker.has_succeeded_since(failed),
+            "it was before the breaker was closed"
+        );
     }
 }

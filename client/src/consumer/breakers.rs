@@ -61,7 +61,9 @@ impl Breakers {
         let mut destinations: Vec<(Destination, Breaker)> = Vec::new();
         let mut routes = Vec::new();
         for destination in table.destinations() {
-            let known = destinations.iter().position(|(other, _)| other == destination);
+            let known = destinations
+                .iter()
+                .position(|(other, _)| other == destination);
             routes.push(known.unwrap_or(destinations.len()));
             if known.is_none() {
                 destinations.push((destination.clone(), Breaker::closed()));
@@ -71,7 +73,10 @@ impl Breakers {
             all: Breaker::open(),
             destinations,
             routes,
-            suspects: Cache::builder().max_capacity(SUSPECTS).time_to_idle(SUSPECTED_FOR).build(),
+            suspects: Cache::builder()
+                .max_capacity(SUSPECTS)
+                .time_to_idle(SUSPECTED_FOR)
+                .build(),
             has_suspects: AtomicBool::new(false),
             status,
         }
@@ -93,7 +98,9 @@ impl Breakers {
         };
         self.has_suspects.store(true, Ordering::Relaxed);
         match self.suspects.get(&attempted.identity) {
-            Some(last) if breaker.has_succeeded_since(last) && self.all.has_succeeded_since(last) => {
+            Some(last)
+                if breaker.has_succeeded_since(last) && self.all.has_succeeded_since(last) =>
+            {
                 // The next failure needs a success of its own to be counted.
                 self.suspects.insert(attempted.identity, Instant::now());
                 return Culprit::Message;
@@ -104,7 +111,13 @@ impl Breakers {
         let pause = match error {
             Error::Handler(_) => {
                 let (pause, is_new) = breaker.trip();
-                self.note_paused_destination(destination, attempted.message_id, error, pause, is_new);
+                self.note_paused_destination(
+                    destination,
+                    attempted.message_id,
+                    error,
+                    pause,
+                    is_new,
+                );
                 pause
             }
             _ => self.trip_all(error),
@@ -143,7 +156,11 @@ impl Breakers {
     fn note_paused(&self, error: &Error, pause: Duration, is_new: bool) {
         let error = causes(error);
         if is_new {
-            tracing::warn!(error, ?pause, "the database does not serve: nothing is fetched until it does");
+            tracing::warn!(
+                error,
+                ?pause,
+                "the database does not serve: nothing is fetched until it does"
+            );
         } else {
             tracing::debug!(error, ?pause, "the database does not serve yet");
         }
@@ -176,7 +193,11 @@ impl Breakers {
 
     /// Whether no message can be tried now.
     pub(super) fn block_all(&self) -> bool {
-        self.all.due().is_some() || self.destinations.iter().all(|(_, breaker)| breaker.due().is_some())
+        self.all.due().is_some()
+            || self
+                .destinations
+                .iter()
+                .all(|(_, breaker)| breaker.due().is_some())
     }
 
     /// How long no message of this route can be tried.
@@ -195,7 +216,11 @@ impl Breakers {
 
     /// When to [look](Self::look) again.
     pub(super) fn next_look(&self) -> Option<Instant> {
-        let quiet = self.earliest(Breaker::quiet_at).into_iter().chain(self.all.quiet_at()).min();
+        let quiet = self
+            .earliest(Breaker::quiet_at)
+            .into_iter()
+            .chain(self.all.quiet_at())
+            .min();
         self.earliest(Breaker::due).into_iter().chain(quiet).min()
     }
 
@@ -205,7 +230,10 @@ impl Breakers {
     }
 
     fn earliest(&self, of: impl Fn(&Breaker) -> Option<Instant>) -> Option<Instant> {
-        self.destinations.iter().filter_map(|(_, breaker)| of(breaker)).min()
+        self.destinations
+            .iter()
+            .filter_map(|(_, breaker)| of(breaker))
+            .min()
     }
 
     /// Probes the database if a breaker is due, and closes each that is. Forgets the failures of
@@ -214,7 +242,11 @@ impl Breakers {
         let now = Instant::now();
         self.forget_quiet(now);
         let is_due = |breaker: &Breaker| breaker.due().is_some_and(|due| due <= now);
-        let due: Vec<_> = self.destinations.iter().filter(|(_, breaker)| is_due(breaker)).collect();
+        let due: Vec<_> = self
+            .destinations
+            .iter()
+            .filter(|(_, breaker)| is_due(breaker))
+            .collect();
         let is_all_due = is_due(&self.all);
         let Some((destination, _)) = due.first().copied().or(self.destinations.first()) else {
             return;
@@ -255,7 +287,11 @@ impl Breakers {
             self.all.forget();
             self.status.paused(None);
         }
-        for (destination, breaker) in self.destinations.iter().filter(|(_, breaker)| is_quiet(breaker)) {
+        for (destination, breaker) in self
+            .destinations
+            .iter()
+            .filter(|(_, breaker)| is_quiet(breaker))
+        {
             breaker.forget();
             self.status.paused_destination(destination, None);
         }

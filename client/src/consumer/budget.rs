@@ -29,12 +29,17 @@ impl Budget {
 
     /// A share for so many bytes, if they are free.
     pub(super) fn try_take(&self, size: usize) -> Option<Share> {
-        Arc::clone(&self.bytes).try_acquire_many_owned(self.share_of(size)).ok()
+        Arc::clone(&self.bytes)
+            .try_acquire_many_owned(self.share_of(size))
+            .ok()
     }
 
     /// Waits until so many bytes are free. Cancel safe.
     pub(super) async fn take(&self, size: usize) -> Option<Share> {
-        Arc::clone(&self.bytes).acquire_many_owned(self.share_of(size)).await.ok()
+        Arc::clone(&self.bytes)
+            .acquire_many_owned(self.share_of(size))
+            .await
+            .ok()
     }
 
     /// A share of what is free, for a message that must not wait for so many bytes.

@@ -10,7 +10,10 @@ use super::{
     runtime::{self, Runtime},
     status::{ConsumerStatus, Status},
 };
-use crate::{CheckedHandler, Error, Handler, Idem, Selector, Source, Summary, describe_metrics, lease::LeasedHandler};
+use crate::{
+    CheckedHandler, Error, Handler, Idem, Selector, Source, Summary, describe_metrics,
+    lease::LeasedHandler,
+};
 
 /// Fetches messages from a [`Source`], processes each once, and tells the broker what became of it.
 ///
@@ -82,7 +85,8 @@ impl Batches {
 const MAX_BYTES: usize = 64 * 1024 * 1024;
 
 impl<S: Source> Consumer<S> {
-    /// A consumer with the defaults: eight messages at a time, in no order, each in a transaction of its own.
+    /// A consumer with the defaults: eight messages at a time, in no order, each in a transaction
+    /// of its own.
     pub fn new(pool: Pool, source: S) -> Self {
         Self {
             pool,
@@ -122,11 +126,13 @@ impl<S: Source> Consumer<S> {
         self
     }
 
-    /// Stores what no [route](Self::route) takes in the durable inbox of a destination, and acknowledges: the broker is relieved
-    /// at once, and a consumer of a [`DurableSource`](crate::durable::DurableSource) handles it later.
+    /// Stores what no [route](Self::route) takes in the durable inbox of a destination, and
+    /// acknowledges: the broker is relieved at once, and a consumer of a
+    /// [`DurableSource`](crate::durable::DurableSource) handles it later.
     ///
-    /// What was received or handled before is a duplicate. In [batches](Self::batches) many are stored in one statement. The id
-    /// is the policy's; a message without one that the policy lets pass is stored under a random one.
+    /// What was received or handled before is a duplicate. In [batches](Self::batches) many are
+    /// stored in one statement. The id is the policy's; a message without one that the policy lets
+    /// pass is stored under a random one.
     pub fn store(mut self, destination: &str) -> Self {
         self.routes.add_fallback(destination, Work::Store);
         self
@@ -139,20 +145,23 @@ impl<S: Source> Consumer<S> {
         self
     }
 
-    /// The same for a handler that works without a transaction, under a lease that is renewed meanwhile: see
-    /// [`Idem::process_leased`].
+    /// The same for a handler that works without a transaction, under a lease that is renewed
+    /// meanwhile: see [`Idem::process_leased`].
     ///
-    /// Its failures are counted by the database, which says when the message comes again, and keeps those that fail too often
-    /// among its dead letters: [`max_deliveries`](Self::max_deliveries) and [`back_off`](Self::back_off) are not for it.
+    /// Its failures are counted by the database, which says when the message comes again, and keeps
+    /// those that fail too often among its dead letters: [`max_deliveries`](Self::max_deliveries)
+    /// and [`back_off`](Self::back_off) are not for it.
     pub fn handle_leased(mut self, destination: &str, handler: impl LeasedHandler) -> Self {
         self.routes.add_fallback(destination, Work::leased(handler));
         self
     }
 
-    /// The same for a handler that works without a transaction and without a lease: what is known is skipped before it works, and
-    /// the message is claimed with its effects after it has succeeded. **Not exactly once**: see [`Idem::process_checked`].
+    /// The same for a handler that works without a transaction and without a lease: what is known
+    /// is skipped before it works, and the message is claimed with its effects after it has
+    /// succeeded. **Not exactly once**: see [`Idem::process_checked`].
     pub fn handle_checked(mut self, destination: &str, handler: impl CheckedHandler) -> Self {
-        self.routes.add_fallback(destination, Work::checked(handler));
+        self.routes
+            .add_fallback(destination, Work::checked(handler));
         self
     }
 
@@ -163,20 +172,33 @@ impl<S: Source> Consumer<S> {
     /// [`store`](Self::store), [`handle_leased`](Self::handle_leased) or
     /// [`handle_checked`](Self::handle_checked). Without one it is rejected, with a warning.
     pub fn route(mut self, selector: Selector, destination: &str, handler: impl Handler) -> Self {
-        self.routes.add(selector, destination, Work::handle(handler));
+        self.routes
+            .add(selector, destination, Work::handle(handler));
         self
     }
 
     /// A route whose handler works [under a lease](Self::handle_leased).
-    pub fn route_leased(mut self, selector: Selector, destination: &str, handler: impl LeasedHandler) -> Self {
-        self.routes.add(selector, destination, Work::leased(handler));
+    pub fn route_leased(
+        mut self,
+        selector: Selector,
+        destination: &str,
+        handler: impl LeasedHandler,
+    ) -> Self {
+        self.routes
+            .add(selector, destination, Work::leased(handler));
         self
     }
 
     /// A route whose handler works without a lease, [checked](Self::handle_checked) and claimed
     /// afterwards.
-    pub fn route_checked(mut self, selector: Selector, destination: &str, handler: impl CheckedHandler) -> Self {
-        self.routes.add(selector, destination, Work::checked(handler));
+    pub fn route_checked(
+        mut self,
+        selector: Selector,
+        destination: &str,
+        handler: impl CheckedHandler,
+    ) -> Self {
+        self.routes
+            .add(selector, destination, Work::checked(handler));
         self
     }
 
@@ -187,28 +209,30 @@ impl<S: Source> Consumer<S> {
         self
     }
 
-    /// Whether messages of one key are handled one after the other, in the order of their delivery; messages of other
-    /// keys and without a key go on beside them. Unless given, they are for a source that
-    /// [delivers them in order](Source::keeps_order_of_keys), as Kafka's.
+    /// Whether messages of one key are handled one after the other, in the order of their delivery;
+    /// messages of other keys and without a key go on beside them. Unless given, they are for a
+    /// source that [delivers them in order](Source::keeps_order_of_keys), as Kafka's.
     ///
-    /// What fails is then tried again in place, since giving it back would reorder; its successors wait meanwhile, and
-    /// count among the messages that are held. A batch has one message of a key at most.
+    /// What fails is then tried again in place, since giving it back would reorder; its successors
+    /// wait meanwhile, and count among the messages that are held. A batch has one message of a key
+    /// at most.
     pub fn ordered_by_key(mut self, is_ordered: bool) -> Self {
         self.settings.is_ordered = Some(is_ordered);
         self
     }
 
-    /// Lets several messages share a transaction: one round trip claims them, one commits them. When one of them fails, the
-    /// others are processed by themselves.
+    /// Lets several messages share a transaction: one round trip claims them, one commits them.
+    /// When one of them fails, the others are processed by themselves.
     pub fn batches(mut self, batches: Batches) -> Self {
         self.settings.batches = batches;
         self
     }
 
     /// How many bytes of payloads and headers are held at once, at most 4 GiB; 64 MiB unless given.
-    /// Beyond that nothing is fetched until messages are settled. One fetched message waits, because
-    /// its size is known only then. A message that is larger than the limit is handled alone. While
-    /// messages wait in place for their next attempt and no worker has one, one more is let in.
+    /// Beyond that nothing is fetched until messages are settled. One fetched message waits,
+    /// because its size is known only then. A message that is larger than the limit is handled
+    /// alone. While messages wait in place for their next attempt and no worker has one, one more
+    /// is let in.
     ///
     /// What the broker sends ahead is not counted: the settings of the source limit it.
     pub fn max_bytes(mut self, bytes: usize) -> Self {
@@ -217,8 +241,8 @@ impl<S: Source> Consumer<S> {
     }
 
     /// How many bytes of payloads and headers a [batch](Self::batches) has; unless given, an equal
-    /// share of [`max_bytes`](Self::max_bytes) for each of the transactions that are open at a time.
-    /// A message that is larger is a batch of its own.
+    /// share of [`max_bytes`](Self::max_bytes) for each of the transactions that are open at a
+    /// time. A message that is larger is a batch of its own.
     pub fn max_batch_bytes(mut self, bytes: usize) -> Self {
         self.settings.max_batch_bytes = Some(bytes);
         self
@@ -234,16 +258,16 @@ impl<S: Source> Consumer<S> {
         self
     }
 
-    /// How long a failed message waits: the first time, and at most. Each wait is twice the one before, plus jitter of up
-    /// to as much again. 200 ms and 30 s unless given.
+    /// How long a failed message waits: the first time, and at most. Each wait is twice the one
+    /// before, plus jitter of up to as much again. 200 ms and 30 s unless given.
     pub fn back_off(mut self, first: Duration, longest: Duration) -> Self {
         self.settings.first_pause = first;
         self.settings.longest_pause = longest;
         self
     }
 
-    /// How long a shutdown waits for what is being processed; 30 s unless given. What has not ended by then is rolled back
-    /// and given back.
+    /// How long a shutdown waits for what is being processed; 30 s unless given. What has not ended
+    /// by then is rolled back and given back.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.settings.grace = grace;
         self

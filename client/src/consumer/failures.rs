@@ -49,7 +49,9 @@ impl Failures {
         let failed = one_more(&self.failed, identity(&held.message));
         let failures = match held.message.deliveries() {
             // What other processes and earlier runs saw fail, and this delivery.
-            Some(deliveries) if !held.receipt.counts_releases() => deliveries.saturating_add(held.repeats),
+            Some(deliveries) if !held.receipt.counts_releases() => {
+                deliveries.saturating_add(held.repeats)
+            }
             _ => failed,
         };
         held.repeats = held.repeats.saturating_add(1);
@@ -77,7 +79,8 @@ impl Failures {
     }
 
     fn pause(&self, failures: u32) -> Duration {
-        // Doubling is over long before: `nth` shall not loop through a number that a broker made up.
+        // Doubling is over long before: `nth` shall not loop through a number that a broker made
+        // up.
         let n = failures.clamp(1, 64) as usize - 1;
         growing(self.first_pause, self.longest_pause)
             .nth(n)
@@ -87,8 +90,13 @@ impl Failures {
 
 fn remembering(longest_pause: Duration) -> Cache<u64, u32> {
     // Jitter doubles a pause.
-    let remembered_for = REMEMBERED_FOR.max(longest_pause.saturating_mul(4)).min(LONGEST_MEMORY);
-    Cache::builder().max_capacity(REMEMBERED).time_to_idle(remembered_for).build()
+    let remembered_for = REMEMBERED_FOR
+        .max(longest_pause.saturating_mul(4))
+        .min(LONGEST_MEMORY);
+    Cache::builder()
+        .max_capacity(REMEMBERED)
+        .time_to_idle(remembered_for)
+        .build()
 }
 
 fn one_more(cache: &Cache<u64, u32>, identity: u64) -> u32 {

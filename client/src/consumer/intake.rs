@@ -42,18 +42,22 @@ impl<S: Source> Intake<S> {
     /// Returns what was fetched ahead.
     pub(super) async fn close(&mut self) -> Closed {
         let source = async {
-            unwinding(self.patient.source.close()).await.unwrap_or_else(|_| {
-                tracing::warn!("the source panicked when it was closed");
-                Closed::default()
-            })
+            unwinding(self.patient.source.close())
+                .await
+                .unwrap_or_else(|_| {
+                    tracing::warn!("the source panicked when it was closed");
+                    Closed::default()
+                })
         };
-        // Neither waits for the other: the database may be away, and the broker not. What the source
-        // has returned by then must not be lost with a silent database.
+        // Neither waits for the other: the database may be away, and the broker not. What the
+        // source has returned by then must not be lost with a silent database.
         let requeued = timeout(REQUEUED_CLOSED_WITHIN, self.requeued.close());
         let (mut closed, requeued) = tokio::join!(source, requeued);
         match requeued {
             Ok(returned) => closed.returned += returned,
-            Err(_) => tracing::debug!("the database does not take requeued messages back: their leases end"),
+            Err(_) => tracing::debug!(
+                "the database does not take requeued messages back: their leases end"
+            ),
         }
         closed
     }
@@ -97,7 +101,9 @@ impl<S: Source> Patient<S> {
                 sleep_until(not_before).await;
                 self.not_before = None;
             }
-            let answer = unwinding(self.source.next()).await.unwrap_or_else(|panic| Err(panic.into()));
+            let answer = unwinding(self.source.next())
+                .await
+                .unwrap_or_else(|panic| Err(panic.into()));
             match answer {
                 Ok(Some(delivery)) => {
                     self.pauses = growing(FIRST_PAUSE, LONGEST_PAUSE);
@@ -108,7 +114,11 @@ impl<S: Source> Patient<S> {
                 Err(error) => {
                     let pause = self.pauses.next().unwrap_or(LONGEST_PAUSE);
                     let cause: &dyn std::error::Error = &*error;
-                    tracing::warn!(error = cause, ?pause, "the source failed, and is asked again");
+                    tracing::warn!(
+                        error = cause,
+                        ?pause,
+                        "the source failed, and is asked again"
+                    );
                     telemetry::source_failed();
                     self.not_before = Some(Instant::now() + pause);
                     self.last_error = Some(error);
@@ -119,7 +129,8 @@ impl<S: Source> Patient<S> {
     }
 }
 
-/// Pauses without end: each is twice the one before, up to the longest, plus jitter of up to as much again.
+/// Pauses without end: each is twice the one before, up to the longest, plus jitter of up to as
+/// much again.
 pub(super) fn growing(first: Duration, longest: Duration) -> ExponentialBackoff {
     ExponentialBuilder::new()
         .with_min_delay(first)

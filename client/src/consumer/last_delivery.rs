@@ -80,14 +80,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn i4_database_keeps_what_a_silent_broker_does_not() {
         let keeper = keep_somewhere(pending(), ready(Ok(true)), PATIENCE).await;
-        assert!(matches!(keeper, Ok(Keeper::Database { is_new: true })), "{keeper:?}");
+        assert!(
+            matches!(keeper, Ok(Keeper::Database { is_new: true })),
+            "{keeper:?}"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn i4_database_keeps_what_the_broker_refuses() {
         for broker_takes in [0, 2] {
-            let keeper = keep_somewhere(after(broker_takes, refusal()), after(3, Ok(true)), PATIENCE).await;
-            assert!(matches!(keeper, Ok(Keeper::Database { is_new: true })), "{keeper:?}");
+            let keeper =
+                keep_somewhere(after(broker_takes, refusal()), after(3, Ok(true)), PATIENCE).await;
+            assert!(
+                matches!(keeper, Ok(Keeper::Database { is_new: true })),
+                "{keeper:?}"
+            );
         }
     }
 

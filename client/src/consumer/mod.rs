@@ -1,8 +1,9 @@
 //! The consumer runtime: fetch, process, settle.
 //!
-//! Workers take turns at the source. Whoever has the turn fetches what it can process at once, one message or a batch,
-//! and passes the turn on while it works. So nothing is held that nobody works on, but for messages that wait for another
-//! one of their key; how much a broker sends ahead is the source's business.
+//! Workers take turns at the source. Whoever has the turn fetches what it can process at once, one
+//! message or a batch, and passes the turn on while it works. So nothing is held that nobody works
+//! on, but for messages that wait for another one of their key; how much a broker sends ahead is
+//! the source's business.
 
 mod attempt;
 mod breaker;

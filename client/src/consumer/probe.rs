@@ -23,7 +23,11 @@ const LOCK_TIMEOUT_MS: u32 = 500;
 
 /// Looks for the functions that the consumer may call later, then claims an id of its own and rolls
 /// back. The claim needs a server that takes writes and a library that serves the extension.
-pub(super) async fn probe(pool: &Pool, destination: &Destination, is_paused: bool) -> Result<(), Error> {
+pub(super) async fn probe(
+    pool: &Pool,
+    destination: &Destination,
+    is_paused: bool,
+) -> Result<(), Error> {
     let (to_connect, to_claim) = match is_paused {
         true => (PATIENCE_TO_CONNECT, PATIENCE),
         false => (PATIENCE_AT_WORK, PATIENCE_AT_WORK),
@@ -35,7 +39,11 @@ pub(super) async fn probe(pool: &Pool, destination: &Destination, is_paused: boo
         "BEGIN; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}; \
          SELECT idem_try_claim('{id}'::uuid, {destination}); ROLLBACK"
     );
-    match at_most(to_claim, async { Ok(loan.client().batch_execute(&sql).await?) }).await {
+    match at_most(to_claim, async {
+        Ok(loan.client().batch_execute(&sql).await?)
+    })
+    .await
+    {
         Ok(()) => {
             loan.give_back();
             Ok(())

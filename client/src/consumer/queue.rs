@@ -1,5 +1,5 @@
-//! The messages that a consumer holds and that nobody works on: waiting for another one of their key, or for their turn to be
-//! tried again.
+//! The messages that a consumer holds and that nobody works on: waiting for another one of their
+//! key, or for their turn to be tried again.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -181,14 +181,22 @@ impl Queue {
     pub(super) fn take_within(&self, bytes: usize) -> Next {
         let mut state = self.state();
         let now = Instant::now();
-        if let Some(at) = state.delayed.iter().position(|held| held.due.is_none_or(|due| due <= now)) {
+        if let Some(at) = state
+            .delayed
+            .iter()
+            .position(|held| held.due.is_none_or(|due| due <= now))
+        {
             return match state.delayed[at].size > bytes {
                 true => Next::TooLarge,
                 false => Next::Message(state.delayed.swap_remove(at)),
             };
         }
         let State { waiting, busy, .. } = &mut *state;
-        let is_free = |held: &Held| held.sequence.as_ref().is_none_or(|sequence| !busy.contains(sequence));
+        let is_free = |held: &Held| {
+            held.sequence
+                .as_ref()
+                .is_none_or(|sequence| !busy.contains(sequence))
+        };
         let Some(at) = waiting.iter().position(is_free) else {
             return Next::Nothing;
         };
@@ -231,7 +239,11 @@ impl Queue {
 
     /// When a delayed message can be taken.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.state().delayed.iter().filter_map(|held| held.due).min()
+        self.state()
+            .delayed
+            .iter()
+            .filter_map(|held| held.due)
+            .min()
     }
 
     /// How many nobody works on.
@@ -243,8 +255,15 @@ impl Queue {
     pub(super) fn drain(&self) -> Vec<Held> {
         let mut state = self.state();
         let State {
-            waiting, delayed, ahead, ..
+            waiting,
+            delayed,
+            ahead,
+            ..
         } = &mut *state;
-        delayed.drain(..).chain(waiting.drain(..)).chain(ahead.take()).collect()
+        delayed
+            .drain(..)
+            .chain(waiting.drain(..))
+            .chain(ahead.take())
+            .collect()
     }
 }

@@ -45,12 +45,24 @@ pub(super) async fn keep(
     };
     let store = async |id: Option<&MessageId>| {
         let step = Step::begin(pool).await?;
-        let kept = reject(step.client(), id, destination, message.payload(), reason, &with);
+        let kept = reject(
+            step.client(),
+            id,
+            destination,
+            message.payload(),
+            reason,
+            &with,
+        );
         let kept = step.run(kept).await;
         step.end(kept)
     };
     let mut is_new = again(Retry::default(), || store(id.as_ref())).await?;
-    let compares = idem.settings().policies.of(destination.as_str()).policy.fingerprint;
+    let compares = idem
+        .settings()
+        .policies
+        .of(destination.as_str())
+        .policy
+        .fingerprint;
     if let Some(id) = &id
         && compares
         && !is_new
@@ -71,7 +83,12 @@ pub(super) async fn keep(
 
 /// Whether a message with another fingerprint was processed under this id. The claim that tells is
 /// rolled back.
-async fn is_of_another(pool: &Pool, id: &MessageId, destination: &Destination, message: &Message) -> Result<bool, Error> {
+async fn is_of_another(
+    pool: &Pool,
+    id: &MessageId,
+    destination: &Destination,
+    message: &Message,
+) -> Result<bool, Error> {
     let sql = format!(
         "BEGIN ISOLATION LEVEL READ COMMITTED; \
          SELECT outcome FROM idem_claim({}, {}, false, decode('{}', 'hex')); ROLLBACK",
@@ -81,7 +98,10 @@ async fn is_of_another(pool: &Pool, id: &MessageId, destination: &Destination, m
     );
     let loan = Loan::take(pool).await?;
     // After an error the connection is in a failed transaction, and is closed.
-    let answers = within(STATEMENT, async { Ok(loan.client().simple_query(&sql).await?) }).await?;
+    let answers = within(STATEMENT, async {
+        Ok(loan.client().simple_query(&sql).await?)
+    })
+    .await?;
     loan.give_back();
     Ok(only_value(&answers) == Some(Outcome::Mismatch.as_str()))
 }

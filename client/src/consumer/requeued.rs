@@ -33,14 +33,25 @@ struct Inbox {
 
 impl Requeued {
     /// The inboxes of these destinations, and that of the messages that no route took.
-    pub(super) fn new(pool: &Pool, destinations: impl IntoIterator<Item = Destination>, unrouted: Destination) -> Self {
+    pub(super) fn new(
+        pool: &Pool,
+        destinations: impl IntoIterator<Item = Destination>,
+        unrouted: Destination,
+    ) -> Self {
         let inbox = |(destination, is_unrouted): (Destination, bool)| Inbox {
-            source: DurableSource::looking(pool.clone(), destination.clone(), LOOK_EVERY, is_unrouted),
+            source: DurableSource::looking(
+                pool.clone(),
+                destination.clone(),
+                LOOK_EVERY,
+                is_unrouted,
+            ),
             destination,
             pauses: growing(FIRST_PAUSE, LONGEST_PAUSE),
             not_before: None,
         };
-        let handled = destinations.into_iter().map(|destination| (destination, false));
+        let handled = destinations
+            .into_iter()
+            .map(|destination| (destination, false));
         Self(handled.chain([(unrouted, true)]).map(inbox).collect())
     }
 
@@ -48,7 +59,9 @@ impl Requeued {
     pub(super) async fn next(&mut self) -> Delivery {
         // The first that has a message is taken, so that each must be the first in turn.
         self.0.rotate_left(1);
-        select_all(self.0.iter_mut().map(|inbox| inbox.next().boxed())).await.0
+        select_all(self.0.iter_mut().map(|inbox| inbox.next().boxed()))
+            .await
+            .0
     }
 
     /// Returns how many messages went back.
@@ -75,7 +88,12 @@ impl Inbox {
                 Err(error) => {
                     let pause = self.pauses.next().unwrap_or(LONGEST_PAUSE);
                     let destination = self.destination.as_str();
-                    tracing::warn!(error, destination, ?pause, "requeued messages cannot be looked for");
+                    tracing::warn!(
+                        error,
+                        destination,
+                        ?pause,
+                        "requeued messages cannot be looked for"
+                    );
                     self.not_before = Some(Instant::now() + pause);
                 }
             }

@@ -76,7 +76,8 @@ impl Entry {
 
 impl Routes {
     pub(super) fn add(&mut self, selector: Selector, destination: &str, work: Work) {
-        self.routes.push(Entry::new(Some(selector), destination, work));
+        self.routes
+            .push(Entry::new(Some(selector), destination, work));
     }
 
     pub(super) fn add_fallback(&mut self, destination: &str, work: Work) {
@@ -101,13 +102,22 @@ impl Routes {
             })
             .collect::<Result<_, Error>>()?;
         for route in &table {
-            let policy = &idem.settings().policies.of(route.destination.as_str()).policy;
+            let policy = &idem
+                .settings()
+                .policies
+                .of(route.destination.as_str())
+                .policy;
             let checked = match route.work {
                 Work::Leased(_) => check_leased(policy),
                 Work::Handle(_) => check_counted(policy, pool),
                 Work::Store | Work::Checked(_) => Ok(()),
             };
-            checked.map_err(|why| Error::Invalid(format!("destination {:?}: {why}", route.destination.as_str())))?;
+            checked.map_err(|why| {
+                Error::Invalid(format!(
+                    "destination {:?}: {why}",
+                    route.destination.as_str()
+                ))
+            })?;
         }
         if table.is_empty() {
             return Err(Error::Invalid(
@@ -128,8 +138,15 @@ impl Routes {
             )));
         }
         for (number, route) in self.routes.iter().enumerate() {
-            let Some(selector) = &route.selector else { continue };
-            let is_same = |earlier: &&Entry| earlier.selector.as_ref().is_some_and(|other| other.is_same_as(selector));
+            let Some(selector) = &route.selector else {
+                continue;
+            };
+            let is_same = |earlier: &&Entry| {
+                earlier
+                    .selector
+                    .as_ref()
+                    .is_some_and(|other| other.is_same_as(selector))
+            };
             if let Some(earlier) = self.routes[..number].iter().find(is_same) {
                 return Err(Error::Invalid(format!(
                     "two routes take the messages of {selector:?}: {} and {}",
@@ -183,14 +200,20 @@ impl Table {
     }
 
     fn handlers(&self) -> impl Iterator<Item = &Route> {
-        self.0.iter().filter(|route| !matches!(route.work, Work::Store))
+        self.0
+            .iter()
+            .filter(|route| !matches!(route.work, Work::Store))
     }
 
     /// Where messages are kept that no route takes. A name of its own: ids of other destinations
     /// must not meet theirs.
     pub(super) fn unrouted(&self) -> Result<Destination, Error> {
-        let first = self.0.first().map_or("idem", |route| route.destination.as_str());
-        Destination::new(format!("{first}{UNROUTED}")).or_else(|_| Destination::new(format!("idem{UNROUTED}")))
+        let first = self
+            .0
+            .first()
+            .map_or("idem", |route| route.destination.as_str());
+        Destination::new(format!("{first}{UNROUTED}"))
+            .or_else(|_| Destination::new(format!("idem{UNROUTED}")))
     }
 }
 
@@ -203,7 +226,9 @@ pub(super) struct Route {
 
 impl Route {
     fn takes(&self, message: &Message) -> bool {
-        self.selector.as_ref().is_none_or(|selector| selector.takes(message))
+        self.selector
+            .as_ref()
+            .is_none_or(|selector| selector.takes(message))
     }
 }
 

@@ -38,8 +38,9 @@ use super::{
     workers::Workers,
 };
 use crate::{
-    Delivery, Destination, Error, ErrorKind, Idem, Message, Processed, Receipt, Settlement, Source, TransportError,
-    connection::closed, error::causes, panics::unwinding, process::is_environmental, telemetry,
+    Delivery, Destination, Error, ErrorKind, Idem, Message, Processed, Receipt, Settlement, Source,
+    TransportError, connection::closed, error::causes, panics::unwinding,
+    process::is_environmental, telemetry,
 };
 
 /// How long each step of a shutdown after the grace may take: see `drain`.
@@ -86,7 +87,10 @@ pub(super) struct Runtime<S> {
 
 /// Works until `shutdown`, the end of the source or the panic of a worker, then drains. Only the
 /// first is no error.
-pub(super) async fn run<S: Source>(runtime: Arc<Runtime<S>>, shutdown: impl Future<Output = ()>) -> Result<Summary, Error> {
+pub(super) async fn run<S: Source>(
+    runtime: Arc<Runtime<S>>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<Summary, Error> {
     let mut workers = Workers::new();
     for _ in 0..runtime.settings.concurrency {
         workers.spawn(Arc::clone(&runtime).work());
@@ -121,14 +125,19 @@ impl<S: Source> Runtime<S> {
         let routes = consumer.routes.check(&consumer.idem, &consumer.pool)?;
         let breakers = Breakers::new(&routes, consumer.status);
         let inbox = consumer.source.inbox().cloned();
-        let destinations = routes.handled().into_iter().filter(|handled| inbox.as_ref() != Some(handled));
+        let destinations = routes
+            .handled()
+            .into_iter()
+            .filter(|handled| inbox.as_ref() != Some(handled));
         let requeued = Requeued::new(&consumer.pool, destinations, routes.unrouted()?);
         Ok(Self {
             pool: consumer.pool,
             routes,
             idem: consumer.idem,
             settings,
-            is_ordered: settings.is_ordered.unwrap_or_else(|| consumer.source.keeps_order_of_keys()),
+            is_ordered: settings
+                .is_ordered
+                .unwrap_or_else(|| consumer.source.keeps_order_of_keys()),
             intake: Mutex::new(Intake::new(consumer.source, requeued)),
             room: Arc::new(Semaphore::new(capacity)),
             capacity,
@@ -161,11 +170,15 @@ impl<S: Source> Runtime<S> {
         self.stop.cancel();
         let grace = self.settings.grace;
         if timeout(grace, workers.ended()).await.is_err() {
-            tracing::warn!(?grace, "what has not ended within its grace is rolled back and given back");
+            tracing::warn!(
+                ?grace,
+                "what has not ended within its grace is rolled back and given back"
+            );
             self.cut.cancel();
             if timeout(LAST_WORDS, workers.ended()).await.is_err() {
                 self.count_unsettled(self.held().saturating_sub(self.queue.len()));
-                // A handler that blocks its thread can still commit: its successors stay here until then.
+                // A handler that blocks its thread can still commit: its successors stay here until
+                // then.
                 workers.abort().await;
             }
         }
@@ -175,7 +188,10 @@ impl<S: Source> Runtime<S> {
         // Not before: a successor of a message that is being processed must not be handled
         // elsewhere meanwhile.
         let until = Instant::now() + LAST_LETTER;
-        if timeout(LAST_WORDS, self.give_back_the_rest(until)).await.is_err() {
+        if timeout(LAST_WORDS, self.give_back_the_rest(until))
+            .await
+            .is_err()
+        {
             tracing::warn!("the broker does not take back what was waiting");
         }
         let Ok(near_limit) = timeout(LAST_WORDS, self.close()).await else {
@@ -258,8 +274,10 @@ impl<S: Source> Runtime<S> {
     /// the consumer is stopped.
     async fn wait_for_environment(&self, mut unbegun: Vec<Held>) {
         unbegun.extend(std::iter::from_fn(|| self.queue.take_unbegun()));
-        let mut given_back: FuturesUnordered<_> = unbegun.into_iter().map(|held| self.away(held)).collect();
-        // A silent broker keeps a settlement for long, and this worker is the only one that fetches.
+        let mut given_back: FuturesUnordered<_> =
+            unbegun.into_iter().map(|held| self.away(held)).collect();
+        // A silent broker keeps a settlement for long, and this worker is the only one that
+        // fetches.
         tokio::select! {
             () = async { while given_back.next().await.is_some() {} } => {}
             () = async { self.stop.cancelled().await; sleep(LAST_WORDS).await } => {
@@ -326,7 +344,8 @@ impl<S: Source> Runtime<S> {
             match answers {
                 Some(answers) => {
                     let ends = group.into_iter().zip(answers);
-                    join_all(ends.map(|(held, answer)| self.conclude(held, route, began, answer))).await;
+                    join_all(ends.map(|(held, answer)| self.conclude(held, route, began, answer)))
+                        .await;
                 }
                 None => {
                     join_all(group.into_iter().map(|held| self.give_back_attempted(held))).await;
@@ -343,7 +362,10 @@ impl<S: Source> Runtime<S> {
             match found {
                 Ok(Some(route)) => {
                     held.message = held.message.with_destination(route.destination.clone());
-                    match groups.iter_mut().find(|(other, _)| other.number == route.number) {
+                    match groups
+                        .iter_mut()
+                        .find(|(other, _)| other.number == route.number)
+                    {
                         Some((_, group)) => group.push(held),
                         None => groups.push((route, vec![held])),
                     }
@@ -352,15 +374,27 @@ impl<S: Source> Runtime<S> {
                     let reason = "no route takes this message";
                     self.reject(held, reason.into(), KeptAs::Hash).await;
                 }
-                Err(panic) => self.failed(held, &Error::Handler(panic.into()), Duration::ZERO).await,
+                Err(panic) => {
+                    self.failed(held, &Error::Handler(panic.into()), Duration::ZERO)
+                        .await
+                }
             }
         }
         groups
     }
 
-    async fn conclude(&self, held: Held, route: &Route, began: Instant, answer: Result<Processed, Error>) {
+    async fn conclude(
+        &self,
+        held: Held,
+        route: &Route,
+        began: Instant,
+        answer: Result<Processed, Error>,
+    ) {
         if let Ok(processed) = &answer {
-            let is_handled = matches!(processed, Processed::New { .. } | Processed::Unprotected { .. });
+            let is_handled = matches!(
+                processed,
+                Processed::New { .. } | Processed::Unprotected { .. }
+            );
             self.breakers.succeeded(route.number, began, is_handled);
         }
         let kept_as = match &answer {
@@ -368,12 +402,17 @@ impl<S: Source> Runtime<S> {
             _ => KeptAs::Itself,
         };
         match Verdict::of(answer) {
-            Verdict::Over(Settlement::Reject { reason }, _) => self.reject(held, reason, kept_as).await,
+            Verdict::Over(Settlement::Reject { reason }, _) => {
+                self.reject(held, reason, kept_as).await
+            }
             Verdict::Over(settlement, outcome) => {
                 self.forget(&held);
                 self.settle(held, settlement, outcome).await;
             }
-            Verdict::Again { after } => self.excused(held, after, Outcome::Retried, IN_PROGRESS).await,
+            Verdict::Again { after } => {
+                self.excused(held, after, Outcome::Retried, IN_PROGRESS)
+                    .await
+            }
             Verdict::Failed { error, after } => self.failed(held, &error, after).await,
             Verdict::Away(error) => {
                 let attempted = Attempted {
@@ -386,7 +425,8 @@ impl<S: Source> Runtime<S> {
                     Culprit::Environment { after } => {
                         // The worker that fetches stops at once.
                         self.changed.notify_one();
-                        self.excused(held, after, Outcome::GivenBack, &causes(&error)).await;
+                        self.excused(held, after, Outcome::GivenBack, &causes(&error))
+                            .await;
                     }
                 }
             }
@@ -417,7 +457,8 @@ impl<S: Source> Runtime<S> {
                     message_id = held.message.message_id(),
                     "a message failed, and is tried again"
                 );
-                self.again(held, Settlement::Retry { after }, after, Outcome::Retried).await;
+                self.again(held, Settlement::Retry { after }, after, Outcome::Retried)
+                    .await;
             }
             None => {
                 let reason = format!("failed too often: {}", causes(error));
@@ -472,11 +513,13 @@ impl<S: Source> Runtime<S> {
 
     /// The same while the database is away, or cannot keep it.
     async fn away(&self, held: Held) {
-        self.release(held, self.failures.first_pause(), Outcome::GivenBack).await;
+        self.release(held, self.failures.first_pause(), Outcome::GivenBack)
+            .await;
     }
 
     async fn release(&self, held: Held, after: Duration, outcome: Outcome) {
-        self.again(held, Settlement::Release { after }, after, outcome).await;
+        self.again(held, Settlement::Release { after }, after, outcome)
+            .await;
     }
 
     async fn reject(&self, held: Held, reason: String, kept_as: KeptAs) {
@@ -490,12 +533,17 @@ impl<S: Source> Runtime<S> {
                 "a message is rejected"
             );
             self.forget(&held);
-            return self.settle(held, Settlement::Reject { reason }, Outcome::Rejected).await;
+            return self
+                .settle(held, Settlement::Reject { reason }, Outcome::Rejected)
+                .await;
         }
         match self.keep_letter(&held.message, kept_as, &reason).await {
             Ok(_) => {
                 self.forget(&held);
-                telemetry::settled(held.message.given_destination(), &Settlement::Reject { reason });
+                telemetry::settled(
+                    held.message.given_destination(),
+                    &Settlement::Reject { reason },
+                );
                 self.counters.count(Outcome::Rejected);
                 self.settle_at_broker(held, Settlement::Acknowledge).await;
             }
@@ -520,13 +568,26 @@ impl<S: Source> Runtime<S> {
 
     /// Keeps a message in `idem.dead_letter`. Returns false when it is there already, or was
     /// processed.
-    async fn keep_letter(&self, message: &Message, kept_as: KeptAs, reason: &str) -> Result<bool, Error> {
+    async fn keep_letter(
+        &self,
+        message: &Message,
+        kept_as: KeptAs,
+        reason: &str,
+    ) -> Result<bool, Error> {
         let (destination, kept_as) = match message.given_destination() {
             Some(destination) => (destination.clone(), kept_as),
             // An id is unique within a destination.
             None => (self.routes.unrouted()?, KeptAs::Hash),
         };
-        keep(&self.idem, &self.pool, &destination, message, kept_as, reason).await
+        keep(
+            &self.idem,
+            &self.pool,
+            &destination,
+            message,
+            kept_as,
+            reason,
+        )
+        .await
     }
 
     /// Lets it come again: from its broker or, where that would reorder it or may delete it, in
@@ -579,7 +640,8 @@ impl<S: Source> Runtime<S> {
         }
         drop(permit);
         // Without a wait for this the source is not disturbed. A plain load of `has_ended` could be
-        // early: this one is after the end of the source, or before its worker looks at the permits.
+        // early: this one is after the end of the source, or before its worker looks at the
+        // permits.
         let is_awaited = sequence.is_some() || self.queue.has_ahead();
         if is_awaited || self.has_ended.fetch_or(false, Ordering::AcqRel) {
             self.changed.notify_one();
@@ -587,7 +649,11 @@ impl<S: Source> Runtime<S> {
     }
 
     async fn give_back_the_rest(&self, until: Instant) {
-        let (last_deliveries, rest): (Vec<_>, Vec<_>) = self.queue.drain().into_iter().partition(Held::may_end_with_release);
+        let (last_deliveries, rest): (Vec<_>, Vec<_>) = self
+            .queue
+            .drain()
+            .into_iter()
+            .partition(Held::may_end_with_release);
         let given_back = async {
             // One after the other: the broker may deliver them again in this order.
             let mut rest = rest.into_iter();
@@ -597,8 +663,13 @@ impl<S: Source> Runtime<S> {
                 }
             }
         };
-        let last_deliveries = last_deliveries.into_iter().map(|held| (held.message, held.receipt));
-        tokio::join!(given_back, self.keep_last_deliveries(last_deliveries, until));
+        let last_deliveries = last_deliveries
+            .into_iter()
+            .map(|held| (held.message, held.receipt));
+        tokio::join!(
+            given_back,
+            self.keep_last_deliveries(last_deliveries, until)
+        );
     }
 
     /// Gives back what this worker was processing.
@@ -623,26 +694,39 @@ impl<S: Source> Runtime<S> {
         closed.near_limit
     }
 
-    /// Keeps messages that their broker may not deliver again: all at the same time, because one whose
-    /// claim another transaction holds is tried until the step ends.
-    async fn keep_last_deliveries(&self, deliveries: impl Iterator<Item = (Message, Box<dyn Receipt>)>, until: Instant) {
-        join_all(deliveries.map(|(message, receipt)| self.keep_last_delivery(message, receipt, until))).await;
+    /// Keeps messages that their broker may not deliver again: all at the same time, because one
+    /// whose claim another transaction holds is tried until the step ends.
+    async fn keep_last_deliveries(
+        &self,
+        deliveries: impl Iterator<Item = (Message, Box<dyn Receipt>)>,
+        until: Instant,
+    ) {
+        join_all(
+            deliveries.map(|(message, receipt)| self.keep_last_delivery(message, receipt, until)),
+        )
+        .await;
     }
 
     /// The consumer stops: a message that its broker may not deliver again is kept where rejected
-    /// messages are kept, or in the database. When that fails its receipt is dropped, and its source
-    /// may hand it over once more when it is closed.
-    async fn keep_last_delivery(&self, message: Message, receipt: Box<dyn Receipt>, until: Instant) {
+    /// messages are kept, or in the database. When that fails its receipt is dropped, and its
+    /// source may hand it over once more when it is closed.
+    async fn keep_last_delivery(
+        &self,
+        message: Message,
+        receipt: Box<dyn Receipt>,
+        until: Instant,
+    ) {
         const REASON: &str = "the consumer stopped before it handled this message, and its broker may not deliver it again";
         let (message, kept_as) = self.routed(message).await;
         let kept = if receipt.keeps_rejected() {
-            let broker = settled_by(until, receipt, Settlement::reject(REASON)).inspect_err(|error| {
-                tracing::warn!(
-                    error = causes(&**error),
-                    message_id = message.message_id(),
-                    "the broker has not kept a message"
-                );
-            });
+            let broker =
+                settled_by(until, receipt, Settlement::reject(REASON)).inspect_err(|error| {
+                    tracing::warn!(
+                        error = causes(&**error),
+                        message_id = message.message_id(),
+                        "the broker has not kept a message"
+                    );
+                });
             let database = self.keep_last_letter(&message, kept_as, REASON, until);
             let keeper = keep_somewhere(broker, database, LAST_LETTER / 2).await;
             if !matches!(keeper, Ok(Keeper::Broker)) {
@@ -659,7 +743,9 @@ impl<S: Source> Runtime<S> {
                 Keeper::Database { is_new } => is_new,
             })
         } else {
-            let kept = self.keep_last_letter(&message, kept_as, REASON, until).await;
+            let kept = self
+                .keep_last_letter(&message, kept_as, REASON, until)
+                .await;
             match &kept {
                 Ok(_) => {
                     if let Err(error) = settled_by(until, receipt, Settlement::Acknowledge).await {
@@ -686,9 +772,16 @@ impl<S: Source> Runtime<S> {
         }
     }
 
-    /// Keeps a message as a dead letter. It tries again when the database is away, and when the claim
-    /// of the message is held: behind a pooler, the server ends a transaction later that was cut.
-    async fn keep_last_letter(&self, message: &Message, kept_as: KeptAs, reason: &str, until: Instant) -> Result<bool, Error> {
+    /// Keeps a message as a dead letter. It tries again when the database is away, and when the
+    /// claim of the message is held: behind a pooler, the server ends a transaction later that was
+    /// cut.
+    async fn keep_last_letter(
+        &self,
+        message: &Message,
+        kept_as: KeptAs,
+        reason: &str,
+        until: Instant,
+    ) -> Result<bool, Error> {
         let mut last = None;
         while Instant::now() < until {
             match timeout_at(until, self.keep_letter(message, kept_as, reason)).await {
@@ -698,7 +791,9 @@ impl<S: Source> Runtime<S> {
             }
             sleep_until(until.min(Instant::now() + CLAIM_ENDS)).await;
         }
-        Err(last.unwrap_or_else(|| Error::Pool("the database did not respond before the consumer ended".into())))
+        Err(last.unwrap_or_else(|| {
+            Error::Pool("the database did not respond before the consumer ended".into())
+        }))
     }
 
     /// The message with the destination of its route, which it may not have yet.
@@ -707,7 +802,10 @@ impl<S: Source> Runtime<S> {
         let Ok(Some(route)) = found else {
             return (message, KeptAs::Hash);
         };
-        (message.with_destination(route.destination.clone()), KeptAs::Itself)
+        (
+            message.with_destination(route.destination.clone()),
+            KeptAs::Itself,
+        )
     }
 
     /// So many settlements are about to be given up.
@@ -733,19 +831,27 @@ fn may_soon_be_kept(error: &Error) -> bool {
 }
 
 /// What a receipt returns. A panic and a silent broker are failures: the message comes again.
-async fn in_time<T>(told: impl Future<Output = Result<T, TransportError>>) -> Result<T, TransportError> {
+async fn in_time<T>(
+    told: impl Future<Output = Result<T, TransportError>>,
+) -> Result<T, TransportError> {
     match timeout(SETTLEMENT, unwinding(told)).await {
         Ok(told) => told.unwrap_or_else(|panic| Err(panic.into())),
-        Err(_) => Err(format!("the broker did not confirm the settlement within {SETTLEMENT:?}").into()),
+        Err(_) => {
+            Err(format!("the broker did not confirm the settlement within {SETTLEMENT:?}").into())
+        }
     }
 }
 
 /// The same at a stop, whose steps are short.
-async fn settled_by(until: Instant, receipt: Box<dyn Receipt>, settlement: Settlement) -> Result<(), TransportError> {
+async fn settled_by(
+    until: Instant,
+    receipt: Box<dyn Receipt>,
+    settlement: Settlement,
+) -> Result<(), TransportError> {
     let settled = in_time(async { receipt.settle(settlement).await });
-    timeout_at(until, settled)
-        .await
-        .unwrap_or_else(|_| Err("the broker did not confirm the settlement before the consumer ended".into()))
+    timeout_at(until, settled).await.unwrap_or_else(|_| {
+        Err("the broker did not confirm the settlement before the consumer ended".into())
+    })
 }
 
 /// After this time. Whoever means for ever says [`Duration::MAX`], which no clock can add.

@@ -49,7 +49,8 @@ impl Selector {
     /// Whether both take the same messages. Functions are never the same.
     pub(super) fn is_same_as(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
-            (Kind::Topic(one), Kind::Topic(other)) | (Kind::MessageType(one), Kind::MessageType(other)) => one == other,
+            (Kind::Topic(one), Kind::Topic(other))
+            | (Kind::MessageType(one), Kind::MessageType(other)) => one == other,
             _ => false,
         }
     }

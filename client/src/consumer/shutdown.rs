@@ -13,7 +13,10 @@ pub async fn terminated() {
 async fn asked() -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
 
-    let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut term, mut interrupt) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
     tokio::select! {
         _ = term.recv() => {}
         _ = interrupt.recv() => {}

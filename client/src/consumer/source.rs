@@ -15,8 +15,9 @@ pub trait Source: Send + 'static {
     /// consumer with [`Error::SourceEnded`](crate::Error::SourceEnded); an error that directly
     /// precedes it is its cause.
     ///
-    /// Must be cancel safe: whoever drops the future loses no message that the broker will not deliver again. After an
-    /// error the caller waits a little and asks again; a source that lost its connection connects anew then.
+    /// Must be cancel safe: whoever drops the future loses no message that the broker will not
+    /// deliver again. After an error the caller waits a little and asks again; a source that lost
+    /// its connection connects anew then.
     fn next(&mut self) -> impl Future<Output = Result<Option<Delivery>, TransportError>> + Send;
 
     /// Returns to the broker what was fetched ahead and not delivered. Called once, after all that
@@ -69,14 +70,18 @@ impl Closed {
 
 /// How a broker is told what became of one delivery.
 pub trait Receipt: Send + 'static {
-    /// Settles the delivery. When that fails the broker delivers again, and the claim finds the duplicate.
+    /// Settles the delivery. When that fails the broker delivers again, and the claim finds the
+    /// duplicate.
     ///
     /// A receipt that is dropped unsettled counts as not acknowledged.
-    fn settle(self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>>;
+    fn settle(
+        self: Box<Self>,
+        settlement: Settlement,
+    ) -> BoxFuture<'static, Result<(), TransportError>>;
 
-    /// Whether those who deliver look after failures themselves: they count them, know when the message comes again and when it
-    /// shall not, and keep the order of its key meanwhile. Then the consumer does not, and [`failed`](Self::failed) is what it
-    /// says.
+    /// Whether those who deliver look after failures themselves: they count them, know when the
+    /// message comes again and when it shall not, and keep the order of its key meanwhile. Then the
+    /// consumer does not, and [`failed`](Self::failed) is what it says.
     fn is_in_charge(&self) -> bool {
         false
     }
@@ -104,8 +109,8 @@ pub trait Receipt: Send + 'static {
     /// Whether a [release](Settlement::Release) costs the message no delivery now: the source
     /// withholds the message, or the broker does not count the return. The consumer calls this when
     /// a message [near its limit](Self::is_near_limit) shall come again for what was no failure of
-    /// it, or when the consumer stops. The consumer releases the message if this is true, and rejects
-    /// it otherwise. False unless given.
+    /// it, or when the consumer stops. The consumer releases the message if this is true, and
+    /// rejects it otherwise. False unless given.
     fn is_safe_to_release(&self) -> bool {
         false
     }
@@ -114,15 +119,18 @@ pub trait Receipt: Send + 'static {
     /// where its broker might delete it: its source delivers it again, or [hands it over at its
     /// close](Closed::near_limit). Otherwise the consumer never releases a message near its limit
     /// that is not [safe to release](Self::is_safe_to_release): it keeps it as a dead letter, and
-    /// holds it until that is possible. A message that can never be kept holds one of the consumer's
-    /// places for ever. When the consumer stops it drops the receipt of a message that cannot be
-    /// kept, and the drop must not return the message. False unless given.
+    /// holds it until that is possible. A message that can never be kept holds one of the
+    /// consumer's places for ever. When the consumer stops it drops the receipt of a message that
+    /// cannot be kept, and the drop must not return the message. False unless given.
     fn withholds_near_limit(&self) -> bool {
         false
     }
 
     /// The message failed with this error. Answers what becomes of it.
-    fn failed(self: Box<Self>, error: String) -> BoxFuture<'static, Result<Settlement, TransportError>> {
+    fn failed(
+        self: Box<Self>,
+        error: String,
+    ) -> BoxFuture<'static, Result<Settlement, TransportError>> {
         let _ = error;
         let told = self.settle(Settlement::RETRY);
         async move { told.await.map(|()| Settlement::RETRY) }.boxed()

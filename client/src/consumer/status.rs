@@ -61,7 +61,9 @@ impl Status {
     pub(super) fn paused_destination(&self, destination: &Destination, why: Option<String>) {
         let is_paused = why.is_some();
         let before = self.change(|status| match why {
-            Some(why) => status.paused_destinations.insert(destination.to_string(), why),
+            Some(why) => status
+                .paused_destinations
+                .insert(destination.to_string(), why),
             None => status.paused_destinations.remove(destination.as_str()),
         });
         if before.is_some() != is_paused {

@@ -12,17 +12,20 @@ pub struct Summary {
     pub duplicates: u64,
     /// Acknowledged by a filter, unhandled.
     pub stopped: u64,
-    /// Failed attempts after which the message comes again: from its broker or, where order is kept, in place.
+    /// Failed attempts after which the message comes again: from its broker or, where order is
+    /// kept, in place.
     pub retried: u64,
     /// Refused, or put into the database's dead letters.
     pub rejected: u64,
-    /// Given back through no fault of their own: the database was away, a commit was ambiguous, the consumer was stopped.
+    /// Given back through no fault of their own: the database was away, a commit was ambiguous, the
+    /// consumer was stopped.
     pub given_back: u64,
     /// Fetched ahead by the source, never taken from it, and returned when it was closed. What the
     /// consumer had taken from the source and gave back is in `given_back`.
     pub returned: u64,
-    /// Settlements that the broker did not confirm: these messages may come again, and are duplicates if
-    /// they took effect. A last delivery that could not be kept at a stop may not come again.
+    /// Settlements that the broker did not confirm: these messages may come again, and are
+    /// duplicates if they took effect. A last delivery that could not be kept at a stop may not
+    /// come again.
     pub failed_settlements: u64,
 }
 

@@ -27,7 +27,9 @@ impl Verdict {
             Ok(processed) => Self::of_processed(&processed),
             // The database has counted it, and knows when.
             Err(Error::Attempt { retry_after, .. }) => Self::Again { after: retry_after },
-            Err(Error::LeaseLost) => Self::Again { after: AFTER_A_LOSS },
+            Err(Error::LeaseLost) => Self::Again {
+                after: AFTER_A_LOSS,
+            },
             Err(error) => match error.settlement() {
                 Settlement::Retry { after } => Self::Failed { error, after },
                 Settlement::Release { .. } => Self::Away(error),
@@ -38,7 +40,9 @@ impl Verdict {
 
     fn of_processed(processed: &Processed) -> Self {
         match (processed, processed.settlement()) {
-            (Processed::New { .. } | Processed::Unprotected { .. }, settlement) => Self::Over(settlement, Outcome::Handled),
+            (Processed::New { .. } | Processed::Unprotected { .. }, settlement) => {
+                Self::Over(settlement, Outcome::Handled)
+            }
             (Processed::Duplicate { .. }, settlement) => Self::Over(settlement, Outcome::Duplicate),
             (Processed::Buried { .. }, settlement) => Self::Over(settlement, Outcome::Rejected),
             (Processed::Dead, settlement) => Self::Over(settlement, Outcome::Duplicate),
@@ -48,7 +52,9 @@ impl Verdict {
                 error: Error::Handler("a filter asks for another attempt".into()),
                 after,
             },
-            (_, settlement @ Settlement::Reject { .. }) => Self::Over(settlement, Outcome::Rejected),
+            (_, settlement @ Settlement::Reject { .. }) => {
+                Self::Over(settlement, Outcome::Rejected)
+            }
             (_, settlement @ Settlement::Acknowledge) => Self::Over(settlement, Outcome::Stopped),
         }
     }

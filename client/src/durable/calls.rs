@@ -37,8 +37,8 @@ pub async fn receive(
     Ok(row.try_get(0)?)
 }
 
-/// Stores many messages in one statement, all of them or none, and answers by position. Of two with one id the first in the
-/// order of the letters is stored.
+/// Stores many messages in one statement, all of them or none, and answers by position. Of two with
+/// one id the first in the order of the letters is stored.
 ///
 /// Messages are received in the order of the list.
 pub async fn receive_batch(
@@ -47,11 +47,18 @@ pub async fn receive_batch(
     letters: &[(MessageId, Letter)],
 ) -> Result<Vec<bool>, Error> {
     let ids: Vec<String> = letters.iter().map(|(id, _)| id.to_string()).collect();
-    let of =
-        |part: fn(&Letter) -> Option<&str>| -> Vec<Option<&str>> { letters.iter().map(|(_, letter)| part(letter)).collect() };
+    let of = |part: fn(&Letter) -> Option<&str>| -> Vec<Option<&str>> {
+        letters.iter().map(|(_, letter)| part(letter)).collect()
+    };
     let payloads: Vec<&[u8]> = letters.iter().map(|(_, letter)| &*letter.payload).collect();
-    let headers: Vec<Option<Value>> = letters.iter().map(|(_, letter)| letter.headers_value()).collect();
-    let due: Vec<_> = letters.iter().map(|(_, letter)| letter.deliver_after).collect();
+    let headers: Vec<Option<Value>> = letters
+        .iter()
+        .map(|(_, letter)| letter.headers_value())
+        .collect();
+    let due: Vec<_> = letters
+        .iter()
+        .map(|(_, letter)| letter.deliver_after)
+        .collect();
     let keys = of(|letter| letter.key.as_deref());
     let types = of(|letter| letter.message_type.as_deref());
     let content_types = of(|letter| letter.content_type.as_deref());
@@ -76,9 +83,9 @@ pub async fn receive_batch(
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
-/// Leases the next messages of a destination that are due, each for so long (1 ms to 1 day): at most
-/// `max_messages` (1 to 10,000), whose payloads and headers have at most `max_bytes` bytes (1 to
-/// 1 GB) together. The first message is returned whatever its size.
+/// Leases the next messages of a destination that are due, each for so long (1 ms to 1 day): at
+/// most `max_messages` (1 to 10,000), whose payloads and headers have at most `max_bytes` bytes (1
+/// to 1 GB) together. The first message is returned whatever its size.
 ///
 /// Of one key it returns one message at a time, and none while an earlier message of the key is due
 /// or fails. An empty list: no message is due, or other sessions hold what is due. The transaction
@@ -115,7 +122,11 @@ pub async fn next(
 /// Waits until there may be a message to hand out, at most `timeout` (up to 60 s).
 ///
 /// True: look with [`next`]. False: nothing is known, look now and then all the same.
-pub async fn next_wait(client: &impl GenericClient, destination: &Destination, timeout: Duration) -> Result<bool, Error> {
+pub async fn next_wait(
+    client: &impl GenericClient,
+    destination: &Destination,
+    timeout: Duration,
+) -> Result<bool, Error> {
     let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
     let row = client
         .query_typed_one(
@@ -126,9 +137,11 @@ pub async fn next_wait(client: &impl GenericClient, destination: &Destination, t
     Ok(row.try_get(0)?)
 }
 
-/// How often and when a failed message of a destination is tried again: the database's own rule, for all consumers.
+/// How often and when a failed message of a destination is tried again: the database's own rule,
+/// for all consumers.
 ///
-/// After the n-th failure it rests `base` times `factor` to the power of n - 1, at most `cap`; a share of that, `jitter`, is random.
+/// After the n-th failure it rests `base` times `factor` to the power of n - 1, at most `cap`; a
+/// share of that, `jitter`, is random.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RetryPolicy {
     max_attempts: i32,
@@ -140,7 +153,8 @@ pub struct RetryPolicy {
 }
 
 impl Default for RetryPolicy {
-    /// What holds for a destination that nobody has configured: 10 attempts, rests from 1 s, doubled up to 10 minutes.
+    /// What holds for a destination that nobody has configured: 10 attempts, rests from 1 s,
+    /// doubled up to 10 minutes.
     fn default() -> Self {
         Self {
             max_attempts: 10,

@@ -31,31 +31,47 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    pub(super) async fn next(&self, at_most: i32, max_bytes: usize) -> Result<Vec<Received>, Error> {
-        let max_bytes = i64::try_from(max_bytes).unwrap_or(i64::MAX).clamp(1, LARGEST_BYTES);
+    pub(super) async fn next(
+        &self,
+        at_most: i32,
+        max_bytes: usize,
+    ) -> Result<Vec<Received>, Error> {
+        let max_bytes = i64::try_from(max_bytes)
+            .unwrap_or(i64::MAX)
+            .clamp(1, LARGEST_BYTES);
         let loan = Loan::take(&self.pool).await?;
-        let received = next(&**loan.client(), &self.destination, at_most, max_bytes, self.lease);
+        let received = next(
+            &**loan.client(),
+            &self.destination,
+            at_most,
+            max_bytes,
+            self.lease,
+        );
         let received = within(self.lease, received).await;
         loan.end(received)
     }
 
-    /// Waits for something to hand out. When it is given up its connection is closed: in the pool, whoever gets it would wait for
-    /// the answer.
+    /// Waits for something to hand out. When it is given up its connection is closed: in the pool,
+    /// whoever gets it would wait for the answer.
     pub(super) async fn wait(&self) -> Result<bool, Error> {
         if let Some(look_every) = self.look_every {
             sleep(look_every).await;
             return Ok(false);
         }
         let loan = Loan::take(&self.pool).await?;
-        let waited = next_wait(&**loan.client(), &self.destination, wait_at_server(&self.pool));
+        let waited = next_wait(
+            &**loan.client(),
+            &self.destination,
+            wait_at_server(&self.pool),
+        );
         let answer = within(STATEMENT, waited).await;
         loan.end(answer)
     }
 
     /// Renews leases. Returns for each whether it is still held.
     ///
-    /// A transaction that claims a message locks its row until it commits. The renewal does not wait
-    /// for that lock: no other process gets the message meanwhile.
+    /// A transaction that claims a message locks its row until it commits. The renewal does not
+    /// wait for that lock: no other process gets the message meanwhile.
     pub(super) async fn extend(&self, leases: &[(i64, MessageId)]) -> Result<Vec<bool>, Error> {
         let loan = Loan::take(&self.pool).await?;
         // One limit for all: the leases that are not renewed within this time have expired.
@@ -63,7 +79,11 @@ impl Desk {
         loan.end(held)
     }
 
-    async fn extend_on(&self, client: &Client, leases: &[(i64, MessageId)]) -> Result<Vec<bool>, Error> {
+    async fn extend_on(
+        &self,
+        client: &Client,
+        leases: &[(i64, MessageId)],
+    ) -> Result<Vec<bool>, Error> {
         let (to, seconds) = (self.destination.literal()?, self.lease.as_secs_f64());
         let mut held = Vec::with_capacity(leases.len());
         for (token, id) in leases {
@@ -73,12 +93,14 @@ impl Desk {
                 "SET LOCAL lock_timeout = '50ms'; \
                  SELECT idem_extend({id}, {to}, {token}, make_interval(secs => {seconds}))"
             );
-            held.push(match client.batch_execute(&sql).await.map_err(Error::from) {
-                Ok(()) => true,
-                Err(error) if error.kind() == ErrorKind::Conflict => true,
-                Err(error) if error.kind() == ErrorKind::NotClaimed => false,
-                Err(error) => return Err(error),
-            });
+            held.push(
+                match client.batch_execute(&sql).await.map_err(Error::from) {
+                    Ok(()) => true,
+                    Err(error) if error.kind() == ErrorKind::Conflict => true,
+                    Err(error) if error.kind() == ErrorKind::NotClaimed => false,
+                    Err(error) => return Err(error),
+                },
+            );
         }
         Ok(held)
     }
@@ -87,15 +109,24 @@ impl Desk {
     pub(super) async fn complete(&self, id: &MessageId, token: i64) -> Result<(), Error> {
         let loan = Loan::take(&self.pool).await?;
         let completed = async {
-            let parameters = [id.parameter(), self.destination.parameter(), (&token as _, Type::INT8)];
+            let parameters = [
+                id.parameter(),
+                self.destination.parameter(),
+                (&token as _, Type::INT8),
+            ];
             let complete = "SELECT idem_complete($1, $2, $3)";
-            Ok(loan.client().query_typed(complete, &parameters).await.map(drop)?)
+            Ok(loan
+                .client()
+                .query_typed(complete, &parameters)
+                .await
+                .map(drop)?)
         };
         let completed = within(self.lease, completed).await;
         loan.end(completed)
     }
 
-    /// Gives it back: with an error it has failed, without one it is unharmed. Answers how long it rests; `None`: it is dead.
+    /// Gives it back: with an error it has failed, without one it is unharmed. Answers how long it
+    /// rests; `None`: it is dead.
     pub(super) async fn release(
         &self,
         id: &MessageId,
@@ -118,6 +149,7 @@ impl Desk {
         };
         let released = within(self.lease, released).await;
         let rest: Option<f64> = loan.end(released)?.try_get(0)?;
-        Ok(rest.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)))
+        Ok(rest
+            .map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)))
     }
 }

@@ -70,7 +70,8 @@ impl Letter {
         self
     }
 
-    /// Messages of one key are handled one after the other, in the order in which they were received.
+    /// Messages of one key are handled one after the other, in the order in which they were
+    /// received.
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into());
         self
@@ -88,7 +89,8 @@ impl Letter {
         self
     }
 
-    /// It is not handled before this time, by the server's clock. Until then it holds up no other message of its key.
+    /// It is not handled before this time, by the server's clock. Until then it holds up no other
+    /// message of its key.
     pub fn deliver_after(mut self, time: OffsetDateTime) -> Self {
         self.deliver_after = Some(time);
         self
@@ -100,7 +102,8 @@ impl Letter {
     }
 }
 
-/// All that a broker has delivered; its id is kept as the identity. An empty key, type or content type is none.
+/// All that a broker has delivered; its id is kept as the identity. An empty key, type or content
+/// type is none.
 impl From<&Message> for Letter {
     fn from(message: &Message) -> Self {
         let mut headers: Map<_, _> = message

@@ -1,8 +1,9 @@
 //! Messages that are stored first and handled later: the durable inbox.
 //!
-//! [`receive`] stores a message, after which its sender can forget it. A [`Consumer`](crate::Consumer) of a [`DurableSource`]
-//! handles it once, in the order of its key; what fails comes again by the [`RetryPolicy`] of its destination, and ends among the
-//! [dead letters](crate::deadletters).
+//! [`receive`] stores a message, after which its sender can forget it. A
+//! [`Consumer`](crate::Consumer) of a [`DurableSource`] handles it once, in the order of its key;
+//! what fails comes again by the [`RetryPolicy`] of its destination, and ends among the [dead
+//! letters](crate::deadletters).
 
 mod calls;
 mod desk;

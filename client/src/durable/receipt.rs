@@ -11,7 +11,8 @@ use crate::{Error, ErrorKind, Receipt, Settlement, TransportError, stored::Store
 /// The error of a message that its consumer settles with `Retry`, without an error of its own.
 const RETRIED: &str = "the consumer asks for another attempt";
 
-/// Holds the lease of one message. Dropped unsettled it is renewed no longer, and the message comes again when it has run out.
+/// Holds the lease of one message. Dropped unsettled it is renewed no longer, and the message comes
+/// again when it has run out.
 pub(super) struct Ticket {
     pub(super) shelf: Arc<Shelf>,
     pub(super) stored: Stored,
@@ -22,7 +23,13 @@ impl Ticket {
         if self.stored.is_claimed() {
             return Ok(());
         }
-        unless_ended(self.shelf.desk.complete(&self.stored.id, self.stored.token).await).map(drop)
+        unless_ended(
+            self.shelf
+                .desk
+                .complete(&self.stored.id, self.stored.token)
+                .await,
+        )
+        .map(drop)
     }
 
     async fn release(&self, error: Option<&str>, is_final: bool) -> Result<Settlement, Error> {
@@ -50,7 +57,10 @@ fn unless_ended<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
 }
 
 impl Receipt for Ticket {
-    fn settle(self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>> {
+    fn settle(
+        self: Box<Self>,
+        settlement: Settlement,
+    ) -> BoxFuture<'static, Result<(), TransportError>> {
         async move {
             match settlement {
                 Settlement::Acknowledge => self.complete().await?,
@@ -59,7 +69,8 @@ impl Receipt for Ticket {
                 Settlement::Retry { .. } => drop(self.release(Some(RETRIED), false).await?),
                 Settlement::Release { after } if after.is_zero() => drop(self.release(None, false).await?),
                 Settlement::Release { after } => {
-                    // It has not failed, so it does not rest by the policy: it is held here for that time.
+                    // It has not failed, so it does not rest by the policy: it is held here for
+                    // that time.
                     let shelf = Arc::clone(&self.shelf);
                     shelf.later.clone().spawn(async move {
                         select! {
@@ -85,13 +96,17 @@ impl Receipt for Ticket {
         true
     }
 
-    fn failed(self: Box<Self>, error: String) -> BoxFuture<'static, Result<Settlement, TransportError>> {
+    fn failed(
+        self: Box<Self>,
+        error: String,
+    ) -> BoxFuture<'static, Result<Settlement, TransportError>> {
         async move { Ok(self.release(Some(&error), false).await?) }.boxed()
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.shelf.forget(&(self.stored.token, self.stored.id.clone()));
+        self.shelf
+            .forget(&(self.stored.token, self.stored.id.clone()));
     }
 }

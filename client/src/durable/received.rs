@@ -71,8 +71,15 @@ impl fmt::Debug for Received {
 impl Received {
     /// The bytes of its payload and of the names and values of its headers.
     pub(super) fn size(&self) -> usize {
-        let size = |value: &Value| value.as_str().map_or_else(|| value.to_string().len(), str::len);
-        let headers = self.headers.iter().map(|(name, value)| name.len() + size(value));
+        let size = |value: &Value| {
+            value
+                .as_str()
+                .map_or_else(|| value.to_string().len(), str::len)
+        };
+        let headers = self
+            .headers
+            .iter()
+            .map(|(name, value)| name.len() + size(value));
         self.payload.len() + headers.sum::<usize>()
     }
 
@@ -89,14 +96,19 @@ impl Received {
             is_claimed: Arc::default(),
         };
         let header = |name: &str| self.headers.get(name).and_then(Value::as_str);
-        let mut message = Message::new(header(SOURCE_TOPIC).unwrap_or(destination.as_str()), self.payload.clone())
-            .with_destination(destination.clone())
-            .with_message_id(self.id.to_string())
-            .with_content_type(self.content_type.as_str())
-            .with_deliveries(u32::try_from(self.attempt).unwrap_or(1))
-            .with_stored(stored);
+        let mut message = Message::new(
+            header(SOURCE_TOPIC).unwrap_or(destination.as_str()),
+            self.payload.clone(),
+        )
+        .with_destination(destination.clone())
+        .with_message_id(self.id.to_string())
+        .with_content_type(self.content_type.as_str())
+        .with_deliveries(u32::try_from(self.attempt).unwrap_or(1))
+        .with_stored(stored);
         for (name, value) in &self.headers {
-            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let value = value
+                .as_str()
+                .map_or_else(|| value.to_string(), str::to_owned);
             message = message.with_header(name, value);
         }
         if let Some(traceparent) = &self.traceparent {
@@ -190,12 +202,18 @@ mod tests {
         assert_eq!(message.destination().unwrap().as_str(), "orders.bill");
         assert_eq!(message.message_id(), Some("m-1"));
         assert_eq!(message.correlation_id(), Some("c-1"));
-        assert_eq!((message.key(), message.message_type()), (Some("k"), Some("T")));
+        assert_eq!(
+            (message.key(), message.message_type()),
+            (Some("k"), Some("T"))
+        );
         assert_eq!(message.content_type(), Some("application/json"));
         assert_eq!(message.json::<[u8; 1]>().unwrap(), [1]);
         assert_eq!(message.header("schema"), Some("7"));
         assert_eq!(message.header("traceparent"), Some("00-1-2-01"));
-        assert_eq!((message.deliveries(), message.last_error()), (Some(3), Some("not yet")));
+        assert_eq!(
+            (message.deliveries(), message.last_error()),
+            (Some(3), Some("not yet"))
+        );
         assert_eq!(letter.headers_value().unwrap()["schema"], json!("7"));
     }
 }

@@ -1,4 +1,5 @@
-//! What a source has fetched and what of it is not settled: each is leased, and its lease is renewed as long as it is here.
+//! What a source has fetched and what of it is not settled: each is leased, and its lease is
+//! renewed as long as it is here.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -95,8 +96,8 @@ impl Shelf {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next message to deliver, unless it has to wait for others that are in hand. One whose lease was lost while it waited is
-    /// another's.
+    /// The next message to deliver, unless it has to wait for others that are in hand. One whose
+    /// lease was lost while it waited is another's.
     pub(super) fn take(&self) -> Option<Received> {
         let mut state = self.state();
         while let Some(lost) = state
@@ -117,7 +118,8 @@ impl Shelf {
         Some(received)
     }
 
-    /// Whoever kills does so soon: a message that takes long does not hold up all others for as long.
+    /// Whoever kills does so soon: a message that takes long does not hold up all others for as
+    /// long.
     fn is_one_alone(&self, state: &State) -> bool {
         matches!(state.alone, Some((_, since)) if since.elapsed() < self.desk.lease)
     }
@@ -141,7 +143,8 @@ impl Shelf {
         }
     }
 
-    /// Fetches whenever somebody asks for more and too little waits, until the shelf is closed or the database fails.
+    /// Fetches whenever somebody asks for more and too little waits, until the shelf is closed or
+    /// the database fails.
     ///
     /// A task of its own, so that whoever gives up asking loses nothing that is on its way.
     pub(super) async fn fill(self: Arc<Self>) -> Result<(), Error> {
@@ -167,7 +170,8 @@ impl Shelf {
 
     /// Whether there was something.
     async fn fetch(&self) -> Result<bool, Error> {
-        // Never given up half-way: what is leased and not heard of would have to wait for the end of its lease.
+        // Never given up half-way: what is leased and not heard of would have to wait for the end
+        // of its lease.
         let asked = Instant::now();
         let (at_most, max_bytes) = self.room();
         let mut received = self.desk.next(at_most, max_bytes).await?;
@@ -175,7 +179,9 @@ impl Shelf {
         let suspect = received.iter().position(|received| received.lease_expired);
         self.is_wary.store(suspect.is_some(), Ordering::Relaxed);
         // Behind a suspect nothing waits: what kills this process would be counted against it too.
-        let behind = suspect.map(|at| received.split_off(at + 1)).unwrap_or_default();
+        let behind = suspect
+            .map(|at| received.split_off(at + 1))
+            .unwrap_or_default();
         self.put(received, asked);
         // What came does not wait until the database has taken back the rest.
         self.arrived.notify_one();
@@ -193,12 +199,18 @@ impl Shelf {
         } else {
             self.desk.batch
         };
-        (at_most, self.desk.max_bytes.saturating_sub(self.state().waiting_bytes))
+        (
+            at_most,
+            self.desk
+                .max_bytes
+                .saturating_sub(self.state().waiting_bytes),
+        )
     }
 
     async fn wait(&self, breaths: &mut Pauses) -> Result<(), Error> {
         if self.desk.wait().await? {
-            // There may be something due that nobody can have yet: an earlier message of its key is being handled.
+            // There may be something due that nobody can have yet: an earlier message of its key is
+            // being handled.
             sleep(breaths.next()).await;
         } else {
             breaths.reset();
@@ -214,8 +226,8 @@ impl Shelf {
         }
     }
 
-    /// Gives back what has waited for so long and was not delivered. What cannot be given back comes again after its lease.
-    /// Returns how many went back.
+    /// Gives back what has waited for so long and was not delivered. What cannot be given back
+    /// comes again after its lease. Returns how many went back.
     pub(super) async fn clear(&self, waited: Duration) -> u64 {
         self.give_back(self.take_stale(waited)).await
     }
@@ -223,9 +235,15 @@ impl Shelf {
     async fn give_back(&self, received: Vec<Received>) -> u64 {
         let mut given_back = 0;
         for received in received {
-            match self.desk.release(&received.id, received.token, None, false).await {
+            match self
+                .desk
+                .release(&received.id, received.token, None, false)
+                .await
+            {
                 Ok(_) => given_back += 1,
-                Err(error) => tracing::debug!(%error, "a message that was fetched ahead is not given back"),
+                Err(error) => {
+                    tracing::debug!(%error, "a message that was fetched ahead is not given back")
+                }
             }
         }
         given_back
@@ -239,7 +257,11 @@ impl Shelf {
             leases,
             ..
         } = &mut *state;
-        let is_stale = |received: &Received| leases.get(&lease_of(received)).is_none_or(|asked| asked.elapsed() >= waited);
+        let is_stale = |received: &Received| {
+            leases
+                .get(&lease_of(received))
+                .is_none_or(|asked| asked.elapsed() >= waited)
+        };
         let (stale, fresh) = waiting.drain(..).partition(is_stale);
         *waiting = fresh;
         *waiting_bytes = waiting.iter().map(Received::size).sum();
@@ -274,7 +296,10 @@ impl Shelf {
     /// The leases that were not renewed for so long.
     fn old(&self, age: Duration) -> Vec<Lease> {
         let state = self.state();
-        let old = state.leases.iter().filter(|(_, renewed)| renewed.elapsed() >= age);
+        let old = state
+            .leases
+            .iter()
+            .filter(|(_, renewed)| renewed.elapsed() >= age);
         old.map(|(lease, _)| lease.clone()).collect()
     }
 

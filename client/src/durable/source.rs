@@ -35,14 +35,16 @@ const MAX_BYTES: usize = 16 * 1024 * 1024;
 /// # Ok(()) }
 /// ```
 ///
-/// Any number of processes share a destination. Messages of one key come one after the other, whoever handles them; the
-/// consumer's own [`ordered_by_key`](crate::Consumer::ordered_by_key) is not needed. Handled under the name of its destination, a
-/// message is ended by its claim, in the handler's transaction; where that claims something else or nothing, when it is
-/// acknowledged.
+/// Any number of processes share a destination. Messages of one key come one after the other,
+/// whoever handles them; the consumer's own [`ordered_by_key`](crate::Consumer::ordered_by_key) is
+/// not needed. Handled under the name of its destination, a message is ended by its claim, in the
+/// handler's transaction; where that claims something else or nothing, when it is acknowledged.
 ///
-/// Failures are counted in the database, which also says how long a message rests and when it is dead: see
-/// [`RetryPolicy`](super::RetryPolicy). The consumer's `max_deliveries` and `back_off` do not count here. Whoever dies with a message in hand has
-/// failed too: it comes again when its lease has run out, and is handled alone then. Leases are renewed while messages wait and are handled.
+/// Failures are counted in the database, which also says how long a message rests and when it is
+/// dead: see [`RetryPolicy`](super::RetryPolicy). The consumer's `max_deliveries` and `back_off` do
+/// not count here. Whoever dies with a message in hand has failed too: it comes again when its
+/// lease has run out, and is handled alone then. Leases are renewed while messages wait and are
+/// handled.
 ///
 /// It takes up to two connections of the pool besides those of the handlers.
 pub struct DurableSource {
@@ -68,7 +70,12 @@ impl DurableSource {
 
     /// The same for a destination that has messages seldom: it looks now and then, and holds no
     /// connection in between.
-    pub(crate) fn looking(pool: Pool, destination: Destination, every: Duration, is_unrouted: bool) -> Self {
+    pub(crate) fn looking(
+        pool: Pool,
+        destination: Destination,
+        every: Duration,
+        is_unrouted: bool,
+    ) -> Self {
         Self::over(Desk {
             pool,
             destination,
@@ -99,21 +106,27 @@ impl DurableSource {
         Self::over(desk)
     }
 
-    /// How many messages are fetched at a time, 1 to 10,000; 20 unless given. The next ones are fetched when half of them are left. What nobody
-    /// here begins to handle within a sixth of its lease goes back, for others.
+    /// How many messages are fetched at a time, 1 to 10,000; 20 unless given. The next ones are
+    /// fetched when half of them are left. What nobody here begins to handle within a sixth of its
+    /// lease goes back, for others.
     #[must_use]
     pub fn batch(self, messages: u32) -> Self {
-        self.with(|desk| desk.batch = i32::try_from(messages).unwrap_or(i32::MAX).clamp(1, LARGEST_BATCH))
+        self.with(|desk| {
+            desk.batch = i32::try_from(messages)
+                .unwrap_or(i32::MAX)
+                .clamp(1, LARGEST_BATCH)
+        })
     }
 
-    /// How many bytes of payloads and headers are fetched ahead, at least one message; 16 MiB unless
-    /// given, and at most 1 GB in one fetch.
+    /// How many bytes of payloads and headers are fetched ahead, at least one message; 16 MiB
+    /// unless given, and at most 1 GB in one fetch.
     #[must_use]
     pub fn max_bytes(self, bytes: usize) -> Self {
         self.with(|desk| desk.max_bytes = bytes)
     }
 
-    /// How long a message stays this process's without a sign of life, 100 milliseconds to one day; 30 s unless given.
+    /// How long a message stays this process's without a sign of life, 100 milliseconds to one day;
+    /// 30 s unless given.
     #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
         self.with(|desk| desk.lease = lease.clamp(SHORTEST_LEASE, LONGEST_LEASE))
@@ -126,7 +139,10 @@ impl DurableSource {
         } else {
             received.message(&desk.destination)
         };
-        let stored = message.stored().cloned().ok_or("a message of the inbox without its lease")?;
+        let stored = message
+            .stored()
+            .cloned()
+            .ok_or("a message of the inbox without its lease")?;
         let shelf = Arc::clone(&self.shelf);
         Ok(Delivery::new(message, Ticket { shelf, stored }))
     }
@@ -153,7 +169,9 @@ impl Source for DurableSource {
             if let Some(received) = received {
                 return self.deliver(&received).map(Some);
             }
-            let Some(fetching) = &mut self.fetching else { continue };
+            let Some(fetching) = &mut self.fetching else {
+                continue;
+            };
             select! {
                 () = self.shelf.arrived.notified() => {}
                 ended = fetching => {

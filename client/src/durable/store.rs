@@ -7,7 +7,12 @@ use super::{Letter, receive, receive_batch};
 use crate::{Destination, Error, Idem, Message, MessageId, Processed, connection::Loan};
 
 /// Stores one message. It was new or it is a duplicate, and may be acknowledged either way.
-pub(crate) async fn store(idem: &Idem, pool: &Pool, to: &Destination, message: &Message) -> Result<Processed, Error> {
+pub(crate) async fn store(
+    idem: &Idem,
+    pool: &Pool,
+    to: &Destination,
+    message: &Message,
+) -> Result<Processed, Error> {
     let id = id_of(idem, message)?;
     let loan = Loan::take(pool).await?;
     // It may wait for the transaction of another claimer, which takes as long as its handler.
@@ -15,7 +20,8 @@ pub(crate) async fn store(idem: &Idem, pool: &Pool, to: &Destination, message: &
     Ok(answer(loan.end(is_new)?))
 }
 
-/// Stores many in one statement, and answers by position. An error is one of all of them, and nothing was stored.
+/// Stores many in one statement, and answers by position. An error is one of all of them, and
+/// nothing was stored.
 pub(crate) async fn store_batch(
     idem: &Idem,
     pool: &Pool,
@@ -28,18 +34,28 @@ pub(crate) async fn store_batch(
     }
     let loan = Loan::take(pool).await?;
     let are_new = receive_batch(&**loan.client(), to, &letters).await;
-    Ok(loan.end(are_new)?.into_iter().map(|is_new| Ok(answer(is_new))).collect())
+    Ok(loan
+        .end(are_new)?
+        .into_iter()
+        .map(|is_new| Ok(answer(is_new)))
+        .collect())
 }
 
 /// What it is known by. What has no id and may pass is stored once for each delivery.
 fn id_of(idem: &Idem, message: &Message) -> Result<MessageId, Error> {
-    Ok(idem.id_of(message)?.unwrap_or_else(|| Uuid::new_v4().into()))
+    Ok(idem
+        .id_of(message)?
+        .unwrap_or_else(|| Uuid::new_v4().into()))
 }
 
 fn answer(is_new: bool) -> Processed {
     if is_new {
-        Processed::New { effects: Vec::new() }
+        Processed::New {
+            effects: Vec::new(),
+        }
     } else {
-        Processed::Duplicate { effects: Vec::new() }
+        Processed::Duplicate {
+            effects: Vec::new(),
+        }
     }
 }

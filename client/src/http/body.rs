@@ -7,8 +7,8 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited, combinators::Unsy
 
 type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// The body of the requests that [`IdempotencyService`](crate::http::IdempotencyService) passes on and of the responses that it
-/// answers: any body in a box, as axum's is.
+/// The body of the requests that [`IdempotencyService`](crate::http::IdempotencyService) passes on
+/// and of the responses that it answers: any body in a box, as axum's is.
 pub type Body = UnsyncBoxBody<Bytes, BodyError>;
 
 /// A body that broke off, with what its maker says about it.
@@ -44,7 +44,9 @@ where
 }
 
 pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
-    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+    Full::new(bytes.into())
+        .map_err(|never| match never {})
+        .boxed_unsync()
 }
 
 /// Reads a body of at most `limit` bytes. Trailers are dropped.

@@ -42,7 +42,12 @@ mod tests {
     use super::*;
 
     fn of(method: &str, uri: &str, body: &str) -> Fingerprint {
-        let (parts, ()) = Request::builder().method(method).uri(uri).body(()).unwrap().into_parts();
+        let (parts, ()) = Request::builder()
+            .method(method)
+            .uri(uri)
+            .body(())
+            .unwrap()
+            .into_parts();
         Fingerprint::of(&parts, body.as_bytes())
     }
 

@@ -1,4 +1,5 @@
-//! The record of a response: a step in the journal of the request's identity, which lives as long as its claim.
+//! The record of a response: a step in the journal of the request's identity, which lives as long
+//! as its claim.
 
 use tokio_postgres::GenericClient;
 
@@ -41,7 +42,9 @@ pub(crate) async fn find(
 ) -> Result<Option<Recorded>, Error> {
     let steps = calls(client, id, destination).await?;
     let is_record = |state, step: &str| state == CallState::Done && step == STEP;
-    let found = steps.into_iter().find(|call| is_record(call.state, &call.step));
+    let found = steps
+        .into_iter()
+        .find(|call| is_record(call.state, &call.step));
     let response = found.and_then(|call| call.response);
     response
         .map(serde_json::from_value)

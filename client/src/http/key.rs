@@ -1,4 +1,5 @@
-//! The header `Idempotency-Key`, as draft-ietf-httpapi-idempotency-key-header has it: a string of a structured field (RFC 8941).
+//! The header `Idempotency-Key`, as draft-ietf-httpapi-idempotency-key-header has it: a string of a
+//! structured field (RFC 8941).
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -6,13 +7,16 @@ use crate::http::problem::Problem;
 
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// The longest key that is taken, in bytes: what a caller's name and a key make together must fit into an id.
+/// The longest key that is taken, in bytes: what a caller's name and a key make together must fit
+/// into an id.
 const LONGEST_BYTES: usize = 255;
 
 /// The key of a request; `None` when it has none.
 pub(crate) fn of(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
-    let Some(value) = values.next() else { return Ok(None) };
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
     if values.next().is_some() {
         return Err(Problem::BadKey("the header is there more than once"));
     }
@@ -20,7 +24,9 @@ pub(crate) fn of(headers: &HeaderMap) -> Result<Option<String>, Problem> {
 }
 
 fn parse(value: &HeaderValue) -> Result<String, &'static str> {
-    let text = value.to_str().map_err(|_| "it has other characters than those of ASCII")?;
+    let text = value
+        .to_str()
+        .map_err(|_| "it has other characters than those of ASCII")?;
     let text = text.trim_matches([' ', '\t']);
     let key = match text.strip_prefix('"') {
         Some(rest) => quoted(rest)?,
@@ -33,7 +39,8 @@ fn parse(value: &HeaderValue) -> Result<String, &'static str> {
     }
 }
 
-/// What is behind the opening quote. Parameters behind the closing one mean nothing, as the draft defines none.
+/// What is behind the opening quote. Parameters behind the closing one mean nothing, as the draft
+/// defines none.
 fn quoted(text: &str) -> Result<String, &'static str> {
     let mut key = String::new();
     let mut characters = text.chars();
@@ -58,7 +65,8 @@ fn quoted(text: &str) -> Result<String, &'static str> {
 
 /// Without quotes, as many clients send it.
 fn bare(text: &str) -> Result<String, &'static str> {
-    let is_plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b',' | b';');
+    let is_plain =
+        |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b',' | b';');
     match text.bytes().all(is_plain) {
         true => Ok(text.into()),
         false => Err("without quotes it has no spaces, quotes, backslashes, commas and semicolons"),
@@ -79,7 +87,10 @@ mod tests {
             key(r#""8e03978e-40d5-43dd-bc93-6894a57f9324""#).unwrap(),
             "8e03978e-40d5-43dd-bc93-6894a57f9324"
         );
-        assert_eq!(key(r#"  "a \"quoted\" \\ one" "#).unwrap(), r#"a "quoted" \ one"#);
+        assert_eq!(
+            key(r#"  "a \"quoted\" \\ one" "#).unwrap(),
+            r#"a "quoted" \ one"#
+        );
         assert_eq!(key(r#""a";version=1"#).unwrap(), "a");
     }
 

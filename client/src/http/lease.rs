@@ -27,9 +27,11 @@ use crate::{
     step::{Step, again},
 };
 
-/// Leases the request, lets the handler work, and completes the lease together with the record of the response.
+/// Leases the request, lets the handler work, and completes the lease together with the record of
+/// the response.
 ///
-/// On a task of its own: a caller that goes away does not cut the work in two. It is done and recorded, and a repeated request finds it.
+/// On a task of its own: a caller that goes away does not cut the work in two. It is done and
+/// recorded, and a repeated request finds it.
 pub(crate) async fn answer<S, R>(
     options: Arc<Options>,
     asked: Asked,
@@ -76,7 +78,11 @@ enum Worked<E> {
 }
 
 impl Attempt<'_> {
-    async fn answer<S, R>(&self, mut request: Request<Body>, mut service: S) -> Result<Response<Body>, Failure<S::Error>>
+    async fn answer<S, R>(
+        &self,
+        mut request: Request<Body>,
+        mut service: S,
+    ) -> Result<Response<Body>, Failure<S::Error>>
     where
         S: Service<Request<Body>, Response = Response<R>>,
         R: http_body::Body<Data = Bytes> + Send + 'static,
@@ -142,7 +148,12 @@ impl Attempt<'_> {
     async fn acquire(&self) -> Result<Lease, Error> {
         again(Retry::default(), || async {
             let step = Step::begin(&self.options.pool).await?;
-            let lease = acquire(step.client(), &self.asked.id, &self.options.destination, self.options.lease);
+            let lease = acquire(
+                step.client(),
+                &self.asked.id,
+                &self.options.destination,
+                self.options.lease,
+            );
             let lease = step.run(lease).await;
             step.end(lease)
         })
@@ -172,8 +183,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Binds the key to this request. [`Problem::Mismatch`] when an attempt at another one has begun before: it may have done
-    /// something outside of the database.
+    /// Binds the key to this request. [`Problem::Mismatch`] when an attempt at another one has
+    /// begun before: it may have done something outside of the database.
     async fn begin(&self, held: &Held) -> Result<(), Problem> {
         let begun = again(Retry::default(), || async {
             let step = Step::begin(&self.options.pool).await?;
@@ -186,7 +197,9 @@ impl Attempt<'_> {
             let begun = step.run(begun).await;
             step.end(begun)
         });
-        let Err(error) = begun.await else { return Ok(()) };
+        let Err(error) = begun.await else {
+            return Ok(());
+        };
         self.give_back(held).await;
         match error.sqlstate() {
             Some(&SqlState::INTEGRITY_CONSTRAINT_VIOLATION) => Err(Problem::Mismatch),
@@ -194,10 +207,22 @@ impl Attempt<'_> {
         }
     }
 
-    /// Records the response with the completion, through lost connections: the token tells what became of a commit in doubt.
-    async fn complete(&self, held: &Held, parts: Parts, body: Bytes) -> Result<Response<Body>, Problem> {
+    /// Records the response with the completion, through lost connections: the token tells what
+    /// became of a commit in doubt.
+    async fn complete(
+        &self,
+        held: &Held,
+        parts: Parts,
+        body: Bytes,
+    ) -> Result<Response<Body>, Problem> {
         let Self { options, asked } = self;
-        let recorded = Recorded::of(&asked.fingerprint, parts.status, &parts.headers, &*options.keep_header, &body);
+        let recorded = Recorded::of(
+            &asked.fingerprint,
+            parts.status,
+            &parts.headers,
+            &*options.keep_header,
+            &body,
+        );
         let completed = again(Retry::default(), || async {
             let step = Step::begin(&options.pool).await?;
             let client = step.client();
@@ -211,7 +236,8 @@ impl Attempt<'_> {
         match completed.await {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::NotClaimed => {
-                // Completed by a commit whose answer was lost, or lost to somebody else, whose response counts then.
+                // Completed by a commit whose answer was lost, or lost to somebody else, whose
+                // response counts then.
                 let found = self.find().await.map_err(|error| Problem::of(&error))?;
                 match found {
                     None => return Err(Problem::Unavailable),
@@ -226,7 +252,11 @@ impl Attempt<'_> {
 
     async fn find(&self) -> Result<Option<Recorded>, Error> {
         let step = Step::begin(&self.options.pool).await?;
-        let found = step.run(journal::find(step.client(), &self.asked.id, &self.options.destination));
+        let found = step.run(journal::find(
+            step.client(),
+            &self.asked.id,
+            &self.options.destination,
+        ));
         let found = found.await;
         step.end(found)
     }

@@ -1,4 +1,5 @@
-//! What a handler finds in the extensions of its request, and what it may leave in those of its response.
+//! What a handler finds in the extensions of its request, and what it may leave in those of its
+//! response.
 
 use std::{
     fmt,
@@ -7,7 +8,8 @@ use std::{
 
 use crate::{Error, Tx};
 
-/// The transaction of a protected request, in the request's extensions. [`take`](Self::take) it once.
+/// The transaction of a protected request, in the request's extensions. [`take`](Self::take) it
+/// once.
 #[derive(Clone)]
 pub struct RequestTx(Arc<Mutex<Option<Tx>>>);
 
@@ -20,8 +22,9 @@ impl RequestTx {
     ///
     /// Drop it before the response is made or, at the latest, with the end of its body.
     pub fn take(&self) -> Result<Tx, Error> {
-        self.withdraw()
-            .ok_or_else(|| Error::Invalid("the transaction of this request was taken before".into()))
+        self.withdraw().ok_or_else(|| {
+            Error::Invalid("the transaction of this request was taken before".into())
+        })
     }
 
     /// So that nobody takes it any more.
@@ -36,7 +39,8 @@ impl fmt::Debug for RequestTx {
     }
 }
 
-/// Put into the extensions of a response with a status of 4xx, it keeps what its handler wrote: a declined payment, for example.
-/// Without it that is taken back, and the response alone is recorded.
+/// Put into the extensions of a response with a status of 4xx, it keeps what its handler wrote: a
+/// declined payment, for example. Without it that is taken back, and the response alone is
+/// recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepWrites;

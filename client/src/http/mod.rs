@@ -1,10 +1,12 @@
 //! Requests that take effect once: a `tower` layer for axum and hyper that reads `Idempotency-Key`.
 //!
-//! The first request with a key runs, and its response is recorded. Another one with the key gets the recorded response, with
-//! `Idempotency-Replayed: true`; 409 with `Retry-After` while the first one runs; 422 when it asks for something else. What says that
-//! another attempt may succeed, 5xx and 409 and 429, is never recorded.
+//! The first request with a key runs, and its response is recorded. Another one with the key gets
+//! the recorded response, with `Idempotency-Replayed: true`; 409 with `Retry-After` while the first
+//! one runs; 422 when it asks for something else. What says that another attempt may succeed, 5xx
+//! and 409 and 429, is never recorded.
 //!
-//! [In a transaction](IdempotencyLayer::transaction) what the handler writes, the claim of the key and the response are one commit:
+//! [In a transaction](IdempotencyLayer::transaction) what the handler writes, the claim of the key
+//! and the response are one commit:
 //!
 //! ```
 //! use axum::{Extension, Router, http::StatusCode, routing::post};
@@ -26,7 +28,8 @@
 //! # Ok(service) }
 //! ```
 //!
-//! [With a lease](IdempotencyLayer::lease) the handler calls somebody else meanwhile, and its response is recorded when it has ended.
+//! [With a lease](IdempotencyLayer::lease) the handler calls somebody else meanwhile, and its
+//! response is recorded when it has ended.
 
 mod body;
 mod fingerprint;

@@ -75,13 +75,18 @@ impl Options {
         if id.contains('\0') {
             return Err(Problem::UnknownCaller);
         }
-        MessageId::text(id).map(Some).map_err(|_| Problem::IdTooLong)
+        MessageId::text(id)
+            .map(Some)
+            .map_err(|_| Problem::IdTooLong)
     }
 
     /// Whether a response is recorded: never what says that another attempt may succeed.
     pub(crate) fn keeps(&self, status: StatusCode) -> bool {
         let is_final = status.is_success() || status.is_redirection() || status.is_client_error();
-        is_final && status != StatusCode::CONFLICT && status != StatusCode::TOO_MANY_REQUESTS && (self.keep_status)(status)
+        is_final
+            && status != StatusCode::CONFLICT
+            && status != StatusCode::TOO_MANY_REQUESTS
+            && (self.keep_status)(status)
     }
 }
 

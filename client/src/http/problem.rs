@@ -39,19 +39,25 @@ pub(crate) enum Problem {
     Failed,
     #[error("the request could not be processed now; send it again with the same key")]
     Unavailable,
-    #[error("it is not known whether the request took effect; send it again with the same key to find out")]
+    #[error(
+        "it is not known whether the request took effect; send it again with the same key to find out"
+    )]
     InDoubt,
 }
 
 impl Problem {
     pub(crate) fn status(&self) -> StatusCode {
         match self {
-            Self::MissingKey | Self::BadKey(_) | Self::IdTooLong | Self::UnreadableRequest => StatusCode::BAD_REQUEST,
+            Self::MissingKey | Self::BadKey(_) | Self::IdTooLong | Self::UnreadableRequest => {
+                StatusCode::BAD_REQUEST
+            }
             Self::UnknownCaller => StatusCode::FORBIDDEN,
             Self::RequestTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::InProgress | Self::NotRecorded => StatusCode::CONFLICT,
             Self::Mismatch => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::ResponseTooLarge | Self::Exhausted | Self::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::ResponseTooLarge | Self::Exhausted | Self::Failed => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
             Self::Unavailable | Self::InDoubt => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -81,7 +87,8 @@ impl Problem {
         matches!(self, Self::InProgress | Self::Unavailable | Self::InDoubt)
     }
 
-    /// The same for a request whose handler has worked: what it did outside of the database is done.
+    /// The same for a request whose handler has worked: what it did outside of the database is
+    /// done.
     pub(crate) fn after_work(self) -> Self {
         match self {
             Self::Unavailable => Self::InDoubt,
@@ -111,7 +118,10 @@ impl Problem {
         let mut response = Response::new(body::full(problem.to_string()));
         *response.status_mut() = status;
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
         if self.passes() {
             headers.insert(header::RETRY_AFTER, seconds(retry_after).into());
         }
@@ -121,7 +131,10 @@ impl Problem {
 
 /// In whole seconds, at least one: the header has no others.
 fn seconds(duration: Duration) -> u64 {
-    duration.as_millis().div_ceil(1000).clamp(1, u128::from(u32::MAX)) as u64
+    duration
+        .as_millis()
+        .div_ceil(1000)
+        .clamp(1, u128::from(u32::MAX)) as u64
 }
 
 #[cfg(test)]

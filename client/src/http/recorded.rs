@@ -19,8 +19,8 @@ use crate::{
 pub(crate) struct Recorded {
     fingerprint: String,
     status: u16,
-    /// In their order, a name as often as it has values. Each character of a value is one byte of it (ISO 8859-1), for a value
-    /// need not be UTF-8.
+    /// In their order, a name as often as it has values. Each character of a value is one byte of
+    /// it (ISO 8859-1), for a value need not be UTF-8.
     headers: Vec<(String, String)>,
     body_base64: String,
 }
@@ -34,14 +34,22 @@ impl Recorded {
         body: &Bytes,
     ) -> Self {
         let named = named_by_connection(headers);
-        let kept = headers
-            .iter()
-            .filter(|(name, _)| !is_of_the_connection(name) && !named.contains(name) && is_kept(name));
-        let text = |value: &HeaderValue| value.as_bytes().iter().map(|byte| char::from(*byte)).collect();
+        let kept = headers.iter().filter(|(name, _)| {
+            !is_of_the_connection(name) && !named.contains(name) && is_kept(name)
+        });
+        let text = |value: &HeaderValue| {
+            value
+                .as_bytes()
+                .iter()
+                .map(|byte| char::from(*byte))
+                .collect()
+        };
         Self {
             fingerprint: fingerprint.to_string(),
             status: status.as_u16(),
-            headers: kept.map(|(name, value)| (name.to_string(), text(value))).collect(),
+            headers: kept
+                .map(|(name, value)| (name.to_string(), text(value)))
+                .collect(),
             body_base64: BASE64_STANDARD.encode(body),
         }
     }
@@ -53,18 +61,27 @@ impl Recorded {
     /// The response again, marked as a replay.
     pub(crate) fn replay(&self) -> Result<Response<Body>, Error> {
         let broken = |what: &str| Error::Unexpected(format!("a recorded response without {what}"));
-        let bytes = BASE64_STANDARD.decode(&self.body_base64).map_err(|_| broken("a body"))?;
+        let bytes = BASE64_STANDARD
+            .decode(&self.body_base64)
+            .map_err(|_| broken("a body"))?;
         let mut response = Response::new(body::full(bytes));
-        *response.status_mut() = StatusCode::from_u16(self.status).map_err(|_| broken("a status"))?;
+        *response.status_mut() =
+            StatusCode::from_u16(self.status).map_err(|_| broken("a status"))?;
         for (name, value) in &self.headers {
-            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| broken("names of headers"))?;
-            let value: Option<Vec<u8>> = value.chars().map(|character| u8::try_from(character).ok()).collect();
+            let name =
+                HeaderName::from_bytes(name.as_bytes()).map_err(|_| broken("names of headers"))?;
+            let value: Option<Vec<u8>> = value
+                .chars()
+                .map(|character| u8::try_from(character).ok())
+                .collect();
             let value = value.and_then(|bytes| HeaderValue::from_bytes(&bytes).ok());
             response
                 .headers_mut()
                 .append(name, value.ok_or_else(|| broken("values of headers"))?);
         }
-        response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+        response
+            .headers_mut()
+            .insert(REPLAYED, HeaderValue::from_static("true"));
         Ok(response)
     }
 }
@@ -114,8 +131,15 @@ mod tests {
         headers.append("connection", HeaderValue::from_static("close, X-Hop"));
         headers.append("x-hop", HeaderValue::from_static("1"));
         let body = Bytes::from_static(b"\0\xffbytes");
-        let recorded = Recorded::of(&fingerprint, StatusCode::CREATED, &headers, |name| name != "x-secret", &body);
-        let recorded: Recorded = serde_json::from_str(&serde_json::to_string(&recorded).unwrap()).unwrap();
+        let recorded = Recorded::of(
+            &fingerprint,
+            StatusCode::CREATED,
+            &headers,
+            |name| name != "x-secret",
+            &body,
+        );
+        let recorded: Recorded =
+            serde_json::from_str(&serde_json::to_string(&recorded).unwrap()).unwrap();
 
         assert!(recorded.answers(&fingerprint));
         assert!(!recorded.answers(&Fingerprint::of(&parts, b"other")));

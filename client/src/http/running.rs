@@ -22,8 +22,8 @@ impl RunningRequests {
 
     /// Waits until all have ended and are recorded, for `grace` at most. Returns how many have not.
     ///
-    /// Call it when the server takes no requests any more. A request that has not ended by then ends
-    /// with the process: its lease runs out, and a repeated request is worked on after that.
+    /// Call it when the server takes no requests any more. A request that has not ended by then
+    /// ends with the process: its lease runs out, and a repeated request is worked on after that.
     pub async fn ended(&self, grace: Duration) -> usize {
         self.0.close();
         if timeout(grace, self.0.wait()).await.is_ok() {

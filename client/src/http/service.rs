@@ -98,7 +98,11 @@ where
     }
 }
 
-async fn answer<S, B, R>(options: Arc<Options>, mut service: S, request: Request<B>) -> Result<Response<Body>, Failure<S::Error>>
+async fn answer<S, B, R>(
+    options: Arc<Options>,
+    mut service: S,
+    request: Request<B>,
+) -> Result<Response<Body>, Failure<S::Error>>
 where
     S: Service<Request<Body>, Response = Response<R>> + Send + 'static,
     S::Future: Send,
@@ -131,17 +135,22 @@ where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
-    body::read(body, limit).await.map_err(|unread| match unread {
-        Unread::TooLarge => Problem::RequestTooLarge(limit),
-        Unread::Broken(error) => {
-            tracing::debug!(error, "the body of a request broke off");
-            Problem::UnreadableRequest
-        }
-    })
+    body::read(body, limit)
+        .await
+        .map_err(|unread| match unread {
+            Unread::TooLarge => Problem::RequestTooLarge(limit),
+            Unread::Broken(error) => {
+                tracing::debug!(error, "the body of a request broke off");
+                Problem::UnreadableRequest
+            }
+        })
 }
 
 /// The answer to a request whose key was used before.
-pub(crate) fn replay(found: Option<Recorded>, fingerprint: &Fingerprint) -> Result<Response<Body>, Problem> {
+pub(crate) fn replay(
+    found: Option<Recorded>,
+    fingerprint: &Fingerprint,
+) -> Result<Response<Body>, Problem> {
     match found {
         None => Err(Problem::NotRecorded),
         Some(recorded) if !recorded.answers(fingerprint) => Err(Problem::Mismatch),

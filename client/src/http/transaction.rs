@@ -23,11 +23,13 @@ use crate::{
     step::again,
 };
 
-/// Behind the claim and before the handler: what a refused request has written is taken back to here.
+/// Behind the claim and before the handler: what a refused request has written is taken back to
+/// here.
 const SAVEPOINT: &str = "idem_http";
 const UNDO: &str = "ROLLBACK TO SAVEPOINT idem_http";
 
-/// Claims the request, lets the handler work, records its response, and commits. Dropped at any await it has done all or nothing.
+/// Claims the request, lets the handler work, records its response, and commits. Dropped at any
+/// await it has done all or nothing.
 pub(crate) async fn answer<S, R>(
     options: &Options,
     asked: Asked,
@@ -69,7 +71,13 @@ where
             return Err(unrecordable(unread).into());
         }
     };
-    let recorded = Recorded::of(&fingerprint, parts.status, &parts.headers, &*options.keep_header, &body);
+    let recorded = Recorded::of(
+        &fingerprint,
+        parts.status,
+        &parts.headers,
+        &*options.keep_header,
+        &body,
+    );
     session.ends();
     let committed = async {
         let client = session.client();
@@ -77,8 +85,24 @@ where
         if !keeps_writes(&parts) {
             requests.push(Sent::new(async { Ok(client.batch_execute(UNDO).await?) }).await);
         }
-        requests.push(Sent::new(journal::begin(client, &id, &options.destination, &fingerprint)).await);
-        requests.push(Sent::new(journal::finish(client, &id, &options.destination, &recorded)).await);
+        requests.push(
+            Sent::new(journal::begin(
+                client,
+                &id,
+                &options.destination,
+                &fingerprint,
+            ))
+            .await,
+        );
+        requests.push(
+            Sent::new(journal::finish(
+                client,
+                &id,
+                &options.destination,
+                &recorded,
+            ))
+            .await,
+        );
         commit_behind(client, requests).await
     }
     .await;
@@ -87,7 +111,8 @@ where
     Ok(Response::from_parts(parts, body::full(body)))
 }
 
-/// Begins with the claim. A connection that turns out to be gone is no reason to send the caller away: nothing was done yet.
+/// Begins with the claim. A connection that turns out to be gone is no reason to send the caller
+/// away: nothing was done yet.
 async fn begin(options: &Options, asked: &Asked) -> Result<(Session, Outcome), Error> {
     let claim = format!(
         "SELECT outcome FROM idem_claim({}, {}, false, decode('{}', 'hex'))",
@@ -97,7 +122,8 @@ async fn begin(options: &Options, asked: &Asked) -> Result<(Session, Outcome), E
     );
     let attempt = || async {
         let session = Session::new(&options.pool, false, Patience::OfPool).await?;
-        let begun = session.begin_claim_and_mark(&claim, SAVEPOINT, &options.destination, &asked.id);
+        let begun =
+            session.begin_claim_and_mark(&claim, SAVEPOINT, &options.destination, &asked.id);
         match begun.await {
             Ok(outcome) => Ok((session, outcome)),
             Err(error) => {
@@ -110,11 +136,18 @@ async fn begin(options: &Options, asked: &Asked) -> Result<(Session, Outcome), E
 }
 
 /// What a request that is not to be processed is answered.
-async fn not_claimed(options: &Options, asked: &Asked, session: Session, outcome: Outcome) -> Result<Response<Body>, Problem> {
+async fn not_claimed(
+    options: &Options,
+    asked: &Asked,
+    session: Session,
+    outcome: Outcome,
+) -> Result<Response<Body>, Problem> {
     session.ends();
     rollback_unheard(session.client());
     let found = match outcome {
-        Outcome::Duplicate => journal::find(session.client(), &asked.id, &options.destination).await,
+        Outcome::Duplicate => {
+            journal::find(session.client(), &asked.id, &options.destination).await
+        }
         _ => Ok(None),
     };
     session.finish(found.as_ref().err()).await;

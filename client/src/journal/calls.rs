@@ -7,7 +7,9 @@ use futures_util::{FutureExt, TryFutureExt};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{Begun, CallError, CallFailed, CallState, OnUnknown, Unheard, begin_call, fail_call, finish_call};
+use super::{
+    Begun, CallError, CallFailed, CallState, OnUnknown, Unheard, begin_call, fail_call, finish_call,
+};
 use crate::{
     Destination, Error, ErrorKind, MessageId, Retry,
     error::causes,
@@ -17,8 +19,9 @@ use crate::{
 
 /// The journal of one message, for the calls that its handler makes. Cheap to clone.
 ///
-/// Of a message that is leased: each step is begun under the lease, which is extended with it. So who has lost it, and was paused
-/// meanwhile for example, asks nobody any more. What was answered is taken down in any case, for it is true.
+/// Of a message that is leased: each step is begun under the lease, which is extended with it. So
+/// who has lost it, and was paused meanwhile for example, asks nobody any more. What was answered
+/// is taken down in any case, for it is true.
 #[derive(Clone, Debug)]
 pub struct Calls {
     pool: Pool,
@@ -48,14 +51,21 @@ impl Calls {
         }
     }
 
-    /// Asks once: what was answered is recorded, and is what every later attempt gets, without asking.
+    /// Asks once: what was answered is recorded, and is what every later attempt gets, without
+    /// asking.
     ///
-    /// For another side that honours the key that `ask` is given: a step of which nobody has heard is asked again under the same
-    /// key, as with [`OnUnknown::Repeat`].
+    /// For another side that honours the key that `ask` is given: a step of which nobody has heard
+    /// is asked again under the same key, as with [`OnUnknown::Repeat`].
     ///
-    /// `request` is what the step is about, and must be the same at every attempt ([`CallFailed::Journal`] with 23000 otherwise).
-    /// An error of `ask` leaves open whether it had an effect, unless it is a [`CallError`] that says more.
-    pub async fn once<T, F, Fut, E>(&self, step: &str, request: &(impl Serialize + ?Sized), ask: F) -> Result<T, CallFailed>
+    /// `request` is what the step is about, and must be the same at every attempt
+    /// ([`CallFailed::Journal`] with 23000 otherwise). An error of `ask` leaves open whether it had
+    /// an effect, unless it is a [`CallError`] that says more.
+    pub async fn once<T, F, Fut, E>(
+        &self,
+        step: &str,
+        request: &(impl Serialize + ?Sized),
+        ask: F,
+    ) -> Result<T, CallFailed>
     where
         T: Serialize + DeserializeOwned,
         F: FnOnce(String) -> Fut,
@@ -65,7 +75,8 @@ impl Calls {
         self.once_or(step, request, OnUnknown::Repeat, ask).await
     }
 
-    /// As [`once`](Self::once), and `on_unknown` says what to do when an earlier attempt began this step and never heard.
+    /// As [`once`](Self::once), and `on_unknown` says what to do when an earlier attempt began this
+    /// step and never heard.
     pub async fn once_or<T, F, Fut, E>(
         &self,
         step: &str,
@@ -79,7 +90,10 @@ impl Calls {
         Fut: Future<Output = Result<T, E>>,
         E: Into<CallError>,
     {
-        let begun = self.begin(step, request).await.map_err(|error| journal(step, error))?;
+        let begun = self
+            .begin(step, request)
+            .await
+            .map_err(|error| journal(step, error))?;
         match begun.state {
             CallState::New => {}
             CallState::Unknown => {
@@ -102,7 +116,12 @@ impl Calls {
     }
 
     /// What has become of a step that nobody has heard of; `None`: it is asked.
-    async fn find_out<T>(&self, step: &str, begun: &Begun, on_unknown: OnUnknown<'_, T>) -> Result<Option<T>, CallFailed>
+    async fn find_out<T>(
+        &self,
+        step: &str,
+        begun: &Begun,
+        on_unknown: OnUnknown<'_, T>,
+    ) -> Result<Option<T>, CallFailed>
     where
         T: Serialize + DeserializeOwned,
     {
@@ -142,11 +161,23 @@ impl Calls {
         let request = serde_json::to_value(request).map_err(Error::Encode)?;
         again(Retry::default(), || async {
             let on = Step::begin(&self.pool).await?;
-            let begin = begin_call(on.client(), &self.id, &self.destination, step, Some(&request)).map_ok(Some);
-            // One type of iterator: a chain of two is not `Send` to whoever spawns this without knowing its lifetimes.
+            let begin = begin_call(
+                on.client(),
+                &self.id,
+                &self.destination,
+                step,
+                Some(&request),
+            )
+            .map_ok(Some);
+            // One type of iterator: a chain of two is not `Send` to whoever spawns this without
+            // knowing its lifetimes.
             let mut calls = Vec::with_capacity(2);
             if let Some(held) = &self.held {
-                calls.push(held.extend(on.client(), held.lease()).map_ok(|()| None).boxed());
+                calls.push(
+                    held.extend(on.client(), held.lease())
+                        .map_ok(|()| None)
+                        .boxed(),
+                );
             }
             calls.push(begin.boxed());
             let begun = on.run_all(calls).await;
@@ -164,11 +195,18 @@ impl Calls {
     }
 
     async fn finish<T: Serialize>(&self, step: &str, response: T) -> Result<T, CallFailed> {
-        let body = serde_json::to_value(&response).map_err(|error| journal(step, Error::Encode(error)))?;
+        let body =
+            serde_json::to_value(&response).map_err(|error| journal(step, Error::Encode(error)))?;
         let finished = again(Retry::default(), || async {
             let on = Step::begin(&self.pool).await?;
             let finished = on
-                .run(finish_call(on.client(), &self.id, &self.destination, step, Some(&body)))
+                .run(finish_call(
+                    on.client(),
+                    &self.id,
+                    &self.destination,
+                    step,
+                    Some(&body),
+                ))
                 .await;
             on.end(finished)
         });
@@ -185,7 +223,14 @@ impl Calls {
         };
         let taken_down = again(Retry::default(), || async {
             let on = Step::begin(&self.pool).await?;
-            let failed = fail_call(on.client(), &self.id, &self.destination, step, &text, is_retryable);
+            let failed = fail_call(
+                on.client(),
+                &self.id,
+                &self.destination,
+                step,
+                &text,
+                is_retryable,
+            );
             let failed = on.run(failed).await;
             on.end(failed)
         });
@@ -216,5 +261,6 @@ fn journal(step: &str, error: Error) -> CallFailed {
 }
 
 fn read<T: DeserializeOwned>(response: Option<Value>) -> Result<T, Error> {
-    serde_json::from_value(response.unwrap_or_default()).map_err(|error| Error::Decode(error.into()))
+    serde_json::from_value(response.unwrap_or_default())
+        .map_err(|error| Error::Decode(error.into()))
 }

@@ -15,7 +15,8 @@ use crate::{
 pub enum CallError {
     /// The other side refused, and always will: that is recorded, and nobody asks again.
     Refused(Cause),
-    /// It certainly had no effect, since nothing was sent for example: the next attempt asks as if for the first time.
+    /// It certainly had no effect, since nothing was sent for example: the next attempt asks as if
+    /// for the first time.
     NotDone(Cause),
     /// Nobody knows whether it had an effect: the next attempt is told so.
     Unheard(Cause),
@@ -53,8 +54,8 @@ impl fmt::Debug for CallError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallFailed {
-    /// The other side refused for good, in this attempt or an earlier one. As the error of a handler it is
-    /// [terminal](crate::HandlerError::terminal).
+    /// The other side refused for good, in this attempt or an earlier one. As the error of a
+    /// handler it is [terminal](crate::HandlerError::terminal).
     #[error("step {step:?} was refused: {error}")]
     Refused {
         /// The step.
@@ -80,9 +81,11 @@ pub enum CallFailed {
         #[source]
         error: Cause,
     },
-    /// An earlier attempt began it and never heard, and [`OnUnknown::Fail`](super::OnUnknown::Fail) asks nobody. As the error of a
-    /// handler it is [terminal](crate::HandlerError::terminal).
-    #[error("step {step:?} was begun before and never heard: somebody has to look whether it was done")]
+    /// An earlier attempt began it and never heard, and [`OnUnknown::Fail`](super::OnUnknown::Fail)
+    /// asks nobody. As the error of a handler it is [terminal](crate::HandlerError::terminal).
+    #[error(
+        "step {step:?} was begun before and never heard: somebody has to look whether it was done"
+    )]
     Unknown {
         /// The step.
         step: String,

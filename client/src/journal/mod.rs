@@ -1,8 +1,10 @@
-//! Calls to something outside of the database, taken down before they are made and after they were answered.
+//! Calls to something outside of the database, taken down before they are made and after they were
+//! answered.
 //!
-//! What is asked of a card gateway, a carrier or a mail server cannot share a transaction. The journal makes that honest: a step
-//! that was answered is never asked again, each attempt asks under the same idempotency key, and where an earlier attempt asked
-//! and never heard, whoever asks again is told so ([`OnUnknown`]).
+//! What is asked of a card gateway, a carrier or a mail server cannot share a transaction. The
+//! journal makes that honest: a step that was answered is never asked again, each attempt asks
+//! under the same idempotency key, and where an earlier attempt asked and never heard, whoever asks
+//! again is told so ([`OnUnknown`]).
 //!
 //! ```
 //! # struct Gateway;
@@ -161,8 +163,9 @@ pub async fn begin_call(
     .await
 }
 
-/// Takes down what was answered. Twice the same answer is fine; [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed) when the
-/// step was never begun, or ended otherwise.
+/// Takes down what was answered. Twice the same answer is fine;
+/// [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed) when the step was never begun, or ended
+/// otherwise.
 pub async fn finish_call(
     client: &impl GenericClient,
     id: &MessageId,
@@ -185,8 +188,8 @@ pub async fn finish_call(
     Ok(())
 }
 
-/// Takes down that it failed: `is_retryable` says that it certainly had no effect, and may be asked again; otherwise it is refused
-/// for good. Of a long error the beginning is kept.
+/// Takes down that it failed: `is_retryable` says that it certainly had no effect, and may be asked
+/// again; otherwise it is refused for good. Of a long error the beginning is kept.
 pub async fn fail_call(
     client: &impl GenericClient,
     id: &MessageId,
@@ -213,7 +216,11 @@ pub async fn fail_call(
 }
 
 /// The journal of a message. Reads only, so a standby answers too.
-pub async fn calls(client: &impl GenericClient, id: &MessageId, destination: &Destination) -> Result<Vec<Recorded>, Error> {
+pub async fn calls(
+    client: &impl GenericClient,
+    id: &MessageId,
+    destination: &Destination,
+) -> Result<Vec<Recorded>, Error> {
     let rows = client
         .query_typed(
             "SELECT step, state::text, attempt, begun_at, ended_at, response, error FROM idem_calls($1, $2)",

@@ -23,18 +23,20 @@ pub struct Unheard {
 pub enum OnUnknown<'q, T> {
     /// Ask the other side, or somebody else, whether it was done: see [`OnUnknown::query`].
     Query(Query<'q, T>),
-    /// Ask again under the same key: for another side that honours keys, or work that may be done twice.
+    /// Ask again under the same key: for another side that honours keys, or work that may be done
+    /// twice.
     Repeat,
     /// Ask nobody: [`CallFailed::Unknown`](super::CallFailed::Unknown), which is terminal.
     Fail,
 }
 
 /// What looks whether a call was done.
-pub type Query<'q, T> = Box<dyn FnOnce(Unheard) -> BoxFuture<'q, Result<Option<T>, CallError>> + Send + 'q>;
+pub type Query<'q, T> =
+    Box<dyn FnOnce(Unheard) -> BoxFuture<'q, Result<Option<T>, CallError>> + Send + 'q>;
 
 impl<'q, T> OnUnknown<'q, T> {
-    /// Finds out: `Some` is the answer, and is recorded; `None` says that it was not done, and it is asked. An error
-    /// leaves it unknown, unless it says otherwise.
+    /// Finds out: `Some` is the answer, and is recorded; `None` says that it was not done, and it
+    /// is asked. An error leaves it unknown, unless it says otherwise.
     pub fn query<F, Fut, E>(query: F) -> Self
     where
         F: FnOnce(Unheard) -> Fut + Send + 'q,

@@ -16,9 +16,11 @@ use uuid::Uuid;
 use super::seconds;
 use crate::{Destination, Effect, Error, MessageId, span, sql};
 
-/// A lease that was acquired: the right to work on a message until it ends, and to say how that ended. Cheap to clone.
+/// A lease that was acquired: the right to work on a message until it ends, and to say how that
+/// ended. Cheap to clone.
 ///
-/// Who has lost the lease gets [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed) from all of these, and nothing is written.
+/// Who has lost the lease gets [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed) from all of
+/// these, and nothing is written.
 ///
 /// Only the server gives one out, so nobody completes what was not leased:
 ///
@@ -51,11 +53,15 @@ struct Parts {
     attempt: i32,
     last_error: Option<String>,
     lease: Duration,
-    #[cfg_attr(not(feature = "runtime"), expect(dead_code, reason = "only renewal looks at it"))]
+    #[cfg_attr(
+        not(feature = "runtime"),
+        expect(dead_code, reason = "only renewal looks at it")
+    )]
     asked_at: Instant,
 }
 
-/// What goes into the dead letters with a message that lives at its broker. The payload is given beside it.
+/// What goes into the dead letters with a message that lives at its broker. The payload is given
+/// beside it.
 #[derive(Clone, Debug, Default)]
 pub struct Burial {
     /// An object, or `None`.
@@ -69,7 +75,8 @@ pub struct Burial {
 }
 
 impl Held {
-    /// Callers have just been given this token. `asked_at`: when they asked, so that the lease ends no earlier at the server.
+    /// Callers have just been given this token. `asked_at`: when they asked, so that the lease ends
+    /// no earlier at the server.
     pub(crate) fn new(
         id: &MessageId,
         destination: &Destination,
@@ -125,7 +132,9 @@ impl Held {
     /// When it ends, unless it is extended: not later than at the server.
     #[cfg(feature = "runtime")]
     pub(crate) fn ends_at(&self) -> Instant {
-        let Parts { asked_at, lease, .. } = *self.parts;
+        let Parts {
+            asked_at, lease, ..
+        } = *self.parts;
         asked_at.checked_add(lease).unwrap_or(asked_at)
     }
 
@@ -147,9 +156,14 @@ impl Held {
         Ok(())
     }
 
-    /// The work is done: claims the message and records its effects, whose message ids it answers. In a transaction it is done
-    /// when that commits, together with whatever else was written in it.
-    pub async fn complete(&self, client: &impl GenericClient, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
+    /// The work is done: claims the message and records its effects, whose message ids it answers.
+    /// In a transaction it is done when that commits, together with whatever else was written in
+    /// it.
+    pub async fn complete(
+        &self,
+        client: &impl GenericClient,
+        effects: &[Effect],
+    ) -> Result<Vec<Uuid>, Error> {
         let token = self.token();
         let row = client
             .query_typed_one(
@@ -171,16 +185,28 @@ impl Held {
         self.end(client, None, false).await.map(drop)
     }
 
-    /// This attempt failed. Answers how long the message rests before the next one; `None` when there shall be none: its
-    /// attempts are used up, or the error is final, by itself or as the database has been told.
+    /// This attempt failed. Answers how long the message rests before the next one; `None` when
+    /// there shall be none: its attempts are used up, or the error is final, by itself or as the
+    /// database has been told.
     ///
-    /// Then a message that was received into the database is among its dead letters already. One that lives at a broker is
-    /// [exhausted](super::Lease::Exhausted) when it is acquired again. Of a long error its beginning is kept.
-    pub async fn release(&self, client: &impl GenericClient, error: &str, is_final: bool) -> Result<Option<Duration>, Error> {
+    /// Then a message that was received into the database is among its dead letters already. One
+    /// that lives at a broker is [exhausted](super::Lease::Exhausted) when it is acquired again. Of
+    /// a long error its beginning is kept.
+    pub async fn release(
+        &self,
+        client: &impl GenericClient,
+        error: &str,
+        is_final: bool,
+    ) -> Result<Option<Duration>, Error> {
         self.end(client, Some(sql::kept(error)), is_final).await
     }
 
-    async fn end(&self, client: &impl GenericClient, error: Option<String>, is_final: bool) -> Result<Option<Duration>, Error> {
+    async fn end(
+        &self,
+        client: &impl GenericClient,
+        error: Option<String>,
+        is_final: bool,
+    ) -> Result<Option<Duration>, Error> {
         let token = self.token();
         let row = client
             .query_typed_one(
@@ -195,12 +221,20 @@ impl Held {
             )
             .instrument(span::of_message("release", self.id(), self.destination()))
             .await?;
-        Ok(row.try_get::<_, Option<f64>>(0)?.map(|rest| seconds(Some(rest))))
+        Ok(row
+            .try_get::<_, Option<f64>>(0)?
+            .map(|rest| seconds(Some(rest))))
     }
 
-    /// Puts a message that lives at a broker into the dead letters, with what it carries and why. Acknowledge it after the
-    /// commit.
-    pub async fn bury(&self, client: &impl GenericClient, payload: &[u8], error: &str, with: &Burial) -> Result<(), Error> {
+    /// Puts a message that lives at a broker into the dead letters, with what it carries and why.
+    /// Acknowledge it after the commit.
+    pub async fn bury(
+        &self,
+        client: &impl GenericClient,
+        payload: &[u8],
+        error: &str,
+        with: &Burial,
+    ) -> Result<(), Error> {
         let (token, error) = (self.token(), sql::kept(error));
         client
             .query_typed_one(

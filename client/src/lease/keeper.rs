@@ -18,8 +18,8 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Cancelled when the lease is lost, or may be: it was refused, or it ran out while the database could not be asked. Stop
-    /// working then: somebody else may be at it.
+    /// Cancelled when the lease is lost, or may be: it was refused, or it ran out while the
+    /// database could not be asked. Stop working then: somebody else may be at it.
     ///
     /// It is not cancelled by the end of the renewal.
     pub fn lost(&self) -> &CancellationToken {
@@ -28,8 +28,10 @@ impl Keeper {
 }
 
 impl Held {
-    /// Renews it in the background, from connections of `pool`, each time that a third of it is over. It goes by this process's
-    /// own time: no two clocks are compared. Drop the keeper before the lease is completed: what is completed cannot be renewed. Needs a runtime of tokio whose threads the work does not block.
+    /// Renews it in the background, from connections of `pool`, each time that a third of it is
+    /// over. It goes by this process's own time: no two clocks are compared. Drop the keeper before
+    /// the lease is completed: what is completed cannot be renewed. Needs a runtime of tokio whose
+    /// threads the work does not block.
     pub fn keep(&self, pool: &Pool) -> Keeper {
         let lost = CancellationToken::new();
         let renewal = tokio::spawn(renew(self.clone(), pool.clone(), lost.clone()));
@@ -61,7 +63,8 @@ async fn renew(held: Held, pool: Pool, lost: CancellationToken) {
     }
 }
 
-/// Extends it, through failures, and answers when it ends now. `None` when it is not ours any more, or may not be.
+/// Extends it, through failures, and answers when it ends now. `None` when it is not ours any more,
+/// or may not be.
 async fn extend_until(held: &Held, pool: &Pool, ends_at: Instant) -> Option<Instant> {
     let pause = (held.lease() / 20).max(Duration::from_millis(1));
     loop {

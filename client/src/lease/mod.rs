@@ -1,11 +1,13 @@
 //! Work that cannot share a transaction: it is leased first, then done, then completed.
 //!
-//! A lease is committed *before* the work. It counts the attempt, so a message that kills whoever works on it is counted too,
-//! and it ends by the clock of the server alone. Its token fences: who has lost the lease can neither extend nor complete it.
-//! A lease and a transactional claim of the same message never both win.
+//! A lease is committed *before* the work. It counts the attempt, so a message that kills whoever
+//! works on it is counted too, and it ends by the clock of the server alone. Its token fences: who
+//! has lost the lease can neither extend nor complete it. A lease and a transactional claim of the
+//! same message never both win.
 //!
-//! [`Idem::process_leased`](crate::Idem::process_leased) and [`Consumer::handle_leased`](crate::Consumer::handle_leased) do all
-//! of this around a handler. The calls by themselves:
+//! [`Idem::process_leased`](crate::Idem::process_leased) and
+//! [`Consumer::handle_leased`](crate::Consumer::handle_leased) do all of this around a handler. The
+//! calls by themselves:
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -68,7 +70,8 @@ pub enum Lease {
     Dead,
 }
 
-/// Leases a message for so long: 30 seconds do for most work, and [`Held::keep`] renews it. It counts once it is committed.
+/// Leases a message for so long: 30 seconds do for most work, and [`Held::keep`] renews it. It
+/// counts once it is committed.
 ///
 /// Waits for nobody. What it answers is as of now, in every isolation level.
 pub async fn acquire(

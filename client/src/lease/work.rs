@@ -8,7 +8,8 @@ use tokio_util::sync::CancellationToken;
 use super::{Held, Keeper};
 use crate::{Destination, Handled, Message, MessageId, journal::Calls};
 
-/// The work on one leased message: no transaction is open, and the lease is renewed while the handler works.
+/// The work on one leased message: no transaction is open, and the lease is renewed while the
+/// handler works.
 #[derive(Debug)]
 pub struct Work {
     held: Held,
@@ -50,7 +51,8 @@ impl Work {
         Calls::of(&self.held, &self.pool)
     }
 
-    /// Cancelled when the lease is lost. The handler's future is dropped then: what it has spawned goes by this.
+    /// Cancelled when the lease is lost. The handler's future is dropped then: what it has spawned
+    /// goes by this.
     pub fn lost(&self) -> &CancellationToken {
         &self.lost
     }
@@ -58,8 +60,8 @@ impl Work {
 
 /// The work on one leased message, which needs no database.
 ///
-/// A closure is one: `|work: Work, message: Message| async move { ...; Ok(vec![effect]) }`. The effects are recorded together
-/// with the completion.
+/// A closure is one: `|work: Work, message: Message| async move { ...; Ok(vec![effect]) }`. The
+/// effects are recorded together with the completion.
 pub trait LeasedHandler: Send + Sync + 'static {
     /// Does the work. The future is dropped when the lease is lost.
     fn handle(&self, work: Work, message: Message) -> impl Future<Output = Handled> + Send;

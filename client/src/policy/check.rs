@@ -1,4 +1,5 @@
-//! What contradicts itself in a policy, and is better said when a program starts than when a message comes.
+//! What contradicts itself in a policy, and is better said when a program starts than when a
+//! message comes.
 
 use std::time::Duration;
 
@@ -24,7 +25,9 @@ pub(super) fn check(policy: &Policy) -> Result<(), String> {
         return Err("a message is tried at least once: max-attempts is 0".into());
     }
     if policy.retry.base > policy.retry.cap {
-        return Err("the first pause (retry.base) is longer than the longest one (retry.cap)".into());
+        return Err(
+            "the first pause (retry.base) is longer than the longest one (retry.cap)".into(),
+        );
     }
     if !(SHORTEST_LEASE..=LONGEST_LEASE).contains(&policy.lease) {
         return Err(format!(
@@ -44,12 +47,17 @@ pub(super) fn check(policy: &Policy) -> Result<(), String> {
         let needs_database = [
             (policy.style == Style::Reactive, "style reactive"),
             (policy.style == Style::CheckOnly, "style check-only"),
-            (policy.on_duplicate == OnDuplicate::Effects, "on-duplicate effects"),
+            (
+                policy.on_duplicate == OnDuplicate::Effects,
+                "on-duplicate effects",
+            ),
             (policy.fingerprint, "fingerprint"),
             (policy.expire, "expire"),
         ];
         if let Some((_, what)) = needs_database.iter().find(|(is_asked, _)| *is_asked) {
-            return Err(format!("{what} needs the database, and the store is memory"));
+            return Err(format!(
+                "{what} needs the database, and the store is memory"
+            ));
         }
     }
     Ok(())

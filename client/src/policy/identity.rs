@@ -11,8 +11,9 @@ pub type IdFunction = Arc<dyn Fn(&Message) -> Option<MessageId> + Send + Sync>;
 
 /// Where the id of a message comes from.
 ///
-/// A text that is empty is no id. In a configuration file: `"message-id"`, `"correlation-id"`, `"coordinates"`,
-/// `{ header = "x-order" }`, `{ payload = "/order/id" }`, `{ composite = ["correlation-id", { header = "x-step" }] }`.
+/// A text that is empty is no id. In a configuration file: `"message-id"`, `"correlation-id"`,
+/// `"coordinates"`, `{ header = "x-order" }`, `{ payload = "/order/id" }`, `{ composite =
+/// ["correlation-id", { header = "x-step" }] }`.
 #[derive(Clone, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -23,21 +24,23 @@ pub enum IdStrategy {
     CorrelationId,
     /// A header.
     Header(String),
-    /// A member of a JSON payload, by its JSON pointer (RFC 6901), such as `/order/id`: a business id.
+    /// A member of a JSON payload, by its JSON pointer (RFC 6901), such as `/order/id`: a business
+    /// id.
     ///
-    /// A string is taken as it is, an integer of any length by its digits, so `"7"` and `7` are one id; `null` is none. A
-    /// number with a point or an exponent has many spellings of one value, so it is refused ([`Error::Invalid`]), and so are
-    /// `-0`, booleans, arrays and objects. A payload that is not JSON is [`Error::Decode`].
+    /// A string is taken as it is, an integer of any length by its digits, so `"7"` and `7` are one
+    /// id; `null` is none. A number with a point or an exponent has many spellings of one value, so
+    /// it is refused ([`Error::Invalid`]), and so are `-0`, booleans, arrays and objects. A payload
+    /// that is not JSON is [`Error::Decode`].
     Payload(String),
     /// Topic, partition and offset: where the broker keeps the message.
     ///
-    /// It knows redeliveries, but not a message that was sent twice. A topic that is made anew counts from 0 again: its messages
-    /// would be taken for duplicates.
+    /// It knows redeliveries, but not a message that was sent twice. A topic that is made anew
+    /// counts from 0 again: its messages would be taken for duplicates.
     Coordinates,
     /// Several of these, all of which must be there.
     ///
-    /// The parts are joined by `:`, and a `:` or `\` within a part is preceded by a `\`, so that different parts never make the
-    /// same id. Together they have at most 1,024 bytes, like any id.
+    /// The parts are joined by `:`, and a `:` or `\` within a part is preceded by a `\`, so that
+    /// different parts never make the same id. Together they have at most 1,024 bytes, like any id.
     Composite(Vec<IdStrategy>),
     /// A function of the message.
     #[serde(skip)]
@@ -46,12 +49,14 @@ pub enum IdStrategy {
 
 impl IdStrategy {
     /// A function of the message, such as a look into a payload that is not JSON.
-    pub fn function(function: impl Fn(&Message) -> Option<MessageId> + Send + Sync + 'static) -> Self {
+    pub fn function(
+        function: impl Fn(&Message) -> Option<MessageId> + Send + Sync + 'static,
+    ) -> Self {
         Self::Function(Arc::new(function))
     }
 
-    /// The id of this message; `None` when it has none. [`Error::Invalid`] for what cannot be an id, such as more than 1,024
-    /// bytes.
+    /// The id of this message; `None` when it has none. [`Error::Invalid`] for what cannot be an
+    /// id, such as more than 1,024 bytes.
     pub fn id_of(&self, message: &Message) -> Result<Option<MessageId>, Error> {
         match self {
             Self::Function(function) => Ok(function(message)),
@@ -81,7 +86,9 @@ impl IdStrategy {
     /// What would never give an id.
     pub(crate) fn check(&self) -> Result<(), String> {
         match self {
-            Self::Header(name) if name.is_empty() => Err("the header that the id comes from has no name".into()),
+            Self::Header(name) if name.is_empty() => {
+                Err("the header that the id comes from has no name".into())
+            }
             Self::Payload(path) => pointer::check(path),
             Self::Composite(parts) if parts.is_empty() => Err("a composite id has no parts".into()),
             Self::Composite(parts) => parts.iter().try_for_each(Self::check),
@@ -183,7 +190,11 @@ mod tests {
             offset: 42,
         });
         let composite = IdStrategy::Composite(vec![IdStrategy::CorrelationId, header("x-step")]);
-        let function = IdStrategy::function(|message| Some(MessageId::from(Uuid::from_u128(message.payload().len() as u128))));
+        let function = IdStrategy::function(|message| {
+            Some(MessageId::from(Uuid::from_u128(
+                message.payload().len() as u128
+            )))
+        });
         for (strategy, expected) in [
             (IdStrategy::MessageId, "m-1"),
             (IdStrategy::CorrelationId, "c-1"),
@@ -194,13 +205,19 @@ mod tests {
             (composite, "c-1:reserve"),
             (function, "00000000-0000-0000-0000-000000000027"),
         ] {
-            assert_eq!(id(&strategy, &message).as_deref(), Some(expected), "{strategy:?}");
+            assert_eq!(
+                id(&strategy, &message).as_deref(),
+                Some(expected),
+                "{strategy:?}"
+            );
         }
     }
 
     #[test]
     fn what_is_not_there_or_empty_is_no_id() {
-        let bare = Message::new("orders", "{}").with_message_id("").with_header("x-step", "");
+        let bare = Message::new("orders", "{}")
+            .with_message_id("")
+            .with_header("x-step", "");
         for strategy in [
             IdStrategy::MessageId,
             IdStrategy::CorrelationId,
@@ -225,7 +242,10 @@ mod tests {
     #[test]
     fn an_id_of_more_than_1024_bytes_is_refused() {
         let long = Message::new("orders", "").with_message_id("x".repeat(1025));
-        assert!(matches!(IdStrategy::MessageId.id_of(&long), Err(Error::Invalid(_))));
+        assert!(matches!(
+            IdStrategy::MessageId.id_of(&long),
+            Err(Error::Invalid(_))
+        ));
         let halves = Message::new("orders", "")
             .with_message_id("x".repeat(600))
             .with_correlation_id("y".repeat(600));

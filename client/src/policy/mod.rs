@@ -33,16 +33,19 @@ pub struct Policy {
     pub on_duplicate: OnDuplicate,
     /// Where it is remembered what was handled.
     pub store: Store,
-    /// How long it is remembered; `None` leaves it as the database has it. [`Idem::configure`](crate::Idem::configure) tells
-    /// the database.
+    /// How long it is remembered; `None` leaves it as the database has it.
+    /// [`Idem::configure`](crate::Idem::configure) tells the database.
     pub retention: Option<Duration>,
-    /// How many messages [`Store::Memory`] remembers; beyond that the one that was not asked for longest is forgotten.
+    /// How many messages [`Store::Memory`] remembers; beyond that the one that was not asked for
+    /// longest is forgotten.
     pub memory_capacity: u64,
     /// How long [`Store::Memory`] remembers; the retention unless given, and one hour without that.
     pub memory_ttl: Option<Duration>,
-    /// Whether to wait for another transaction that is just handling the same message. Otherwise it comes again later.
+    /// Whether to wait for another transaction that is just handling the same message. Otherwise it
+    /// comes again later.
     pub wait: bool,
-    /// Whether a hash of the payload is kept with the claim, so that another payload under the same id is refused.
+    /// Whether a hash of the payload is kept with the claim, so that another payload under the same
+    /// id is refused.
     pub fingerprint: bool,
     /// Whether messages are refused that were sent before everything that is remembered.
     pub expire: bool,
@@ -50,8 +53,9 @@ pub struct Policy {
     pub isolation: Isolation,
     /// How long a message is leased at a time; the lease is renewed while its handler works.
     pub lease: Duration,
-    /// Whether the database counts the attempts at messages that their broker delivers again: so one that kills its consumer is
-    /// counted too, and is put into the dead letters when its attempts are used up.
+    /// Whether the database counts the attempts at messages that their broker delivers again: so
+    /// one that kills its consumer is counted too, and is put into the dead letters when its
+    /// attempts are used up.
     pub count_attempts: bool,
     /// How conflicts and lost connections are retried before the message goes back to its broker.
     pub retry: Retry,
@@ -86,9 +90,11 @@ impl Default for Policy {
 pub enum Style {
     /// First: a duplicate costs no work.
     Eager,
-    /// At the end, together with the effects: for cheap handlers that rarely see duplicates. A duplicate rolls the work back.
+    /// At the end, together with the effects: for cheap handlers that rarely see duplicates. A
+    /// duplicate rolls the work back.
     Reactive,
-    /// Never: what another handler of this destination has claimed is skipped, and nothing is claimed.
+    /// Never: what another handler of this destination has claimed is skipped, and nothing is
+    /// claimed.
     CheckOnly,
 }
 
@@ -101,7 +107,8 @@ pub enum OnDuplicate {
     Acknowledge,
     /// A line in the log, at level INFO.
     Log,
-    /// The recorded effects are read and handed to the callback, and to the caller in `Processed::Duplicate`.
+    /// The recorded effects are read and handed to the callback, and to the caller in
+    /// `Processed::Duplicate`.
     Effects,
 }
 
@@ -112,8 +119,8 @@ pub enum OnDuplicate {
 pub enum Store {
     /// In the database, exactly once.
     Database,
-    /// In this process, as long as it lives: for handlers where losing the memory does no harm. The handler still gets a
-    /// transaction, and its effects go out with it.
+    /// In this process, as long as it lives: for handlers where losing the memory does no harm. The
+    /// handler still gets a transaction, and its effects go out with it.
     Memory,
 }
 

@@ -12,18 +12,23 @@ use crate::Error;
 /// Whether this is a JSON pointer (RFC 6901).
 pub(crate) fn check(pointer: &str) -> Result<(), String> {
     if !pointer.is_empty() && !pointer.starts_with('/') {
-        return Err(format!("{pointer:?} is no JSON pointer: it must be empty or begin with /"));
+        return Err(format!(
+            "{pointer:?} is no JSON pointer: it must be empty or begin with /"
+        ));
     }
     let mut rest = pointer.split('~').skip(1);
     match rest.all(|after| after.starts_with(['0', '1'])) {
         true => Ok(()),
-        false => Err(format!("{pointer:?} is no JSON pointer: ~ must be followed by 0 or 1")),
+        false => Err(format!(
+            "{pointer:?} is no JSON pointer: ~ must be followed by 0 or 1"
+        )),
     }
 }
 
 /// The string or the integer at this place; `None` when there is nothing, or `null`.
 pub(crate) fn text_at(payload: &[u8], pointer: &str) -> Result<Option<String>, Error> {
-    let mut here: &RawValue = serde_json::from_slice(payload).map_err(|error| Error::Decode(error.into()))?;
+    let mut here: &RawValue =
+        serde_json::from_slice(payload).map_err(|error| Error::Decode(error.into()))?;
     for step in pointer.split('/').skip(1) {
         let step = step.replace("~1", "/").replace("~0", "~");
         match member(here, &step)? {
@@ -39,7 +44,9 @@ pub(crate) fn text_at(payload: &[u8], pointer: &str) -> Result<Option<String>, E
         b"null" => Ok(None),
         // JSON has one spelling for an integer, but for this one.
         b"-0" => Err(refused(pointer, "-0")),
-        [b'-' | b'0'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit) => Ok(Some(written.to_owned())),
+        [b'-' | b'0'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit) => {
+            Ok(Some(written.to_owned()))
+        }
         [b'-' | b'0'..=b'9', ..] => Err(refused(pointer, "a number that is not an integer")),
         [b'{', ..] => Err(refused(pointer, "an object")),
         [b'[', ..] => Err(refused(pointer, "an array")),
@@ -88,7 +95,11 @@ impl<'de> Visitor<'de> for Step<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Self::Value, A::Error> {
         // "01" and "+1" are numbers to `parse`, and no index to the RFC.
-        let index = self.0.parse::<usize>().ok().filter(|index| index.to_string() == self.0);
+        let index = self
+            .0
+            .parse::<usize>()
+            .ok()
+            .filter(|index| index.to_string() == self.0);
         let (mut found, mut n) = (None, 0);
         while let Some(element) = elements.next_element::<&RawValue>()? {
             if Some(n) == index {
@@ -122,8 +133,14 @@ mod tests {
     #[test]
     fn long_integers_stay_different() {
         let (one, other) = ("900719925474099300000001", "900719925474099300000002");
-        assert_eq!(at(&format!(r#"{{"id": {one}}}"#), "/id").as_deref(), Some(one));
-        assert_eq!(at(&format!(r#"{{"id": {other}}}"#), "/id").as_deref(), Some(other));
+        assert_eq!(
+            at(&format!(r#"{{"id": {one}}}"#), "/id").as_deref(),
+            Some(one)
+        );
+        assert_eq!(
+            at(&format!(r#"{{"id": {other}}}"#), "/id").as_deref(),
+            Some(other)
+        );
     }
 
     #[test]
@@ -135,8 +152,14 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_none() {
-        for pointer in ["/b", "/a/b", "/a/0", "/list/1", "/list/-", "/list/00", "/null", "/null/x"] {
-            assert_eq!(at(r#"{"a": 1, "list": ["x"], "null": null}"#, pointer), None, "{pointer}");
+        for pointer in [
+            "/b", "/a/b", "/a/0", "/list/1", "/list/-", "/list/00", "/null", "/null/x",
+        ] {
+            assert_eq!(
+                at(r#"{"a": 1, "list": ["x"], "null": null}"#, pointer),
+                None,
+                "{pointer}"
+            );
         }
     }
 
@@ -145,7 +168,10 @@ mod tests {
         for value in ["1.0", "1e3", "-0", "true", "{}", "[1]"] {
             let payload = format!(r#"{{"id": {value}}}"#);
             let answer = text_at(payload.as_bytes(), "/id");
-            assert!(matches!(answer, Err(Error::Invalid(_))), "{value}: {answer:?}");
+            assert!(
+                matches!(answer, Err(Error::Invalid(_))),
+                "{value}: {answer:?}"
+            );
         }
         assert!(matches!(text_at(b"no json", "/id"), Err(Error::Decode(_))));
     }

@@ -6,10 +6,11 @@ use serde::Deserialize;
 
 use crate::{Destination, Error, Rule, policy::Table};
 
-/// How messages are processed, by destination: a rule for all, rules for names that begin alike, and rules for one name.
+/// How messages are processed, by destination: a rule for all, rules for names that begin alike,
+/// and rules for one name.
 ///
-/// The more exact rule wins, member by member: an exact name over prefixes, a longer prefix over a shorter one, and any over
-/// the default.
+/// The more exact rule wins, member by member: an exact name over prefixes, a longer prefix over a
+/// shorter one, and any over the default.
 ///
 /// ```
 /// use std::time::Duration;
@@ -37,7 +38,8 @@ use crate::{Destination, Error, Rule, policy::Table};
 /// style = "reactive"
 /// ```
 ///
-/// Rules are looked at by [`IdemBuilder::build`](crate::IdemBuilder::build), which refuses those that contradict each other.
+/// Rules are looked at by [`IdemBuilder::build`](crate::IdemBuilder::build), which refuses those
+/// that contradict each other.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "File")]
 #[must_use = "policies do nothing until an `Idem` is built with them"]
@@ -92,9 +94,15 @@ impl Pattern {
         let refuse = |why: &str| Err(Error::Invalid(format!("{self}: {why}")));
         match self {
             // It may be shorter than any destination, but not longer.
-            Self::Prefix(prefix) if prefix.is_empty() => refuse("a prefix must not be empty; the default rule is for all"),
-            Self::Prefix(prefix) if prefix.ends_with('*') => refuse("a prefix is given without the *"),
-            Self::Exact(name) if name.ends_with('*') && name != "*" => refuse("names that begin alike are a prefix"),
+            Self::Prefix(prefix) if prefix.is_empty() => {
+                refuse("a prefix must not be empty; the default rule is for all")
+            }
+            Self::Prefix(prefix) if prefix.ends_with('*') => {
+                refuse("a prefix is given without the *")
+            }
+            Self::Exact(name) if name.ends_with('*') && name != "*" => {
+                refuse("names that begin alike are a prefix")
+            }
             Self::Exact(name) | Self::Prefix(name) => Destination::new(name.as_str()).map(drop),
         }
     }
@@ -161,7 +169,10 @@ mod tests {
     #[test]
     fn what_no_rule_says_is_as_ever() {
         let table = Policies::default().build().unwrap();
-        assert_eq!(format!("{:?}", of(&table, "any")), format!("{:?}", Policy::default()));
+        assert_eq!(
+            format!("{:?}", of(&table, "any")),
+            format!("{:?}", Policy::default())
+        );
     }
 
     #[test]
@@ -169,9 +180,13 @@ mod tests {
         let table = Policies::default()
             // Not in the order of exactness.
             .destination("orders.reserve.stock", |rule| rule.style(Style::Reactive))
-            .prefix("orders.reserve.", |rule| rule.retention(3 * DAY).wait(false))
+            .prefix("orders.reserve.", |rule| {
+                rule.retention(3 * DAY).wait(false)
+            })
             .prefix("orders.", |rule| {
-                rule.retention(30 * DAY).on_duplicate(OnDuplicate::Effects).max_attempts(9)
+                rule.retention(30 * DAY)
+                    .on_duplicate(OnDuplicate::Effects)
+                    .max_attempts(9)
             })
             .default_rule(|rule| {
                 rule.on_duplicate(OnDuplicate::Log)
@@ -189,11 +204,17 @@ mod tests {
         assert_eq!(stock.retry.cap, Duration::from_secs(9));
 
         let other = of(&table, "orders.reserve.other");
-        assert_eq!((other.style, other.retention), (Style::Eager, Some(3 * DAY)));
+        assert_eq!(
+            (other.style, other.retention),
+            (Style::Eager, Some(3 * DAY))
+        );
         assert_eq!(of(&table, "orders.ship").retention, Some(30 * DAY));
         assert!(of(&table, "orders.ship").wait);
         let elsewhere = of(&table, "billing");
-        assert_eq!((elsewhere.on_duplicate, elsewhere.retention), (OnDuplicate::Log, None));
+        assert_eq!(
+            (elsewhere.on_duplicate, elsewhere.retention),
+            (OnDuplicate::Log, None)
+        );
         // The dot belongs to the prefix.
         assert_eq!(of(&table, "orders").retention, None);
     }
@@ -241,7 +262,10 @@ mod tests {
             (1000, Isolation::RepeatableRead)
         );
         assert!(default.wait && default.fingerprint && default.expire);
-        assert_eq!((default.retry.max_attempts, default.retry.cap), (3, Duration::from_secs(1)));
+        assert_eq!(
+            (default.retry.max_attempts, default.retry.cap),
+            (3, Duration::from_secs(1))
+        );
 
         let orders = of(&table, "orders.ship");
         assert!(matches!(&orders.id, IdStrategy::Composite(parts) if parts.len() == 3));
@@ -255,7 +279,10 @@ mod tests {
         let reserve = of(&table, "orders.reserve");
         assert!(matches!(reserve.id, IdStrategy::Coordinates));
         assert_eq!(reserve.missing_id, MissingId::Unprotected);
-        assert_eq!((reserve.on_duplicate, reserve.store), (OnDuplicate::Log, Store::Memory));
+        assert_eq!(
+            (reserve.on_duplicate, reserve.store),
+            (OnDuplicate::Log, Store::Memory)
+        );
         assert_eq!(reserve.isolation, Isolation::Serializable);
         assert!(table.of("orders.reserve").memory.is_some());
         assert!(table.of("orders.ship").memory.is_none());
@@ -282,40 +309,72 @@ mod tests {
     #[test]
     fn rules_that_contradict_themselves_or_each_other_are_refused_by_name() {
         let with = |change: fn(Rule) -> Rule| Policies::default().destination("a.b", change);
-        let memory = |change: fn(Rule) -> Rule| with(change).default_rule(|rule| rule.store(Store::Memory));
+        let memory =
+            |change: fn(Rule) -> Rule| with(change).default_rule(|rule| rule.store(Store::Memory));
         for (policies, what) in [
-            (memory(|rule| rule.on_duplicate(OnDuplicate::Effects)), "on-duplicate effects"),
+            (
+                memory(|rule| rule.on_duplicate(OnDuplicate::Effects)),
+                "on-duplicate effects",
+            ),
             (memory(|rule| rule.style(Style::Reactive)), "style reactive"),
-            (memory(|rule| rule.style(Style::CheckOnly)), "style check-only"),
+            (
+                memory(|rule| rule.style(Style::CheckOnly)),
+                "style check-only",
+            ),
             (memory(|rule| rule.fingerprint(true)), "fingerprint"),
             (memory(|rule| rule.expire(true)), "expire"),
-            (with(|rule| rule.style(Style::CheckOnly).fingerprint(true)), "check-only"),
+            (
+                with(|rule| rule.style(Style::CheckOnly).fingerprint(true)),
+                "check-only",
+            ),
             (with(|rule| rule.retention(Duration::ZERO)), "retention"),
-            (with(|rule| rule.retention(Duration::from_secs(u64::MAX))), "retention"),
+            (
+                with(|rule| rule.retention(Duration::from_secs(u64::MAX))),
+                "retention",
+            ),
             (with(|rule| rule.memory_ttl(Duration::MAX)), "ten years"),
             (with(|rule| rule.memory_capacity(0)), "no messages"),
             (with(|rule| rule.max_attempts(0)), "max-attempts"),
             (with(|rule| rule.backoff(2 * DAY, DAY)), "retry.base"),
-            (with(|rule| rule.id(IdStrategy::Composite(vec![]))), "no parts"),
-            (with(|rule| rule.id(IdStrategy::Payload("id".into()))), "JSON pointer"),
-            (with(|rule| rule.id(IdStrategy::Header(String::new()))), "no name"),
-            (with(|rule| rule).destination("a.b", |rule| rule), "two rules"),
+            (
+                with(|rule| rule.id(IdStrategy::Composite(vec![]))),
+                "no parts",
+            ),
+            (
+                with(|rule| rule.id(IdStrategy::Payload("id".into()))),
+                "JSON pointer",
+            ),
+            (
+                with(|rule| rule.id(IdStrategy::Header(String::new()))),
+                "no name",
+            ),
+            (
+                with(|rule| rule).destination("a.b", |rule| rule),
+                "two rules",
+            ),
         ] {
             let why = refusal(policies);
             assert!(why.contains(what) && why.contains("a.b"), "{what}: {why}");
         }
-        assert!(refusal(Policies::default().default_rule(|rule| rule.max_attempts(0))).starts_with("default: "));
+        assert!(
+            refusal(Policies::default().default_rule(|rule| rule.max_attempts(0)))
+                .starts_with("default: ")
+        );
     }
 
     #[test]
     fn a_rule_for_nobody_is_refused() {
-        let twice = Policies::default().prefix("a.", |rule| rule).prefix("a.", |rule| rule);
+        let twice = Policies::default()
+            .prefix("a.", |rule| rule)
+            .prefix("a.", |rule| rule);
         assert!(refusal(twice).contains("two rules for destinations \"a.*\""));
         assert!(refusal(Policies::default().prefix("", |rule| rule)).contains("empty"));
         assert!(refusal(Policies::default().prefix("a.*", |rule| rule)).contains("without the *"));
         assert!(refusal(Policies::default().destination("a.*", |rule| rule)).contains("prefix"));
         assert!(refusal(Policies::default().destination("", |rule| rule)).contains("empty"));
-        assert!(refusal(Policies::default().destination("x".repeat(256), |rule| rule)).contains("255"));
+        assert!(
+            refusal(Policies::default().destination("x".repeat(256), |rule| rule)).contains("255")
+        );
         let file: Policies = toml::from_str("[destinations.'*']").unwrap();
         assert!(refusal(file).contains("default rule"));
     }
@@ -332,8 +391,14 @@ mod tests {
             .build()
             .unwrap();
         let named: Vec<_> = table.retentions().unwrap();
-        let named: Vec<_> = named.iter().map(|(name, retention)| (name.as_str(), *retention)).collect();
-        assert_eq!(named, [("billing.charge", 2 * DAY), ("orders.reserve", 30 * DAY)]);
+        let named: Vec<_> = named
+            .iter()
+            .map(|(name, retention)| (name.as_str(), *retention))
+            .collect();
+        assert_eq!(
+            named,
+            [("billing.charge", 2 * DAY), ("orders.reserve", 30 * DAY)]
+        );
         assert_eq!(table.open_retentions(), [r#"destinations "orders.*""#]);
     }
 

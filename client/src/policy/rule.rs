@@ -6,10 +6,12 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 
 use crate::{IdStrategy, Isolation, MissingId, OnDuplicate, Policy, Store, Style};
 
-/// What one rule of [`Policies`](crate::Policies) says. What it does not say is as the next less exact rule has it.
+/// What one rule of [`Policies`](crate::Policies) says. What it does not say is as the next less
+/// exact rule has it.
 ///
-/// In a configuration file the names are those of the methods, with hyphens: `on-duplicate = "log"`. Durations are texts such
-/// as `"7 days"`, `"1h 30m"` or `"250ms"`. A name that is not known is an error.
+/// In a configuration file the names are those of the methods, with hyphens: `on-duplicate =
+/// "log"`. Durations are texts such as `"7 days"`, `"1h 30m"` or `"250ms"`. A name that is not
+/// known is an error.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 #[must_use = "a rule does nothing until it is one of the policies"]
@@ -118,28 +120,30 @@ impl Rule {
         self
     }
 
-    /// How long a message is leased at a time, 100 milliseconds to one day. The lease is renewed while its handler works; a message
-    /// whose consumer was killed comes again when it ends.
+    /// How long a message is leased at a time, 100 milliseconds to one day. The lease is renewed
+    /// while its handler works; a message whose consumer was killed comes again when it ends.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
     }
 
-    /// Whether the database counts the attempts at messages that their broker delivers again, or does not count itself. Each of
-    /// these costs one transaction more, and a connection now and then beside that of the handler.
+    /// Whether the database counts the attempts at messages that their broker delivers again, or
+    /// does not count itself. Each of these costs one transaction more, and a connection now and
+    /// then beside that of the handler.
     pub fn count_attempts(mut self, count_attempts: bool) -> Self {
         self.count_attempts = Some(count_attempts);
         self
     }
 
-    /// How often a message is tried before it goes back to its broker, the first attempt included; `retry.max-attempts` in
-    /// a file.
+    /// How often a message is tried before it goes back to its broker, the first attempt included;
+    /// `retry.max-attempts` in a file.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.retry.max_attempts = Some(attempts);
         self
     }
 
-    /// The pause before the second attempt, and the longest one; `retry.base` and `retry.cap` in a file.
+    /// The pause before the second attempt, and the longest one; `retry.base` and `retry.cap` in a
+    /// file.
     pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
         self.retry.base = Some(base);
         self.retry.cap = Some(cap);
@@ -181,7 +185,9 @@ impl Rule {
 /// A text such as "7 days".
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    humantime::parse_duration(&text)
-        .map(Some)
-        .map_err(|error| D::Error::custom(format!("{text:?} is no duration such as \"7 days\" or \"250ms\": {error}")))
+    humantime::parse_duration(&text).map(Some).map_err(|error| {
+        D::Error::custom(format!(
+            "{text:?} is no duration such as \"7 days\" or \"250ms\": {error}"
+        ))
+    })
 }

@@ -11,7 +11,8 @@ use crate::{
 /// How long a memory remembers when nobody says.
 const MEMORY_TTL: Duration = Duration::from_secs(3600);
 
-/// The policy of every destination. A look-up allocates nothing: what a destination has is made with the table.
+/// The policy of every destination. A look-up allocates nothing: what a destination has is made
+/// with the table.
 #[derive(Debug)]
 pub(crate) struct Table {
     exact: HashMap<String, Arc<Entry>>,
@@ -63,7 +64,9 @@ impl Table {
                         table.open_retentions.push(whose);
                     }
                     table.prefixes.push((prefix, entry));
-                    table.prefixes.sort_by_key(|(prefix, _)| Reverse(prefix.len()));
+                    table
+                        .prefixes
+                        .sort_by_key(|(prefix, _)| Reverse(prefix.len()));
                 }
             }
         }
@@ -71,18 +74,24 @@ impl Table {
     }
 
     pub(crate) fn of(&self, name: &str) -> &Arc<Entry> {
-        let by_prefix = || self.prefixes.iter().find(|(prefix, _)| name.starts_with(prefix.as_str()));
+        let by_prefix = || {
+            self.prefixes
+                .iter()
+                .find(|(prefix, _)| name.starts_with(prefix.as_str()))
+        };
         match self.exact.get(name) {
             Some(entry) => entry,
             None => by_prefix().map_or(&self.default, |(_, entry)| entry),
         }
     }
 
-    /// The destinations with a rule of their own that are kept in the database for a time that some rule gives.
+    /// The destinations with a rule of their own that are kept in the database for a time that some
+    /// rule gives.
     pub(crate) fn retentions(&self) -> Result<Vec<(Destination, Duration)>, Error> {
         let mut all = Vec::new();
         for (name, entry) in &self.exact {
-            if let (Store::Database, Some(retention)) = (entry.policy.store, entry.policy.retention) {
+            if let (Store::Database, Some(retention)) = (entry.policy.store, entry.policy.retention)
+            {
                 all.push((Destination::new(name.as_str())?, retention));
             }
         }

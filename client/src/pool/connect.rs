@@ -41,13 +41,21 @@ impl Hosts {
         };
         match timeout(limit, connecting).await {
             Ok(connected) => connected,
-            Err(_) => spawned(Config::new().user("none").connect_raw(Silent(limit), NoTls).await?),
+            Err(_) => spawned(
+                Config::new()
+                    .user("none")
+                    .connect_raw(Silent(limit), NoTls)
+                    .await?,
+            ),
         }
     }
 
     /// Connects to the first address of a host that accepts. Each address has the whole time.
     async fn connect_to_host(&self, config: &Config) -> Result<Connected, Error> {
-        let limit = config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
+        let limit = config
+            .get_connect_timeout()
+            .copied()
+            .unwrap_or(CONNECT_TIMEOUT);
         let mut addresses = addresses(config, limit).await.into_iter();
         let mut result = self
             .connect_to(&addresses.next().unwrap_or_else(|| config.clone()), limit)
@@ -67,7 +75,11 @@ type Connected = (Client, JoinHandle<()>);
 /// One configuration for each address of the host. The host alone when it is an address, a socket,
 /// or cannot be looked up: connecting to it returns the reason.
 async fn addresses(config: &Config, limit: Duration) -> Vec<Config> {
-    let ([Host::Tcp(name)], [], [port]) = (config.get_hosts(), config.get_hostaddrs(), config.get_ports()) else {
+    let ([Host::Tcp(name)], [], [port]) = (
+        config.get_hosts(),
+        config.get_hostaddrs(),
+        config.get_ports(),
+    ) else {
         return vec![config.clone()];
     };
     let Ok(Ok(found)) = timeout(limit, lookup_host((name.as_str(), *port))).await else {

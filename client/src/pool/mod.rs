@@ -88,7 +88,11 @@ impl PoolConfig {
                     "sslmode allow and prefer fall back to plaintext; use verify-full, verify-ca or disable",
                 ));
             }
-            Some(_) => return Err(invalid("sslmode is none of verify-full, verify-ca and disable")),
+            Some(_) => {
+                return Err(invalid(
+                    "sslmode is none of verify-full, verify-ca and disable",
+                ));
+            }
         };
         let config = Self {
             mode,
@@ -132,16 +136,19 @@ impl PoolConfig {
         Ok(self)
     }
 
-    /// The schema that `CREATE EXTENSION idem SCHEMA ...` named: it comes before `"$user"` and `public`
-    /// in the `search_path`. Without it the path is the one of the role, and has to find the functions.
+    /// The schema that `CREATE EXTENSION idem SCHEMA ...` named: it comes before `"$user"` and
+    /// `public` in the `search_path`. Without it the path is the one of the role, and has to find
+    /// the functions.
     ///
     /// It is sent as a startup parameter. PgBouncer refuses that; there, set the path of the role:
-    /// `ALTER ROLE app SET search_path = api, public`. [`Error::Invalid`] for a name that PostgreSQL
-    /// cannot have, and when `options` of the connection string set the path.
+    /// `ALTER ROLE app SET search_path = api, public`. [`Error::Invalid`] for a name that
+    /// PostgreSQL cannot have, and when `options` of the connection string set the path.
     pub fn schema(mut self, name: &str) -> Result<Self, Error> {
         let given = self.options.get("options").unwrap_or_default();
         if given.contains("search_path") {
-            return Err(invalid("options sets search_path, and the settings name a schema"));
+            return Err(invalid(
+                "options sets search_path, and the settings name a schema",
+            ));
         }
         let options = format!("{given} {}", search_path(name)?);
         self.options.set("options", options.trim_start());
@@ -182,10 +189,14 @@ impl PoolConfig {
     fn check(&self) -> Result<(), Error> {
         let has_files = self.ca.is_some() || self.certificate.is_some() || self.key.is_some();
         if self.mode == Mode::Disable && (has_files || self.options.get("sslrootcert").is_some()) {
-            return Err(invalid("sslmode disable contradicts the certificates that are set"));
+            return Err(invalid(
+                "sslmode disable contradicts the certificates that are set",
+            ));
         }
         if self.certificate.is_some() != self.key.is_some() {
-            return Err(invalid("sslcert and sslkey go together, and only one of them is set"));
+            return Err(invalid(
+                "sslcert and sslkey go together, and only one of them is set",
+            ));
         }
         Ok(())
     }
@@ -213,7 +224,9 @@ impl PoolConfig {
         let names = self.options.list("host");
         let addresses = self.options.list("hostaddr");
         if !names.is_empty() && !addresses.is_empty() && names.len() != addresses.len() {
-            return Err(invalid("host and hostaddr have different numbers of elements"));
+            return Err(invalid(
+                "host and hostaddr have different numbers of elements",
+            ));
         }
         let count = names.len().max(addresses.len());
         if count == 0 {
@@ -240,8 +253,14 @@ impl PoolConfig {
         } else {
             options.set("hostaddr", &host.address);
         }
-        let mut config: Config = options.passed_on().parse().map_err(|error| reason(&error))?;
-        let is_socket = config.get_hosts().iter().any(|host| matches!(host, Host::Unix(_)));
+        let mut config: Config = options
+            .passed_on()
+            .parse()
+            .map_err(|error| reason(&error))?;
+        let is_socket = config
+            .get_hosts()
+            .iter()
+            .any(|host| matches!(host, Host::Unix(_)));
         config.ssl_mode(match self.mode {
             _ if is_socket => Tls::Disable,
             Mode::Disable => Tls::Disable,
@@ -277,15 +296,28 @@ struct Target {
 
 impl Target {
     fn new(name: String, address: String, port: Option<&str>) -> Result<Self, Error> {
-        let port = port.filter(|port| !port.is_empty()).unwrap_or("5432").to_owned();
-        let name = if name.is_empty() { address.clone() } else { name };
-        let target = Self { name, address, port };
+        let port = port
+            .filter(|port| !port.is_empty())
+            .unwrap_or("5432")
+            .to_owned();
+        let name = if name.is_empty() {
+            address.clone()
+        } else {
+            name
+        };
+        let target = Self {
+            name,
+            address,
+            port,
+        };
         if target.name.is_empty() {
             return Err(invalid("a host has neither a name nor an address"));
         }
         // It would be reached over TCP, and without TLS as a socket.
         if target.is_socket() && !target.address.is_empty() {
-            return Err(invalid("a host is the directory of a socket and has hostaddr too"));
+            return Err(invalid(
+                "a host is the directory of a socket and has hostaddr too",
+            ));
         }
         Ok(target)
     }

@@ -77,7 +77,9 @@ impl Options {
 
     /// All elements of a list with commas.
     pub(super) fn list(&self, name: &str) -> Vec<&str> {
-        self.get(name).map(|value| value.split(',').collect()).unwrap_or_default()
+        self.get(name)
+            .map(|value| value.split(',').collect())
+            .unwrap_or_default()
     }
 
     pub(super) fn remove(&mut self, name: &str) {
@@ -93,7 +95,9 @@ impl Options {
     pub(super) fn passed_on(&self) -> String {
         let quote = |value: &str| value.replace('\\', "\\\\").replace('\'', "\\'");
         let pairs = self.0.iter().filter(|(name, _)| !OWN.contains(name));
-        pairs.map(|(name, value)| format!("{name}='{}' ", quote(value))).collect()
+        pairs
+            .map(|(name, value)| format!("{name}='{}' ", quote(value)))
+            .collect()
     }
 
     /// `place` says where the name stands: a name that is not known is not repeated.
@@ -143,7 +147,9 @@ impl Options {
             // An IPv6 address has colons of its own, and stands in brackets.
             let (name, port) = match host.strip_prefix('[') {
                 Some(bracketed) => {
-                    let (name, rest) = bracketed.split_once(']').ok_or_else(|| invalid("a bracket is not closed"))?;
+                    let (name, rest) = bracketed
+                        .split_once(']')
+                        .ok_or_else(|| invalid("a bracket is not closed"))?;
                     (name, rest.strip_prefix(':').unwrap_or(rest))
                 }
                 None => host.split_once(':').unwrap_or((host, "")),
@@ -172,7 +178,8 @@ impl Options {
                 return Err(invalid(&format!("option {number} has no value")));
             }
             skip_spaces(&mut rest);
-            let value = value(&mut rest).ok_or_else(|| invalid(&format!("option {number} has an open quote")))?;
+            let value = value(&mut rest)
+                .ok_or_else(|| invalid(&format!("option {number} has an open quote")))?;
             options.add(&name, value, number)?;
         }
         Ok(options)
@@ -207,7 +214,9 @@ fn decode(text: &str) -> Result<String, Error> {
 }
 
 pub(super) fn invalid(reason: &str) -> Error {
-    Error::Invalid(format!("the connection string of the database cannot be used: {reason}"))
+    Error::Invalid(format!(
+        "the connection string of the database cannot be used: {reason}"
+    ))
 }
 
 #[cfg(test)]
@@ -226,7 +235,10 @@ mod tests {
         let pairs = "user = ann@x password='p/w% d' host=db1,::1 port=1,2 dbname=shop sslmode=verify-ca sslrootcert='/a b.pem'";
         assert_eq!(all(url), all(pairs));
         assert_eq!(Options::parse(url).unwrap().get("password"), Some("p/w% d"));
-        assert_eq!(all("postgres:///shop?host=%2Ftmp")[1], ("host", "/tmp".to_owned()));
+        assert_eq!(
+            all("postgres:///shop?host=%2Ftmp")[1],
+            ("host", "/tmp".to_owned())
+        );
         assert_eq!(all(r"password='it\'s \\' host=a\ b")[1].1, r"it's \");
     }
 
@@ -238,7 +250,9 @@ mod tests {
 
     #[test]
     fn options_that_are_passed_on_are_read_as_they_were() {
-        let options = Options::parse(r"host=db user=ann password='it\'s \\' sslmode=verify-ca sslkey=x").unwrap();
+        let options =
+            Options::parse(r"host=db user=ann password='it\'s \\' sslmode=verify-ca sslkey=x")
+                .unwrap();
         let config: tokio_postgres::Config = options.passed_on().parse().unwrap();
         assert_eq!(config.get_password(), Some(r"it's \".as_bytes()));
         assert_eq!(config.get_user(), Some("ann"));
@@ -257,7 +271,9 @@ mod tests {
             "host=db password='secret",
             "host=db sslpassword=secret",
         ] {
-            let error = Options::parse(text).err().map(|error| format!("{error} {error:?}"));
+            let error = Options::parse(text)
+                .err()
+                .map(|error| format!("{error} {error:?}"));
             let error = error.unwrap_or_else(|| panic!("{text} is accepted"));
             assert!(!error.contains("cret"), "{error}");
         }
@@ -265,7 +281,13 @@ mod tests {
 
     #[test]
     fn an_option_that_would_be_ignored_is_an_error() {
-        let error = Options::parse("host=db sslcrl=/crl.pem").err().unwrap().to_string();
-        assert!(error.ends_with("the option sslcrl is not supported"), "{error}");
+        let error = Options::parse("host=db sslcrl=/crl.pem")
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(
+            error.ends_with("the option sslcrl is not supported"),
+            "{error}"
+        );
     }
 }

@@ -15,13 +15,20 @@ pub(super) struct Silent(pub(super) Duration);
 
 impl Silent {
     fn error(&self) -> io::Error {
-        let text = format!("the server did not accept the connection within {:?}", self.0);
+        let text = format!(
+            "the server did not accept the connection within {:?}",
+            self.0
+        );
         io::Error::new(io::ErrorKind::TimedOut, text)
     }
 }
 
 impl AsyncRead for Silent {
-    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        _: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Poll::Ready(Err(self.error()))
     }
 }

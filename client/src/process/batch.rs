@@ -25,15 +25,22 @@ type Answer = (usize, Result<Processed, Error>);
 impl Idem {
     /// Processes many messages in one transaction, and answers for each, in the same order.
     ///
-    /// The claims are one statement; the handler works on one message after the other; the recordings travel with COMMIT. When
-    /// anything fails everything is rolled back, and the messages are processed one by one, so that a poisoned one fails
-    /// alone: a handler may run twice for each. The second of two messages with one id is a duplicate.
+    /// The claims are one statement; the handler works on one message after the other; the
+    /// recordings travel with COMMIT. When anything fails everything is rolled back, and the
+    /// messages are processed one by one, so that a poisoned one fails alone: a handler may run
+    /// twice for each. The second of two messages with one id is a duplicate.
     ///
-    /// Neighbours share a transaction when they are of one destination, have an id, and their policy is to claim first in the
-    /// database; nor may it say not to wait, to compare fingerprints, to expire, to read the effects of duplicates, or to count this delivery. Others
-    /// are processed one by one.
+    /// Neighbours share a transaction when they are of one destination, have an id, and their
+    /// policy is to claim first in the database; nor may it say not to wait, to compare
+    /// fingerprints, to expire, to read the effects of duplicates, or to count this delivery.
+    /// Others are processed one by one.
     #[must_use = "each answer says what to tell the broker"]
-    pub async fn process_batch<F, Fut>(&self, pool: &Pool, messages: &[Message], handler: F) -> Vec<Result<Processed, Error>>
+    pub async fn process_batch<F, Fut>(
+        &self,
+        pool: &Pool,
+        messages: &[Message],
+        handler: F,
+    ) -> Vec<Result<Processed, Error>>
     where
         F: Fn(Tx, Message) -> Fut,
         Fut: Future<Output = Handled>,
@@ -57,13 +64,23 @@ impl Idem {
                 }
             };
             let is_sharing = is_sharing(&ready);
-            if !is_sharing || group.last().is_some_and(|(_, last)| last.destination != ready.destination) {
-                answers.extend(self.process_group(pool, mem::take(&mut group), &handler).await);
+            if !is_sharing
+                || group
+                    .last()
+                    .is_some_and(|(_, last)| last.destination != ready.destination)
+            {
+                answers.extend(
+                    self.process_group(pool, mem::take(&mut group), &handler)
+                        .await,
+                );
             }
             group.push((place, ready));
             if !is_sharing {
                 // Now, for the next one may have to wait for what this one holds in memory.
-                answers.extend(self.process_group(pool, mem::take(&mut group), &handler).await);
+                answers.extend(
+                    self.process_group(pool, mem::take(&mut group), &handler)
+                        .await,
+                );
             }
         }
         answers.extend(self.process_group(pool, group, &handler).await);
@@ -72,7 +89,12 @@ impl Idem {
     }
 
     /// Together if there are several, and one by one if that fails.
-    async fn process_group<F, Fut>(&self, pool: &Pool, group: Vec<Placed>, handler: &F) -> Vec<Answer>
+    async fn process_group<F, Fut>(
+        &self,
+        pool: &Pool,
+        group: Vec<Placed>,
+        handler: &F,
+    ) -> Vec<Answer>
     where
         F: Fn(Tx, Message) -> Fut,
         Fut: Future<Output = Handled>,
@@ -80,7 +102,10 @@ impl Idem {
         if group.len() < 2 {
             return self.process_each(pool, group, handler, None).await;
         }
-        let works: Vec<_> = group.iter().map(|(_, ready)| self.work(pool, ready)).collect();
+        let works: Vec<_> = group
+            .iter()
+            .map(|(_, ready)| self.work(pool, ready))
+            .collect();
         let span = telemetry::of_process_batch(&group[0].1.destination, group.len());
         let doubt = match attempt(&works, handler).instrument(span).await {
             Ok(processed) => {
@@ -102,7 +127,13 @@ impl Idem {
         self.process_each(pool, group, handler, doubt).await
     }
 
-    async fn process_each<F, Fut>(&self, pool: &Pool, group: Vec<Placed>, handler: &F, doubt: Doubt) -> Vec<Answer>
+    async fn process_each<F, Fut>(
+        &self,
+        pool: &Pool,
+        group: Vec<Placed>,
+        handler: &F,
+        doubt: Doubt,
+    ) -> Vec<Answer>
     where
         F: Fn(Tx, Message) -> Fut,
         Fut: Future<Output = Handled>,
@@ -110,11 +141,14 @@ impl Idem {
         let mut answers: Vec<Answer> = Vec::with_capacity(group.len());
         for (place, ready) in group {
             let processed = match (answers.last(), &doubt) {
-                // The one before has tried again and again to reach the database: the others need not wait as long each.
-                (Some((_, Err(error))), Some(cause)) if is_away(error, &doubt) => Err(Error::AmbiguousCommit(Arc::clone(cause))),
-                (Some((_, Err(error))), None) if is_away(error, &doubt) => {
-                    Err(Error::Pool("the database was away for the message before".into()))
+                // The one before has tried again and again to reach the database: the others need
+                // not wait as long each.
+                (Some((_, Err(error))), Some(cause)) if is_away(error, &doubt) => {
+                    Err(Error::AmbiguousCommit(Arc::clone(cause)))
                 }
+                (Some((_, Err(error))), None) if is_away(error, &doubt) => Err(Error::Pool(
+                    "the database was away for the message before".into(),
+                )),
                 _ if counted::counts(&ready) => self.process_counted(pool, &ready, handler).await,
                 _ => engine::run(&self.work(pool, &ready), handler, doubt.clone()).await,
             };
@@ -127,8 +161,12 @@ impl Idem {
 /// Whether a message can share its transaction with others of its destination.
 fn is_sharing(ready: &Ready) -> bool {
     let policy = ready.policy();
-    // A claim of many knows none of these options, and what the first of two equals records can be read only after it.
-    let is_plain = policy.wait && !policy.fingerprint && !policy.expire && policy.on_duplicate != OnDuplicate::Effects;
+    // A claim of many knows none of these options, and what the first of two equals records can be
+    // read only after it.
+    let is_plain = policy.wait
+        && !policy.fingerprint
+        && !policy.expire
+        && policy.on_duplicate != OnDuplicate::Effects;
     ready.id.is_some() && policy.style == Style::Eager && is_plain && !counted::counts(ready)
 }
 
@@ -136,20 +174,25 @@ fn is_sharing(ready: &Ready) -> bool {
 fn is_away(error: &Error, doubt: &Doubt) -> bool {
     match error {
         Error::Pool(_) => true,
-        Error::Database(_) => matches!(error.kind(), ErrorKind::ConnectionLost | ErrorKind::PoolExhausted),
+        Error::Database(_) => matches!(
+            error.kind(),
+            ErrorKind::ConnectionLost | ErrorKind::PoolExhausted
+        ),
         Error::AmbiguousCommit(_) => doubt.is_some(),
         _ => false,
     }
 }
 
-/// Claims all, lets the handler work on those that are new, one after the other, records and commits. An error is one of
-/// all of them, and everything was rolled back.
+/// Claims all, lets the handler work on those that are new, one after the other, records and
+/// commits. An error is one of all of them, and everything was rolled back.
 async fn attempt<F, Fut>(works: &[Work<'_>], handler: &F) -> Result<Vec<Processed>, Error>
 where
     F: Fn(Tx, Message) -> Fut,
     Fut: Future<Output = Handled>,
 {
-    let Some(first) = works.first() else { return Ok(Vec::new()) };
+    let Some(first) = works.first() else {
+        return Ok(Vec::new());
+    };
     let mut session = Session::borrow(first.pool, first.settings).await?;
     let processed = in_session(&mut session, first, works, handler).await;
     session.finish(processed.as_ref().err()).await;
@@ -169,15 +212,28 @@ where
     let ids: Vec<MessageId> = works.iter().filter_map(|work| work.id.cloned()).collect();
     let claimed = session.begin_and_claim_batch(first, &ids).await?;
     let mut effects: Vec<(&MessageId, Vec<Effect>)> = Vec::with_capacity(works.len());
-    for ((work, id), _) in works.iter().zip(&ids).zip(&claimed).filter(|(_, claimed)| **claimed) {
-        let worked = session.work(handler, work.message).instrument(work.span.clone());
+    for ((work, id), _) in works
+        .iter()
+        .zip(&ids)
+        .zip(&claimed)
+        .filter(|(_, claimed)| **claimed)
+    {
+        let worked = session
+            .work(handler, work.message)
+            .instrument(work.span.clone());
         effects.push((id, worked.await?));
     }
     if effects.is_empty() {
         return Ok(claimed.iter().map(|_| DUPLICATE).collect());
     }
-    let effects: Vec<_> = effects.iter().map(|(id, effects)| (*id, effects.as_slice())).collect();
-    let mut recorded = session.record_and_commit(first.destination, &effects).await?.into_iter();
+    let effects: Vec<_> = effects
+        .iter()
+        .map(|(id, effects)| (*id, effects.as_slice()))
+        .collect();
+    let mut recorded = session
+        .record_and_commit(first.destination, &effects)
+        .await?
+        .into_iter();
     let mut new = || Processed::New {
         effects: recorded.next().unwrap_or_default(),
     };
@@ -187,4 +243,6 @@ where
         .collect())
 }
 
-const DUPLICATE: Processed = Processed::Duplicate { effects: Vec::new() };
+const DUPLICATE: Processed = Processed::Duplicate {
+    effects: Vec::new(),
+};

@@ -21,8 +21,11 @@ pub(crate) struct Settings {
     pub(crate) prepared_statements: bool,
 }
 
-pub(crate) type OnDuplicateCallback =
-    Arc<dyn Fn(Message, Vec<RecordedEffect>) -> BoxFuture<'static, Result<(), HandlerError>> + Send + Sync>;
+pub(crate) type OnDuplicateCallback = Arc<
+    dyn Fn(Message, Vec<RecordedEffect>) -> BoxFuture<'static, Result<(), HandlerError>>
+        + Send
+        + Sync,
+>;
 
 /// Makes an [`Idem`]: `Idem::builder().policies(...).build()?`.
 #[derive(Default)]
@@ -48,34 +51,40 @@ impl IdemBuilder {
         self
     }
 
-    /// What to do with a duplicate and the effects that its first execution recorded, where the policy says
-    /// [`OnDuplicate::Effects`](crate::OnDuplicate::Effects): to answer somebody who waits, for example.
+    /// What to do with a duplicate and the effects that its first execution recorded, where the
+    /// policy says [`OnDuplicate::Effects`](crate::OnDuplicate::Effects): to answer somebody who
+    /// waits, for example.
     ///
-    /// The message is settled after it. An error is [`Error::Handler`]: the message comes again or, after a terminal one, is
-    /// refused.
+    /// The message is settled after it. An error is [`Error::Handler`]: the message comes again or,
+    /// after a terminal one, is refused.
     pub fn on_duplicate<F, Fut>(mut self, callback: F) -> Self
     where
         F: Fn(Message, Vec<RecordedEffect>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), HandlerError>> + Send + 'static,
     {
-        self.on_duplicate = Some(Arc::new(move |message, effects| callback(message, effects).boxed()));
+        self.on_duplicate = Some(Arc::new(move |message, effects| {
+            callback(message, effects).boxed()
+        }));
         self
     }
 
-    /// Lets this process answer for duplicates that it knows of, without the database: at most `capacity` of them, each for
-    /// `ttl` (at most ten years). Off unless asked for.
+    /// Lets this process answer for duplicates that it knows of, without the database: at most
+    /// `capacity` of them, each for `ttl` (at most ten years). Off unless asked for.
     ///
-    /// It learns of committed claims and of what the database called a duplicate, and never says that a message is new. It is
-    /// not asked where the policy wants the recorded effects, a fingerprint or the age of the message compared. What
-    /// `idem_forget` frees stays a duplicate to it until `ttl` is over.
+    /// It learns of committed claims and of what the database called a duplicate, and never says
+    /// that a message is new. It is not asked where the policy wants the recorded effects, a
+    /// fingerprint or the age of the message compared. What `idem_forget` frees stays a duplicate
+    /// to it until `ttl` is over.
     pub fn remember_duplicates(mut self, capacity: u64, ttl: Duration) -> Self {
         self.known = Some((capacity, ttl));
         self
     }
 
-    /// Whether statements are prepared and kept with their connection; without this they are sent by their text each time.
+    /// Whether statements are prepared and kept with their connection; without this they are sent
+    /// by their text each time.
     ///
-    /// It saves the server the parsing. Not for proxies that give each transaction another connection.
+    /// It saves the server the parsing. Not for proxies that give each transaction another
+    /// connection.
     pub fn prepared_statements(mut self, prepared_statements: bool) -> Self {
         self.prepared_statements = prepared_statements;
         self

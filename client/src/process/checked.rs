@@ -1,4 +1,5 @@
-//! Check before, record only after success: for a handler that is not transactional and keeps no lease either.
+//! Check before, record only after success: for a handler that is not transactional and keeps no
+//! lease either.
 
 use std::future::Future;
 
@@ -16,12 +17,20 @@ use crate::{
 };
 
 impl Idem {
-    /// Skips the message if it is known, lets `handler` work without a transaction, and claims it with its effects afterwards.
+    /// Skips the message if it is known, lets `handler` work without a transaction, and claims it
+    /// with its effects afterwards.
     ///
-    /// **Not exactly once**: the handler works again when it was killed before the claim, and two of them can work on one message
-    /// at the same time, of which one learns at its end that it is a duplicate. For work that may be done twice and rarely should
-    /// be; [`process_leased`](Self::process_leased) keeps others away while it goes on, and counts attempts.
-    pub async fn process_checked<F, Fut>(&self, pool: &Pool, message: &Message, handler: F) -> Result<Processed, Error>
+    /// **Not exactly once**: the handler works again when it was killed before the claim, and two
+    /// of them can work on one message at the same time, of which one learns at its end that it is
+    /// a duplicate. For work that may be done twice and rarely should be;
+    /// [`process_leased`](Self::process_leased) keeps others away while it goes on, and counts
+    /// attempts.
+    pub async fn process_checked<F, Fut>(
+        &self,
+        pool: &Pool,
+        message: &Message,
+        handler: F,
+    ) -> Result<Processed, Error>
     where
         F: FnOnce(Message) -> Fut,
         Fut: Future<Output = Handled>,
@@ -31,11 +40,19 @@ impl Idem {
             Prepared::Done(processed) => return Ok(processed),
         };
         let span = ready.processing.span().clone();
-        let processed = self.check_and_record(pool, &ready, handler).instrument(span).await;
+        let processed = self
+            .check_and_record(pool, &ready, handler)
+            .instrument(span)
+            .await;
         self.conclude(ready, processed).await
     }
 
-    async fn check_and_record<F, Fut>(&self, pool: &Pool, ready: &Ready, handler: F) -> Result<Processed, Error>
+    async fn check_and_record<F, Fut>(
+        &self,
+        pool: &Pool,
+        ready: &Ready,
+        handler: F,
+    ) -> Result<Processed, Error>
     where
         F: FnOnce(Message) -> Fut,
         Fut: Future<Output = Handled>,
@@ -44,7 +61,9 @@ impl Idem {
         if let Some(id) = &ready.id {
             let is_known = again(policy.retry, || async {
                 let step = Step::begin(pool).await?;
-                let is_known = step.run(is_claimed(step.client(), id, &ready.destination)).await;
+                let is_known = step
+                    .run(is_claimed(step.client(), id, &ready.destination))
+                    .await;
                 step.end(is_known)
             });
             if is_known.await? {

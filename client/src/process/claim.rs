@@ -3,7 +3,9 @@
 use sha2::{Digest, Sha256};
 use time::format_description::well_known::Rfc3339;
 
-use crate::{Destination, Error, Isolation, Message, MessageId, id::IdArray, process::engine::Work};
+use crate::{
+    Destination, Error, Isolation, Message, MessageId, id::IdArray, process::engine::Work,
+};
 
 /// What the server answers to a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +51,11 @@ pub(crate) fn claim(work: &Work<'_>, id: &MessageId) -> Result<String, Error> {
     }
     let sent_at = match sent_at.map(|sent_at| sent_at.format(&Rfc3339)) {
         Some(Ok(sent_at)) => format!("'{sent_at}'"),
-        Some(Err(error)) => return Err(Error::Invalid(format!("the time at which it was sent: {error}"))),
+        Some(Err(error)) => {
+            return Err(Error::Invalid(format!(
+                "the time at which it was sent: {error}"
+            )));
+        }
         None => "NULL".into(),
     };
     let fingerprint = fingerprint.map_or("NULL".into(), |hex| format!("decode('{hex}', 'hex')"));
@@ -62,7 +68,8 @@ pub(crate) fn claim(work: &Work<'_>, id: &MessageId) -> Result<String, Error> {
 /// A claim of many messages; the answer is an array of booleans.
 pub(crate) fn claim_batch(ids: &[MessageId], destination: &Destination) -> Result<String, Error> {
     let ids = IdArray::new(ids);
-    let (function, ids, destination) = (ids.batch_function(), ids.literal()?, destination.literal()?);
+    let (function, ids, destination) =
+        (ids.batch_function(), ids.literal()?, destination.literal()?);
     Ok(format!("SELECT {function}({ids}, {destination})"))
 }
 

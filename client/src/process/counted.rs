@@ -1,4 +1,5 @@
-//! Attempts that the database counts: a lease around the transaction of an eager or reactive handler.
+//! Attempts that the database counts: a lease around the transaction of an eager or reactive
+//! handler.
 
 use std::future::Future;
 
@@ -11,7 +12,10 @@ use super::{
     front::Ready,
     leased::Leases,
 };
-use crate::{Error, ErrorKind, Handled, Message, Policy, Processed, Style, Tx, connection::has_two, lease::Lease};
+use crate::{
+    Error, ErrorKind, Handled, Message, Policy, Processed, Style, Tx, connection::has_two,
+    lease::Lease,
+};
 
 /// What needs two connections at once.
 const COUNTING: &str = "a handler whose attempts are counted";
@@ -30,13 +34,22 @@ pub(super) fn counts(ready: &Ready) -> bool {
     let is_first = ready.message.deliveries() == Some(1);
     // The durable inbox counts by itself.
     let is_counted = ready.message.stored().is_some();
-    policy.count_attempts && ready.id.is_some() && policy.style != Style::CheckOnly && !is_first && !is_counted
+    policy.count_attempts
+        && ready.id.is_some()
+        && policy.style != Style::CheckOnly
+        && !is_first
+        && !is_counted
 }
 
 impl Idem {
-    /// The lease is committed before the transaction begins, so this attempt stays counted however it ends. The transaction
-    /// completes the lease in place of a claim.
-    pub(super) async fn process_counted<F, Fut>(&self, pool: &Pool, ready: &Ready, handler: &F) -> Result<Processed, Error>
+    /// The lease is committed before the transaction begins, so this attempt stays counted however
+    /// it ends. The transaction completes the lease in place of a claim.
+    pub(super) async fn process_counted<F, Fut>(
+        &self,
+        pool: &Pool,
+        ready: &Ready,
+        handler: &F,
+    ) -> Result<Processed, Error>
     where
         F: Fn(Tx, Message) -> Fut,
         Fut: Future<Output = Handled>,
@@ -59,7 +72,8 @@ impl Idem {
         let processed = tokio::select! {
             biased;
             processed = engine::run(&work, handler, None) => processed,
-            // Renewal waits for the commit that completes the lease, and is refused then: it may be the first to hear.
+            // Renewal waits for the commit that completes the lease, and is refused then: it may be
+            // the first to hear.
             () = keeper.lost().cancelled() => return leases.not_held().await,
         };
         drop(keeper);
@@ -73,10 +87,14 @@ impl Idem {
                 leases.give_back(&held).await?;
                 Err(error)
             }
-            // The database could be reached: a handler that loses each of its connections is at fault itself.
+            // The database could be reached: a handler that loses each of its connections is at
+            // fault itself.
             _ if matches!(error, Error::Handler(_)) => leases.failed_with(&held, error).await,
-            // Nobody knows, or nothing can be written down: the lease ends by itself, and the next attempt finds out.
-            ErrorKind::AmbiguousCommit | ErrorKind::ConnectionLost | ErrorKind::PoolExhausted => Err(error),
+            // Nobody knows, or nothing can be written down: the lease ends by itself, and the next
+            // attempt finds out.
+            ErrorKind::AmbiguousCommit | ErrorKind::ConnectionLost | ErrorKind::PoolExhausted => {
+                Err(error)
+            }
             ErrorKind::NotClaimed => leases.not_held().await,
             // No fault of the message.
             _ if is_environmental(&error) => {

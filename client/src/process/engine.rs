@@ -7,7 +7,8 @@ use deadpool_postgres::Pool;
 use tracing::{Instrument, Span};
 
 use crate::{
-    Destination, Effect, Error, ErrorKind, Handled, Message, MessageId, OnDuplicate, Policy, Processed, Retry, Style, Tx,
+    Destination, Effect, Error, ErrorKind, Handled, Message, MessageId, OnDuplicate, Policy,
+    Processed, Retry, Style, Tx,
     lease::Held,
     process::{Settings, claim::Outcome, session::Session},
     telemetry,
@@ -32,18 +33,30 @@ pub(crate) struct Work<'w> {
 /// A commit of this message of which nobody knows whether it took effect. The next claim says it.
 pub(crate) type Doubt = Option<Arc<tokio_postgres::Error>>;
 
-/// Processes one message; what may succeed in another attempt is attempted as often as the policy says.
+/// Processes one message; what may succeed in another attempt is attempted as often as the policy
+/// says.
 ///
-/// An open doubt outlives every other error: "the connection was lost" would say that nothing took effect.
-pub(crate) async fn run<F, Fut>(work: &Work<'_>, handler: &F, doubt: Doubt) -> Result<Processed, Error>
+/// An open doubt outlives every other error: "the connection was lost" would say that nothing took
+/// effect.
+pub(crate) async fn run<F, Fut>(
+    work: &Work<'_>,
+    handler: &F,
+    doubt: Doubt,
+) -> Result<Processed, Error>
 where
     F: Fn(Tx, Message) -> Fut,
     Fut: Future<Output = Handled>,
 {
-    attempts(work, handler, doubt).instrument(work.span.clone()).await
+    attempts(work, handler, doubt)
+        .instrument(work.span.clone())
+        .await
 }
 
-async fn attempts<F, Fut>(work: &Work<'_>, handler: &F, mut doubt: Doubt) -> Result<Processed, Error>
+async fn attempts<F, Fut>(
+    work: &Work<'_>,
+    handler: &F,
+    mut doubt: Doubt,
+) -> Result<Processed, Error>
 where
     F: Fn(Tx, Message) -> Fut,
     Fut: Future<Output = Handled>,
@@ -74,7 +87,8 @@ impl Work<'_> {
     }
 }
 
-/// The pauses between attempts. A random half is added to a half that grows, so that those who lost together do not meet again.
+/// The pauses between attempts. A random half is added to a half that grows, so that those who lost
+/// together do not meet again.
 pub(crate) fn back_off(retry: &Retry) -> ExponentialBuilder {
     ExponentialBuilder::new()
         .with_min_delay(retry.base / 2)
@@ -83,13 +97,18 @@ pub(crate) fn back_off(retry: &Retry) -> ExponentialBuilder {
         .with_jitter()
 }
 
-async fn attempt<F, Fut>(work: &Work<'_>, handler: &F, doubt: &mut Doubt) -> Result<Processed, Error>
+async fn attempt<F, Fut>(
+    work: &Work<'_>,
+    handler: &F,
+    doubt: &mut Doubt,
+) -> Result<Processed, Error>
 where
     F: Fn(Tx, Message) -> Fut,
     Fut: Future<Output = Handled>,
 {
     if let (Some(held), Some(_)) = (work.held, &doubt) {
-        // Waits for the transaction in doubt. Refused, it was that which has completed the message, or somebody else has it.
+        // Waits for the transaction in doubt. Refused, it was that which has completed the message,
+        // or somebody else has it.
         let extended = held.extend_on(work.pool).await;
         if extended
             .as_ref()
@@ -105,8 +124,11 @@ where
         _ if let Some(held) = work.held => complete_last(&mut session, work, handler, held).await,
         (None, _) => unclaimed(&mut session, work, handler, None).await,
         (Some(id), Style::CheckOnly) => unclaimed(&mut session, work, handler, Some(id)).await,
-        // A handler that runs before its claim would meet its own writes, should the commit in doubt have taken effect.
-        (Some(id), Style::Reactive) if doubt.is_none() => claim_last(&mut session, work, handler, id).await,
+        // A handler that runs before its claim would meet its own writes, should the commit in
+        // doubt have taken effect.
+        (Some(id), Style::Reactive) if doubt.is_none() => {
+            claim_last(&mut session, work, handler, id).await
+        }
         (Some(id), _) => claim_first(&mut session, work, handler, id, doubt).await,
     };
     session.finish(processed.as_ref().err()).await;
@@ -126,7 +148,8 @@ where
     Fut: Future<Output = Handled>,
 {
     let outcome = session.begin_and_claim(work, id).await?;
-    // The claim waits for whoever has claimed before, be it a lost connection's transaction at its COMMIT.
+    // The claim waits for whoever has claimed before, be it a lost connection's transaction at its
+    // COMMIT.
     if outcome != Outcome::InProgress {
         *doubt = None;
     }
@@ -137,15 +160,28 @@ where
     record(session, work, id, &effects).await
 }
 
-async fn record(session: &mut Session, work: &Work<'_>, id: &MessageId, effects: &[Effect]) -> Result<Processed, Error> {
-    let recorded = session.record_and_commit(work.destination, &[(id, effects)]).await?;
+async fn record(
+    session: &mut Session,
+    work: &Work<'_>,
+    id: &MessageId,
+    effects: &[Effect],
+) -> Result<Processed, Error> {
+    let recorded = session
+        .record_and_commit(work.destination, &[(id, effects)])
+        .await?;
     Ok(Processed::New {
         effects: recorded.into_iter().flatten().collect(),
     })
 }
 
-/// The reactive style. BEGIN is awaited: were it lost, each business statement would commit by itself.
-async fn claim_last<F, Fut>(session: &mut Session, work: &Work<'_>, handler: &F, id: &MessageId) -> Result<Processed, Error>
+/// The reactive style. BEGIN is awaited: were it lost, each business statement would commit by
+/// itself.
+async fn claim_last<F, Fut>(
+    session: &mut Session,
+    work: &Work<'_>,
+    handler: &F,
+    id: &MessageId,
+) -> Result<Processed, Error>
 where
     F: Fn(Tx, Message) -> Fut,
     Fut: Future<Output = Handled>,
@@ -160,7 +196,12 @@ where
 }
 
 /// In place of a claim: the lease is what nobody else has.
-async fn complete_last<F, Fut>(session: &mut Session, work: &Work<'_>, handler: &F, held: &Held) -> Result<Processed, Error>
+async fn complete_last<F, Fut>(
+    session: &mut Session,
+    work: &Work<'_>,
+    handler: &F,
+    held: &Held,
+) -> Result<Processed, Error>
 where
     F: Fn(Tx, Message) -> Fut,
     Fut: Future<Output = Handled>,
@@ -199,7 +240,12 @@ where
 }
 
 /// What a message that is not to be processed comes to. The transaction is still open.
-async fn not_claimed(session: &Session, work: &Work<'_>, id: &MessageId, outcome: Outcome) -> Result<Processed, Error> {
+async fn not_claimed(
+    session: &Session,
+    work: &Work<'_>,
+    id: &MessageId,
+    outcome: Outcome,
+) -> Result<Processed, Error> {
     match outcome {
         Outcome::InProgress => Ok(Processed::InProgress),
         Outcome::Mismatch => Ok(Processed::Mismatch),

@@ -15,7 +15,9 @@ pub(crate) fn is_environmental(error: &Error) -> bool {
         Error::Handler(error) => is_of_environment(error),
         // A commit in doubt: if it took effect, the next delivery is a duplicate.
         Error::AmbiguousCommit(_) | Error::Pool(_) | Error::NotReady(_) => true,
-        Error::Database(cause) => ErrorKind::of(cause) == ErrorKind::ConnectionLost || is_listed(cause),
+        Error::Database(cause) => {
+            ErrorKind::of(cause) == ErrorKind::ConnectionLost || is_listed(cause)
+        }
         _ => false,
     }
 }
@@ -51,7 +53,9 @@ fn is_listed(error: &(dyn StdError + 'static)) -> bool {
         if let Some(server) = server {
             return match server.parsed_severity() {
                 // The session was lost, or a login was refused.
-                Some(Severity::Fatal | Severity::Panic) => ErrorKind::of_server(server) != ErrorKind::ConnectionLost,
+                Some(Severity::Fatal | Severity::Panic) => {
+                    ErrorKind::of_server(server) != ErrorKind::ConnectionLost
+                }
                 // An ERROR of class 08 is about another server, as of `postgres_fdw`.
                 _ => is_listed_state(server.code().code()),
             };
@@ -64,13 +68,15 @@ fn is_listed(error: &(dyn StdError + 'static)) -> bool {
     false
 }
 
-/// Whether a server could not be reached at all, for example a second database of the handler. A connection that
-/// was established and then lost has other errors.
+/// Whether a server could not be reached at all, for example a second database of the handler. A
+/// connection that was established and then lost has other errors.
 fn is_unreachable(error: &tokio_postgres::Error) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, NotFound};
 
     // A Unix socket that is not there is not found.
-    let cause = error.source().and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    let cause = error
+        .source()
+        .and_then(|cause| cause.downcast_ref::<std::io::Error>());
     cause.is_some_and(|cause| {
         matches!(
             cause.kind(),
@@ -91,7 +97,9 @@ fn is_listed_state(state: &str) -> bool {
         "42501" | "42P01" | "42883" | "42703" | "3F000" => true,
         // Connection, authorization, resources (a full disk, connections, memory), the operator,
         // the system, and with it versions of library and SQL that do not fit.
-        state => ["08", "28", "53", "57", "58"].iter().any(|class| state.starts_with(class)),
+        state => ["08", "28", "53", "57", "58"]
+            .iter()
+            .any(|class| state.starts_with(class)),
     }
 }
 
@@ -102,18 +110,22 @@ mod tests {
     #[test]
     fn a_listed_state_is_the_environments_and_others_are_not() {
         for state in [
-            "08006", "28P01", "53100", "57P03", "58000", "58030", "25006", "42501", "42P01", "42883", "3F000",
+            "08006", "28P01", "53100", "57P03", "58000", "58030", "25006", "42501", "42P01",
+            "42883", "3F000",
         ] {
             assert!(is_listed_state(state), "{state}");
         }
-        for state in ["57014", "23505", "22P02", "40001", "42601", "55000", "P0001", "XX000"] {
+        for state in [
+            "57014", "23505", "22P02", "40001", "42601", "55000", "P0001", "XX000",
+        ] {
             assert!(!is_listed_state(state), "{state}");
         }
     }
 
     #[tokio::test]
     async fn a_database_that_cannot_be_reached_is_the_environments() {
-        let connecting = tokio_postgres::connect("host=127.0.0.1 port=1 user=none", tokio_postgres::NoTls);
+        let connecting =
+            tokio_postgres::connect("host=127.0.0.1 port=1 user=none", tokio_postgres::NoTls);
         let error = connecting.await.err().unwrap();
         let error = Error::Database(error);
         assert!(is_environmental(&Error::Handler(HandlerError::from(error))));
@@ -124,7 +136,9 @@ mod tests {
         let down = HandlerError::unavailable("the payment provider returned 503");
         assert!(is_environmental(&Error::Handler(down)));
         assert!(!is_environmental(&Error::Handler("a bad day".into())));
-        assert!(!is_environmental(&Error::Handler(HandlerError::terminal("no such order"))));
+        assert!(!is_environmental(&Error::Handler(HandlerError::terminal(
+            "no such order"
+        ))));
     }
 
     /// Goal: a pool of the handler's own that is exhausted, in a helper that uses `anyhow`.
@@ -134,8 +148,16 @@ mod tests {
         for (name, error) in [
             ("pool", HandlerError::from(timeout())),
             ("pool in anyhow", anyhow::Error::from(timeout()).into()),
-            ("error in anyhow", anyhow::Error::from(Error::from(timeout())).into()),
-            ("context", anyhow::Error::from(timeout()).context("while booking").into()),
+            (
+                "error in anyhow",
+                anyhow::Error::from(Error::from(timeout())).into(),
+            ),
+            (
+                "context",
+                anyhow::Error::from(timeout())
+                    .context("while booking")
+                    .into(),
+            ),
         ] {
             assert!(is_environmental(&Error::Handler(error)), "{name}");
         }

@@ -1,4 +1,5 @@
-//! What comes before the engine, and what follows it: filters, the policy, the id, and what this process remembers.
+//! What comes before the engine, and what follows it: filters, the policy, the id, and what this
+//! process remembers.
 
 use std::sync::Arc;
 
@@ -6,14 +7,18 @@ use tracing::{Instrument, info, warn};
 
 use super::Idem;
 use crate::{
-    After, Before, Destination, Effect, Error, Handled, Message, MessageId, MissingId, OnDuplicate, Processed, Settlement, Style,
+    After, Before, Destination, Effect, Error, Handled, Message, MessageId, MissingId, OnDuplicate,
+    Processed, Settlement, Style,
     memory::{Entered, Identity, Known, Turn},
     policy::{Entry, Policy},
     telemetry::{self, Processing},
 };
 
 /// What is to be done with a message.
-#[expect(clippy::large_enum_variant, reason = "nobody keeps it, and most are the large one")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nobody keeps it, and most are the large one"
+)]
 pub(crate) enum Prepared {
     /// Nothing more: this is the answer.
     Done(Processed),
@@ -47,7 +52,11 @@ impl Idem {
         let span = processing.span().clone();
         let message = match self.before_consuming(message).instrument(span).await {
             Ok(message) => message,
-            Err(settlement) => return processing.end(Ok(Processed::Stopped { settlement })).map(Prepared::Done),
+            Err(settlement) => {
+                return processing
+                    .end(Ok(Processed::Stopped { settlement }))
+                    .map(Prepared::Done);
+            }
         };
         let (destination, entry, id) = match self.identify(&message) {
             Ok(identity) => identity,
@@ -65,7 +74,10 @@ impl Idem {
             return Ok(Prepared::Ready(ready));
         };
         let processed = if let Some(memory) = &ready.entry.memory {
-            match memory.enter(Identity::new(&ready.destination, id), ready.policy().wait).await {
+            match memory
+                .enter(Identity::new(&ready.destination, id), ready.policy().wait)
+                .await
+            {
                 Entered::Duplicate => DUPLICATE,
                 Entered::InProgress => Processed::InProgress,
                 Entered::New(turn) => {
@@ -81,10 +93,14 @@ impl Idem {
             return Ok(Prepared::Ready(ready));
         };
         let told = self.after_duplicate(&ready, &processed).await;
-        ready.processing.end(told.map(|()| processed)).map(Prepared::Done)
+        ready
+            .processing
+            .end(told.map(|()| processed))
+            .map(Prepared::Done)
     }
 
-    /// What the filters make of a message; an error is what one of them that stops it says to tell the broker.
+    /// What the filters make of a message; an error is what one of them that stops it says to tell
+    /// the broker.
     async fn before_consuming(&self, message: &Message) -> Result<Message, Settlement> {
         let mut message = message.clone();
         for filter in &self.settings().filters {
@@ -97,12 +113,16 @@ impl Idem {
         Ok(message)
     }
 
-    /// What a message is known by, as its policy has it; `None` where it has no id and may pass without.
+    /// What a message is known by, as its policy has it; `None` where it has no id and may pass
+    /// without.
     pub(crate) fn id_of(&self, message: &Message) -> Result<Option<MessageId>, Error> {
         self.identify(message).map(|(_, _, id)| id)
     }
 
-    fn identify(&self, message: &Message) -> Result<(Destination, Arc<Entry>, Option<MessageId>), Error> {
+    fn identify(
+        &self,
+        message: &Message,
+    ) -> Result<(Destination, Arc<Entry>, Option<MessageId>), Error> {
         let destination = message.destination()?;
         let entry = Arc::clone(self.settings().policies.of(destination.as_str()));
         let id = match message.stored() {
@@ -114,16 +134,24 @@ impl Idem {
     }
 
     /// Everything after the engine, which has committed when it answers.
-    pub(crate) async fn conclude(&self, mut ready: Ready, processed: Result<Processed, Error>) -> Result<Processed, Error> {
+    pub(crate) async fn conclude(
+        &self,
+        mut ready: Ready,
+        processed: Result<Processed, Error>,
+    ) -> Result<Processed, Error> {
         let span = ready.processing.span().clone();
-        let answer = async { self.remember(&mut ready, processed?).await }.instrument(span).await;
+        let answer = async { self.remember(&mut ready, processed?).await }
+            .instrument(span)
+            .await;
         ready.processing.end(answer)
     }
 
     async fn remember(&self, ready: &mut Ready, processed: Processed) -> Result<Processed, Error> {
         let processed = match processed {
             // The memory of this process protects it.
-            Processed::Unprotected { effects } if ready.turn.is_some() => Processed::New { effects },
+            Processed::Unprotected { effects } if ready.turn.is_some() => {
+                Processed::New { effects }
+            }
             processed => processed,
         };
         if let Some((known, identity)) = self.known(ready) {
@@ -134,7 +162,8 @@ impl Idem {
                 _ => {}
             }
         }
-        if let (Processed::New { .. }, Some(stored), Some(id)) = (&processed, ready.message.stored(), &ready.id)
+        if let (Processed::New { .. }, Some(stored), Some(id)) =
+            (&processed, ready.message.stored(), &ready.id)
             && ready.policy().style != Style::CheckOnly
         {
             stored.note_claimed(&ready.destination, id);
@@ -149,9 +178,12 @@ impl Idem {
     /// Where it is known that this message is a duplicate, should it be allowed to say so.
     fn known(&self, ready: &Ready) -> Option<(&Known, Identity)> {
         let policy = ready.policy();
-        let asks_database = policy.on_duplicate == OnDuplicate::Effects || policy.fingerprint || policy.expire;
+        let asks_database =
+            policy.on_duplicate == OnDuplicate::Effects || policy.fingerprint || policy.expire;
         match (&self.settings().known, &ready.id) {
-            (Some(known), Some(id)) if !asks_database => Some((known, Identity::new(&ready.destination, id))),
+            (Some(known), Some(id)) if !asks_database => {
+                Some((known, Identity::new(&ready.destination, id)))
+            }
             _ => None,
         }
     }
@@ -171,14 +203,20 @@ impl Idem {
                 Ok(())
             }
             (OnDuplicate::Effects, Some(callback)) => {
-                callback(ready.message.clone(), effects.clone()).await.map_err(Error::Handler)
+                callback(ready.message.clone(), effects.clone())
+                    .await
+                    .map_err(Error::Handler)
             }
             _ => Ok(()),
         }
     }
 
     /// What the filters make of the effects of a handler, which go on the trace of the message.
-    pub(crate) async fn filter_effects(&self, message: &Message, mut effects: Vec<Effect>) -> Handled {
+    pub(crate) async fn filter_effects(
+        &self,
+        message: &Message,
+        mut effects: Vec<Effect>,
+    ) -> Handled {
         for filter in self.settings().filters.iter().rev() {
             match filter.on_consumed(message, &effects).await {
                 After::Continue => {}
@@ -191,9 +229,15 @@ impl Idem {
     }
 }
 
-const DUPLICATE: Processed = Processed::Duplicate { effects: Vec::new() };
+const DUPLICATE: Processed = Processed::Duplicate {
+    effects: Vec::new(),
+};
 
-fn id_of(message: &Message, destination: &Destination, policy: &Policy) -> Result<Option<MessageId>, Error> {
+fn id_of(
+    message: &Message,
+    destination: &Destination,
+    policy: &Policy,
+) -> Result<Option<MessageId>, Error> {
     let id = policy.id.id_of(message)?;
     if id.is_none() {
         match policy.missing_id {

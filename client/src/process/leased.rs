@@ -1,4 +1,5 @@
-//! One message under a lease: acquire, work, complete. No transaction is open while the handler works.
+//! One message under a lease: acquire, work, complete. No transaction is open while the handler
+//! works.
 
 use std::{
     future::Future,
@@ -16,8 +17,8 @@ use super::{
     front::{Prepared, Ready},
 };
 use crate::{
-    Destination, Effect, Error, ErrorKind, Handled, HandlerError, Message, MessageId, OnDuplicate, Policy, Processed, effects,
-    is_claimed,
+    Destination, Effect, Error, ErrorKind, Handled, HandlerError, Message, MessageId, OnDuplicate,
+    Policy, Processed, effects, is_claimed,
     lease::{Burial, Held, Lease, Work, acquire},
     policy::check_leased,
     step::{Step, again},
@@ -25,19 +26,27 @@ use crate::{
 };
 
 impl Idem {
-    /// Leases the message, lets `handler` work without a transaction, and completes it with the effects that it answers.
+    /// Leases the message, lets `handler` work without a transaction, and completes it with the
+    /// effects that it answers.
     ///
-    /// For work that cannot share a transaction. The lease is committed before the handler begins and renewed while it works; the
-    /// handler is dropped when it is lost ([`Error::LeaseLost`]). What the handler does to the outside can happen more than
-    /// once, for nobody knows how far an attempt came that was killed: [`Work::calls`] is the journal that tells the next one. The
+    /// For work that cannot share a transaction. The lease is committed before the handler begins
+    /// and renewed while it works; the handler is dropped when it is lost ([`Error::LeaseLost`]).
+    /// What the handler does to the outside can happen more than once, for nobody knows how far an
+    /// attempt came that was killed: [`Work::calls`] is the journal that tells the next one. The
     /// claim and the effects take effect once, in the one transaction that completes.
     ///
-    /// An attempt that fails is counted in the database, and [`Error::Attempt`] says when the next one is due: how many there
-    /// are, and the pauses, are set by `idem_configure_retries`. A message whose attempts are used up, or whose error is
-    /// terminal, is put into the database's dead letters ([`Processed::Buried`]).
+    /// An attempt that fails is counted in the database, and [`Error::Attempt`] says when the next
+    /// one is due: how many there are, and the pauses, are set by `idem_configure_retries`. A
+    /// message whose attempts are used up, or whose error is terminal, is put into the database's
+    /// dead letters ([`Processed::Buried`]).
     ///
     /// The future may be dropped at any time: the message comes again when the lease has ended.
-    pub async fn process_leased<F, Fut>(&self, pool: &Pool, message: &Message, handler: F) -> Result<Processed, Error>
+    pub async fn process_leased<F, Fut>(
+        &self,
+        pool: &Pool,
+        message: &Message,
+        handler: F,
+    ) -> Result<Processed, Error>
     where
         F: FnOnce(Work, Message) -> Fut,
         Fut: Future<Output = Handled>,
@@ -47,11 +56,19 @@ impl Idem {
             Prepared::Done(processed) => return Ok(processed),
         };
         let span = ready.processing.span().clone();
-        let processed = self.lease_and_work(pool, &ready, handler).instrument(span).await;
+        let processed = self
+            .lease_and_work(pool, &ready, handler)
+            .instrument(span)
+            .await;
         self.conclude(ready, processed).await
     }
 
-    async fn lease_and_work<F, Fut>(&self, pool: &Pool, ready: &Ready, handler: F) -> Result<Processed, Error>
+    async fn lease_and_work<F, Fut>(
+        &self,
+        pool: &Pool,
+        ready: &Ready,
+        handler: F,
+    ) -> Result<Processed, Error>
     where
         F: FnOnce(Work, Message) -> Fut,
         Fut: Future<Output = Handled>,
@@ -84,7 +101,8 @@ impl Idem {
     }
 }
 
-/// The lease of one message, from asking for it to whatever ends it. Each step is a transaction of its own.
+/// The lease of one message, from asking for it to whatever ends it. Each step is a transaction of
+/// its own.
 pub(super) struct Leases<'w> {
     pool: &'w Pool,
     message: &'w Message,
@@ -111,7 +129,10 @@ impl<'w> Leases<'w> {
             .message
             .stored()
             .filter(|stored| stored.destination == *self.destination)?;
-        let attempt = self.message.deliveries().and_then(|attempt| i32::try_from(attempt).ok());
+        let attempt = self
+            .message
+            .deliveries()
+            .and_then(|attempt| i32::try_from(attempt).ok());
         Some(Held::new(
             self.id,
             self.destination,
@@ -124,14 +145,20 @@ impl<'w> Leases<'w> {
         ))
     }
 
-    /// Should an answer be lost, then nobody knows the token, and this answers that somebody is at it.
+    /// Should an answer be lost, then nobody knows the token, and this answers that somebody is at
+    /// it.
     pub(super) async fn acquire(&self) -> Result<Lease, Error> {
         if let Some(held) = self.stored() {
             return Ok(Lease::Acquired(held));
         }
         again(self.policy.retry, || async {
             let step = Step::begin(self.pool).await?;
-            let lease = step.run(acquire(step.client(), self.id, self.destination, self.policy.lease));
+            let lease = step.run(acquire(
+                step.client(),
+                self.id,
+                self.destination,
+                self.policy.lease,
+            ));
             let lease = lease.await;
             step.end(lease)
         })
@@ -178,11 +205,14 @@ impl<'w> Leases<'w> {
         }
     }
 
-    /// The lease is not ours: it was completed by a commit whose answer was lost, or somebody else has it.
+    /// The lease is not ours: it was completed by a commit whose answer was lost, or somebody else
+    /// has it.
     pub(super) async fn not_held(&self) -> Result<Processed, Error> {
         let is_claimed = again(self.policy.retry, || async {
             let step = Step::begin(self.pool).await?;
-            let is_claimed = step.run(is_claimed(step.client(), self.id, self.destination)).await;
+            let is_claimed = step
+                .run(is_claimed(step.client(), self.id, self.destination))
+                .await;
             step.end(is_claimed)
         });
         match is_claimed.await? {
@@ -202,7 +232,11 @@ impl<'w> Leases<'w> {
     }
 
     /// Counts the attempt, and buries the message if it was the last one.
-    pub(super) async fn failed(&self, held: &Held, error: HandlerError) -> Result<Processed, Error> {
+    pub(super) async fn failed(
+        &self,
+        held: &Held,
+        error: HandlerError,
+    ) -> Result<Processed, Error> {
         if self.stored().is_some() {
             // Its source counts the attempt when it is told.
             return Err(Error::Handler(error));
@@ -222,7 +256,10 @@ impl<'w> Leases<'w> {
         });
         match rest.await.map_err(lost)? {
             Some(retry_after) => {
-                telemetry::retried(self.destination, &Error::Handler(HandlerError::from(reason.clone())));
+                telemetry::retried(
+                    self.destination,
+                    &Error::Handler(HandlerError::from(reason.clone())),
+                );
                 Err(Error::Attempt { error, retry_after })
             }
             // Nobody else need be given it to learn that there are no more attempts.
@@ -245,7 +282,9 @@ impl<'w> Leases<'w> {
         let with = Burial::from(message);
         let buried = again(self.policy.retry, || async {
             let step = Step::begin(self.pool).await?;
-            let buried = step.run(held.bury(step.client(), message.payload(), reason, &with)).await;
+            let buried = step
+                .run(held.bury(step.client(), message.payload(), reason, &with))
+                .await;
             step.end(buried)
         });
         match buried.await.map_err(lost) {
@@ -256,7 +295,9 @@ impl<'w> Leases<'w> {
                     message_id = %self.id,
                     "a message is put into the dead letters"
                 );
-                Ok(Processed::Buried { reason: reason.into() })
+                Ok(Processed::Buried {
+                    reason: reason.into(),
+                })
             }
             Err(error) => Err(error),
         }
@@ -279,7 +320,9 @@ pub(super) async fn duplicate(
     destination: &Destination,
 ) -> Result<Processed, Error> {
     if policy.on_duplicate != OnDuplicate::Effects {
-        return Ok(Processed::Duplicate { effects: Vec::new() });
+        return Ok(Processed::Duplicate {
+            effects: Vec::new(),
+        });
     }
     let step = Step::begin(pool).await?;
     let recorded = step.run(effects(step.client(), id, destination)).await;

@@ -34,7 +34,10 @@ pub use savepoint::Savepoint;
 #[cfg(feature = "http")]
 pub(crate) use session::Session;
 pub use tx::Tx;
-pub(crate) use {counted::check_counted, engine::back_off, environment::is_environmental, session::leaves_connection_sound};
+pub(crate) use {
+    counted::check_counted, engine::back_off, environment::is_environmental,
+    session::leaves_connection_sound,
+};
 
 /// Processes messages so that each takes effect once. Cheap to clone; one for a whole application.
 #[derive(Clone, Debug, Default)]
@@ -43,7 +46,8 @@ pub struct Idem {
 }
 
 impl Idem {
-    /// With the defaults: claim first, by the sender's message id, and acknowledge duplicates silently.
+    /// With the defaults: claim first, by the sender's message id, and acknowledge duplicates
+    /// silently.
     pub fn new() -> Self {
         Self::default()
     }
@@ -65,17 +69,26 @@ impl Idem {
 
     /// Claims the message, lets `handler` work, records the effects that it answers, and commits.
     ///
-    /// BEGIN travels with the claim, recording with COMMIT: it takes no more round trips than BEGIN, the handler's own
-    /// statements and COMMIT. [`Style::Reactive`](crate::Style::Reactive) takes one more, for its BEGIN travels alone.
+    /// BEGIN travels with the claim, recording with COMMIT: it takes no more round trips than
+    /// BEGIN, the handler's own statements and COMMIT. [`Style::Reactive`](crate::Style::Reactive)
+    /// takes one more, for its BEGIN travels alone.
     ///
-    /// A handler runs again after a lost conflict or connection, so what it does outside of the transaction may happen more
-    /// than once. A connection that is lost during COMMIT leaves open whether it took effect: the claim of the next attempt
-    /// says so. Only when no attempt is left this answers [`Error::AmbiguousCommit`], and the next delivery finds out.
+    /// A handler runs again after a lost conflict or connection, so what it does outside of the
+    /// transaction may happen more than once. A connection that is lost during COMMIT leaves open
+    /// whether it took effect: the claim of the next attempt says so. Only when no attempt is left
+    /// this answers [`Error::AmbiguousCommit`], and the next delivery finds out.
     ///
-    /// The future may be dropped at any time: then all of the claim, the handler's writes and the effects take effect, or none.
+    /// The future may be dropped at any time: then all of the claim, the handler's writes and the
+    /// effects take effect, or none.
     ///
-    /// Around it the [filters](crate::Filter), and before it the [policy](crate::Policies) of the destination.
-    pub async fn process<F, Fut>(&self, pool: &Pool, message: &Message, handler: F) -> Result<Processed, Error>
+    /// Around it the [filters](crate::Filter), and before it the [policy](crate::Policies) of the
+    /// destination.
+    pub async fn process<F, Fut>(
+        &self,
+        pool: &Pool,
+        message: &Message,
+        handler: F,
+    ) -> Result<Processed, Error>
     where
         F: Fn(Tx, Message) -> Fut,
         Fut: Future<Output = Handled>,
@@ -108,13 +121,15 @@ impl Idem {
         }
     }
 
-    /// Tells the database how long each destination with a rule of its own is remembered, where its rules give a retention,
-    /// and answers which these were. Needs the role of an admin ([`grant`](crate::grant)); nothing else does this.
+    /// Tells the database how long each destination with a rule of its own is remembered, where its
+    /// rules give a retention, and answers which these were. Needs the role of an admin
+    /// ([`grant`](crate::grant)); nothing else does this.
     ///
-    /// Rules for names that begin alike and the default rule cannot be told, for the database knows only names: of each that
-    /// has a retention there is a warning. Call [`configure`](crate::configure) for the names that will come, or give them rules
-    /// of their own. Each call waits at most two seconds for running claims; call this outside of a transaction, which would
-    /// keep all claims waiting to its end.
+    /// Rules for names that begin alike and the default rule cannot be told, for the database knows
+    /// only names: of each that has a retention there is a warning. Call
+    /// [`configure`](crate::configure) for the names that will come, or give them rules of their
+    /// own. Each call waits at most two seconds for running claims; call this outside of a
+    /// transaction, which would keep all claims waiting to its end.
     pub async fn configure(&self, client: &impl GenericClient) -> Result<Vec<Destination>, Error> {
         for rule in self.settings.policies.open_retentions() {
             warn!(

@@ -17,7 +17,8 @@ pub enum Processed {
         /// The message ids of the effects, in order.
         effects: Vec<Uuid>,
     },
-    /// It was handled just now, and committed, without a claim: it has no id, and its policy lets such messages pass.
+    /// It was handled just now, and committed, without a claim: it has no id, and its policy lets
+    /// such messages pass.
     Unprotected {
         /// The message ids of the effects, in order.
         effects: Vec<Uuid>,
@@ -56,10 +57,14 @@ impl Processed {
     /// What to tell the broker.
     pub fn settlement(&self) -> Settlement {
         match self {
-            Self::New { .. } | Self::Unprotected { .. } | Self::Duplicate { .. } => Settlement::Acknowledge,
+            Self::New { .. } | Self::Unprotected { .. } | Self::Duplicate { .. } => {
+                Settlement::Acknowledge
+            }
             // The database keeps it, with its payload.
             Self::Buried { .. } | Self::Dead => Settlement::Acknowledge,
-            Self::Leased { retry_after } => Settlement::Release { after: *retry_after },
+            Self::Leased { retry_after } => Settlement::Release {
+                after: *retry_after,
+            },
             Self::Stopped { settlement } => settlement.clone(),
             Self::InProgress => Settlement::Release {
                 after: Duration::from_millis(100),
@@ -81,7 +86,9 @@ impl Error {
 
         match (self, self.kind()) {
             // The database has counted it.
-            (Self::Attempt { retry_after, .. }, _) => Settlement::Release { after: *retry_after },
+            (Self::Attempt { retry_after, .. }, _) => Settlement::Release {
+                after: *retry_after,
+            },
             // Another process has the lease.
             (Self::LeaseLost, _) => Settlement::RELEASE,
             (_, Invalid | MissingId | Terminal) => Settlement::reject(self.to_string()),

@@ -6,12 +6,14 @@ use tokio_postgres::Client;
 
 use crate::{Error, sent::send_unheard};
 
-/// A savepoint of a [`Tx`](crate::Tx). It derefs to the [`Client`], which takes the statements. Rolls back when dropped.
+/// A savepoint of a [`Tx`](crate::Tx). It derefs to the [`Client`], which takes the statements.
+/// Rolls back when dropped.
 #[must_use = "dropping it rolls back to where it began"]
 pub struct Savepoint<'t> {
     client: &'t Client,
-    /// How many savepoints are around this one, itself included: its name is made of it. Were all of one name, an inner one that
-    /// the server could not release, or whose beginning was cancelled, would take what is meant for the outer one.
+    /// How many savepoints are around this one, itself included: its name is made of it. Were all
+    /// of one name, an inner one that the server could not release, or whose beginning was
+    /// cancelled, would take what is meant for the outer one.
     depth: u32,
     is_open: bool,
 }
@@ -24,7 +26,10 @@ impl<'t> Savepoint<'t> {
             depth,
             is_open: true,
         };
-        if let Err(error) = client.batch_execute(&format!("SAVEPOINT idem_{depth}")).await {
+        if let Err(error) = client
+            .batch_execute(&format!("SAVEPOINT idem_{depth}"))
+            .await
+        {
             savepoint.is_open = false;
             return Err(error.into());
         }
@@ -43,7 +48,8 @@ impl<'t> Savepoint<'t> {
         Ok(self.client.batch_execute(&release).await?)
     }
 
-    /// Takes back what was done since it began, and waits for it. A statement that failed in it is forgotten.
+    /// Takes back what was done since it began, and waits for it. A statement that failed in it is
+    /// forgotten.
     pub async fn rollback(mut self) -> Result<(), Error> {
         self.is_open = false;
         Ok(self.client.batch_execute(&self.undo()).await?)

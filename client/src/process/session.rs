@@ -12,7 +12,8 @@ use tracing::{Instrument, Span};
 use uuid::Uuid;
 
 use crate::{
-    Destination, Effect, Error, ErrorKind, Handled, Isolation, Message, MessageId, RecordedEffect, Tx,
+    Destination, Effect, Error, ErrorKind, Handled, Isolation, Message, MessageId, RecordedEffect,
+    Tx,
     begin::only_value,
     claim::RECORD_EFFECTS,
     connection::{Loan, Patience},
@@ -27,8 +28,8 @@ use crate::{
 /// A server that has nothing else to do answers ROLLBACK long before.
 const ROLLBACK_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A connection for one transaction. Dropped before it [finishes](Session::finish), it is closed, which rolls back: so a future
-/// may be dropped at any await.
+/// A connection for one transaction. Dropped before it [finishes](Session::finish), it is closed,
+/// which rolls back: so a future may be dropped at any await.
 pub(crate) struct Session {
     loan: Arc<Loan>,
     uses_prepared: bool,
@@ -51,22 +52,30 @@ impl Session {
         Self::new(pool, settings.prepared_statements, Patience::OfHandlers).await
     }
 
-    pub(crate) async fn new(pool: &Pool, uses_prepared: bool, patience: Patience) -> Result<Self, Error> {
+    pub(crate) async fn new(
+        pool: &Pool,
+        uses_prepared: bool,
+        patience: Patience,
+    ) -> Result<Self, Error> {
         Ok(Self {
             loan: Loan::for_handler(pool, patience).await?,
             uses_prepared,
         })
     }
 
-    // The beginning. Each is one simple query, whose statements stand or fall together: were BEGIN a message of its own and
-    // cancelled, what is behind it would commit by itself.
+    // The beginning. Each is one simple query, whose statements stand or fall together: were BEGIN
+    // a message of its own and cancelled, what is behind it would commit by itself.
 
     pub(crate) async fn begin(&self, isolation: Isolation) -> Result<(), Error> {
         let begin = self.loan.client().batch_execute(claim::begin(isolation));
         self.begun(async { Ok(begin.await?) }).await
     }
 
-    pub(crate) async fn begin_and_claim(&self, work: &Work<'_>, id: &MessageId) -> Result<Outcome, Error> {
+    pub(crate) async fn begin_and_claim(
+        &self,
+        work: &Work<'_>,
+        id: &MessageId,
+    ) -> Result<Outcome, Error> {
         let begin = claim::begin(work.policy.isolation);
         let sql = format!("{begin}; {}", claim::claim(work, id)?);
         self.begun(self.outcome(&sql, work.destination, id)).await
@@ -85,7 +94,11 @@ impl Session {
         self.begun(self.outcome(&sql, destination, id)).await
     }
 
-    pub(crate) async fn begin_and_check(&self, work: &Work<'_>, id: &MessageId) -> Result<bool, Error> {
+    pub(crate) async fn begin_and_check(
+        &self,
+        work: &Work<'_>,
+        id: &MessageId,
+    ) -> Result<bool, Error> {
         let begin = claim::begin(work.policy.isolation);
         let sql = format!("{begin}; {}", claim::is_claimed(id, work.destination)?);
         let check = self.loan.client().simple_query(&sql);
@@ -94,11 +107,19 @@ impl Session {
         Ok(only_value(&answers) == Some("t"))
     }
 
-    pub(crate) async fn begin_and_claim_batch(&self, work: &Work<'_>, ids: &[MessageId]) -> Result<Vec<bool>, Error> {
+    pub(crate) async fn begin_and_claim_batch(
+        &self,
+        work: &Work<'_>,
+        ids: &[MessageId],
+    ) -> Result<Vec<bool>, Error> {
         let begin = claim::begin(work.policy.isolation);
         let sql = format!("{begin}; {}", claim::claim_batch(ids, work.destination)?);
         let claims = self.loan.client().simple_query(&sql);
-        let claims = claims.instrument(span::of_batch("try_claim_batch", work.destination, ids.len()));
+        let claims = claims.instrument(span::of_batch(
+            "try_claim_batch",
+            work.destination,
+            ids.len(),
+        ));
         let answers = self.begun(async { Ok(claims.await?) }).await?;
         claim::parse_batch(only_value(&answers), ids.len())
     }
@@ -115,10 +136,16 @@ impl Session {
 
     /// Claims in the transaction that is open already.
     pub(crate) async fn claim(&self, work: &Work<'_>, id: &MessageId) -> Result<Outcome, Error> {
-        self.outcome(&claim::claim(work, id)?, work.destination, id).await
+        self.outcome(&claim::claim(work, id)?, work.destination, id)
+            .await
     }
 
-    async fn outcome(&self, sql: &str, destination: &Destination, id: &MessageId) -> Result<Outcome, Error> {
+    async fn outcome(
+        &self,
+        sql: &str,
+        destination: &Destination,
+        id: &MessageId,
+    ) -> Result<Outcome, Error> {
         let span = span::of_message("claim", id, destination);
         async {
             let answers = self.loan.client().simple_query(sql).await?;
@@ -131,7 +158,11 @@ impl Session {
     }
 
     /// Lets the handler work in the transaction.
-    pub(crate) async fn work<F, Fut>(&self, handler: &F, message: &Message) -> Result<Vec<Effect>, Error>
+    pub(crate) async fn work<F, Fut>(
+        &self,
+        handler: &F,
+        message: &Message,
+    ) -> Result<Vec<Effect>, Error>
     where
         F: Fn(Tx, Message) -> Fut,
         Fut: Future<Output = Handled>,
@@ -149,9 +180,13 @@ impl Session {
     /// [`Error::TransactionKept`] while somebody else still has what was lent.
     pub(crate) fn take_back(&self) -> Result<(), Error> {
         if self.loan.is_kept() {
-            // Whoever kept it can still send statements, so the connection must not live until they let go of it. Whether this
-            // is granted or refused, the transaction cannot commit any more.
-            send_unheard(self.loan.client(), "SELECT pg_terminate_backend(pg_backend_pid())");
+            // Whoever kept it can still send statements, so the connection must not live until they
+            // let go of it. Whether this is granted or refused, the transaction cannot commit any
+            // more.
+            send_unheard(
+                self.loan.client(),
+                "SELECT pg_terminate_backend(pg_backend_pid())",
+            );
             return Err(Error::TransactionKept);
         }
         Ok(())
@@ -164,27 +199,46 @@ impl Session {
     }
 
     /// What the first execution of a message recorded.
-    pub(crate) async fn effects(&self, id: &MessageId, destination: &Destination) -> Result<Vec<RecordedEffect>, Error> {
+    pub(crate) async fn effects(
+        &self,
+        id: &MessageId,
+        destination: &Destination,
+    ) -> Result<Vec<RecordedEffect>, Error> {
         let parameters = [id.parameter(), destination.parameter()];
         let request = self
-            .request(EFFECTS, parameters, span::of_message("effects", id, destination))
+            .request(
+                EFFECTS,
+                parameters,
+                span::of_message("effects", id, destination),
+            )
             .await?;
-        let rows = self.query(&request).instrument(request.span.clone()).await?;
+        let rows = self
+            .query(&request)
+            .instrument(request.span.clone())
+            .await?;
         rows.iter().map(RecordedEffect::try_from).collect()
     }
 
     // The end.
 
-    /// Records the effects of one or several messages and commits, in one round trip; answers the message ids of each.
+    /// Records the effects of one or several messages and commits, in one round trip; answers the
+    /// message ids of each.
     pub(crate) async fn record_and_commit(
         &self,
         destination: &Destination,
         effects: &[(&MessageId, &[Effect])],
     ) -> Result<Vec<Vec<Uuid>>, Error> {
-        let lists: Vec<_> = effects.iter().map(|(id, effects)| (*id, Json(*effects))).collect();
+        let lists: Vec<_> = effects
+            .iter()
+            .map(|(id, effects)| (*id, Json(*effects)))
+            .collect();
         let mut records = Vec::with_capacity(lists.len());
         for (id, list) in lists.iter().filter(|(_, list)| !list.0.is_empty()) {
-            let parameters = [id.parameter(), destination.parameter(), (list as _, Type::JSONB)];
+            let parameters = [
+                id.parameter(),
+                destination.parameter(),
+                (list as _, Type::JSONB),
+            ];
             records.push(
                 self.request(
                     RECORD_EFFECTS,
@@ -205,8 +259,13 @@ impl Session {
         ids.collect()
     }
 
-    /// Completes a lease with the effects and commits, in one round trip; answers their message ids.
-    pub(crate) async fn complete_and_commit(&self, held: &Held, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
+    /// Completes a lease with the effects and commits, in one round trip; answers their message
+    /// ids.
+    pub(crate) async fn complete_and_commit(
+        &self,
+        held: &Held,
+        effects: &[Effect],
+    ) -> Result<Vec<Uuid>, Error> {
         let (token, list) = (held.token(), Json(effects));
         let (id, destination) = (held.id(), held.destination());
         let parameters = [
@@ -216,7 +275,11 @@ impl Session {
             (&list as _, Type::JSONB),
         ];
         let complete = self
-            .request(COMPLETE, parameters, span::of_message("complete", id, destination))
+            .request(
+                COMPLETE,
+                parameters,
+                span::of_message("complete", id, destination),
+            )
             .await?;
         let rows = self.request_and_commit(&[complete]).await?;
         match rows.first().map(Vec::as_slice) {
@@ -225,18 +288,31 @@ impl Session {
         }
     }
 
-    /// Puts effects into the outbox that belong to no claim, and commits, in one round trip; answers their message ids.
+    /// Puts effects into the outbox that belong to no claim, and commits, in one round trip;
+    /// answers their message ids.
     pub(crate) async fn send_and_commit(&self, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
-        let sends = effects.iter().map(Send::of).collect::<Result<Vec<_>, _>>()?;
+        let sends = effects
+            .iter()
+            .map(Send::of)
+            .collect::<Result<Vec<_>, _>>()?;
         let mut requests = Vec::with_capacity(sends.len());
         for send in &sends {
-            requests.push(self.request(send.sql(), send.parameters(), send.span()).await?);
+            requests.push(
+                self.request(send.sql(), send.parameters(), send.span())
+                    .await?,
+            );
         }
         let rows = self.request_and_commit(&requests).await?;
-        rows.iter().flatten().map(|row| Ok(row.try_get(0)?)).collect()
+        rows.iter()
+            .flatten()
+            .map(|row| Ok(row.try_get(0)?))
+            .collect()
     }
 
-    async fn request_and_commit<const N: usize>(&self, requests: &[Request<'_, N>]) -> Result<Vec<Vec<Row>>, Error> {
+    async fn request_and_commit<const N: usize>(
+        &self,
+        requests: &[Request<'_, N>],
+    ) -> Result<Vec<Vec<Row>>, Error> {
         self.loan.ends();
         let client = self.loan.client();
         if requests.is_empty() {
@@ -272,8 +348,8 @@ impl Session {
     /// Rolls back and waits for it: who comes next finds nothing of it.
     pub(crate) async fn roll_back(self) {
         let rollback = self.loan.client().batch_execute("ROLLBACK");
-        // A statement may still be running whose future the handler has dropped, a timeout does so: nobody else shall wait
-        // for it.
+        // A statement may still be running whose future the handler has dropped, a timeout does so:
+        // nobody else shall wait for it.
         if matches!(timeout(ROLLBACK_PATIENCE, rollback).await, Ok(Ok(()))) {
             self.loan.give_back();
         }
@@ -281,7 +357,8 @@ impl Session {
 
     // How statements travel.
 
-    /// A statement that is ready to be sent. Where statements are prepared and this one is not yet, it takes a round trip.
+    /// A statement that is ready to be sent. Where statements are prepared and this one is not yet,
+    /// it takes a round trip.
     async fn request<'p, const N: usize>(
         &self,
         sql: &'static str,
@@ -289,7 +366,10 @@ impl Session {
         span: Span,
     ) -> Result<Request<'p, N>, Error> {
         let prepared = if self.uses_prepared {
-            let types: Vec<Type> = parameters.iter().map(|(_, of_type)| of_type.clone()).collect();
+            let types: Vec<Type> = parameters
+                .iter()
+                .map(|(_, of_type)| of_type.clone())
+                .collect();
             Some(self.loan.client().prepare_typed_cached(sql, &types).await?)
         } else {
             None
@@ -317,7 +397,8 @@ impl Session {
 
 /// Whether the connection can serve others after this. What is not known to be harmless is not.
 pub(crate) fn leaves_connection_sound(error: &Error) -> bool {
-    // A server that takes no writes may have been replaced: a new connection leads to the one that does.
+    // A server that takes no writes may have been replaced: a new connection leads to the one that
+    // does.
     let is_useless = |kind| matches!(kind, ErrorKind::ConnectionLost | ErrorKind::ReadOnly);
     match error {
         Error::Handler(error) => !error.database_kind().is_some_and(is_useless),

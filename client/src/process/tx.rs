@@ -6,7 +6,8 @@ use tokio_postgres::Client;
 
 use crate::{Error, connection::Loan, process::savepoint::Savepoint};
 
-/// The transaction that a message is processed in. It derefs to the [`Client`], which takes the business statements.
+/// The transaction that a message is processed in. It derefs to the [`Client`], which takes the
+/// business statements.
 ///
 /// It is begun and ended by whoever lends it. Drop it before the handler answers.
 pub struct Tx(Arc<Loan>);

@@ -1,7 +1,8 @@
 //! Publishing one leased batch: many effects under way at once, those of a key one after the other.
 //!
-//! Everything that takes time is a future that ends in an [`Event`], and one loop takes them in. The steps in the database
-//! (keeping the lease, parking) need the token of the moment, so there is one at a time.
+//! Everything that takes time is a future that ends in an [`Event`], and one loop takes them in.
+//! The steps in the database (keeping the lease, parking) need the token of the moment, so there is
+//! one at a time.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -72,14 +73,25 @@ enum Event<'a> {
 
 /// Publishes a batch whose lease was asked for at this moment. The error is final, or says that
 /// the relay is gone.
-pub(super) async fn publish<P: Publisher>(context: Context<'_, P>, batch: &Batch, asked: Instant) -> Result<Outcome, Error> {
-    let lanes = Lanes::new(&batch.messages, |message| context.memory.is_confirmed(message));
+pub(super) async fn publish<P: Publisher>(
+    context: Context<'_, P>,
+    batch: &Batch,
+    asked: Instant,
+) -> Result<Outcome, Error> {
+    let lanes = Lanes::new(&batch.messages, |message| {
+        context.memory.is_confirmed(message)
+    });
     let lease = context.steps.settings.lease;
     let mut topics = HashMap::new();
     for place in lanes.places() {
-        *topics.entry(batch.messages[place].topic.as_str()).or_default() += 1;
+        *topics
+            .entry(batch.messages[place].topic.as_str())
+            .or_default() += 1;
     }
-    context.steps.notes.has_batch(|topic| topics.contains_key(topic));
+    context
+        .steps
+        .notes
+        .has_batch(|topic| topics.contains_key(topic));
     let mut work = Work {
         ready: lanes.all().collect(),
         lanes,
@@ -155,15 +167,25 @@ impl<'a, P: Publisher> Work<'a, P> {
 
     /// Publishes what can be published now.
     fn start(&mut self) {
-        let Context { steps, publisher, .. } = self.context;
+        let Context {
+            steps, publisher, ..
+        } = self.context;
         let (messages, settings) = (self.messages, &steps.settings);
         // A broker that was away is asked with one effect.
-        let at_most = if self.context.broker.is_away { 1 } else { settings.in_flight };
+        let at_most = if self.context.broker.is_away {
+            1
+        } else {
+            settings.in_flight
+        };
         self.ready.extend(self.waiting.turns());
         let may_start = !self.is_lost && !self.is_paused && Instant::now() < self.leased_until;
         while may_start && self.in_flight < at_most {
-            let Some(lane) = self.ready.pop_front() else { return };
-            let Some(place) = self.lanes.next_of(lane) else { continue };
+            let Some(lane) = self.ready.pop_front() else {
+                return;
+            };
+            let Some(place) = self.lanes.next_of(lane) else {
+                continue;
+            };
             if !self.waiting.admits(&messages[place].topic, lane) {
                 continue;
             }
@@ -197,10 +219,17 @@ impl<'a, P: Publisher> Work<'a, P> {
             };
             self.events.push(extend.boxed());
         } else if let Some((lane, reason)) = self.to_park.pop_front() {
-            let Some(place) = self.lanes.next_of(lane) else { return };
+            let Some(place) = self.lanes.next_of(lane) else {
+                return;
+            };
             self.is_stepping = true;
             let id = self.messages[place].message_id;
-            let park = async move { Event::Parked(lane, again_until(until, || steps.park(token, id, &reason)).await) };
+            let park = async move {
+                Event::Parked(
+                    lane,
+                    again_until(until, || steps.park(token, id, &reason)).await,
+                )
+            };
             self.events.push(park.boxed());
         }
     }
@@ -227,7 +256,8 @@ impl<'a, P: Publisher> Work<'a, P> {
                 self.is_stepping = false;
                 if self.stepped(result)?.is_some() {
                     self.context.steps.notes.status.parked();
-                    // Also when the lease ends before the batch is done: whoever unparks it gives it all its attempts.
+                    // Also when the lease ends before the batch is done: whoever unparks it gives
+                    // it all its attempts.
                     if let Some(place) = self.lanes.next_of(lane) {
                         self.context.memory.forget(&self.messages[place]);
                     }
@@ -240,7 +270,9 @@ impl<'a, P: Publisher> Work<'a, P> {
     }
 
     fn published(&mut self, lane: usize, result: Result<(), PublishError>) {
-        let Some(place) = self.lanes.next_of(lane) else { return };
+        let Some(place) = self.lanes.next_of(lane) else {
+            return;
+        };
         let message = &self.messages[place];
         match result {
             Ok(()) => {
@@ -279,7 +311,9 @@ impl<'a, P: Publisher> Work<'a, P> {
             return self.park(lane, message, error.causes());
         }
         let Settings {
-            back_off, max_attempts, ..
+            back_off,
+            max_attempts,
+            ..
         } = self.context.steps.settings.as_ref();
         let attempt = self.context.memory.failed(message);
         let (id, topic, reason) = (message.message_id, &message.topic, error.causes());
@@ -342,7 +376,10 @@ impl<'a, P: Publisher> Work<'a, P> {
             Err(error) if is_final(&error) || is_gone(&error) => Err(error),
             Err(error) => {
                 let (partition, error) = (self.context.steps.partition, causes(&error));
-                warn!(partition, error, "the lease of a batch is lost: it comes again");
+                warn!(
+                    partition,
+                    error, "the lease of a batch is lost: it comes again"
+                );
                 self.is_lost = true;
                 Ok(None)
             }
@@ -351,7 +388,8 @@ impl<'a, P: Publisher> Work<'a, P> {
 
     fn at_half_lease(&mut self, asked: Instant) {
         let half = asked + self.context.steps.settings.lease / 2;
-        self.events.push(sleep_until(half).map(|()| Event::LeaseWanes).boxed());
+        self.events
+            .push(sleep_until(half).map(|()| Event::LeaseWanes).boxed());
     }
 
     fn after(&mut self, pause: Duration, event: Event<'a>) {
@@ -360,12 +398,18 @@ impl<'a, P: Publisher> Work<'a, P> {
 }
 
 /// Repeats a step while the database is away, as long as the lease lasts.
-async fn again_until<T, F: Future<Output = Result<T, Error>>>(until: Instant, step: impl Fn() -> F) -> Result<T, Error> {
+async fn again_until<T, F: Future<Output = Result<T, Error>>>(
+    until: Instant,
+    step: impl Fn() -> F,
+) -> Result<T, Error> {
     let mut pauses = Pauses::new(Duration::from_millis(50), Duration::from_secs(1));
     loop {
         match step().await {
             Err(error)
-                if error.kind() != ErrorKind::NotClaimed && !is_final(&error) && !is_gone(&error) && Instant::now() < until =>
+                if error.kind() != ErrorKind::NotClaimed
+                    && !is_final(&error)
+                    && !is_gone(&error)
+                    && Instant::now() < until =>
             {
                 sleep(pauses.next()).await;
             }

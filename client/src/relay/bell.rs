@@ -1,4 +1,5 @@
-//! Waking idle partitions when effects are committed: one connection of the process waits for all of them.
+//! Waking idle partitions when effects are committed: one connection of the process waits for all
+//! of them.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ const BREATH: Duration = Duration::from_millis(10);
 
 pub(super) struct Bell {
     rung: watch::Sender<u64>,
-    /// How many partitions have nothing to do. While there are none nobody waits, and no connection is taken.
+    /// How many partitions have nothing to do. While there are none nobody waits, and no connection
+    /// is taken.
     idle: watch::Sender<usize>,
 }
 
@@ -75,6 +77,10 @@ impl Drop for Idle<'_> {
 /// Given up, its connection is closed: in the pool, its next user would wait for the answer.
 async fn wait(pool: &Pool) -> Result<bool, Error> {
     let loan = Loan::take(pool).await?;
-    let answer = within(STATEMENT, relay_wait(&**loan.client(), wait_at_server(pool))).await;
+    let answer = within(
+        STATEMENT,
+        relay_wait(&**loan.client(), wait_at_server(pool)),
+    )
+    .await;
     loan.end(answer)
 }

@@ -20,7 +20,8 @@ pub struct Batch {
     pub messages: Vec<OutgoingMessage>,
 }
 
-/// How many partitions a relay has; they are numbered from 0. [`ErrorKind::NotFound`](crate::ErrorKind::NotFound).
+/// How many partitions a relay has; they are numbered from 0.
+/// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound).
 pub async fn relay_partitions(client: &impl GenericClient, relay: &str) -> Result<i32, Error> {
     let row = client
         .query_typed_one("SELECT idem_relay_partitions($1)", &[(&relay, Type::TEXT)])
@@ -28,11 +29,12 @@ pub async fn relay_partitions(client: &impl GenericClient, relay: &str) -> Resul
     Ok(row.try_get(0)?)
 }
 
-/// Leases the next effects of a partition, at most `max_effects` (1 to 10,000) for `lease` (1 ms to 1 day). Their payloads and
-/// headers have at most `max_bytes` bytes (1 to 1 GB) together; one effect is leased whatever its size.
+/// Leases the next effects of a partition, at most `max_effects` (1 to 10,000) for `lease` (1 ms to
+/// 1 day). Their payloads and headers have at most `max_bytes` bytes (1 to 1 GB) together; one
+/// effect is leased whatever its size.
 ///
-/// `None`: there is nothing to do, or another process holds the lease. When a lease has run out, the same effects come
-/// again. The transaction must be READ COMMITTED.
+/// `None`: there is nothing to do, or another process holds the lease. When a lease has run out,
+/// the same effects come again. The transaction must be READ COMMITTED.
 pub async fn relay_next(
     client: &impl GenericClient,
     relay: &str,
@@ -59,13 +61,17 @@ pub async fn relay_next(
     };
     Ok(Some(Batch {
         token: first.try_get("token")?,
-        messages: rows.iter().map(OutgoingMessage::try_from).collect::<Result<_, _>>()?,
+        messages: rows
+            .iter()
+            .map(OutgoingMessage::try_from)
+            .collect::<Result<_, _>>()?,
     }))
 }
 
 /// Leases a batch for so long from now on, and answers its new token; the old one is spent.
 ///
-/// With a lease of 1 ms the batch is given back. [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed) for a stale token.
+/// With a lease of 1 ms the batch is given back.
+/// [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed) for a stale token.
 pub async fn relay_extend(
     client: &impl GenericClient,
     relay: &str,
@@ -89,18 +95,29 @@ pub async fn relay_extend(
 
 /// The batch that a token holds is published: the cursor moves behind it.
 ///
-/// [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed) for a stale token: the lease ran out and another process took it.
-pub async fn relay_ack(client: &impl GenericClient, relay: &str, partition: i32, token: i64) -> Result<(), Error> {
+/// [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed) for a stale token: the lease ran out and
+/// another process took it.
+pub async fn relay_ack(
+    client: &impl GenericClient,
+    relay: &str,
+    partition: i32,
+    token: i64,
+) -> Result<(), Error> {
     client
         .query_typed_one(
             "SELECT idem_relay_ack($1, $2, $3)",
-            &[(&relay, Type::TEXT), (&partition, Type::INT4), (&token, Type::INT8)],
+            &[
+                (&relay, Type::TEXT),
+                (&partition, Type::INT4),
+                (&token, Type::INT8),
+            ],
         )
         .await?;
     Ok(())
 }
 
-/// Sets one effect of a batch aside, with the reason (at most 8,192 bytes), so that the others go on.
+/// Sets one effect of a batch aside, with the reason (at most 8,192 bytes), so that the others go
+/// on.
 pub async fn relay_park(
     client: &impl GenericClient,
     relay: &str,
@@ -124,8 +141,13 @@ pub async fn relay_park(
     Ok(())
 }
 
-/// Gives a parked effect back to its relay, which delivers it next; false when none is parked under this id.
-pub async fn relay_unpark(client: &impl GenericClient, relay: &str, message_id: Uuid) -> Result<bool, Error> {
+/// Gives a parked effect back to its relay, which delivers it next; false when none is parked under
+/// this id.
+pub async fn relay_unpark(
+    client: &impl GenericClient,
+    relay: &str,
+    message_id: Uuid,
+) -> Result<bool, Error> {
     let row = client
         .query_typed_one(
             "SELECT idem_relay_unpark($1, $2)",
@@ -135,8 +157,8 @@ pub async fn relay_unpark(client: &impl GenericClient, relay: &str, message_id: 
     Ok(row.try_get(0)?)
 }
 
-/// Gives parked effects back to their relay: the oldest, at most `max_effects` (1 to 10,000), whose error is like the pattern
-/// (`%` stands for any text). Returns how many.
+/// Gives parked effects back to their relay: the oldest, at most `max_effects` (1 to 10,000), whose
+/// error is like the pattern (`%` stands for any text). Returns how many.
 pub async fn relay_unpark_all(
     client: &impl GenericClient,
     relay: &str,
@@ -153,8 +175,13 @@ pub async fn relay_unpark_all(
     .await
 }
 
-/// Deletes a parked effect, which its relay never delivers then; false when none is parked under this id.
-pub async fn relay_discard(client: &impl GenericClient, relay: &str, message_id: Uuid) -> Result<bool, Error> {
+/// Deletes a parked effect, which its relay never delivers then; false when none is parked under
+/// this id.
+pub async fn relay_discard(
+    client: &impl GenericClient,
+    relay: &str,
+    message_id: Uuid,
+) -> Result<bool, Error> {
     let row = client
         .query_typed_one(
             "SELECT idem_relay_discard($1, $2)",
@@ -191,16 +218,21 @@ async fn of_parked(
     let row = client
         .query_typed_one(
             statement,
-            &[(&relay, Type::TEXT), (&error_like, Type::TEXT), (&max_effects, Type::INT4)],
+            &[
+                (&relay, Type::TEXT),
+                (&error_like, Type::TEXT),
+                (&max_effects, Type::INT4),
+            ],
         )
         .await?;
     Ok(row.try_get(0)?)
 }
 
-/// Waits until effects are committed that this session has not waited for, at most `timeout` (up to 60 s).
+/// Waits until effects are committed that this session has not waited for, at most `timeout` (up to
+/// 60 s).
 ///
-/// True: look with [`relay_next`]. False: nothing is known, look now and then all the same. Without the library preloaded
-/// it only sleeps a little.
+/// True: look with [`relay_next`]. False: nothing is known, look now and then all the same. Without
+/// the library preloaded it only sleeps a little.
 pub async fn relay_wait(client: &impl GenericClient, timeout: Duration) -> Result<bool, Error> {
     let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
     let row = client
@@ -209,12 +241,22 @@ pub async fn relay_wait(client: &impl GenericClient, timeout: Duration) -> Resul
     Ok(row.try_get(0)?)
 }
 
-/// Makes a relay with 1 to 256 partitions. It sees what is recorded from now on, or what the outbox still has too.
-pub async fn create_relay(client: &impl GenericClient, name: &str, partitions: i32, from_oldest: bool) -> Result<(), Error> {
+/// Makes a relay with 1 to 256 partitions. It sees what is recorded from now on, or what the outbox
+/// still has too.
+pub async fn create_relay(
+    client: &impl GenericClient,
+    name: &str,
+    partitions: i32,
+    from_oldest: bool,
+) -> Result<(), Error> {
     client
         .query_typed_one(
             "SELECT idem_create_relay($1, $2, $3)",
-            &[(&name, Type::TEXT), (&partitions, Type::INT4), (&from_oldest, Type::BOOL)],
+            &[
+                (&name, Type::TEXT),
+                (&partitions, Type::INT4),
+                (&from_oldest, Type::BOOL),
+            ],
         )
         .await?;
     Ok(())
@@ -228,10 +270,12 @@ pub async fn drop_relay(client: &impl GenericClient, name: &str) -> Result<(), E
     Ok(())
 }
 
-/// After a restore into a younger cluster: puts aside for each relay what it has not acknowledged; answers how many
-/// effects these are. Producers and relays must not run.
+/// After a restore into a younger cluster: puts aside for each relay what it has not acknowledged;
+/// answers how many effects these are. Producers and relays must not run.
 pub async fn repair_relays(client: &impl GenericClient) -> Result<i64, Error> {
-    let row = client.query_typed_one("SELECT idem_repair_relays()", &[]).await?;
+    let row = client
+        .query_typed_one("SELECT idem_repair_relays()", &[])
+        .await?;
     Ok(row.try_get(0)?)
 }
 

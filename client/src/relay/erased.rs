@@ -7,13 +7,19 @@ use futures_util::{FutureExt, future::BoxFuture};
 use super::{OutgoingMessage, PublishError, Publisher};
 
 pub(super) trait ErasedPublisher: Send + Sync {
-    fn publish<'a>(&'a self, message: &'a OutgoingMessage) -> BoxFuture<'a, Result<(), PublishError>>;
+    fn publish<'a>(
+        &'a self,
+        message: &'a OutgoingMessage,
+    ) -> BoxFuture<'a, Result<(), PublishError>>;
 
     fn check(&self) -> BoxFuture<'_, Result<(), PublishError>>;
 }
 
 impl<P: Publisher> ErasedPublisher for P {
-    fn publish<'a>(&'a self, message: &'a OutgoingMessage) -> BoxFuture<'a, Result<(), PublishError>> {
+    fn publish<'a>(
+        &'a self,
+        message: &'a OutgoingMessage,
+    ) -> BoxFuture<'a, Result<(), PublishError>> {
         Publisher::publish(self, message).boxed()
     }
 

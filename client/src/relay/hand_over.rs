@@ -31,9 +31,10 @@ use crate::{Error, connection::Loan, panics};
 /// How long an idle partition sleeps that nobody wakes: first, and at most.
 const IDLE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
-/// Puts the next effects of a relay whose topic is among `topics` into the inboxes of the destinations of these names, and acknowledges
-/// the batch, in one transaction. One that cannot be received is parked with its reason. Answers how many effects the batch had, those of
-/// other topics included; 0: there is nothing to do, or another process is at it. Its limits are those of
+/// Puts the next effects of a relay whose topic is among `topics` into the inboxes of the
+/// destinations of these names, and acknowledges the batch, in one transaction. One that cannot be
+/// received is parked with its reason. Answers how many effects the batch had, those of other
+/// topics included; 0: there is nothing to do, or another process is at it. Its limits are those of
 /// [`relay_next`](crate::relay_next).
 ///
 /// The transaction must be READ COMMITTED.
@@ -60,12 +61,14 @@ pub async fn hand_over(
     Ok(row.try_get(0)?)
 }
 
-/// Hands effects over to the durable inboxes of the same database: those of its topics are received by the destinations of these names,
-/// in the order of their keys. No broker takes part, and no handler: see [`DurableSource`](crate::durable::DurableSource).
+/// Hands effects over to the durable inboxes of the same database: those of its topics are received
+/// by the destinations of these names, in the order of their keys. No broker takes part, and no
+/// handler: see [`DurableSource`](crate::durable::DurableSource).
 ///
-/// Receiving and acknowledging are one transaction, and an effect is known to the inbox by its message id: exactly once, also when
-/// several processes do it. Give it a relay of its own ([`create_relay`](crate::create_relay)): effects of other topics it passes over,
-/// for other relays to publish.
+/// Receiving and acknowledging are one transaction, and an effect is known to the inbox by its
+/// message id: exactly once, also when several processes do it. Give it a relay of its own
+/// ([`create_relay`](crate::create_relay)): effects of other topics it passes over, for other
+/// relays to publish.
 ///
 /// ```no_run
 /// # async fn run(pool: deadpool_postgres::Pool) -> Result<(), idem_client::Error> {
@@ -88,7 +91,11 @@ pub struct HandOver {
 
 impl HandOver {
     /// Effects of these topics, as this relay finds them.
-    pub fn new(pool: Pool, relay: impl Into<String>, topics: impl IntoIterator<Item = impl Into<String>>) -> Self {
+    pub fn new(
+        pool: Pool,
+        relay: impl Into<String>,
+        topics: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Self {
         Self {
             pool,
             relay: relay.into(),
@@ -105,14 +112,15 @@ impl HandOver {
         self
     }
 
-    /// How many bytes the payloads and headers of these effects have together, at most 1 GB; 16 MB unless given. One effect is
-    /// handed over whatever its size.
+    /// How many bytes the payloads and headers of these effects have together, at most 1 GB; 16 MB
+    /// unless given. One effect is handed over whatever its size.
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self
     }
 
-    /// Works until `shutdown`; answers how many effects have passed, those of other topics included.
+    /// Works until `shutdown`; answers how many effects have passed, those of other topics
+    /// included.
     ///
     /// Failures of the environment are retried: the database is away, the relay does not exist, the
     /// role lacks its grant, or the extension is not installed. The error is one that waiting does
@@ -129,7 +137,10 @@ impl HandOver {
                 () = &mut shutdown => return Ok(passed),
             };
             info!(relay, partitions, "effects are handed over");
-            match shared.serve(partitions, &notes, shutdown.as_mut(), &mut passed).await? {
+            match shared
+                .serve(partitions, &notes, shutdown.as_mut(), &mut passed)
+                .await?
+            {
                 Ended::Recreated => notes.partitions_are_gone(),
                 Ended::Requested => return Ok(passed),
             }
@@ -151,7 +162,11 @@ impl HandOver {
             tasks.spawn(Arc::clone(self).work(partition, notes, Arc::clone(&bell), stop.clone()));
         }
         let (pool, relay) = (&self.pool, &self.relay);
-        let counted = Counted { pool, relay, partitions };
+        let counted = Counted {
+            pool,
+            relay,
+            partitions,
+        };
         let mut ring = pin!(bell.ring(pool));
         let mut changes = pin!(counted.changes(RECOUNT));
         let (mut failed, mut is_requested) = (None, false);

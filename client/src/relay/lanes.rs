@@ -13,11 +13,18 @@ pub(super) struct Lanes {
 
 impl Lanes {
     /// The lanes of these effects, without those that `is_done`.
-    pub(super) fn new(messages: &[OutgoingMessage], is_done: impl Fn(&OutgoingMessage) -> bool) -> Self {
+    pub(super) fn new(
+        messages: &[OutgoingMessage],
+        is_done: impl Fn(&OutgoingMessage) -> bool,
+    ) -> Self {
         let mut lanes: Vec<VecDeque<usize>> = Vec::new();
         let mut by_key: HashMap<&str, usize> = HashMap::new();
         let mut left = 0;
-        for (place, message) in messages.iter().enumerate().filter(|(_, message)| !is_done(message)) {
+        for (place, message) in messages
+            .iter()
+            .enumerate()
+            .filter(|(_, message)| !is_done(message))
+        {
             left += 1;
             match message.key.as_deref() {
                 Some(key) => {
@@ -80,7 +87,10 @@ mod tests {
             .collect();
         let mut lanes = Lanes::new(&messages, |_| false);
         assert_eq!(
-            lanes.all().map(|lane| lanes.next_of(lane)).collect::<Vec<_>>(),
+            lanes
+                .all()
+                .map(|lane| lanes.next_of(lane))
+                .collect::<Vec<_>>(),
             [Some(0), Some(1), Some(2), Some(4)]
         );
         assert!(lanes.advance(0), "a second effect of a");

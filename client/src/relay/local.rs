@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::{OutgoingMessage, PublishError, Publisher};
 use crate::{Error, Handler, Idem, Message, Processed, Settlement, process::is_environmental};
 
-/// Hands effects over to handlers in this process: their topic is the destination. It is a [`Publisher`].
+/// Hands effects over to handlers in this process: their topic is the destination. It is a
+/// [`Publisher`].
 ///
 /// ```
 /// # fn local(pool: deadpool_postgres::Pool, rabbit: impl idem_client::Publisher) {
@@ -24,9 +25,10 @@ use crate::{Error, Handler, Idem, Message, Processed, Settlement, process::is_en
 /// # }
 /// ```
 ///
-/// The handler's transaction claims the effect by its message id. So it takes effect once, whatever relay hands it over how
-/// often, and its own effects are recorded with it. A handler that fails is tried again like a broker that does not take an
-/// effect, and one that fails for good has the effect parked. A handler has to be done within the relay's
+/// The handler's transaction claims the effect by its message id. So it takes effect once, whatever
+/// relay hands it over how often, and its own effects are recorded with it. A handler that fails is
+/// tried again like a broker that does not take an effect, and one that fails for good has the
+/// effect parked. A handler has to be done within the relay's
 /// [`publish_timeout`](crate::Relay::publish_timeout).
 pub struct Local {
     pool: Pool,
@@ -44,7 +46,8 @@ impl Local {
         }
     }
 
-    /// Effects of this topic are handed over to `handler`, as messages to a destination of that name.
+    /// Effects of this topic are handed over to `handler`, as messages to a destination of that
+    /// name.
     #[must_use]
     pub fn handle(mut self, topic: impl Into<String>, handler: impl Handler) -> Self {
         self.handlers.insert(topic.into(), Box::new(handler));
@@ -56,10 +59,16 @@ impl Publisher for Local {
     async fn publish(&self, message: &OutgoingMessage) -> Result<(), PublishError> {
         let Some(handler) = self.handlers.get(&message.topic) else {
             return Err(PublishError::Permanent(
-                format!("no handler is set up for the destination \"{}\"", message.topic).into(),
+                format!(
+                    "no handler is set up for the destination \"{}\"",
+                    message.topic
+                )
+                .into(),
             ));
         };
-        let processed = handler.process(&self.idem, &self.pool, as_incoming(message)).await;
+        let processed = handler
+            .process(&self.idem, &self.pool, as_incoming(message))
+            .await;
         let (settlement, error) = match processed {
             Ok(processed) => (processed.settlement(), format!("{processed:?}").into()),
             // A handler fails for its own topic; the database, for all.
@@ -73,7 +82,9 @@ impl Publisher for Local {
         };
         match settlement {
             Settlement::Acknowledge => Ok(()),
-            Settlement::Retry { .. } | Settlement::Release { .. } => Err(PublishError::Rejected(error)),
+            Settlement::Retry { .. } | Settlement::Release { .. } => {
+                Err(PublishError::Rejected(error))
+            }
             Settlement::Reject { reason } => Err(PublishError::Permanent(reason.into())),
         }
     }
@@ -81,7 +92,8 @@ impl Publisher for Local {
 
 /// An effect as its consumer meets it.
 fn as_incoming(effect: &OutgoingMessage) -> Message {
-    let mut message = Message::new(effect.topic.as_str(), effect.payload.clone()).with_message_id(effect.message_id.to_string());
+    let mut message = Message::new(effect.topic.as_str(), effect.payload.clone())
+        .with_message_id(effect.message_id.to_string());
     for (name, value) in &effect.headers {
         let value = match value {
             Value::String(text) => text.clone(),
@@ -113,12 +125,26 @@ impl fmt::Debug for Local {
 }
 
 trait ErasedHandler: Send + Sync {
-    fn process<'a>(&'a self, idem: &'a Idem, pool: &'a Pool, message: Message) -> BoxFuture<'a, Result<Processed, Error>>;
+    fn process<'a>(
+        &'a self,
+        idem: &'a Idem,
+        pool: &'a Pool,
+        message: Message,
+    ) -> BoxFuture<'a, Result<Processed, Error>>;
 }
 
 impl<H: Handler> ErasedHandler for H {
-    fn process<'a>(&'a self, idem: &'a Idem, pool: &'a Pool, message: Message) -> BoxFuture<'a, Result<Processed, Error>> {
-        async move { idem.process(pool, &message, |tx, message| self.handle(tx, message)).await }.boxed()
+    fn process<'a>(
+        &'a self,
+        idem: &'a Idem,
+        pool: &'a Pool,
+        message: Message,
+    ) -> BoxFuture<'a, Result<Processed, Error>> {
+        async move {
+            idem.process(pool, &message, |tx, message| self.handle(tx, message))
+                .await
+        }
+        .boxed()
     }
 }
 
@@ -140,9 +166,15 @@ mod tests {
         effect.traceparent = Some("00-1-2-01".into());
         let message = as_incoming(&effect);
         assert_eq!(message.destination().unwrap().as_str(), "range.board");
-        assert_eq!(message.message_id(), Some("00000000-0000-0000-0000-000000000007"));
+        assert_eq!(
+            message.message_id(),
+            Some("00000000-0000-0000-0000-000000000007")
+        );
         assert_eq!(message.json::<[u8; 1]>().unwrap(), [1]);
-        assert_eq!((message.key(), message.message_type()), (Some("k"), Some("T")));
+        assert_eq!(
+            (message.key(), message.message_type()),
+            (Some("k"), Some("T"))
+        );
         assert_eq!(message.content_type(), Some("application/json"));
         assert_eq!(message.header("text"), Some("plain"));
         assert_eq!(message.header("number"), Some("7"));

@@ -6,11 +6,12 @@ use uuid::Uuid;
 
 use super::OutgoingMessage;
 
-/// A lease that ends in the middle of a batch resets nothing, and what the broker has confirmed is not published again by the
-/// same process.
+/// A lease that ends in the middle of a batch resets nothing, and what the broker has confirmed is
+/// not published again by the same process.
 ///
-/// The number in the outbox alone does not tell effects apart: a database that loses its last commits (a standby promoted
-/// with loss) gives their numbers to others. Nor does the message id, under which an effect may be sent again.
+/// The number in the outbox alone does not tell effects apart: a database that loses its last
+/// commits (a standby promoted with loss) gives their numbers to others. Nor does the message id,
+/// under which an effect may be sent again.
 #[derive(Debug)]
 pub(super) struct Memory {
     known: BTreeMap<Name, Known>,
@@ -34,7 +35,9 @@ impl Memory {
     }
 
     pub(super) fn is_confirmed(&self, effect: &OutgoingMessage) -> bool {
-        self.known.get(&name(effect)).is_some_and(|known| known.is_confirmed)
+        self.known
+            .get(&name(effect))
+            .is_some_and(|known| known.is_confirmed)
     }
 
     pub(super) fn confirmed(&mut self, effect: &OutgoingMessage) {
@@ -93,7 +96,12 @@ mod tests {
         for effect in &all {
             memory.confirmed(effect);
         }
-        assert_eq!(all.iter().filter(|effect| memory.is_confirmed(effect)).count(), 2);
+        assert_eq!(
+            all.iter()
+                .filter(|effect| memory.is_confirmed(effect))
+                .count(),
+            2
+        );
     }
 
     #[test]

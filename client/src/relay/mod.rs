@@ -21,8 +21,9 @@ mod troubles;
 mod waiting;
 
 pub use calls::{
-    Batch, create_relay, drop_relay, relay_ack, relay_discard, relay_discard_all, relay_extend, relay_next, relay_park,
-    relay_partitions, relay_unpark, relay_unpark_all, relay_wait, repair_relays,
+    Batch, create_relay, drop_relay, relay_ack, relay_discard, relay_discard_all, relay_extend,
+    relay_next, relay_park, relay_partitions, relay_unpark, relay_unpark_all, relay_wait,
+    repair_relays,
 };
 pub use hand_over::{HandOver, hand_over};
 pub use local::Local;

@@ -36,7 +36,10 @@ impl Notes {
 
     pub(super) fn of_partition(&self, partition: i32) -> Self {
         let shared = self.clone();
-        Self { partition, ..shared }
+        Self {
+            partition,
+            ..shared
+        }
     }
 
     fn troubles(&self) -> MutexGuard<'_, Troubles> {
@@ -86,7 +89,12 @@ impl Notes {
                 "the database does not serve the relay, which tries again"
             );
         } else {
-            debug!(relay, partition, error = reason, "the database does not serve the relay");
+            debug!(
+                relay,
+                partition,
+                error = reason,
+                "the database does not serve the relay"
+            );
         }
     }
 
@@ -128,9 +136,19 @@ impl Notes {
         drop(troubles);
         let (relay, partition) = (&*self.relay, self.partition);
         if is_new {
-            warn!(relay, partition, error = reason, "the broker serves and cannot take effects");
+            warn!(
+                relay,
+                partition,
+                error = reason,
+                "the broker serves and cannot take effects"
+            );
         } else {
-            debug!(relay, partition, error = reason, "the broker cannot take effects");
+            debug!(
+                relay,
+                partition,
+                error = reason,
+                "the broker cannot take effects"
+            );
         }
     }
 
@@ -200,7 +218,10 @@ impl Notes {
         let mut troubles = self.troubles();
         if troubles.topic_takes(self.partition, topic) {
             self.show_topics(&troubles);
-            info!(relay = &*self.relay, topic, "no effect waits for a topic any more");
+            info!(
+                relay = &*self.relay,
+                topic, "no effect waits for a topic any more"
+            );
         }
     }
 
@@ -246,7 +267,10 @@ impl Notes {
         if troubles.broker_is_unknown() {
             self.status.broker_is_unknown();
             telemetry::relay_broker_is_away(&self.relay, false);
-            info!(relay = &*self.relay, "no effect waits for the broker any more");
+            info!(
+                relay = &*self.relay,
+                "no effect waits for the broker any more"
+            );
         }
     }
 

@@ -20,7 +20,8 @@ use super::{
 };
 use crate::{Error, ErrorKind, error::causes, telemetry};
 
-/// How long an idle partition sleeps that nobody wakes: first, and at most. Another process may have died over it.
+/// How long an idle partition sleeps that nobody wakes: first, and at most. Another process may
+/// have died over it.
 const IDLE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
 pub(super) struct Partition<P> {
@@ -33,7 +34,12 @@ pub(super) struct Partition<P> {
 }
 
 impl<P: Publisher> Partition<P> {
-    pub(super) fn new(steps: Steps, publisher: Arc<P>, bell: Arc<Bell>, stop: CancellationToken) -> Self {
+    pub(super) fn new(
+        steps: Steps,
+        publisher: Arc<P>,
+        bell: Arc<Bell>,
+        stop: CancellationToken,
+    ) -> Self {
         // A batch, and one that another process has taken over meanwhile.
         let remembers = 2 * usize::try_from(steps.settings.batch).unwrap_or(1).max(1);
         Self {
@@ -66,7 +72,11 @@ impl<P: Publisher> Partition<P> {
                 Ok(Some(batch)) => {
                     away.reset();
                     idle.reset();
-                    telemetry::publishes_batch(&self.steps.settings.name, self.steps.partition, &batch.messages);
+                    telemetry::publishes_batch(
+                        &self.steps.settings.name,
+                        self.steps.partition,
+                        &batch.messages,
+                    );
                     self.work(&batch, asked).await?;
                 }
                 Ok(None) => {
@@ -105,7 +115,9 @@ impl<P: Publisher> Partition<P> {
                 self.broker.pauses.reset();
                 return self.steps.notes.broker_accepts();
             }
-            Ok(Err(error @ PublishError::TopicUnavailable(_))) => self.steps.notes.broker_lacks(&error),
+            Ok(Err(error @ PublishError::TopicUnavailable(_))) => {
+                self.steps.notes.broker_lacks(&error)
+            }
             Ok(Err(error)) => self.steps.notes.broker_is_away_still(&error.reason()),
             Err(_) => self.steps.notes.broker_is_away_still("it does not respond"),
         }
@@ -136,7 +148,8 @@ impl<P: Publisher> Partition<P> {
                 }
                 Ok(())
             }
-            // The lease is over: whoever asks next gets it, and whoever reaches the broker shall be first.
+            // The lease is over: whoever asks next gets it, and whoever reaches the broker shall be
+            // first.
             Outcome::Unfinished { .. } => {
                 if self.broker.is_away {
                     let pause = self.broker.pauses.next();
@@ -147,7 +160,8 @@ impl<P: Publisher> Partition<P> {
         }
     }
 
-    /// Everything was published: tries until the database says so, or has given the batch to another process.
+    /// Everything was published: tries until the database says so, or has given the batch to
+    /// another process.
     async fn acknowledge(&mut self, batch: &Batch, token: i64) -> Result<(), Error> {
         let mut away = Pauses::new(AWAY.0, AWAY.1);
         let mut given_up_at = None;
@@ -168,7 +182,8 @@ impl<P: Publisher> Partition<P> {
                 Err(_) => {
                     let pause = away.next();
                     if self.stop.is_cancelled() {
-                        let until = *given_up_at.get_or_insert(Instant::now() + self.steps.settings.grace);
+                        let until =
+                            *given_up_at.get_or_insert(Instant::now() + self.steps.settings.grace);
                         if Instant::now() >= until {
                             return Ok(());
                         }
@@ -186,7 +201,8 @@ impl<P: Publisher> Partition<P> {
         Ok(())
     }
 
-    /// A step in the database; `None` when the relay is told to stop and no answer comes. Then the lease runs out by itself.
+    /// A step in the database; `None` when the relay is told to stop and no answer comes. Then the
+    /// lease runs out by itself.
     async fn within_grace<T>(&self, step: impl Future<Output = T>) -> Option<T> {
         let over = async {
             self.stop.cancelled().await;

@@ -15,7 +15,8 @@ use crate::{error::causes, redacted::Length};
 pub struct OutgoingMessage {
     /// Its number in the outbox, which gives the order; 0 when it comes from none.
     pub seq: i64,
-    /// Give it to the broker as the message id: brokers that dedup do it by this, and so do consumers.
+    /// Give it to the broker as the message id: brokers that dedup do it by this, and so do
+    /// consumers.
     pub message_id: Uuid,
     /// Where it goes: exchange, subject, topic, or a destination in the same database.
     pub topic: String,
@@ -57,8 +58,8 @@ impl fmt::Debug for OutgoingMessage {
 }
 
 impl OutgoingMessage {
-    /// A message that comes from no outbox, recorded now: for whoever uses or tries out a [`Publisher`] alone. What it does
-    /// not have yet can be set.
+    /// A message that comes from no outbox, recorded now: for whoever uses or tries out a
+    /// [`Publisher`] alone. What it does not have yet can be set.
     pub fn new(message_id: Uuid, topic: impl Into<String>, payload: impl Into<Bytes>) -> Self {
         Self {
             seq: 0,
@@ -80,16 +81,19 @@ impl OutgoingMessage {
 pub trait Publisher: Send + Sync + 'static {
     /// Publishes one effect and waits for the broker's confirmation.
     ///
-    /// Called for many effects at once, so that confirmations overlap; two effects of one key are never under way
-    /// together. After [`PublishError::Unavailable`] the caller waits and calls again: a publisher that lost its connection
-    /// connects anew then.
-    fn publish(&self, message: &OutgoingMessage) -> impl Future<Output = Result<(), PublishError>> + Send;
+    /// Called for many effects at once, so that confirmations overlap; two effects of one key are
+    /// never under way together. After [`PublishError::Unavailable`] the caller waits and calls
+    /// again: a publisher that lost its connection connects anew then.
+    fn publish(
+        &self,
+        message: &OutgoingMessage,
+    ) -> impl Future<Output = Result<(), PublishError>> + Send;
 
     /// Connects to the broker, and publishes nothing. `Ok` unless implemented.
     ///
     /// [`PublishError::Unavailable`] when the broker cannot be reached or refuses the connection,
-    /// [`PublishError::TopicUnavailable`] when it lacks what every effect needs, such as the exchange
-    /// of the publisher: the error names it.
+    /// [`PublishError::TopicUnavailable`] when it lacks what every effect needs, such as the
+    /// exchange of the publisher: the error names it.
     fn check(&self) -> impl Future<Output = Result<(), PublishError>> + Send {
         async { Ok(()) }
     }
@@ -101,7 +105,8 @@ pub trait Publisher: Send + Sync + 'static {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
-    /// The broker is away, which says nothing about the effect: it is tried again for as long as it takes.
+    /// The broker is away, which says nothing about the effect: it is tried again for as long as it
+    /// takes.
     #[error("the broker is not available: {0}")]
     Unavailable(#[source] Box<dyn StdError + Send + Sync>),
     /// The broker has no place for this topic, or refuses to publish to it: its exchange, queue or
@@ -109,7 +114,8 @@ pub enum PublishError {
     /// as long as it takes, and effects of other topics go on.
     #[error("the topic is not available: {0}")]
     TopicUnavailable(#[source] Box<dyn StdError + Send + Sync>),
-    /// The broker did not take this effect, but may later: it is tried again, up to the relay's limit, and then parked.
+    /// The broker did not take this effect, but may later: it is tried again, up to the relay's
+    /// limit, and then parked.
     #[error("the broker did not take it: {0}")]
     Rejected(#[source] Box<dyn StdError + Send + Sync>),
     /// No broker will ever take this effect: it is parked at once.
@@ -126,9 +132,10 @@ impl PublishError {
     /// What is behind this error, without its kind.
     pub(crate) fn reason(&self) -> String {
         match self {
-            Self::Unavailable(error) | Self::TopicUnavailable(error) | Self::Rejected(error) | Self::Permanent(error) => {
-                causes(&**error)
-            }
+            Self::Unavailable(error)
+            | Self::TopicUnavailable(error)
+            | Self::Rejected(error)
+            | Self::Permanent(error) => causes(&**error),
         }
     }
 }

@@ -73,7 +73,10 @@ impl Counted<'_> {
                 && now != self.partitions
             {
                 let (relay, before) = (self.relay, self.partitions);
-                info!(relay, before, now, "the relay was created again with other partitions");
+                info!(
+                    relay,
+                    before, now, "the relay was created again with other partitions"
+                );
                 return;
             }
         }
@@ -81,11 +84,21 @@ impl Counted<'_> {
 
     /// Why the partitions ended, after they failed with this error or with none. The error is
     /// final.
-    pub(super) async fn ended(&self, failed: Option<Error>, is_requested: bool) -> Result<Ended, Error> {
-        let ended = if is_requested { Ended::Requested } else { Ended::Recreated };
+    pub(super) async fn ended(
+        &self,
+        failed: Option<Error>,
+        is_requested: bool,
+    ) -> Result<Ended, Error> {
+        let ended = if is_requested {
+            Ended::Requested
+        } else {
+            Ended::Recreated
+        };
         match failed {
             None => Ok(ended),
-            Some(error) if is_gone(&error) || self.is_of_other_partitions(&error).await => Ok(ended),
+            Some(error) if is_gone(&error) || self.is_of_other_partitions(&error).await => {
+                Ok(ended)
+            }
             Some(error) => Err(error),
         }
     }

@@ -23,7 +23,8 @@ use super::{
 };
 use crate::{Error, describe_metrics, panics};
 
-/// Publishes the effects of a database: leases batches, gives them to a [`Publisher`], acknowledges.
+/// Publishes the effects of a database: leases batches, gives them to a [`Publisher`],
+/// acknowledges.
 ///
 /// Any number of processes may run the same relay: they share its partitions, and when one dies the
 /// others take over as soon as its leases have run out. An effect is published at least once, under
@@ -34,8 +35,9 @@ use crate::{Error, describe_metrics, panics};
 /// [`PublishError::TopicUnavailable`](crate::PublishError::TopicUnavailable) and
 /// [`RelayStatus::unavailable`].
 ///
-/// Each step in the database is one short statement on a connection of the pool, and none is held while the broker is
-/// talked to. Besides, one connection waits for new effects: a pool of at least two.
+/// Each step in the database is one short statement on a connection of the pool, and none is held
+/// while the broker is talked to. Besides, one connection waits for new effects: a pool of at least
+/// two.
 ///
 /// ```no_run
 /// # async fn run(pool: deadpool_postgres::Pool, publisher: impl idem_client::Publisher) -> Result<(), idem_client::Error> {
@@ -147,21 +149,23 @@ impl<P: Publisher> Relay<P> {
         relay.batch(defaults.batch).max_bytes(defaults.max_bytes)
     }
 
-    /// Which relay of the database this is: `default` is there from the start, `idem_create_relay` makes others.
+    /// Which relay of the database this is: `default` is there from the start, `idem_create_relay`
+    /// makes others.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.settings.name = name.into();
         self
     }
 
-    /// How many effects are leased together, 1 to 10,000; 500 unless given. They are acknowledged together, too.
+    /// How many effects are leased together, 1 to 10,000; 500 unless given. They are acknowledged
+    /// together, too.
     pub fn batch(mut self, effects: u32) -> Self {
         self.settings.batch = i32::try_from(effects).unwrap_or(i32::MAX);
         self
     }
 
-    /// How many bytes the payloads and headers of a batch have together, at most 1 GB; 16 MB unless given. One effect is leased
-    /// whatever its size. A process holds one batch in memory for each partition, see
-    /// [`max_held_bytes`](Self::max_held_bytes).
+    /// How many bytes the payloads and headers of a batch have together, at most 1 GB; 16 MB unless
+    /// given. One effect is leased whatever its size. A process holds one batch in memory for each
+    /// partition, see [`max_held_bytes`](Self::max_held_bytes).
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.settings.max_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self
@@ -181,34 +185,38 @@ impl<P: Publisher> Relay<P> {
         self
     }
 
-    /// How long a batch is this process's; 30 s unless given. Who takes longer extends it, who dies lets others wait for so long.
+    /// How long a batch is this process's; 30 s unless given. Who takes longer extends it, who dies
+    /// lets others wait for so long.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.lease = lease;
         self
     }
 
-    /// How often an effect is given to a broker that [does not take it](crate::PublishError::Rejected) before it is parked; 10
-    /// unless given. Each process counts for itself.
+    /// How often an effect is given to a broker that [does not take
+    /// it](crate::PublishError::Rejected) before it is parked; 10 unless given. Each process counts
+    /// for itself.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.settings.max_attempts = attempts;
         self
     }
 
-    /// The pause before such an effect is tried again: the first, doubled from attempt to attempt up to `cap`, each with up
-    /// to as much again of jitter. 100 ms and 10 s unless given.
+    /// The pause before such an effect is tried again: the first, doubled from attempt to attempt
+    /// up to `cap`, each with up to as much again of jitter. 100 ms and 10 s unless given.
     pub fn back_off(mut self, base: Duration, cap: Duration) -> Self {
         self.settings.back_off = (base, cap);
         self
     }
 
-    /// How long a publisher may take over one effect before the broker counts as away; 30 s unless given.
+    /// How long a publisher may take over one effect before the broker counts as away; 30 s unless
+    /// given.
     pub fn publish_timeout(mut self, timeout: Duration) -> Self {
         self.settings.publish_timeout = timeout;
         self
     }
 
-    /// How long a relay that is shut down goes on with the batch that it has; 5 s unless given. What is left then is given
-    /// back, and comes again to whoever asks. A database that does not answer is waited for no longer either.
+    /// How long a relay that is shut down goes on with the batch that it has; 5 s unless given.
+    /// What is left then is given back, and comes again to whoever asks. A database that does not
+    /// answer is waited for no longer either.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.settings.grace = grace;
         self
@@ -254,7 +262,10 @@ impl<P: Publisher> Relay<P> {
             }
         }
         let summary = self.status.summary();
-        info!(relay, summary.published, summary.parked, "the relay has ended");
+        info!(
+            relay,
+            summary.published, summary.parked, "the relay has ended"
+        );
         Ok(summary)
     }
 
@@ -289,11 +300,20 @@ impl<P: Publisher> Relay<P> {
                 notes: notes.of_partition(partition),
                 partition,
             };
-            let partition = Partition::new(steps, Arc::clone(&self.publisher), Arc::clone(&bell), stop.clone());
+            let partition = Partition::new(
+                steps,
+                Arc::clone(&self.publisher),
+                Arc::clone(&bell),
+                stop.clone(),
+            );
             tasks.spawn(partition.run());
         }
         let (pool, relay) = (&self.pool, &self.settings.name);
-        let counted = Counted { pool, relay, partitions };
+        let counted = Counted {
+            pool,
+            relay,
+            partitions,
+        };
         let mut ring = pin!(bell.ring(pool));
         let mut changes = pin!(counted.changes(self.settings.recount));
         let (mut failed, mut is_requested) = (None, false);

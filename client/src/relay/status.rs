@@ -96,7 +96,10 @@ impl Status {
     /// The broker answered, and lacks what the publisher needs.
     pub(super) fn broker_lacks(&self, reason: &str) {
         self.0.send_if_modified(|status| {
-            let before = (status.broker, status.broker_error.replace(reason.to_owned()));
+            let before = (
+                status.broker,
+                status.broker_error.replace(reason.to_owned()),
+            );
             status.broker = Some(true);
             before != (status.broker, status.broker_error.clone())
         });

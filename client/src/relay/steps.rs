@@ -6,7 +6,9 @@ use deadpool_postgres::Pool;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
-use super::{Batch, notes::Notes, relay_ack, relay_extend, relay_next, relay_park, runtime::Settings};
+use super::{
+    Batch, notes::Notes, relay_ack, relay_extend, relay_next, relay_park, runtime::Settings,
+};
 use crate::{
     Error, ErrorKind,
     connection::{Loan, within},
@@ -37,7 +39,14 @@ impl Steps {
         notes.step(
             async {
                 let loan = Loan::take(&self.pool).await?;
-                let next = relay_next(&**loan.client(), name, self.partition, *batch, *lease, *max_bytes);
+                let next = relay_next(
+                    &**loan.client(),
+                    name,
+                    self.partition,
+                    *batch,
+                    *lease,
+                    *max_bytes,
+                );
                 let answer = within(*lease, next).await;
                 loan.end(answer)
             }
@@ -81,13 +90,25 @@ impl Steps {
         )
     }
 
-    pub(super) async fn park(&self, token: i64, message_id: Uuid, reason: &str) -> Result<(), Error> {
+    pub(super) async fn park(
+        &self,
+        token: i64,
+        message_id: Uuid,
+        reason: &str,
+    ) -> Result<(), Error> {
         let (name, reason) = (&self.settings.name, kept(reason));
         let notes = &self.notes;
         notes.leased_step(
             async {
                 let loan = Loan::take(&self.pool).await?;
-                let parked = relay_park(&**loan.client(), name, self.partition, token, message_id, &reason);
+                let parked = relay_park(
+                    &**loan.client(),
+                    name,
+                    self.partition,
+                    token,
+                    message_id,
+                    &reason,
+                );
                 let answer = within(self.settings.lease, parked).await;
                 loan.end(answer)
             }
@@ -99,14 +120,18 @@ impl Steps {
 /// Whether waiting cannot help: a setting is out of its range, or sessions are not READ COMMITTED.
 /// Whatever else the database lacks, an administrator can add while relays wait.
 pub(super) fn is_final(error: &Error) -> bool {
-    error.kind() == ErrorKind::Invalid || error.sqlstate() == Some(&SqlState::INVALID_TRANSACTION_STATE)
+    error.kind() == ErrorKind::Invalid
+        || error.sqlstate() == Some(&SqlState::INVALID_TRANSACTION_STATE)
 }
 
-/// Whether a transaction failed because of a concurrent one (40001, 40P01). The database serves, so the
-/// step is repeated and no trouble is reported. 55P03 is not among them: it means that a table stayed
-/// locked beyond `lock_timeout`, and then the database does not serve the relay.
+/// Whether a transaction failed because of a concurrent one (40001, 40P01). The database serves, so
+/// the step is repeated and no trouble is reported. 55P03 is not among them: it means that a table
+/// stayed locked beyond `lock_timeout`, and then the database does not serve the relay.
 pub(super) fn is_lost_conflict(error: &Error) -> bool {
-    let lost = [&SqlState::T_R_SERIALIZATION_FAILURE, &SqlState::T_R_DEADLOCK_DETECTED];
+    let lost = [
+        &SqlState::T_R_SERIALIZATION_FAILURE,
+        &SqlState::T_R_DEADLOCK_DETECTED,
+    ];
     error.sqlstate().is_some_and(|state| lost.contains(&state))
 }
 

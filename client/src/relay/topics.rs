@@ -42,12 +42,14 @@ impl Topics {
         self
     }
 
-    /// Effects whose topic begins like this go here. A publisher in an [`Arc`](std::sync::Arc) can have several ways to it.
+    /// Effects whose topic begins like this go here. A publisher in an [`Arc`](std::sync::Arc) can
+    /// have several ways to it.
     pub fn prefix(mut self, prefix: impl Into<String>, publisher: impl Publisher) -> Self {
         let prefix = prefix.into();
         self.prefixes.retain(|(known, _)| *known != prefix);
         self.prefixes.push((prefix, Box::new(publisher)));
-        self.prefixes.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
+        self.prefixes
+            .sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
         self
     }
 
@@ -128,15 +130,18 @@ mod tests {
             .prefix("orders.", way("shorter"))
             .prefix("orders.paid.", way("longer"))
             .topic("orders.paid.late", way("exact"));
-        let send =
-            async |topics: &Topics, topic: &str| Publisher::publish(topics, &OutgoingMessage::new(Uuid::nil(), topic, "")).await;
+        let send = async |topics: &Topics, topic: &str| {
+            Publisher::publish(topics, &OutgoingMessage::new(Uuid::nil(), topic, "")).await
+        };
         for topic in ["orders.new", "orders.paid.now", "orders.paid.late"] {
             send(&some, topic).await.unwrap();
         }
         let error = send(&some, "others").await.unwrap_err();
         assert!(matches!(error, PublishError::Permanent(_)), "{error:?}");
         assert!(error.to_string().contains("\"others\""), "{error}");
-        send(&some.otherwise(way("otherwise")), "others").await.unwrap();
+        send(&some.otherwise(way("otherwise")), "others")
+            .await
+            .unwrap();
         let seen: Vec<_> = seen.lock().unwrap().iter().map(|(_, way)| *way).collect();
         assert_eq!(seen, ["shorter", "longer", "exact", "otherwise"]);
     }

@@ -111,13 +111,17 @@ impl Troubles {
         true
     }
 
-    /// Returns, once, whether the log is to name this topic. Many topics may have one reason: the first
-    /// is logged, and when it recovers, the next of them that fails again.
+    /// Returns, once, whether the log is to name this topic. Many topics may have one reason: the
+    /// first is logged, and when it recovers, the next of them that fails again.
     pub(super) fn logs_topic_now(&mut self, topic: &str) -> bool {
         let Some(reason) = self.topics.get(topic).map(|known| known.reason.clone()) else {
             return false;
         };
-        if self.topics.values().any(|known| known.is_logged && known.reason == reason) {
+        if self
+            .topics
+            .values()
+            .any(|known| known.is_logged && known.reason == reason)
+        {
             return false;
         }
         self.topics.get_mut(topic).is_some_and(|known| {
@@ -192,7 +196,10 @@ mod tests {
         assert!(troubles.broker_fails(0) && !troubles.broker_fails(1) && !troubles.broker_fails(0));
         assert!(!troubles.broker_answers(0) && troubles.is_broker_away());
         assert!(troubles.broker_answers(1) && !troubles.is_broker_away());
-        assert!(troubles.topic_fails(0, "t", "no queue") && !troubles.topic_fails(1, "t", "no exchange"));
+        assert!(
+            troubles.topic_fails(0, "t", "no queue")
+                && !troubles.topic_fails(1, "t", "no exchange")
+        );
         assert_eq!(troubles.topics().collect::<Vec<_>>(), [("t", "no queue")]);
         assert!(!troubles.topic_takes(1, "t") && troubles.topic_takes(0, "t"));
         assert_eq!(troubles.topics().count(), 0);
@@ -204,8 +211,13 @@ mod tests {
         for partition in [0, 1] {
             troubles.broker_fails(partition);
         }
-        assert!(troubles.broker_lacks("a") && !troubles.broker_lacks("a") && troubles.broker_lacks("b"));
-        assert!(!troubles.broker_answers(0) && !troubles.broker_lacks("b"), "one waits still");
+        assert!(
+            troubles.broker_lacks("a") && !troubles.broker_lacks("a") && troubles.broker_lacks("b")
+        );
+        assert!(
+            !troubles.broker_answers(0) && !troubles.broker_lacks("b"),
+            "one waits still"
+        );
         assert!(troubles.broker_answers(1));
         troubles.broker_fails(0);
         assert!(troubles.broker_lacks("b"), "it is new again");
@@ -219,7 +231,10 @@ mod tests {
         assert!(!troubles.database_fails(1, ErrorKind::ConnectionLost));
         assert!(!troubles.database_serves(0) && troubles.database_serves(1));
         assert!(!troubles.database_serves(1));
-        assert!(troubles.database_fails(0, ErrorKind::ConnectionLost), "it is new again");
+        assert!(
+            troubles.database_fails(0, ErrorKind::ConnectionLost),
+            "it is new again"
+        );
     }
 
     #[test]
@@ -238,18 +253,29 @@ mod tests {
         troubles.topic_fails(0, "here", "no queue");
         troubles.topic_fails(0, "gone", "no queue");
         assert!(troubles.keep_topics(0, |topic| topic == "here"));
-        assert_eq!(troubles.topics().collect::<Vec<_>>(), [("here", "no queue")]);
+        assert_eq!(
+            troubles.topics().collect::<Vec<_>>(),
+            [("here", "no queue")]
+        );
     }
 
     #[test]
     fn next_topic_with_a_reason_is_logged_after_the_first_recovered() {
         let mut troubles = Troubles::default();
         for topic in ["first", "second", "other"] {
-            let reason = if topic == "other" { "no exchange" } else { "no queue" };
+            let reason = if topic == "other" {
+                "no exchange"
+            } else {
+                "no queue"
+            };
             assert!(troubles.topic_fails(0, topic, reason));
         }
         let logged = |troubles: &mut Troubles, topic| troubles.logs_topic_now(topic);
-        assert!(logged(&mut troubles, "first") && !logged(&mut troubles, "second") && logged(&mut troubles, "other"));
+        assert!(
+            logged(&mut troubles, "first")
+                && !logged(&mut troubles, "second")
+                && logged(&mut troubles, "other")
+        );
         assert!(!logged(&mut troubles, "first"));
         assert!(troubles.topic_takes(0, "first"));
         assert!(logged(&mut troubles, "second") && !logged(&mut troubles, "second"));

@@ -40,7 +40,10 @@ enum State {
 
 impl<'a> Waiting<'a> {
     fn tried(&self) -> usize {
-        self.topics.values().filter(|topic| topic.state == State::Trying).count()
+        self.topics
+            .values()
+            .filter(|topic| topic.state == State::Trying)
+            .count()
     }
 
     /// Whether a lane may publish an effect of this topic now. Otherwise the lane waits here.
@@ -122,13 +125,18 @@ impl<'a> Waiting<'a> {
     pub(super) fn undecided(&mut self, topic: &str) -> Option<usize> {
         self.unanswered(topic);
         let topic = self.topics.get_mut(topic)?;
-        (topic.state == State::Due).then(|| topic.lanes.pop_front()).flatten()
+        (topic.state == State::Due)
+            .then(|| topic.lanes.pop_front())
+            .flatten()
     }
 
     /// The topic took an effect. Returns the lanes that waited for it.
     #[must_use = "the returned lanes wait no longer, and have to be published"]
     pub(super) fn takes(&mut self, topic: &str) -> VecDeque<usize> {
-        self.topics.remove(topic).map(|topic| topic.lanes).unwrap_or_default()
+        self.topics
+            .remove(topic)
+            .map(|topic| topic.lanes)
+            .unwrap_or_default()
     }
 }
 
@@ -139,12 +147,18 @@ mod tests {
     #[test]
     fn one_lane_tries_after_each_pause_and_all_go_on_together() {
         let mut waiting = Waiting::default();
-        assert!(waiting.admits("t", 0) && waiting.admits("t", 1), "nothing is known of it");
+        assert!(
+            waiting.admits("t", 0) && waiting.admits("t", 1),
+            "nothing is known of it"
+        );
         assert!(waiting.refused("t", 0).is_some());
         assert_eq!(waiting.refused("t", 1), None, "the pause lasts");
         assert!(!waiting.admits("t", 2) && waiting.admits("other", 3));
         assert_eq!(waiting.pause_ends("t"), Some(0));
-        assert!(waiting.admits("t", 0) && !waiting.admits("t", 4), "one tries");
+        assert!(
+            waiting.admits("t", 0) && !waiting.admits("t", 4),
+            "one tries"
+        );
         assert!(waiting.refused("t", 0).is_some(), "the next pause begins");
         assert_eq!(waiting.pause_ends("t"), Some(1));
         assert!(waiting.admits("t", 1));
@@ -191,6 +205,9 @@ mod tests {
         waiting.unanswered("1");
         assert_eq!(waiting.takes("2"), [0; 0]);
         assert_eq!(waiting.turns(), [9]);
-        assert!(waiting.admits("9", 9) && waiting.admits("1", 1), "both turns are free");
+        assert!(
+            waiting.admits("9", 9) && waiting.admits("1", 1),
+            "both turns are free"
+        );
     }
 }

@@ -5,7 +5,8 @@ use metrics::{counter, gauge};
 use super::metric;
 use crate::{Destination, Settlement};
 
-/// `destination`: `None` as long as no route has taken the message, so that strange topics make no time series.
+/// `destination`: `None` as long as no route has taken the message, so that strange topics make no
+/// time series.
 pub(crate) fn settled(destination: Option<&Destination>, settlement: &Settlement) {
     let settlement = match settlement {
         Settlement::Acknowledge => "acknowledge",
@@ -14,7 +15,8 @@ pub(crate) fn settled(destination: Option<&Destination>, settlement: &Settlement
         Settlement::Reject { .. } => "reject",
     };
     let destination = destination.map(Destination::to_string).unwrap_or_default();
-    counter!(metric::CONSUMER_SETTLED, "destination" => destination, "settlement" => settlement).increment(1);
+    counter!(metric::CONSUMER_SETTLED, "destination" => destination, "settlement" => settlement)
+        .increment(1);
 }
 
 pub(crate) fn source_failed() {
@@ -26,5 +28,9 @@ pub(crate) fn database_is_away(is_away: bool) {
 }
 
 pub(crate) fn destination_is_paused(destination: &Destination, is_paused: bool) {
-    gauge!(metric::CONSUMER_PAUSED, "destination" => destination.to_string()).set(if is_paused { 1.0 } else { 0.0 });
+    gauge!(metric::CONSUMER_PAUSED, "destination" => destination.to_string()).set(if is_paused {
+        1.0
+    } else {
+        0.0
+    });
 }

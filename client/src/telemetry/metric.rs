@@ -24,8 +24,9 @@ pub(super) const RELAY_UNAVAILABLE_TOPICS: &str = "idem_relay_unavailable_topics
 
 /// Tells the recorder that is installed what each metric is, and its unit.
 ///
-/// Consumers and relays do it when they begin to run. Whoever uses [`Idem::process`](crate::Idem::process) alone calls it
-/// once, after installing a recorder. The metrics come without it too.
+/// Consumers and relays do it when they begin to run. Whoever uses
+/// [`Idem::process`](crate::Idem::process) alone calls it once, after installing a recorder. The
+/// metrics come without it too.
 pub fn describe_metrics() {
     describe_counter!(PROCESSED, Unit::Count, "Messages, by what became of them");
     describe_histogram!(
@@ -41,7 +42,11 @@ pub fn describe_metrics() {
         Unit::Count,
         "Deliveries, by what the broker was told about them"
     );
-    describe_counter!(CONSUMER_SOURCE_ERRORS, Unit::Count, "Times that the source failed");
+    describe_counter!(
+        CONSUMER_SOURCE_ERRORS,
+        Unit::Count,
+        "Times that the source failed"
+    );
     describe_gauge!(
         CONSUMER_DATABASE_AWAY,
         Unit::Count,
@@ -70,7 +75,11 @@ pub fn describe_metrics() {
     );
     describe_histogram!(RELAY_BATCH, Unit::Count, "Effects in a batch");
     describe_counter!(RELAY_PARKED, Unit::Count, "Effects that were parked");
-    describe_gauge!(RELAY_IN_FLIGHT, Unit::Count, "Effects that the broker has not answered yet");
+    describe_gauge!(
+        RELAY_IN_FLIGHT,
+        Unit::Count,
+        "Effects that the broker has not answered yet"
+    );
     describe_gauge!(
         RELAY_DATABASE_AWAY,
         Unit::Count,

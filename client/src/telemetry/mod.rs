@@ -1,6 +1,8 @@
-//! What can be seen from outside: spans with OpenTelemetry's messaging attributes, trace context, metrics.
+//! What can be seen from outside: spans with OpenTelemetry's messaging attributes, trace context,
+//! metrics.
 //!
-//! Ids are attributes of spans and never labels of metrics: each value of a label is a time series of its own.
+//! Ids are attributes of spans and never labels of metrics: each value of a label is a time series
+//! of its own.
 
 mod consume;
 mod metric;
@@ -12,8 +14,8 @@ pub(crate) use consume::{database_is_away, destination_is_paused, settled, sourc
 pub use metric::describe_metrics;
 pub(crate) use process::{Processing, of_process_batch, retried};
 pub(crate) use publish::{
-    Publishing, nothing_waits, parked, publishes_batch, relay_begins, relay_broker_is_away, relay_database_is_away,
-    relay_unavailable_topics,
+    Publishing, nothing_waits, parked, publishes_batch, relay_begins, relay_broker_is_away,
+    relay_database_is_away, relay_unavailable_topics,
 };
 pub(crate) use trace::pass_on;
 

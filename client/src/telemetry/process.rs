@@ -20,7 +20,10 @@ pub(crate) struct Processing {
 impl Processing {
     /// Its span goes on the trace that the message comes with.
     pub(crate) fn begin(message: &Message) -> Self {
-        let destination = message.destination().map(|name| name.to_string()).unwrap_or_default();
+        let destination = message
+            .destination()
+            .map(|name| name.to_string())
+            .unwrap_or_default();
         let span = info_span!(
             "idem.process",
             otel.name = format!("process {destination}"),
@@ -36,7 +39,11 @@ impl Processing {
             idem.outcome = field::Empty,
             error.type = field::Empty,
         );
-        trace::continues(&span, message.header(trace::PARENT), message.header(trace::STATE));
+        trace::continues(
+            &span,
+            message.header(trace::PARENT),
+            message.header(trace::STATE),
+        );
         let in_flight = gauge!(metric::IN_FLIGHT, "destination" => destination.clone());
         in_flight.increment(1.0);
         Self {
@@ -80,8 +87,10 @@ impl Processing {
     fn count(&self, outcome: &'static str) {
         self.span.record("idem.outcome", outcome);
         let destination = || self.destination.clone();
-        counter!(metric::PROCESSED, "destination" => destination(), "outcome" => outcome).increment(1);
-        histogram!(metric::PROCESS_DURATION, "destination" => destination()).record(self.started.elapsed());
+        counter!(metric::PROCESSED, "destination" => destination(), "outcome" => outcome)
+            .increment(1);
+        histogram!(metric::PROCESS_DURATION, "destination" => destination())
+            .record(self.started.elapsed());
     }
 }
 
@@ -97,10 +106,12 @@ impl Drop for Processing {
 /// The processing of a message, or of a batch, is attempted again.
 pub(crate) fn retried(destination: &Destination, error: &Error) {
     let kind = name_of(error.kind());
-    counter!(metric::RETRIES, "destination" => destination.to_string(), "kind" => kind).increment(1);
+    counter!(metric::RETRIES, "destination" => destination.to_string(), "kind" => kind)
+        .increment(1);
 }
 
-/// Messages that share a transaction. Each has a span of its own besides, in the trace that it came with.
+/// Messages that share a transaction. Each has a span of its own besides, in the trace that it came
+/// with.
 pub(crate) fn of_process_batch(destination: &Destination, count: usize) -> Span {
     info_span!(
         "idem.process_batch",

@@ -18,7 +18,8 @@ pub(crate) struct Publishing {
 }
 
 impl Publishing {
-    /// Its span goes on the trace that recorded the effect. So does the next consumer: the header stays as it was recorded.
+    /// Its span goes on the trace that recorded the effect. So does the next consumer: the header
+    /// stays as it was recorded.
     pub(crate) fn begin(relay: &str, message: &OutgoingMessage) -> Self {
         let span = info_span!(
             "idem.publish",
@@ -35,7 +36,10 @@ impl Publishing {
             idem.outcome = field::Empty,
             error.type = field::Empty,
         );
-        let state = message.headers.get(trace::STATE).and_then(|state| state.as_str());
+        let state = message
+            .headers
+            .get(trace::STATE)
+            .and_then(|state| state.as_str());
         trace::continues(&span, message.traceparent.as_deref(), state);
         let in_flight = gauge!(metric::RELAY_IN_FLIGHT, "relay" => relay.to_owned());
         in_flight.increment(1.0);
@@ -66,7 +70,8 @@ impl Publishing {
         }
         let relay = || self.relay.clone();
         counter!(metric::RELAY_PUBLISHED, "relay" => relay(), "outcome" => outcome).increment(1);
-        histogram!(metric::RELAY_PUBLISH_DURATION, "relay" => relay()).record(self.started.elapsed());
+        histogram!(metric::RELAY_PUBLISH_DURATION, "relay" => relay())
+            .record(self.started.elapsed());
     }
 }
 
@@ -81,7 +86,11 @@ pub(crate) fn publishes_batch(relay: &str, partition: i32, messages: &[OutgoingM
     histogram!(metric::RELAY_BATCH, "relay" => relay.to_owned()).record(messages.len() as f64);
     let oldest = messages.iter().map(|message| message.recorded_at).min();
     // The clocks of two machines: what was recorded in the future is not late.
-    let age = oldest.map_or(0.0, |oldest| (OffsetDateTime::now_utc() - oldest).as_seconds_f64().max(0.0));
+    let age = oldest.map_or(0.0, |oldest| {
+        (OffsetDateTime::now_utc() - oldest)
+            .as_seconds_f64()
+            .max(0.0)
+    });
     lag(relay, partition, age);
 }
 
@@ -91,7 +100,8 @@ pub(crate) fn nothing_waits(relay: &str, partition: i32) {
 }
 
 fn lag(relay: &str, partition: i32, seconds: f64) {
-    gauge!(metric::RELAY_LAG, "relay" => relay.to_owned(), "partition" => partition.to_string()).set(seconds);
+    gauge!(metric::RELAY_LAG, "relay" => relay.to_owned(), "partition" => partition.to_string())
+        .set(seconds);
 }
 
 pub(crate) fn parked(relay: &str) {

@@ -26,8 +26,8 @@ const LONGEST_PARENT_BYTES: usize = 255;
 /// What the standard asks to pass on at least.
 const LONGEST_STATE_BYTES: usize = 512;
 
-/// Reads the header as <https://www.w3.org/TR/trace-context/#traceparent-header> says. A later version may have more behind
-/// a dash.
+/// Reads the header as <https://www.w3.org/TR/trace-context/#traceparent-header> says. A later
+/// version may have more behind a dash.
 fn parse(header: &str) -> Option<Parent> {
     let mut parts = header.split('-');
     let version = hex(parts.next()?, 2)?;
@@ -43,7 +43,9 @@ fn parse(header: &str) -> Option<Parent> {
 
 /// So many digits, in lower case.
 fn hex(digits: &str, count: usize) -> Option<u128> {
-    let is_hex = digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+    let is_hex = digits
+        .bytes()
+        .all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
     (digits.len() == count && is_hex)
         .then(|| u128::from_str_radix(digits, 16).ok())
         .flatten()
@@ -52,13 +54,17 @@ fn hex(digits: &str, count: usize) -> Option<u128> {
 /// Makes a span that has not been entered yet go on the trace of these headers.
 #[cfg(feature = "opentelemetry")]
 pub(super) fn continues(span: &Span, parent: Option<&str>, state: Option<&str>) {
-    let Some(parent) = parent.and_then(parse) else { return };
+    let Some(parent) = parent.and_then(parse) else {
+        return;
+    };
     let context = SpanContext::new(
         TraceId::from(parent.trace),
         SpanId::from(parent.span),
         TraceFlags::new(parent.flags),
         true,
-        state.and_then(|state| state.parse().ok()).unwrap_or_default(),
+        state
+            .and_then(|state| state.parse().ok())
+            .unwrap_or_default(),
     );
     // An error means that nobody collects the span.
     let _ = span.set_parent(opentelemetry::Context::new().with_remote_span_context(context));
@@ -67,27 +73,41 @@ pub(super) fn continues(span: &Span, parent: Option<&str>, state: Option<&str>) 
 #[cfg(not(feature = "opentelemetry"))]
 pub(super) fn continues(_: &Span, _: Option<&str>, _: Option<&str>) {}
 
-/// Gives the trace to the effects of a message which name none: that of the span that they are made in or, where no span
-/// is collected, that of the message as it came.
+/// Gives the trace to the effects of a message which name none: that of the span that they are made
+/// in or, where no span is collected, that of the message as it came.
 pub(crate) fn pass_on(message: &Message, effects: &mut [Effect]) {
-    if effects.iter().all(|effect| effect.headers.contains_key(PARENT)) {
+    if effects
+        .iter()
+        .all(|effect| effect.headers.contains_key(PARENT))
+    {
         return;
     }
     let Some((parent, state)) = current().or_else(|| incoming(message)) else {
         return;
     };
-    for effect in effects.iter_mut().filter(|effect| !effect.headers.contains_key(PARENT)) {
-        effect.headers.insert(PARENT.to_owned(), parent.clone().into());
+    for effect in effects
+        .iter_mut()
+        .filter(|effect| !effect.headers.contains_key(PARENT))
+    {
+        effect
+            .headers
+            .insert(PARENT.to_owned(), parent.clone().into());
         if let Some(state) = &state {
-            effect.headers.insert(STATE.to_owned(), state.clone().into());
+            effect
+                .headers
+                .insert(STATE.to_owned(), state.clone().into());
         }
     }
 }
 
 fn incoming(message: &Message) -> Option<(String, Option<String>)> {
-    let parent = message.header(PARENT).filter(|parent| parse(parent).is_some())?;
+    let parent = message
+        .header(PARENT)
+        .filter(|parent| parse(parent).is_some())?;
     // What is no text of the standard could be none of the database either.
-    let is_text = |state: &&str| state.len() <= LONGEST_STATE_BYTES && state.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    let is_text = |state: &&str| {
+        state.len() <= LONGEST_STATE_BYTES && state.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+    };
     let state = message.header(STATE).filter(is_text);
     Some((parent.to_owned(), state.map(str::to_owned)))
 }
@@ -98,7 +118,12 @@ fn current() -> Option<(String, Option<String>)> {
     let span = context.span();
     let span = span.span_context();
     span.is_valid().then(|| {
-        let parent = format!("00-{}-{}-{:02x}", span.trace_id(), span.span_id(), span.trace_flags());
+        let parent = format!(
+            "00-{}-{}-{:02x}",
+            span.trace_id(),
+            span.span_id(),
+            span.trace_flags()
+        );
         let state = span.trace_state().header();
         (parent, (!state.is_empty()).then_some(state))
     })
@@ -141,10 +166,15 @@ mod tests {
     #[test]
     fn without_a_span_the_trace_of_the_message_goes_on_unchanged() {
         let effect = || Effect::bytes("t", [], "x");
-        let message = Message::new("in", "").with_header(PARENT, VALID).with_header(STATE, "a=1");
+        let message = Message::new("in", "")
+            .with_header(PARENT, VALID)
+            .with_header(STATE, "a=1");
         let mut effects = [effect(), effect().header(PARENT, "its own")];
         pass_on(&message, &mut effects);
-        assert_eq!(effects[0], effect().header(PARENT, VALID).header(STATE, "a=1"));
+        assert_eq!(
+            effects[0],
+            effect().header(PARENT, VALID).header(STATE, "a=1")
+        );
         assert_eq!(effects[1], effect().header(PARENT, "its own"));
 
         let message = Message::new("in", "")

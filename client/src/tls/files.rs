@@ -16,9 +16,9 @@ use crate::Error;
 pub(super) fn roots(file: &Path) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(file)? {
-        roots
-            .add(certificate)
-            .map_err(|error| unusable(file, &format!("a certificate of it is not valid: {error}")))?;
+        roots.add(certificate).map_err(|error| {
+            unusable(file, &format!("a certificate of it is not valid: {error}"))
+        })?;
     }
     Ok(roots)
 }
@@ -38,7 +38,10 @@ pub(super) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, 
 /// The first private key.
 pub(super) fn key(file: &Path) -> Result<PrivateKeyDer<'static>, Error> {
     PrivateKeyDer::from_pem_slice(&read(file)?).map_err(|error| match error {
-        pem::Error::NoItemsFound => unusable(file, "it has no private key (an encrypted key cannot be read)"),
+        pem::Error::NoItemsFound => unusable(
+            file,
+            "it has no private key (an encrypted key cannot be read)",
+        ),
         _ => unusable(file, "it is not PEM"),
     })
 }

@@ -71,16 +71,22 @@ impl Files<'_> {
             (None, None) => Ok(builder.with_no_client_auth()),
             (Some(certificate), Some(key)) => {
                 let chain = files::certificates(certificate)?;
-                builder.with_client_auth_cert(chain, files::key(key)?).map_err(|error| {
-                    let files = format!("{} and {}", certificate.display(), key.display());
-                    invalid(
-                        &format!("the client certificate and its key cannot be used ({files})"),
-                        &error,
-                    )
-                })
+                builder
+                    .with_client_auth_cert(chain, files::key(key)?)
+                    .map_err(|error| {
+                        let files = format!("{} and {}", certificate.display(), key.display());
+                        invalid(
+                            &format!("the client certificate and its key cannot be used ({files})"),
+                            &error,
+                        )
+                    })
             }
-            (Some(_), None) => Err(Error::Invalid("a client certificate is set without its key".into())),
-            (None, Some(_)) => Err(Error::Invalid("a key is set without its client certificate".into())),
+            (Some(_), None) => Err(Error::Invalid(
+                "a client certificate is set without its key".into(),
+            )),
+            (None, Some(_)) => Err(Error::Invalid(
+                "a key is set without its client certificate".into(),
+            )),
         }
     }
 }
@@ -98,7 +104,9 @@ fn system_roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(found.certs);
     if roots.is_empty() {
-        tracing::warn!("the system has no root certificates: no server can be verified without a file of them");
+        tracing::warn!(
+            "the system has no root certificates: no server can be verified without a file of them"
+        );
     }
     roots
 }

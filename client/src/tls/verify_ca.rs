@@ -6,7 +6,9 @@ use rustls::{
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
         verify_server_cert_signed_by_trust_anchor,
     },
-    crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature},
+    crypto::{
+        CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+    },
     pki_types::{CertificateDer, ServerName, UnixTime},
     server::ParsedCertificate,
 };
@@ -40,7 +42,13 @@ impl ServerCertVerifier for SignedByRoots {
             return Err(CertificateError::UnknownIssuer.into());
         }
         let certificate = ParsedCertificate::try_from(certificate)?;
-        verify_server_cert_signed_by_trust_anchor(&certificate, &self.roots, intermediates, now, self.algorithms.all)?;
+        verify_server_cert_signed_by_trust_anchor(
+            &certificate,
+            &self.roots,
+            intermediates,
+            now,
+            self.algorithms.all,
+        )?;
         Ok(ServerCertVerified::assertion())
     }
 

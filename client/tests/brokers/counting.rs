@@ -8,8 +8,9 @@ use lapin::{
     BasicProperties, Channel, Connection, ConnectionProperties,
     message::Delivery,
     options::{
-        BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicPublishOptions, BasicQosOptions,
-        BasicRecoverOptions, BasicRejectOptions, ConfirmSelectOptions, QueueDeclareOptions,
+        BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions,
+        BasicPublishOptions, BasicQosOptions, BasicRecoverOptions, BasicRejectOptions,
+        ConfirmSelectOptions, QueueDeclareOptions,
     },
     types::{AMQPValue, FieldTable},
 };
@@ -152,19 +153,26 @@ impl Consuming {
 
     async fn next(&mut self) -> lapin::Result<Delivery> {
         let next = timeout(DEADLINE, self.consumer.next()).await;
-        next.expect("a delivery in time").expect("the consumer goes on")
+        next.expect("a delivery in time")
+            .expect("the consumer goes on")
     }
 
     /// What was delivered stays unacknowledged, and nothing more is delivered: the broker would
     /// count that, too.
     async fn cancel(&self) {
         let options = BasicCancelOptions::default();
-        self.channel.basic_cancel("probe".into(), options).await.unwrap();
+        self.channel
+            .basic_cancel("probe".into(), options)
+            .await
+            .unwrap();
     }
 
     async fn bring_back(self, delivery: Delivery, how: Return) {
         self.cancel().await;
-        let nack = |multiple| BasicNackOptions { requeue: true, multiple };
+        let nack = |multiple| BasicNackOptions {
+            requeue: true,
+            multiple,
+        };
         match how {
             Return::Nack => assert!(delivery.acker.nack(nack(false)).await.unwrap()),
             Return::NackOfSeveral => assert!(delivery.acker.nack(nack(true)).await.unwrap()),
@@ -189,7 +197,12 @@ impl Consuming {
 
 /// Where one connection to the server is passed on, until that is aborted.
 async fn proxied(url: &str) -> (String, AbortHandle) {
-    let server = url.rsplit_once('@').unwrap().1.trim_end_matches("/%2f").to_owned();
+    let server = url
+        .rsplit_once('@')
+        .unwrap()
+        .1
+        .trim_end_matches("/%2f")
+        .to_owned();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let proxied = url.replace(&server, &listener.local_addr().unwrap().to_string());
     let passing = tokio::spawn(async move {
@@ -214,10 +227,19 @@ fn text(value: &str) -> AMQPValue {
 /// Publishes one persistent message, and waits until the broker has confirmed it.
 async fn publish(url: &str, queue: &str, text: &str) {
     let (_connection, channel) = connect(url).await.unwrap();
-    channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+    channel
+        .confirm_select(ConfirmSelectOptions::default())
+        .await
+        .unwrap();
     let properties = BasicProperties::default().with_delivery_mode(2);
     let options = BasicPublishOptions::default();
-    let sent = channel.basic_publish("".into(), queue.into(), options, text.as_bytes(), properties);
+    let sent = channel.basic_publish(
+        "".into(),
+        queue.into(),
+        options,
+        text.as_bytes(),
+        properties,
+    );
     let confirmation = sent.await.unwrap().await.unwrap();
     assert!(confirmation.is_ack());
 }
@@ -302,7 +324,13 @@ async fn cancelled_consumer_keeps_its_message_and_can_settle() {
         publish(&url, &queue, "behind").await;
         let mut other = Consuming::start(&url, &queue).await;
         assert_eq!(other.next().await.unwrap().data, b"behind", "{kind}");
-        assert!(delivery.acker.ack(BasicAckOptions::default()).await.unwrap());
+        assert!(
+            delivery
+                .acker
+                .ack(BasicAckOptions::default())
+                .await
+                .unwrap()
+        );
         consuming.connection.close(200, "".into()).await.unwrap();
         assert_eq!(waiting(&url, &queue).await, 0, "{kind}");
     }
@@ -323,7 +351,11 @@ async fn restart_of_the_broker_counts_on_a_quorum_queue() {
         ] {
             let mut consuming = Consuming::start(&url, queue).await;
             let delivery = consuming.next().await.unwrap();
-            assert_eq!(Seen::of(&delivery), expected, "{queue} after {restarts} restarts");
+            assert_eq!(
+                Seen::of(&delivery),
+                expected,
+                "{queue} after {restarts} restarts"
+            );
             held.push((consuming, delivery));
         }
         match restarts {
@@ -353,14 +385,22 @@ impl<'a> Limited<'a> {
             ("x-dead-letter-routing-key", text(&letters)),
         ];
         probe(url, &queue, "quorum", &[&target, arguments].concat()).await;
-        Self { url, queue, letters }
+        Self {
+            url,
+            queue,
+            letters,
+        }
     }
 
     /// After so many returns of this kind the broker gives the message to the dead letters.
     async fn assert_ends_after(&self, returns: u64, how: Return) {
         let seen = deliver(self.url, &self.queue, how, returns).await;
         assert_eq!(seen.len() as u64, returns);
-        let letter = Consuming::start(self.url, &self.letters).await.next().await.unwrap();
+        let letter = Consuming::start(self.url, &self.letters)
+            .await
+            .next()
+            .await
+            .unwrap();
         let headers = letter.properties.headers().as_ref().unwrap().inner();
         let reason = headers.get("x-first-death-reason");
         assert_eq!(reason, Some(&text("delivery_limit")), "{}", self.queue);
@@ -371,7 +411,12 @@ impl<'a> Limited<'a> {
     async fn assert_never_ends(&self, how: Return) {
         let seen = deliver(self.url, &self.queue, how, 30).await;
         let counted = if how.is_counted() { 29 } else { 0 };
-        assert_eq!(seen.last(), Some(&Seen::quorum(29, counted)), "{}", self.queue);
+        assert_eq!(
+            seen.last(),
+            Some(&Seen::quorum(29, counted)),
+            "{}",
+            self.queue
+        );
         assert_eq!(waiting(self.url, &self.letters).await, 0, "{}", self.queue);
     }
 }
@@ -397,7 +442,12 @@ async fn default_delivery_limit_is_20_since_rabbitmq_4_0() {
 async fn delivery_limit_without_dead_letters_deletes_the_message() {
     let url = shared();
     probe(&url, "limit-deletes", "quorum", &limit(2)).await;
-    assert_eq!(deliver(&url, "limit-deletes", Return::Reject, 3).await.len(), 3);
+    assert_eq!(
+        deliver(&url, "limit-deletes", Return::Reject, 3)
+            .await
+            .len(),
+        3
+    );
     publish(&url, "limit-deletes", "behind").await;
     let mut consuming = Consuming::start(&url, "limit-deletes").await;
     assert_eq!(consuming.next().await.unwrap().data, b"behind");
@@ -421,8 +471,20 @@ async fn smaller_limit_of_policy_and_argument_applies() {
     let server = RabbitMq::start().unwrap();
     let url = server.url();
     let policy = |name: &str, limit: i32| {
-        let (pattern, definition) = (format!("^limit-{name}$"), format!(r#"{{"delivery-limit": {limit}}}"#));
-        block_in_place(|| server.control(&["set_policy", name, &pattern, &definition, "--apply-to", "queues"]))
+        let (pattern, definition) = (
+            format!("^limit-{name}$"),
+            format!(r#"{{"delivery-limit": {limit}}}"#),
+        );
+        block_in_place(|| {
+            server.control(&[
+                "set_policy",
+                name,
+                &pattern,
+                &definition,
+                "--apply-to",
+                "queues",
+            ])
+        })
     };
     policy("by-policy", 2).unwrap();
     policy("smaller-policy", 2).unwrap();
@@ -448,7 +510,10 @@ async fn smaller_limit_of_policy_and_argument_applies() {
         policy.assert_ends_after(3, Return::Reject).await;
     } else {
         let error = none.unwrap_err().to_string();
-        assert!(error.contains("-1 is not a valid delivery limit"), "{error}");
+        assert!(
+            error.contains("-1 is not a valid delivery limit"),
+            "{error}"
+        );
     }
 }
 
@@ -489,7 +554,10 @@ async fn consumer_timeout_of_a_quorum_queue_counts_before_rabbitmq_4_3() {
         assert_eq!(Seen::of(&delivery), Seen::quorum(returns, counted));
         let closed = timed_out(&mut consuming).await;
         assert_eq!(closed.is_none(), counts_failures_only(), "{closed:?}");
-        assert_eq!(consuming.channel.status().connected(), counts_failures_only());
+        assert_eq!(
+            consuming.channel.status().connected(),
+            counts_failures_only()
+        );
         assert!(closed.is_none_or(|error| error.to_string().contains("timed out")));
     }
 }
@@ -504,7 +572,9 @@ async fn consumer_timeout_of_a_classic_queue_is_none_since_rabbitmq_4_3() {
             let mut consuming = Consuming::start(&url, "late").await;
             let delivery = consuming.next().await.unwrap();
             assert_eq!(Seen::of(&delivery), Seen::classic(returns));
-            let closed = timed_out(&mut consuming).await.expect("the channel is closed");
+            let closed = timed_out(&mut consuming)
+                .await
+                .expect("the channel is closed");
             assert!(closed.to_string().contains("timed out"), "{closed}");
         }
         return;
@@ -518,7 +588,13 @@ async fn consumer_timeout_of_a_classic_queue_is_none_since_rabbitmq_4_3() {
         consuming.next().await.unwrap();
         assert!(timed_out(&mut consuming).await.is_none());
     }
-    assert!(delivery.acker.ack(BasicAckOptions::default()).await.unwrap());
+    assert!(
+        delivery
+            .acker
+            .ack(BasicAckOptions::default())
+            .await
+            .unwrap()
+    );
     patient.connection.close(200, "".into()).await.unwrap();
     assert_eq!(waiting(&url, "late").await, 0);
 }

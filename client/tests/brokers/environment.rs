@@ -48,10 +48,18 @@ struct Noted<P>(P, Seen);
 
 impl<P: Publisher> Publisher for Noted<P> {
     async fn publish(&self, message: &OutgoingMessage) -> Result<(), PublishError> {
-        *self.1.state().attempts.entry(message.topic.clone()).or_default() += 1;
+        *self
+            .1
+            .state()
+            .attempts
+            .entry(message.topic.clone())
+            .or_default() += 1;
         self.0.publish(message).await?;
         let text: String = serde_json::from_slice(&message.payload).unwrap();
-        self.1.state().published.push((message.key.clone().unwrap_or_default(), text));
+        self.1
+            .state()
+            .published
+            .push((message.key.clone().unwrap_or_default(), text));
         Ok(())
     }
 }
@@ -68,12 +76,20 @@ fn relay<P: Publisher>(pool: Pool, publisher: P) -> Relay<P> {
 }
 
 async fn parked(client: &Client) -> Vec<String> {
-    let rows = client.query("SELECT error FROM idem.parked ORDER BY seq", &[]).await.unwrap();
+    let rows = client
+        .query("SELECT error FROM idem.parked ORDER BY seq", &[])
+        .await
+        .unwrap();
     rows.iter().map(|row| row.get(0)).collect()
 }
 
 /// Asserts that effects of `absent` wait until `mend` has ended, while those of `present` go on.
-pub async fn assert_waited_for<P: Publisher>(publisher: P, absent: &str, present: &str, mend: impl Future<Output = ()>) {
+pub async fn assert_waited_for<P: Publisher>(
+    publisher: P,
+    absent: &str,
+    present: &str,
+    mend: impl Future<Output = ()>,
+) {
     let (log, _guard) = Log::keep();
     let db = Database::create();
     let client = db.connect().await;
@@ -96,26 +112,45 @@ pub async fn assert_waited_for<P: Publisher>(publisher: P, absent: &str, present
         let _ = stopped.await;
     }));
 
-    until("it is tried often", async || seen.attempts(absent) > 2 * MAX_ATTEMPTS).await;
+    until("it is tried often", async || {
+        seen.attempts(absent) > 2 * MAX_ATTEMPTS
+    })
+    .await;
     assert_eq!(parked(&client).await, [""; 0], "no effect is at fault");
     until("the others go on", async || status.borrow().published >= 3).await;
     assert_eq!(seen.of_key("b"), ["b-0"]);
     assert_eq!(seen.of_key("d"), ["d-0"]);
     assert_eq!(seen.of_key("a"), ["a-0"], "the key waits");
-    let named: Vec<_> = status.borrow().unavailable.iter().map(|at| at.topic.clone()).collect();
+    let named: Vec<_> = status
+        .borrow()
+        .unavailable
+        .iter()
+        .map(|at| at.topic.clone())
+        .collect();
     assert_eq!(named, [absent]);
-    assert_eq!(status.borrow().broker, Some(true), "the broker itself is there");
+    assert_eq!(
+        status.borrow().broker,
+        Some(true),
+        "the broker itself is there"
+    );
     let warnings = log.lines(Level::WARN, "");
     assert_eq!(warnings.len(), 1, "{warnings:#?}");
     assert!(warnings[0].contains(absent), "{warnings:?}");
     assert_eq!(log.lines(Level::INFO, absent), [""; 0]);
 
     mend.await;
-    until("everything is published", async || status.borrow().published == 7).await;
+    until("everything is published", async || {
+        status.borrow().published == 7
+    })
+    .await;
     assert_eq!(seen.of_key("a"), ["a-0", "a-1", "a-2", "a-3"]);
     assert_eq!(seen.of_key("c"), ["c-0"]);
     assert_eq!(status.borrow().unavailable, []);
-    assert_eq!(log.lines(Level::INFO, absent).len(), 1, "it is available again");
+    assert_eq!(
+        log.lines(Level::INFO, absent).len(),
+        1,
+        "it is available again"
+    );
     assert_eq!(log.lines(Level::WARN, "").len(), 1);
     stop.send(()).unwrap();
     running.await.unwrap().unwrap();

@@ -16,8 +16,8 @@ use async_nats::jetstream::{
     consumer::{AckPolicy, Info, pull},
 };
 use idem_client::{
-    Consumer, Delivery, HandlerError, Message, NatsConfig, NatsSource, NatsSubscription, Publisher, Settlement, Source, Summary,
-    Tx,
+    Consumer, Delivery, HandlerError, Message, NatsConfig, NatsSource, NatsSubscription, Publisher,
+    Settlement, Source, Summary, Tx,
 };
 use tokio::{
     runtime::Runtime,
@@ -43,7 +43,10 @@ const SEVERAL_ACK_WAITS: u32 = 4;
 async fn stream_of(url: &str, stream: &str, texts: &[&str]) {
     declare(url, stream, |_| {}).await;
     for text in texts {
-        publisher(url).publish(&plain(&format!("{stream}.x"), text)).await.unwrap();
+        publisher(url)
+            .publish(&plain(&format!("{stream}.x"), text))
+            .await
+            .unwrap();
     }
 }
 
@@ -65,7 +68,10 @@ fn subscription(stream: &str) -> NatsSubscription {
 }
 
 fn source(url: &str, stream: &str, ack_wait_s: u32) -> NatsSource {
-    NatsSource::new(NatsConfig::new(url), subscription(stream).ack_wait_s(ack_wait_s))
+    NatsSource::new(
+        NatsConfig::new(url),
+        subscription(stream).ack_wait_s(ack_wait_s),
+    )
 }
 
 async fn info(url: &str, stream: &str) -> Info {
@@ -94,7 +100,12 @@ async fn assert_not_redelivered(url: &str, stream: &str, ack_wait: Duration) {
 
 async fn acknowledge_first_deliveries(deliveries: impl IntoIterator<Item = Delivery>) {
     for delivery in deliveries {
-        assert_eq!(delivery.message().deliveries(), Some(1), "{}", text(&delivery));
+        assert_eq!(
+            delivery.message().deliveries(),
+            Some(1),
+            "{}",
+            text(&delivery)
+        );
         delivery.settle(Settlement::Acknowledge).await.unwrap();
     }
 }
@@ -157,7 +168,11 @@ async fn backoff_of_an_existing_consumer_is_the_one_that_counts() {
     })
     .await;
     let mut source = source(&url, "backoff", 30);
-    next(&mut source).await.settle(Settlement::RETRY).await.unwrap();
+    next(&mut source)
+        .await
+        .settle(Settlement::RETRY)
+        .await
+        .unwrap();
     let second = next(&mut source).await;
     let began = Instant::now();
     while began.elapsed() < SEVERAL_ACK_WAITS * Duration::from_secs(2) {
@@ -198,7 +213,11 @@ async fn collect_once(source: &mut NatsSource, texts: &[&str]) {
     let mut wanted: HashSet<_> = texts.iter().map(|&text| text.to_owned()).collect();
     while !wanted.is_empty() {
         let delivery = next(source).await;
-        assert!(wanted.remove(&text(&delivery)), "{} came twice", text(&delivery));
+        assert!(
+            wanted.remove(&text(&delivery)),
+            "{} came twice",
+            text(&delivery)
+        );
         assert!(delivery.message().deliveries() <= Some(2), "{delivery:?}");
         delivery.settle(Settlement::Acknowledge).await.unwrap();
     }
@@ -210,7 +229,11 @@ async fn closed_source_returns_what_it_has_prefetched() {
     let url = shared();
     stream_of(&url, "closed", &["handled", "1", "2", "3"]).await;
     let mut first = source(&url, "closed", LONG_ACK_WAIT_S);
-    next(&mut first).await.settle(Settlement::Acknowledge).await.unwrap();
+    next(&mut first)
+        .await
+        .settle(Settlement::Acknowledge)
+        .await
+        .unwrap();
     delivered(&url, "closed", 3).await;
     first.close().await;
     let mut second = source(&url, "closed", LONG_ACK_WAIT_S);
@@ -222,7 +245,11 @@ async fn dropped_source_returns_what_it_has_prefetched() {
     let url = shared();
     stream_of(&url, "dropped", &["handled", "1", "2", "3"]).await;
     let mut first = source(&url, "dropped", LONG_ACK_WAIT_S);
-    next(&mut first).await.settle(Settlement::Acknowledge).await.unwrap();
+    next(&mut first)
+        .await
+        .settle(Settlement::Acknowledge)
+        .await
+        .unwrap();
     delivered(&url, "dropped", 3).await;
     drop(first);
     let mut second = source(&url, "dropped", LONG_ACK_WAIT_S);
@@ -237,7 +264,11 @@ fn source_dropped_outside_of_its_runtime_returns_its_messages() {
         let url = shared();
         stream_of(&url, "outside", &["handled", "1", "2", "3"]).await;
         let mut first = source(&url, "outside", LONG_ACK_WAIT_S);
-        next(&mut first).await.settle(Settlement::Acknowledge).await.unwrap();
+        next(&mut first)
+            .await
+            .settle(Settlement::Acknowledge)
+            .await
+            .unwrap();
         delivered(&url, "outside", 3).await;
         (url, first)
     });
@@ -247,7 +278,10 @@ fn source_dropped_outside_of_its_runtime_returns_its_messages() {
         collect_once(&mut second, &["1", "2", "3"]).await;
         second.close().await;
         // The first source would get this message if it still asked for messages.
-        publisher(&url).publish(&plain("outside.x", "4")).await.unwrap();
+        publisher(&url)
+            .publish(&plain("outside.x", "4"))
+            .await
+            .unwrap();
         let mut third = source(&url, "outside", LONG_ACK_WAIT_S);
         collect_once(&mut third, &["4"]).await;
     });
@@ -259,12 +293,22 @@ async fn message_published_after_the_close_goes_to_another_source() {
     let url = shared();
     stream_of(&url, "open-request", &["handled"]).await;
     let mut first = source(&url, "open-request", LONG_ACK_WAIT_S);
-    next(&mut first).await.settle(Settlement::Acknowledge).await.unwrap();
+    next(&mut first)
+        .await
+        .settle(Settlement::Acknowledge)
+        .await
+        .unwrap();
     first.close().await;
-    publisher(&url).publish(&plain("open-request.x", "new")).await.unwrap();
+    publisher(&url)
+        .publish(&plain("open-request.x", "new"))
+        .await
+        .unwrap();
     let mut second = source(&url, "open-request", LONG_ACK_WAIT_S);
     let delivery = next(&mut second).await;
-    assert_eq!((text(&delivery), delivery.message().deliveries()), ("new".into(), Some(1)));
+    assert_eq!(
+        (text(&delivery), delivery.message().deliveries()),
+        ("new".into(), Some(1))
+    );
 }
 
 /// The source ends before the messages that its consumer still has.
@@ -304,7 +348,10 @@ async fn connection_cut_while_messages_wait_redelivers_nothing() {
     for _ in 0..3 {
         acknowledge_first_deliveries([next(&mut source).await]).await;
     }
-    publisher(&url).publish(&plain("cut.x", "after")).await.unwrap();
+    publisher(&url)
+        .publish(&plain("cut.x", "after"))
+        .await
+        .unwrap();
     let after = next(&mut source).await;
     assert_eq!(text(&after), "after");
     acknowledge_first_deliveries([after]).await;
@@ -324,7 +371,10 @@ async fn long_cut_delivers_a_prefetched_message_once() {
     line.cut();
     let began = Instant::now();
     // Nothing tells that the server has given up while nothing asks it for messages.
-    until("the server has given up", async || began.elapsed() > Duration::from_secs(2)).await;
+    until("the server has given up", async || {
+        began.elapsed() > Duration::from_secs(2)
+    })
+    .await;
     line.mend();
     until("the source has asked again", async || {
         info(&url, "long-cut").await.num_waiting > 0
@@ -334,7 +384,10 @@ async fn long_cut_delivers_a_prefetched_message_once() {
         info(&url, "long-cut").await.num_redelivered == 3
     })
     .await;
-    publisher(&url).publish(&plain("long-cut.x", "marker")).await.unwrap();
+    publisher(&url)
+        .publish(&plain("long-cut.x", "marker"))
+        .await
+        .unwrap();
     delivered(&url, "long-cut", 4).await;
     let mut texts = Vec::new();
     for _ in 0..4 {
@@ -361,14 +414,20 @@ async fn i4_failures_of_the_database_use_up_no_delivery_of_nats() {
     let unserved = Unserved::start(source(&url, "limited", 1), "limited").await;
     unserved.attempted(6).await;
     let client = unserved.db.connect().await;
-    client.batch_execute("CREATE TABLE done (text text)").await.unwrap();
+    client
+        .batch_execute("CREATE TABLE done (text text)")
+        .await
+        .unwrap();
     until("it is handled", async || {
         let rows = client.query("SELECT text FROM done", &[]).await.unwrap();
         rows.iter().any(|row| row.get::<_, &str>(0) == "Some(1)")
     })
     .await;
     let summary = unserved.stop().await;
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 0, 0));
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (1, 0, 0)
+    );
     assert_eq!(unsettled(&url, "limited").await, 0);
 }
 
@@ -395,10 +454,18 @@ async fn attempts_until_kept(
     let running = tokio::spawn(consumer.run(pending()));
     until("it is kept", async || {
         let sql = "SELECT count(*) FROM idem.dead_letters WHERE destination = $1";
-        client.query_one(sql, &[&stream]).await.unwrap().get::<_, i64>(0) == 1
+        client
+            .query_one(sql, &[&stream])
+            .await
+            .unwrap()
+            .get::<_, i64>(0)
+            == 1
     })
     .await;
-    until("it is acknowledged", async || unsettled(&url, stream).await == 0).await;
+    until("it is acknowledged", async || {
+        unsettled(&url, stream).await == 0
+    })
+    .await;
     running.abort();
     seen.lock().unwrap().clone()
 }
@@ -413,7 +480,10 @@ async fn i4_nats_message_near_max_deliver_is_kept_at_its_next_failure() {
 /// I4: with the smallest limit each delivery is the last one.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_nats_message_that_is_delivered_once_is_kept_when_it_fails() {
-    assert_eq!(attempts_until_kept("once", 1, HandlerError::from).await, [Some(1)]);
+    assert_eq!(
+        attempts_until_kept("once", 1, HandlerError::from).await,
+        [Some(1)]
+    );
 }
 
 /// Stops a consumer while it handles one message and the broker has sent the others ahead. What it
@@ -434,7 +504,9 @@ pub async fn stop_while_handling(
             Ok(vec![])
         }
     };
-    let consumer = Consumer::new(db.pool(4), source).concurrency(1).handle(destination, handler);
+    let consumer = Consumer::new(db.pool(4), source)
+        .concurrency(1)
+        .handle(destination, handler);
     let (stop, stopped) = oneshot::channel();
     let running = tokio::spawn(consumer.run(async {
         let _ = stopped.await;
@@ -446,7 +518,12 @@ pub async fn stop_while_handling(
     in_time(running).await.unwrap().unwrap()
 }
 
-async fn stop_with_prefetched(url: &str, stream: &'static str, messages: usize, db: &Database) -> Summary {
+async fn stop_with_prefetched(
+    url: &str,
+    stream: &'static str,
+    messages: usize,
+    db: &Database,
+) -> Summary {
     let sent = delivered(url, stream, messages);
     stop_while_handling(source(url, stream, LONG_ACK_WAIT_S), stream, db, sent).await
 }
@@ -455,7 +532,12 @@ async fn stop_with_prefetched(url: &str, stream: &'static str, messages: usize, 
 pub async fn kept_at_a_stop(db: &Database, destination: &str) -> HashSet<String> {
     let sql = "SELECT convert_from(payload, 'UTF8') FROM idem.dead_letters \
                WHERE destination = $1 AND last_error LIKE '%may not deliver it again'";
-    let rows = db.connect().await.query(sql, &[&destination]).await.unwrap();
+    let rows = db
+        .connect()
+        .await
+        .query(sql, &[&destination])
+        .await
+        .unwrap();
     rows.iter().map(|row| row.get(0)).collect()
 }
 
@@ -466,7 +548,10 @@ async fn summary_counts_what_the_nats_source_returned() {
     let texts = ["handled", "1", "2", "3"];
     stream_of(&url, "returned", &texts).await;
     let summary = stop_with_prefetched(&url, "returned", texts.len(), &Database::create()).await;
-    assert_eq!((summary.handled, summary.given_back, summary.returned), (1, 0, 3));
+    assert_eq!(
+        (summary.handled, summary.given_back, summary.returned),
+        (1, 0, 3)
+    );
     let mut second = source(&url, "returned", LONG_ACK_WAIT_S);
     collect_once(&mut second, &["1", "2", "3"]).await;
 }
@@ -480,7 +565,10 @@ async fn i4_last_deliveries_that_were_prefetched_are_kept_at_a_stop() {
     make_consumer(&url, "last", |config| config.max_deliver = 1).await;
     let db = Database::create();
     let summary = stop_with_prefetched(&url, "last", texts.len(), &db).await;
-    assert_eq!((summary.handled, summary.rejected, summary.returned), (1, 2, 0));
+    assert_eq!(
+        (summary.handled, summary.rejected, summary.returned),
+        (1, 2, 0)
+    );
     let kept = kept_at_a_stop(&db, "last").await;
     assert_eq!(kept, HashSet::from(["1".to_owned(), "2".to_owned()]));
     assert_eq!(unsettled(&url, "last").await, 0);
@@ -528,8 +616,11 @@ async fn i4_nats_message_near_its_limit_waits_for_an_api() {
             }
         }
     };
-    let consumer = Consumer::new(db.pool(4), source(&url, "api-down", LONG_ACK_WAIT_S)).handle("api-down", handler);
-    let is_settled = until("it is settled", async || unsettled(&url, "api-down").await == 0);
+    let consumer = Consumer::new(db.pool(4), source(&url, "api-down", LONG_ACK_WAIT_S))
+        .handle("api-down", handler);
+    let is_settled = until("it is settled", async || {
+        unsettled(&url, "api-down").await == 0
+    });
     let summary = in_time(consumer.run(is_settled)).await.unwrap();
     assert_eq!((summary.handled, summary.rejected), (1, 0));
 }
@@ -541,8 +632,11 @@ async fn i4_last_delivery_is_kept_when_an_api_is_away() {
     stream_that_delivers_once(&url, "api-away", "kept").await;
     let db = Database::create();
     let handler = |_: Tx, _: Message| async { Err(HandlerError::unavailable("its API is down")) };
-    let consumer = Consumer::new(db.pool(4), source(&url, "api-away", LONG_ACK_WAIT_S)).handle("api-away", handler);
-    let is_settled = until("it is settled", async || unsettled(&url, "api-away").await == 0);
+    let consumer = Consumer::new(db.pool(4), source(&url, "api-away", LONG_ACK_WAIT_S))
+        .handle("api-away", handler);
+    let is_settled = until("it is settled", async || {
+        unsettled(&url, "api-away").await == 0
+    });
     let summary = in_time(consumer.run(is_settled)).await.unwrap();
     assert_eq!((summary.handled, summary.rejected), (0, 1));
     let sql = "SELECT last_error FROM idem.dead_letters WHERE destination = 'api-away'";
@@ -570,7 +664,11 @@ async fn i4_last_delivery_whose_letter_is_not_taken_comes_again() {
     stream_that_delivers_once(&url, "unburied", "poison").await;
     let buried = subscription("unburied").dead_letter("unburied-letters.x");
     let mut source = NatsSource::new(NatsConfig::new(&url), buried);
-    next(&mut source).await.settle(Settlement::reject("bad")).await.unwrap_err();
+    next(&mut source)
+        .await
+        .settle(Settlement::reject("bad"))
+        .await
+        .unwrap_err();
     let again = in_time(next(&mut source)).await;
     assert_eq!(again.message().deliveries(), Some(1));
     declare(&url, "unburied-letters", |_| {}).await;
@@ -607,17 +705,23 @@ async fn i4_last_delivery_of_an_aborted_worker_is_kept() {
     });
     let unlock = async {
         let worker = waited.wait_for(Option::is_some).await.unwrap().unwrap();
-        until("the worker is ended", async || !waiting_for_locks().await.contains(&worker)).await;
+        until("the worker is ended", async || {
+            !waiting_for_locks().await.contains(&worker)
+        })
+        .await;
         locker.batch_execute("COMMIT").await.unwrap();
     };
     let (summary, ()) = in_time(async { tokio::join!(consumer.run(worker_waits), unlock) }).await;
     assert_eq!(summary.unwrap().rejected, 1);
-    assert_eq!(kept_at_a_stop(&db, "aborted").await, HashSet::from(["kept".to_owned()]));
+    assert_eq!(
+        kept_at_a_stop(&db, "aborted").await,
+        HashSet::from(["kept".to_owned()])
+    );
     assert_eq!(unsettled(&url, "aborted").await, 0);
 }
 
-/// I4: the grace ends while the handler executes a statement. Behind a pooler, its transaction holds
-/// the claim a while longer.
+/// I4: the grace ends while the handler executes a statement. Behind a pooler, its transaction
+/// holds the claim a while longer.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_last_delivery_that_is_cut_in_a_statement_is_kept() {
     let url = shared();
@@ -637,7 +741,10 @@ async fn i4_last_delivery_that_is_cut_in_a_statement_is_kept() {
     });
     let summary = in_time(consumer.run(it_runs)).await.unwrap();
     assert_eq!(summary.rejected, 1);
-    assert_eq!(kept_at_a_stop(&db, "cut-statement").await, HashSet::from(["kept".to_owned()]));
+    assert_eq!(
+        kept_at_a_stop(&db, "cut-statement").await,
+        HashSet::from(["kept".to_owned()])
+    );
     assert_eq!(unsettled(&url, "cut-statement").await, 0);
 }
 
@@ -662,10 +769,15 @@ async fn i4_ordered_message_at_its_limit_is_kept_at_a_stop() {
         .handle("ordered-last", handler)
         .back_off(hour, hour)
         .ordered_by_key(true);
-    let has_failed = until("it has failed", async || attempts.load(Ordering::Relaxed) == 1);
+    let has_failed = until("it has failed", async || {
+        attempts.load(Ordering::Relaxed) == 1
+    });
     let summary = in_time(consumer.run(has_failed)).await.unwrap();
     assert_eq!((summary.handled, summary.rejected), (0, 1));
-    assert_eq!(kept_at_a_stop(&db, "ordered-last").await, HashSet::from(["kept".to_owned()]));
+    assert_eq!(
+        kept_at_a_stop(&db, "ordered-last").await,
+        HashSet::from(["kept".to_owned()])
+    );
     assert_eq!(unsettled(&url, "ordered-last").await, 0);
 }
 
@@ -677,13 +789,20 @@ async fn durable_consumer_with_max_deliver_is_warned_of_once() {
     let (log, _guard) = Log::keep();
     let mut source = source(&url, "warned", 1);
     for _ in 0..2 {
-        next(&mut source).await.settle(Settlement::Acknowledge).await.unwrap();
+        next(&mut source)
+            .await
+            .settle(Settlement::Acknowledge)
+            .await
+            .unwrap();
     }
     let warnings = log.lines(Level::WARN, "max_deliver");
     let [warning] = &warnings[..] else {
         panic!("one warning, not {warnings:?}");
     };
-    assert!(warning.contains("warned") && warning.contains("worker"), "{warning}");
+    assert!(
+        warning.contains("warned") && warning.contains("worker"),
+        "{warning}"
+    );
 }
 
 /// Without acknowledgements a message that fails, or whose process dies, would be lost.
@@ -693,7 +812,14 @@ async fn i4_durable_consumer_without_explicit_acks_is_an_error() {
     for (stream, policy) in [("no-acks", AckPolicy::None), ("acks-all", AckPolicy::All)] {
         stream_of(&url, stream, &["x"]).await;
         make_consumer(&url, stream, |config| config.ack_policy = policy).await;
-        let error = source(&url, stream, 1).next().await.unwrap_err().to_string();
-        assert!(error.contains("acknowledge") && error.contains(stream), "{error}");
+        let error = source(&url, stream, 1)
+            .next()
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("acknowledge") && error.contains(stream),
+            "{error}"
+        );
     }
 }

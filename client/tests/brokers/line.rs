@@ -104,7 +104,11 @@ impl State {
         }
     }
 
-    async fn pass(&self, from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+    async fn pass(
+        &self,
+        from: &mut (impl AsyncRead + Unpin),
+        to: &mut (impl AsyncWrite + Unpin),
+    ) -> io::Result<()> {
         let mut buffer = vec![0; 64 * 1024];
         loop {
             let length = from.read(&mut buffer).await?;
@@ -113,7 +117,10 @@ impl State {
             }
             self.hold(&buffer[..length]).await;
             to.write_all(&buffer[..length]).await?;
-            self.received.lock().unwrap().extend_from_slice(&buffer[..length]);
+            self.received
+                .lock()
+                .unwrap()
+                .extend_from_slice(&buffer[..length]);
         }
     }
 

@@ -38,13 +38,18 @@ fn whole(topic: &str) -> OutgoingMessage {
     effect.traceparent = Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into());
     effect.source_destination = Some("orders.accept".into());
     effect.headers.insert("attempt".into(), json!(3));
-    effect.headers.insert("correlation-id".into(), json!("conversation-1"));
+    effect
+        .headers
+        .insert("correlation-id".into(), json!("conversation-1"));
     effect
 }
 
 fn assert_whole(delivery: &Delivery, effect: &OutgoingMessage) {
     let message = delivery.message();
-    assert_eq!(message.message_id(), Some(effect.message_id.to_string().as_str()));
+    assert_eq!(
+        message.message_id(),
+        Some(effect.message_id.to_string().as_str())
+    );
     assert_eq!(message.topic(), effect.topic);
     assert_eq!(message.payload(), &effect.payload);
     assert_eq!(message.key(), effect.key.as_deref());
@@ -53,9 +58,16 @@ fn assert_whole(delivery: &Delivery, effect: &OutgoingMessage) {
     assert_eq!(message.correlation_id(), Some("conversation-1"));
     assert_eq!(message.header("attempt"), Some("3"));
     assert_eq!(message.header("traceparent"), effect.traceparent.as_deref());
-    assert_eq!(message.header("idem-source-destination"), Some("orders.accept"));
+    assert_eq!(
+        message.header("idem-source-destination"),
+        Some("orders.accept")
+    );
     let age = effect.recorded_at - message.sent_at().expect("it was sent some time");
-    assert!(age.unsigned_abs() < DEADLINE, "sent at {:?}", message.sent_at());
+    assert!(
+        age.unsigned_abs() < DEADLINE,
+        "sent at {:?}",
+        message.sent_at()
+    );
     assert_eq!(message.deliveries(), Some(1));
 }
 

@@ -6,7 +6,10 @@ use async_nats::HeaderMap;
 use async_nats::jetstream::{self, consumer::pull, stream};
 use futures_util::{FutureExt, future::join_all};
 use idem_brokers::Nats;
-use idem_client::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription, PublishError, Publisher, Settlement, Source};
+use idem_client::{
+    NatsConfig, NatsPublisher, NatsSource, NatsSubscription, PublishError, Publisher, Settlement,
+    Source,
+};
 
 use tokio::{runtime::Runtime, sync::mpsc};
 
@@ -27,7 +30,11 @@ pub fn shared() -> String {
 }
 
 /// A stream with this name that takes all subjects below it.
-pub async fn declare(url: &str, name: &str, change: impl FnOnce(&mut stream::Config)) -> stream::Stream {
+pub async fn declare(
+    url: &str,
+    name: &str,
+    change: impl FnOnce(&mut stream::Config),
+) -> stream::Stream {
     let context = jetstream::new(async_nats::connect(url).await.unwrap());
     let mut config = stream::Config {
         name: name.into(),
@@ -43,7 +50,10 @@ pub fn publisher(url: &str) -> NatsPublisher {
 }
 
 fn source(url: &str, stream: &str) -> NatsSource {
-    NatsSource::new(NatsConfig::new(url), NatsSubscription::new(stream, "worker").prefetch(10))
+    NatsSource::new(
+        NatsConfig::new(url),
+        NatsSubscription::new(stream, "worker").prefetch(10),
+    )
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -51,15 +61,25 @@ async fn what_was_published_arrives_with_every_property() {
     let url = shared();
     declare(&url, "whole", |_| {}).await;
     let effect = whole("whole.placed");
-    publisher(&url).publish(&plain("whole.placed", "first")).await.unwrap();
+    publisher(&url)
+        .publish(&plain("whole.placed", "first"))
+        .await
+        .unwrap();
     publisher(&url).publish(&effect).await.unwrap();
 
     let mut source = source(&url, "whole");
-    next(&mut source).await.settle(Settlement::Acknowledge).await.unwrap();
+    next(&mut source)
+        .await
+        .settle(Settlement::Acknowledge)
+        .await
+        .unwrap();
     let delivery = next(&mut source).await;
     assert_whole(&delivery, &effect);
     let at = delivery.message().coordinates().unwrap();
-    assert_eq!((at.topic.as_str(), at.partition, at.offset), ("whole", 0, 2));
+    assert_eq!(
+        (at.topic.as_str(), at.partition, at.offset),
+        ("whole", 0, 2)
+    );
     delivery.settle(Settlement::Acknowledge).await.unwrap();
     assert_eq!(unsettled(&url, "whole").await, 0);
 }
@@ -80,7 +100,10 @@ async fn the_stream_drops_duplicates_by_message_id() {
     for _ in 0..3 {
         publisher.publish(&effect).await.unwrap();
     }
-    publisher.publish(&plain("dedup.x", "another")).await.unwrap();
+    publisher
+        .publish(&plain("dedup.x", "another"))
+        .await
+        .unwrap();
     assert_eq!(stream.info().await.unwrap().state.messages, 2);
 }
 
@@ -88,7 +111,10 @@ async fn the_stream_drops_duplicates_by_message_id() {
 async fn a_retried_message_comes_again_and_is_counted() {
     let url = shared();
     declare(&url, "retried", |_| {}).await;
-    publisher(&url).publish(&plain("retried.x", "again")).await.unwrap();
+    publisher(&url)
+        .publish(&plain("retried.x", "again"))
+        .await
+        .unwrap();
     let mut source = source(&url, "retried");
     for deliveries in [1, 2, 3] {
         let delivery = next(&mut source).await;
@@ -96,7 +122,11 @@ async fn a_retried_message_comes_again_and_is_counted() {
         delivery.settle(Settlement::RETRY).await.unwrap();
     }
     let last = next(&mut source).await;
-    assert_eq!(last.message().coordinates().unwrap().offset, 1, "the same at every delivery");
+    assert_eq!(
+        last.message().coordinates().unwrap().offset,
+        1,
+        "the same at every delivery"
+    );
     last.settle(Settlement::Acknowledge).await.unwrap();
     assert_silent(&mut source).await;
 }
@@ -106,18 +136,31 @@ async fn a_delayed_retry_is_held_back_and_others_go_on() {
     let url = shared();
     declare(&url, "delayed", |_| {}).await;
     let publisher = publisher(&url);
-    publisher.publish(&plain("delayed.x", "held")).await.unwrap();
+    publisher
+        .publish(&plain("delayed.x", "held"))
+        .await
+        .unwrap();
     let mut source = source(&url, "delayed");
     let started = Instant::now();
     let after = Duration::from_secs(2);
-    next(&mut source).await.settle(Settlement::Retry { after }).await.unwrap();
-    publisher.publish(&plain("delayed.x", "other")).await.unwrap();
+    next(&mut source)
+        .await
+        .settle(Settlement::Retry { after })
+        .await
+        .unwrap();
+    publisher
+        .publish(&plain("delayed.x", "other"))
+        .await
+        .unwrap();
 
     let other = next(&mut source).await;
     assert_eq!(text(&other), "other");
     other.settle(Settlement::Acknowledge).await.unwrap();
     let held = next(&mut source).await;
-    assert_eq!((text(&held), held.message().deliveries()), ("held".into(), Some(2)));
+    assert_eq!(
+        (text(&held), held.message().deliveries()),
+        ("held".into(), Some(2))
+    );
     assert!(started.elapsed() >= after);
     held.settle(Settlement::Acknowledge).await.unwrap();
 }
@@ -149,7 +192,10 @@ async fn a_rejected_message_goes_to_the_dead_letters_with_its_reason_and_its_hea
     let mut expected = effect;
     expected.topic = "rejected.dead".into();
     assert_whole(&letter, &expected);
-    assert_eq!(letter.message().header("idem-dead-letter-reason"), Some("no such order"));
+    assert_eq!(
+        letter.message().header("idem-dead-letter-reason"),
+        Some("no such order")
+    );
 }
 
 /// Both have the same place in the stream, which is not the same letter.
@@ -157,9 +203,16 @@ async fn a_rejected_message_goes_to_the_dead_letters_with_its_reason_and_its_hea
 async fn i4_rejection_by_hand_without_a_dead_letter_subject_loses_nothing() {
     let url = shared();
     declare(&url, "by-hand", |_| {}).await;
-    publisher(&url).publish(&plain("by-hand.in", "poison")).await.unwrap();
+    publisher(&url)
+        .publish(&plain("by-hand.in", "poison"))
+        .await
+        .unwrap();
     let mut source = source(&url, "by-hand");
-    let error = next(&mut source).await.settle(Settlement::reject("bad")).await.unwrap_err();
+    let error = next(&mut source)
+        .await
+        .settle(Settlement::reject("bad"))
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("dead-letter subject"), "{error}");
     assert_eq!(text(&next(&mut source).await), "poison");
 }
@@ -171,7 +224,12 @@ async fn i4_nats_consumer_without_dead_letters_loses_nothing() {
     let context = jetstream::new(async_nats::connect(&url).await.unwrap());
     for text in ["first", "second"] {
         // As a program publishes that knows nothing of idem.
-        context.publish("none.in", text.into()).await.unwrap().await.unwrap();
+        context
+            .publish("none.in", text.into())
+            .await
+            .unwrap()
+            .await
+            .unwrap();
     }
     assert_rejected_and_requeued(source(&url, "none")).await;
     assert_eq!(unsettled(&url, "none").await, 0, "all are acknowledged");
@@ -187,7 +245,13 @@ async fn i4_letter_is_forwarded_to_nats_and_handled() {
     headers.insert("tenant", "t-1");
     let published = context.publish_with_headers("forward.in", headers, "{}".into());
     published.await.unwrap().await.unwrap();
-    assert_forwarded("m-1", source(&url, "forward"), publisher(&url), "forward.in").await;
+    assert_forwarded(
+        "m-1",
+        source(&url, "forward"),
+        publisher(&url),
+        "forward.in",
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -195,16 +259,26 @@ async fn a_message_that_two_consumers_reject_is_two_dead_letters() {
     let url = shared();
     declare(&url, "twice", |_| {}).await;
     declare(&url, "letters", |_| {}).await;
-    publisher(&url).publish(&plain("twice.in", "poison")).await.unwrap();
+    publisher(&url)
+        .publish(&plain("twice.in", "poison"))
+        .await
+        .unwrap();
     for consumer in ["first", "second"] {
         let subscription = NatsSubscription::new("twice", consumer).dead_letter("letters.in");
         let mut source = NatsSource::new(NatsConfig::new(&url), subscription);
-        next(&mut source).await.settle(Settlement::reject(consumer)).await.unwrap();
+        next(&mut source)
+            .await
+            .settle(Settlement::reject(consumer))
+            .await
+            .unwrap();
     }
     let mut letters = source(&url, "letters");
     for reason in ["first", "second"] {
         let letter = next(&mut letters).await;
-        assert_eq!(letter.message().header("idem-dead-letter-reason"), Some(reason));
+        assert_eq!(
+            letter.message().header("idem-dead-letter-reason"),
+            Some(reason)
+        );
         letter.settle(Settlement::Acknowledge).await.unwrap();
     }
 }
@@ -213,11 +287,18 @@ async fn a_message_that_two_consumers_reject_is_two_dead_letters() {
 async fn a_message_whose_dead_letter_nobody_takes_is_not_given_up() {
     let url = shared();
     declare(&url, "careful", |_| {}).await;
-    publisher(&url).publish(&plain("careful.x", "poison")).await.unwrap();
+    publisher(&url)
+        .publish(&plain("careful.x", "poison"))
+        .await
+        .unwrap();
     let subscription = NatsSubscription::new("careful", "worker").dead_letter("nobody.takes.this");
     let mut source = NatsSource::new(NatsConfig::new(&url), subscription);
     let rejected = Instant::now();
-    next(&mut source).await.settle(Settlement::reject("bad")).await.unwrap_err();
+    next(&mut source)
+        .await
+        .settle(Settlement::reject("bad"))
+        .await
+        .unwrap_err();
     assert_eq!(next(&mut source).await.message().deliveries(), Some(2));
     assert!(
         rejected.elapsed() >= Duration::from_millis(900),
@@ -230,8 +311,14 @@ async fn what_is_not_settled_comes_again() {
     let url = shared();
     declare(&url, "unsettled", |_| {}).await;
     let publisher = publisher(&url);
-    publisher.publish(&plain("unsettled.x", "kept")).await.unwrap();
-    publisher.publish(&plain("unsettled.x", "dropped")).await.unwrap();
+    publisher
+        .publish(&plain("unsettled.x", "kept"))
+        .await
+        .unwrap();
+    publisher
+        .publish(&plain("unsettled.x", "dropped"))
+        .await
+        .unwrap();
     let mut first = NatsSource::new(
         NatsConfig::new(&url),
         NatsSubscription::new("unsettled", "worker").ack_wait_s(2),
@@ -242,7 +329,10 @@ async fn what_is_not_settled_comes_again() {
         let kept = next(&mut first).await;
         drop(next(&mut first).await);
         let again = next(&mut first).await;
-        assert_eq!((text(&again), again.message().deliveries()), ("dropped".into(), Some(2)));
+        assert_eq!(
+            (text(&again), again.message().deliveries()),
+            ("dropped".into(), Some(2))
+        );
         (first, kept, again)
     });
     let held = held.await.unwrap();
@@ -262,13 +352,22 @@ async fn topic_without_a_stream_or_with_a_full_one_is_unavailable() {
     })
     .await;
     let publisher = publisher(&url);
-    let error = publisher.publish(&plain("no.such.subject", "x")).await.unwrap_err();
-    assert!(matches!(&error, PublishError::TopicUnavailable(_)), "{error:?}");
+    let error = publisher
+        .publish(&plain("no.such.subject", "x"))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, PublishError::TopicUnavailable(_)),
+        "{error:?}"
+    );
     assert!(error.to_string().contains("no.such.subject"), "{error}");
 
     publisher.publish(&plain("full.x", "x")).await.unwrap();
     let error = publisher.publish(&plain("full.x", "x")).await.unwrap_err();
-    assert!(matches!(&error, PublishError::TopicUnavailable(_)), "{error:?}");
+    assert!(
+        matches!(&error, PublishError::TopicUnavailable(_)),
+        "{error:?}"
+    );
 }
 
 /// Goal: a deployment that publishes before its stream is made. Invariant: I4.
@@ -291,7 +390,10 @@ async fn i4_full_stream_is_waited_for_and_others_go_on() {
     })
     .await;
     for text in ["1", "2", "3"] {
-        publisher(&url).publish(&plain("cramped.x", text)).await.unwrap();
+        publisher(&url)
+            .publish(&plain("cramped.x", text))
+            .await
+            .unwrap();
     }
     let mend = async {
         full.purge().await.unwrap();
@@ -355,7 +457,11 @@ async fn what_nats_cannot_carry_is_parked_at_once() {
     let publisher = publisher(&url);
     let mut header = plain("limits.x", "x");
     header.headers.insert("two\nlines".into(), "x".into());
-    for effect in [plain("a b", "x"), plain("limits.x", &"x".repeat(1_100_000)), header] {
+    for effect in [
+        plain("a b", "x"),
+        plain("limits.x", &"x".repeat(1_100_000)),
+        header,
+    ] {
         let error = publisher.publish(&effect).await.unwrap_err();
         assert!(matches!(error, PublishError::Permanent(_)), "{error:?}");
     }
@@ -367,7 +473,10 @@ async fn a_stream_that_is_not_there_yet_is_an_error_until_it_is() {
     let mut source = source(&url, "late");
     source.next().await.unwrap_err();
     declare(&url, "late", |_| {}).await;
-    publisher(&url).publish(&plain("late.x", "x")).await.unwrap();
+    publisher(&url)
+        .publish(&plain("late.x", "x"))
+        .await
+        .unwrap();
     assert_eq!(text(&next(&mut source).await), "x");
 }
 
@@ -385,7 +494,10 @@ async fn a_delivery_of_a_lost_connection_is_settled_soon() {
     let stream = declare(&url, "lost", |_| {}).await;
     let before = publisher(&url);
     for number in 0..ALL {
-        before.publish(&plain("lost.x", &number.to_string())).await.unwrap();
+        before
+            .publish(&plain("lost.x", &number.to_string()))
+            .await
+            .unwrap();
     }
     let config = NatsConfig::new(&url).timeout_s(PATIENCE_S);
     let subscription = NatsSubscription::new("lost", "worker").prefetch(BATCH);
@@ -397,7 +509,10 @@ async fn a_delivery_of_a_lost_connection_is_settled_soon() {
     let mut consumer = stream.get_consumer::<pull::Config>("worker").await.unwrap();
     let started = Instant::now();
     while consumer.info().await.unwrap().num_ack_pending < ALL {
-        assert!(started.elapsed() < DEADLINE, "the second batch was not delivered");
+        assert!(
+            started.elapsed() < DEADLINE,
+            "the second batch was not delivered"
+        );
     }
     server.kill().unwrap();
     let started = Instant::now();
@@ -419,7 +534,10 @@ async fn a_delivery_of_a_lost_connection_is_settled_soon() {
     assert!(started.elapsed() < Duration::from_secs(PATIENCE_S.into()) / 2);
 
     server.start_again().unwrap();
-    publisher(&url).publish(&plain("lost.x", "new")).await.unwrap();
+    publisher(&url)
+        .publish(&plain("lost.x", "new"))
+        .await
+        .unwrap();
     collect(&mut source, HashSet::from(["new".to_owned()])).await;
 }
 
@@ -428,9 +546,16 @@ async fn a_delivery_of_the_next_connection_is_confirmed() {
     let mut server = Nats::start().unwrap();
     let url = server.url();
     declare(&url, "idle", |_| {}).await;
-    publisher(&url).publish(&plain("idle.x", "before")).await.unwrap();
+    publisher(&url)
+        .publish(&plain("idle.x", "before"))
+        .await
+        .unwrap();
     let mut source = source(&url, "idle");
-    next(&mut source).await.settle(Settlement::Acknowledge).await.unwrap();
+    next(&mut source)
+        .await
+        .settle(Settlement::Acknowledge)
+        .await
+        .unwrap();
 
     let (received, mut deliveries) = mpsc::channel(1);
     let waiting = tokio::spawn(async move {
@@ -442,7 +567,10 @@ async fn a_delivery_of_the_next_connection_is_confirmed() {
     server.start_again().unwrap();
     let mut wanted: HashSet<_> = (0..30).map(|number| number.to_string()).collect();
     for text in &wanted {
-        publisher(&url).publish(&plain("idle.x", text)).await.unwrap();
+        publisher(&url)
+            .publish(&plain("idle.x", text))
+            .await
+            .unwrap();
     }
     while !wanted.is_empty() {
         let delivery = deliveries.recv().await.unwrap();
@@ -477,12 +605,20 @@ async fn a_broker_that_is_killed_loses_nothing_confirmed_and_both_sides_go_on() 
 /// Goal: a server whose users have passwords. Invariant: I9.
 #[tokio::test]
 async fn user_and_password_of_the_url_are_used() {
-    let server = Nats::start_with("authorization { user: relay, password: \"p@ss/word\" }").unwrap();
-    let url = |password: &str| server.url().replace("nats://", &format!("nats://relay:{password}@"));
+    let server =
+        Nats::start_with("authorization { user: relay, password: \"p@ss/word\" }").unwrap();
+    let url = |password: &str| {
+        server
+            .url()
+            .replace("nats://", &format!("nats://relay:{password}@"))
+    };
     publisher(&url("p%40ss%2Fword")).check().await.unwrap();
     for url in [url("wrong"), server.url()] {
         let error = publisher(&url).check().await.unwrap_err();
         assert!(matches!(error, PublishError::Unavailable(_)), "{error:?}");
-        assert!(error.to_string().contains("authorization violation"), "{error}");
+        assert!(
+            error.to_string().contains("authorization violation"),
+            "{error}"
+        );
     }
 }

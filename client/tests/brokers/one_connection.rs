@@ -29,7 +29,12 @@ use crate::{
 
 /// The URL of this server through a line that counts connections.
 async fn counted(url: &str) -> (String, Arc<AtomicUsize>) {
-    let server = url.rsplit_once('@').unwrap().1.trim_end_matches("/%2f").to_owned();
+    let server = url
+        .rsplit_once('@')
+        .unwrap()
+        .1
+        .trim_end_matches("/%2f")
+        .to_owned();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let line = url.replace(&server, &listener.local_addr().unwrap().to_string());
     let count = Arc::new(AtomicUsize::new(0));
@@ -56,8 +61,13 @@ async fn publish_that_is_dropped_leaves_the_connection_to_others() {
     declare_with(&url, "one-connection", &[]).await;
     let (line, connections) = counted(&url).await;
     let publisher = RabbitMqPublisher::new(RabbitMqConfig::new(line));
-    publisher.publish(&plain("one-connection", "first")).await.unwrap();
-    for (polls, moment) in (1..20).flat_map(|polls| [(polls, Moment::AtOnce), (polls, Moment::WhenWoken)]) {
+    publisher
+        .publish(&plain("one-connection", "first"))
+        .await
+        .unwrap();
+    for (polls, moment) in
+        (1..20).flat_map(|polls| [(polls, Moment::AtOnce), (polls, Moment::WhenWoken)])
+    {
         let effect = plain("one-connection", "under way");
         let mut under_way = Box::pin(publisher.publish(&effect));
         // It has the idle channel now, so that the next effect needs another one.
@@ -91,7 +101,9 @@ async fn unconfirmed_effects_share_one_look_at_the_broker() {
     };
     let publisher = RabbitMqPublisher::new(RabbitMqConfig::new(&url).timeout_s(2));
     tell("suspend");
-    let effects: Vec<_> = (0..EFFECTS).map(|number| plain("mute", &number.to_string())).collect();
+    let effects: Vec<_> = (0..EFFECTS)
+        .map(|number| plain("mute", &number.to_string()))
+        .collect();
     let publisher = &publisher;
     let published = join_all((0..).zip(&effects).map(|(number, effect)| async move {
         // The traffic, and no wait for a state: the effects are given up one after the other.
@@ -100,25 +112,42 @@ async fn unconfirmed_effects_share_one_look_at_the_broker() {
     }))
     .await;
     for result in published {
-        assert!(matches!(result, Err(PublishError::TopicUnavailable(_))), "{result:?}");
+        assert!(
+            matches!(result, Err(PublishError::TopicUnavailable(_))),
+            "{result:?}"
+        );
     }
     let channels = || {
-        let listed = block_in_place(|| server.control(&["-q", "list_channels", "pid", "--no-table-headers"])).unwrap();
+        let listed = block_in_place(|| {
+            server.control(&["-q", "list_channels", "pid", "--no-table-headers"])
+        })
+        .unwrap();
         listed.lines().filter(|line| line.starts_with('<')).count()
     };
     // The channels of the effects are closed soon.
-    until("the channels of the effects are closed", async || channels() <= 2).await;
+    until("the channels of the effects are closed", async || {
+        channels() <= 2
+    })
+    .await;
     tell("resume");
-    tokio::time::timeout(Duration::from_secs(60), publisher.publish(&plain("mute", "after")))
-        .await
-        .unwrap()
-        .unwrap();
+    tokio::time::timeout(
+        Duration::from_secs(60),
+        publisher.publish(&plain("mute", "after")),
+    )
+    .await
+    .unwrap()
+    .unwrap();
 }
 
 /// Forwards to this server until it is told to be silent: then it keeps the connections that it has
 /// open and forwards nothing on them. Later connections work.
 async fn silenced(url: &str) -> (String, watch::Sender<()>) {
-    let server = url.rsplit_once('@').unwrap().1.trim_end_matches("/%2f").to_owned();
+    let server = url
+        .rsplit_once('@')
+        .unwrap()
+        .1
+        .trim_end_matches("/%2f")
+        .to_owned();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let line = url.replace(&server, &listener.local_addr().unwrap().to_string());
     let silence = watch::Sender::new(());
@@ -146,7 +175,10 @@ async fn i4_silent_connection_is_left_within_a_short_timeout() {
     declare_with(&url, "silent-line", &[]).await;
     let (line, silence) = silenced(&url).await;
     let publisher = RabbitMqPublisher::new(RabbitMqConfig::new(line).timeout_s(4));
-    publisher.publish(&plain("silent-line", "before")).await.unwrap();
+    publisher
+        .publish(&plain("silent-line", "before"))
+        .await
+        .unwrap();
     silence.send_replace(());
     let after = plain("silent-line", "after");
     let mut attempts = 1;

@@ -5,9 +5,13 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use idem_brokers::RabbitMq;
 use idem_client::{
-    PublishError, Publisher, RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription, Settlement, Source, Topics,
+    PublishError, Publisher, RabbitMqConfig, RabbitMqPublisher, RabbitMqSource,
+    RabbitMqSubscription, Settlement, Source, Topics,
 };
-use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
+use lapin::options::{
+    BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions,
+    QueueDeclareOptions,
+};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
 use uuid::Uuid;
@@ -30,7 +34,9 @@ pub fn shared() -> String {
 
 /// A connection of the test's own.
 async fn admin(url: &str) -> (Connection, Channel) {
-    let connection = Connection::connect(url, ConnectionProperties::default()).await.unwrap();
+    let connection = Connection::connect(url, ConnectionProperties::default())
+        .await
+        .unwrap();
     let channel = connection.create_channel().await.unwrap();
     (connection, channel)
 }
@@ -50,7 +56,10 @@ pub async fn declare_with(url: &str, queue: &str, arguments: &[(&str, AMQPValue)
         table.insert((*name).into(), value.clone());
     }
     let durable = QueueDeclareOptions::durable();
-    channel.queue_declare(queue.into(), durable, table).await.unwrap();
+    channel
+        .queue_declare(queue.into(), durable, table)
+        .await
+        .unwrap();
 }
 
 pub fn publisher(url: &str) -> RabbitMqPublisher {
@@ -58,7 +67,10 @@ pub fn publisher(url: &str) -> RabbitMqPublisher {
 }
 
 fn source(url: &str, queue: &str) -> RabbitMqSource {
-    RabbitMqSource::new(RabbitMqConfig::new(url), RabbitMqSubscription::new(queue).prefetch(10))
+    RabbitMqSource::new(
+        RabbitMqConfig::new(url),
+        RabbitMqSubscription::new(queue).prefetch(10),
+    )
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -83,14 +95,21 @@ async fn a_retried_message_comes_again_and_is_counted() {
     let (exact, once) = ([Some(1), Some(2), Some(3)], [Some(1), None, None]);
     for (queue, kind, counts) in [("quorum", "quorum", exact), ("classic", "classic", once)] {
         declare(&url, queue, &[("x-queue-type", kind)]).await;
-        publisher(&url).publish(&plain(queue, "again")).await.unwrap();
+        publisher(&url)
+            .publish(&plain(queue, "again"))
+            .await
+            .unwrap();
         let mut source = source(&url, queue);
         for deliveries in counts {
             let delivery = next(&mut source).await;
             assert_eq!(delivery.message().deliveries(), deliveries, "{queue}");
             delivery.settle(Settlement::RETRY).await.unwrap();
         }
-        next(&mut source).await.settle(Settlement::Acknowledge).await.unwrap();
+        next(&mut source)
+            .await
+            .settle(Settlement::Acknowledge)
+            .await
+            .unwrap();
         assert_silent(&mut source).await;
     }
 }
@@ -104,14 +123,21 @@ async fn a_delayed_retry_is_held_back_and_others_go_on() {
     let mut source = source(&url, "delayed");
     let started = Instant::now();
     let after = Duration::from_secs(2);
-    next(&mut source).await.settle(Settlement::Retry { after }).await.unwrap();
+    next(&mut source)
+        .await
+        .settle(Settlement::Retry { after })
+        .await
+        .unwrap();
     publisher.publish(&plain("delayed", "other")).await.unwrap();
 
     let other = next(&mut source).await;
     assert_eq!(text(&other), "other");
     other.settle(Settlement::Acknowledge).await.unwrap();
     let held = next(&mut source).await;
-    assert_eq!((text(&held), held.message().deliveries()), ("held".into(), None));
+    assert_eq!(
+        (text(&held), held.message().deliveries()),
+        ("held".into(), None)
+    );
     assert!(started.elapsed() >= after);
     held.settle(Settlement::Acknowledge).await.unwrap();
 }
@@ -122,28 +148,49 @@ async fn a_rejected_message_goes_to_the_dead_letters_and_its_way_back_is_counted
     declare(
         &url,
         "dead",
-        &[("x-dead-letter-exchange", ""), ("x-dead-letter-routing-key", "rejects")],
+        &[
+            ("x-dead-letter-exchange", ""),
+            ("x-dead-letter-routing-key", "rejects"),
+        ],
     )
     .await;
     declare(
         &url,
         "rejects",
-        &[("x-dead-letter-exchange", ""), ("x-dead-letter-routing-key", "dead")],
+        &[
+            ("x-dead-letter-exchange", ""),
+            ("x-dead-letter-routing-key", "dead"),
+        ],
     )
     .await;
-    publisher(&url).publish(&plain("dead", "poison")).await.unwrap();
+    publisher(&url)
+        .publish(&plain("dead", "poison"))
+        .await
+        .unwrap();
     let source = |queue: &str| {
         let subscription = RabbitMqSubscription::new(queue).dead_letter_exchange();
         RabbitMqSource::new(RabbitMqConfig::new(&url), subscription)
     };
     let (mut source, mut letters) = (source("rejects"), source("dead"));
     let delivery = next(&mut letters).await;
-    delivery.settle(Settlement::reject("no such order")).await.unwrap();
+    delivery
+        .settle(Settlement::reject("no such order"))
+        .await
+        .unwrap();
 
     let letter = next(&mut source).await;
     assert_eq!(text(&letter), "poison");
-    assert!(letter.message().header("x-death").unwrap().contains(r#""reason":"rejected""#));
-    letter.settle(Settlement::reject("back to where it came from")).await.unwrap();
+    assert!(
+        letter
+            .message()
+            .header("x-death")
+            .unwrap()
+            .contains(r#""reason":"rejected""#)
+    );
+    letter
+        .settle(Settlement::reject("back to where it came from"))
+        .await
+        .unwrap();
     assert_eq!(next(&mut letters).await.message().deliveries(), Some(2));
 }
 
@@ -151,10 +198,20 @@ async fn a_rejected_message_goes_to_the_dead_letters_and_its_way_back_is_counted
 async fn i4_rejection_by_hand_without_a_dead_letter_exchange_loses_nothing() {
     let url = shared();
     declare(&url, "by-hand", &[]).await;
-    publisher(&url).publish(&plain("by-hand", "poison")).await.unwrap();
+    publisher(&url)
+        .publish(&plain("by-hand", "poison"))
+        .await
+        .unwrap();
     let mut source = source(&url, "by-hand");
-    let error = next(&mut source).await.settle(Settlement::reject("bad")).await.unwrap_err();
-    assert!(error.to_string().contains("dead-letter exchange"), "{error}");
+    let error = next(&mut source)
+        .await
+        .settle(Settlement::reject("bad"))
+        .await
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("dead-letter exchange"),
+        "{error}"
+    );
     assert_eq!(text(&next(&mut source).await), "poison");
 }
 
@@ -174,7 +231,10 @@ async fn i4_letter_is_forwarded_to_rabbitmq_and_handled() {
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_rabbitmq_queue_without_dead_letters_loses_nothing() {
     let url = shared();
-    for (queue, arguments) in [("none-classic", &[][..]), ("none-quorum", &[("x-queue-type", "quorum")])] {
+    for (queue, arguments) in [
+        ("none-classic", &[][..]),
+        ("none-quorum", &[("x-queue-type", "quorum")]),
+    ] {
         declare(&url, queue, arguments).await;
         publish_without_id(&url, queue, "first").await;
         publish_without_id(&url, queue, "second").await;
@@ -197,8 +257,17 @@ async fn publish_without_id(url: &str, queue: &str, text: &str) {
     let (_connection, channel) = admin(url).await;
     let options = BasicPublishOptions::default();
     let properties = BasicProperties::default().with_delivery_mode(2);
-    channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
-    let sent = channel.basic_publish("".into(), queue.into(), options, text.as_bytes(), properties);
+    channel
+        .confirm_select(ConfirmSelectOptions::default())
+        .await
+        .unwrap();
+    let sent = channel.basic_publish(
+        "".into(),
+        queue.into(),
+        options,
+        text.as_bytes(),
+        properties,
+    );
     sent.await.unwrap().await.unwrap();
 }
 
@@ -207,13 +276,22 @@ async fn what_is_not_settled_comes_again() {
     let url = shared();
     declare(&url, "unsettled", &[]).await;
     let publisher = publisher(&url);
-    publisher.publish(&plain("unsettled", "kept")).await.unwrap();
-    publisher.publish(&plain("unsettled", "dropped")).await.unwrap();
+    publisher
+        .publish(&plain("unsettled", "kept"))
+        .await
+        .unwrap();
+    publisher
+        .publish(&plain("unsettled", "dropped"))
+        .await
+        .unwrap();
     let mut first = source(&url, "unsettled");
     let kept = next(&mut first).await;
     drop(next(&mut first).await);
     let again = next(&mut first).await;
-    assert_eq!((text(&again), again.message().deliveries()), ("dropped".into(), None));
+    assert_eq!(
+        (text(&again), again.message().deliveries()),
+        ("dropped".into(), None)
+    );
 
     drop((first, kept, again));
     let mut second = source(&url, "unsettled");
@@ -225,7 +303,10 @@ async fn what_is_not_settled_comes_again() {
 async fn a_source_that_is_gone_leaves_time_to_settle() {
     let url = shared();
     declare(&url, "drained", &[]).await;
-    publisher(&url).publish(&plain("drained", "last")).await.unwrap();
+    publisher(&url)
+        .publish(&plain("drained", "last"))
+        .await
+        .unwrap();
     let mut source = source(&url, "drained");
     let delivery = next(&mut source).await;
     drop(source);
@@ -235,7 +316,9 @@ async fn a_source_that_is_gone_leaves_time_to_settle() {
         ..QueueDeclareOptions::default()
     };
     let consumers = async || {
-        let queue = channel.queue_declare("drained".into(), passive, FieldTable::default()).await;
+        let queue = channel
+            .queue_declare("drained".into(), passive, FieldTable::default())
+            .await;
         queue.unwrap().consumer_count()
     };
     let started = Instant::now();
@@ -295,21 +378,38 @@ async fn an_exchange_routes_by_topic_and_one_that_is_missing_is_waited_for() {
         .await
         .unwrap();
     let publisher = RabbitMqPublisher::new(RabbitMqConfig::new(&url).exchange("events"));
-    publisher.publish(&plain("orders.placed", "x")).await.unwrap();
+    publisher
+        .publish(&plain("orders.placed", "x"))
+        .await
+        .unwrap();
     assert_eq!(text(&next(&mut source(&url, "routed")).await), "x");
 
     let missing = RabbitMqPublisher::new(RabbitMqConfig::new(&url).exchange("comes later"));
     for _ in 0..2 {
-        let error = missing.publish(&plain("orders.placed", "x")).await.unwrap_err();
-        assert!(matches!(error, PublishError::TopicUnavailable(_)), "{error}");
+        let error = missing
+            .publish(&plain("orders.placed", "x"))
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(error, PublishError::TopicUnavailable(_)),
+            "{error}"
+        );
         assert!(error.to_string().contains("comes later"), "{error}");
     }
     let error = missing.check().await.unwrap_err();
-    assert!(matches!(&error, PublishError::TopicUnavailable(_)), "{error}");
+    assert!(
+        matches!(&error, PublishError::TopicUnavailable(_)),
+        "{error}"
+    );
     assert!(error.to_string().contains("comes later"), "{error}");
     let options = ExchangeDeclareOptions::default();
     channel
-        .exchange_declare("comes later".into(), ExchangeKind::Fanout, options, FieldTable::default())
+        .exchange_declare(
+            "comes later".into(),
+            ExchangeKind::Fanout,
+            options,
+            FieldTable::default(),
+        )
         .await
         .unwrap();
     let options = QueueBindOptions::default();
@@ -346,7 +446,9 @@ async fn i4_queue_that_confirms_nothing_is_waited_for() {
     declare(&url, "loud", &[]).await;
     let tell = |what: &str| {
         let queue = "rabbit_misc:r(<<\"/\">>, queue, <<\"mute\">>)";
-        let tell = format!("{{ok, Q}} = rabbit_amqqueue:lookup({queue}), sys:{what}(amqqueue:get_pid(Q)).");
+        let tell = format!(
+            "{{ok, Q}} = rabbit_amqqueue:lookup({queue}), sys:{what}(amqqueue:get_pid(Q))."
+        );
         server.control(&["eval", &tell]).unwrap();
     };
     tell("suspend");
@@ -361,7 +463,9 @@ async fn i4_missing_exchange_is_waited_for_and_others_go_on() {
     let url = shared();
     declare(&url, "no-exchange-needed", &[]).await;
     let late = RabbitMqPublisher::new(RabbitMqConfig::new(&url).exchange("exchange-late"));
-    let publisher = Topics::new().topic("through-exchange", late).otherwise(publisher(&url));
+    let publisher = Topics::new()
+        .topic("through-exchange", late)
+        .otherwise(publisher(&url));
     let (_connection, channel) = admin(&url).await;
     let mend = declare_fanout(&channel, "exchange-late", "no-exchange-needed");
     assert_waited_for(publisher, "through-exchange", "no-exchange-needed", mend).await;
@@ -371,7 +475,12 @@ async fn i4_missing_exchange_is_waited_for_and_others_go_on() {
 async fn declare_fanout(channel: &Channel, exchange: &str, queue: &str) {
     let (options, table) = (ExchangeDeclareOptions::default(), FieldTable::default());
     channel
-        .exchange_declare(exchange.into(), ExchangeKind::Fanout, options, table.clone())
+        .exchange_declare(
+            exchange.into(),
+            ExchangeKind::Fanout,
+            options,
+            table.clone(),
+        )
         .await
         .unwrap();
     let options = QueueBindOptions::default();
@@ -413,9 +522,15 @@ async fn i4_full_queue_is_waited_for_and_others_go_on() {
     let (_connection, channel) = admin(&url).await;
     let mut table = FieldTable::default();
     table.insert("x-max-length".into(), AMQPValue::LongInt(3));
-    table.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
+    table.insert(
+        "x-overflow".into(),
+        AMQPValue::LongString("reject-publish".into()),
+    );
     let durable = QueueDeclareOptions::durable();
-    channel.queue_declare("full".into(), durable, table).await.unwrap();
+    channel
+        .queue_declare("full".into(), durable, table)
+        .await
+        .unwrap();
     for text in ["1", "2", "3"] {
         publisher(&url).publish(&plain("full", text)).await.unwrap();
     }
@@ -439,15 +554,32 @@ async fn i4_server_with_an_alarm_is_unavailable_and_says_why() {
     let url = server.url();
     declare(&url, "alarmed", &[]).await;
     let publisher = RabbitMqPublisher::new(RabbitMqConfig::new(&url).timeout_s(2));
-    publisher.publish(&plain("alarmed", "before")).await.unwrap();
-    server.control(&["set_vm_memory_high_watermark", "absolute", "1"]).unwrap();
+    publisher
+        .publish(&plain("alarmed", "before"))
+        .await
+        .unwrap();
+    server
+        .control(&["set_vm_memory_high_watermark", "absolute", "1"])
+        .unwrap();
     for attempt in 0..2 {
-        let error = publisher.publish(&plain("alarmed", "while")).await.unwrap_err();
-        assert!(matches!(&error, PublishError::Unavailable(_)), "{attempt}: {error:?}");
-        assert!(error.to_string().contains("memory or disk alarm"), "{attempt}: {error}");
+        let error = publisher
+            .publish(&plain("alarmed", "while"))
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(&error, PublishError::Unavailable(_)),
+            "{attempt}: {error:?}"
+        );
+        assert!(
+            error.to_string().contains("memory or disk alarm"),
+            "{attempt}: {error}"
+        );
     }
     let error = publisher.check().await.unwrap_err();
-    assert!(error.to_string().contains("memory or disk alarm"), "{error}");
+    assert!(
+        error.to_string().contains("memory or disk alarm"),
+        "{error}"
+    );
     server
         .control(&["set_vm_memory_high_watermark", "absolute", "512MB"])
         .unwrap();
@@ -469,11 +601,15 @@ async fn i4_effect_at_fault_is_parked_by_a_rabbitmq_relay() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_amqp_cannot_carry_is_parked_at_once() {
     let url = shared();
-    let error = publisher(&url).publish(&plain(&"t".repeat(256), "x")).await.unwrap_err();
+    let error = publisher(&url)
+        .publish(&plain(&"t".repeat(256), "x"))
+        .await
+        .unwrap_err();
     assert!(matches!(error, PublishError::Permanent(_)), "{error}");
 }
 
-/// RabbitMQ closes the whole connection for them: it would look like a broker that is away, for ever.
+/// RabbitMQ closes the whole connection for them: it would look like a broker that is away, for
+/// ever.
 #[tokio::test(flavor = "multi_thread")]
 async fn headers_that_do_not_fit_into_a_frame_are_parked_at_once_and_blame_no_broker() {
     let url = shared();
@@ -482,7 +618,9 @@ async fn headers_that_do_not_fit_into_a_frame_are_parked_at_once_and_blame_no_br
     publisher.publish(&plain("framed", "before")).await.unwrap();
     let mut effect = plain("framed", "x");
     for bytes in [120 * 1024, 130 * 1024, 8 * 1024 * 1024] {
-        effect.headers.insert("note".into(), "n".repeat(bytes).into());
+        effect
+            .headers
+            .insert("note".into(), "n".repeat(bytes).into());
         match publisher.publish(&effect).await {
             Ok(()) => assert_eq!(bytes, 120 * 1024),
             Err(error) => assert!(

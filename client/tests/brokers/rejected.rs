@@ -2,7 +2,10 @@
 
 use std::{future::pending, time::Duration};
 
-use idem_client::{Consumer, Destination, HandlerError, Message, MessageId, Publisher, Relay, Source, Tx, deadletters};
+use idem_client::{
+    Consumer, Destination, HandlerError, Message, MessageId, Publisher, Relay, Source, Tx,
+    deadletters,
+};
 use tokio::{select, sync::oneshot, time::timeout};
 
 use crate::{
@@ -15,14 +18,18 @@ use crate::{
 pub async fn assert_rejected_and_requeued(source: impl Source) {
     let db = Database::create();
     let client = db.connect().await;
-    client.batch_execute("CREATE TABLE done (text text)").await.unwrap();
+    client
+        .batch_execute("CREATE TABLE done (text text)")
+        .await
+        .unwrap();
     let count = async |sql: &str| client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0);
     let (stop, stopped) = oneshot::channel::<()>();
     let consumer = Consumer::new(db.pool(4), source)
         .back_off(Duration::from_millis(10), Duration::from_millis(100))
         .handle("orders", |tx: Tx, message: Message| async move {
             let text = String::from_utf8(message.payload().to_vec())?;
-            tx.execute("INSERT INTO done (text) VALUES ($1)", &[&text]).await?;
+            tx.execute("INSERT INTO done (text) VALUES ($1)", &[&text])
+                .await?;
             Ok(vec![])
         });
     let running = tokio::spawn(consumer.run(async {
@@ -41,20 +48,38 @@ pub async fn assert_rejected_and_requeued(source: impl Source) {
     assert_eq!((texts, row.get(1)), (vec!["first", "second"], true));
 
     assert_eq!(count("SELECT idem_requeue_all('orders')::bigint").await, 2);
-    until("both are handled", async || count("SELECT count(*) FROM done").await == 2).await;
+    until("both are handled", async || {
+        count("SELECT count(*) FROM done").await == 2
+    })
+    .await;
     stop.send(()).unwrap();
     let summary = timeout(DEADLINE, running).await.unwrap().unwrap().unwrap();
-    assert_eq!((summary.handled, summary.rejected, summary.failed_settlements), (2, 2, 0));
+    assert_eq!(
+        (
+            summary.handled,
+            summary.rejected,
+            summary.failed_settlements
+        ),
+        (2, 2, 0)
+    );
     assert_eq!(count("SELECT count(DISTINCT text) FROM done").await, 2);
     assert_eq!(count("SELECT count(*) FROM idem.pending").await, 0);
 }
 
 /// Consumes a message with this id and the header `tenant`. The handler refuses it for good. An
 /// operator sends the letter back to the topic, where it is handled under its new id.
-pub async fn assert_forwarded(id: &'static str, source: impl Source, publisher: impl Publisher, topic: &str) {
+pub async fn assert_forwarded(
+    id: &'static str,
+    source: impl Source,
+    publisher: impl Publisher,
+    topic: &str,
+) {
     let db = Database::create();
     let client = db.connect().await;
-    client.batch_execute("CREATE TABLE done (id text)").await.unwrap();
+    client
+        .batch_execute("CREATE TABLE done (id text)")
+        .await
+        .unwrap();
     let count = async |sql: &str| client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0);
     let handler = move |tx: Tx, message: Message| async move {
         let received = message.message_id().unwrap_or_default().to_owned();
@@ -62,7 +87,8 @@ pub async fn assert_forwarded(id: &'static str, source: impl Source, publisher: 
             return Err(HandlerError::terminal("no such customer"));
         }
         assert_eq!(message.header("tenant"), Some("t-1"));
-        tx.execute("INSERT INTO done (id) VALUES ($1)", &[&received]).await?;
+        tx.execute("INSERT INTO done (id) VALUES ($1)", &[&received])
+            .await?;
         Ok(vec![])
     };
     let consumer = Consumer::new(db.pool(4), source).handle("orders", handler);
@@ -71,10 +97,23 @@ pub async fn assert_forwarded(id: &'static str, source: impl Source, publisher: 
             count("SELECT count(*) FROM idem.dead_letters").await == 1
         })
         .await;
-        let (id, to) = (MessageId::text(id).unwrap(), Destination::new("orders").unwrap());
-        let forwarded = deadletters::forward(&client, &id, &to, topic).await.unwrap().unwrap();
-        until("it is handled", async || count("SELECT count(*) FROM done").await == 1).await;
-        let done: String = client.query_one("SELECT id FROM done", &[]).await.unwrap().get(0);
+        let (id, to) = (
+            MessageId::text(id).unwrap(),
+            Destination::new("orders").unwrap(),
+        );
+        let forwarded = deadletters::forward(&client, &id, &to, topic)
+            .await
+            .unwrap()
+            .unwrap();
+        until("it is handled", async || {
+            count("SELECT count(*) FROM done").await == 1
+        })
+        .await;
+        let done: String = client
+            .query_one("SELECT id FROM done", &[])
+            .await
+            .unwrap()
+            .get(0);
         assert_eq!(done, forwarded.to_string());
     };
     select! {

@@ -69,14 +69,18 @@ impl Traffic {
     /// Waits until this many more are confirmed.
     pub async fn go_on(&mut self, more: usize) {
         let goal = self.confirmed() + more;
-        self.wait_until("more is confirmed", |score| score.confirmed.lock().unwrap().len() >= goal)
-            .await;
+        self.wait_until("more is confirmed", |score| {
+            score.confirmed.lock().unwrap().len() >= goal
+        })
+        .await;
     }
 
     /// Waits until the publisher has found the broker away.
     pub async fn meet_absence(&mut self) {
-        self.wait_until("the broker is away", |score| score.away.load(Ordering::SeqCst) > 0)
-            .await;
+        self.wait_until("the broker is away", |score| {
+            score.away.load(Ordering::SeqCst) > 0
+        })
+        .await;
     }
 
     /// Publishes no more, and waits until everything confirmed has been consumed.
@@ -93,7 +97,10 @@ impl Traffic {
         let started = Instant::now();
         while !reached(&self.score) {
             assert!(started.elapsed() < DEADLINE, "{what}: not in time");
-            assert!(self.publishing.try_join_next().is_none(), "the publisher has given up");
+            assert!(
+                self.publishing.try_join_next().is_none(),
+                "the publisher has given up"
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

@@ -33,7 +33,8 @@ impl Unserved {
         });
         let handler = |tx: Tx, message: Message| async move {
             let text = format!("{:?}", message.deliveries());
-            tx.execute("INSERT INTO done (text) VALUES ($1)", &[&text]).await?;
+            tx.execute("INSERT INTO done (text) VALUES ($1)", &[&text])
+                .await?;
             Ok(vec![])
         };
         let consumer = Consumer::new(db.pool(4), source)

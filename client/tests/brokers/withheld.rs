@@ -8,7 +8,8 @@ use std::{
 
 use idem_brokers::RabbitMq;
 use idem_client::{
-    Consumer, HandlerError, Message, Publisher, RabbitMqConfig, RabbitMqSource, RabbitMqSubscription, Settlement, Source, Tx,
+    Consumer, HandlerError, Message, Publisher, RabbitMqConfig, RabbitMqSource,
+    RabbitMqSubscription, Settlement, Source, Tx,
 };
 use lapin::types::AMQPValue;
 use tracing::Level;
@@ -60,7 +61,11 @@ async fn released_message_is_delivered_again_and_not_counted() {
         assert_eq!(delivery.message().deliveries(), Some(1));
         delivery.settle(Settlement::RELEASE).await.unwrap();
     }
-    next(&mut source).await.settle(Settlement::Acknowledge).await.unwrap();
+    next(&mut source)
+        .await
+        .settle(Settlement::Acknowledge)
+        .await
+        .unwrap();
     assert_silent(&mut source).await;
 }
 
@@ -70,14 +75,24 @@ async fn released_message_waits_as_long_as_was_asked() {
     queue_of(&url, "released-later", "later").await;
     let mut source = source(&url, "released-later");
     let (began, after) = (Instant::now(), Duration::from_secs(2));
-    next(&mut source).await.settle(Settlement::Release { after }).await.unwrap();
-    publisher(&url).publish(&plain("released-later", "other")).await.unwrap();
+    next(&mut source)
+        .await
+        .settle(Settlement::Release { after })
+        .await
+        .unwrap();
+    publisher(&url)
+        .publish(&plain("released-later", "other"))
+        .await
+        .unwrap();
     let other = next(&mut source).await;
     assert_eq!(text(&other), "other");
     other.settle(Settlement::Acknowledge).await.unwrap();
 
     let later = next(&mut source).await;
-    assert_eq!((text(&later), later.message().deliveries()), ("later".into(), Some(1)));
+    assert_eq!(
+        (text(&later), later.message().deliveries()),
+        ("later".into(), Some(1))
+    );
     assert!(began.elapsed() >= after);
 }
 
@@ -87,9 +102,17 @@ async fn failure_after_releases_is_counted_once() {
     queue_of(&url, "released-fails", "fails").await;
     let mut source = source(&url, "released-fails");
     for _ in 0..5 {
-        next(&mut source).await.settle(Settlement::RELEASE).await.unwrap();
+        next(&mut source)
+            .await
+            .settle(Settlement::RELEASE)
+            .await
+            .unwrap();
     }
-    next(&mut source).await.settle(Settlement::RETRY).await.unwrap();
+    next(&mut source)
+        .await
+        .settle(Settlement::RETRY)
+        .await
+        .unwrap();
     assert_eq!(next(&mut source).await.message().deliveries(), Some(2));
 }
 
@@ -97,10 +120,17 @@ async fn failure_after_releases_is_counted_once() {
 async fn withheld_message_returns_when_its_hold_ends() {
     let url = shared();
     queue_of(&url, "hold-ends", "held").await;
-    let mut first = subscribed(&url, RabbitMqSubscription::new("hold-ends").prefetch(1).hold_s(1));
+    let mut first = subscribed(
+        &url,
+        RabbitMqSubscription::new("hold-ends").prefetch(1).hold_s(1),
+    );
     let began = Instant::now();
     let after = Duration::from_secs(3600);
-    next(&mut first).await.settle(Settlement::Release { after }).await.unwrap();
+    next(&mut first)
+        .await
+        .settle(Settlement::Release { after })
+        .await
+        .unwrap();
     // The broker has it back, and counts that where it counts returns.
     let again = next(&mut first).await;
     assert!(began.elapsed() >= Duration::from_secs(1));
@@ -117,7 +147,11 @@ async fn long_outage_costs_a_withheld_message_two_deliveries() {
     queue_of(&url, "outage", "held").await;
     let mut source = subscribed(&url, RabbitMqSubscription::new("outage").hold_s(1));
     let after = Duration::from_secs(3600);
-    next(&mut source).await.settle(Settlement::Release { after }).await.unwrap();
+    next(&mut source)
+        .await
+        .settle(Settlement::Release { after })
+        .await
+        .unwrap();
     // RabbitMQ 4.3 counts neither, and keeps a consumer that it has cancelled on its list.
     if counts_returns() {
         until("the broker has ended the consumer", async || {
@@ -136,9 +170,16 @@ async fn hold_of_zero_returns_a_message_at_once() {
     let url = shared();
     queue_of(&url, "no-hold", "returned").await;
     let mut source = subscribed(&url, RabbitMqSubscription::new("no-hold").hold_s(0));
-    next(&mut source).await.settle(Settlement::RELEASE).await.unwrap();
+    next(&mut source)
+        .await
+        .settle(Settlement::RELEASE)
+        .await
+        .unwrap();
     let counted = if counts_returns() { 2 } else { 1 };
-    assert_eq!(next(&mut source).await.message().deliveries(), Some(counted));
+    assert_eq!(
+        next(&mut source).await.message().deliveries(),
+        Some(counted)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -147,7 +188,11 @@ async fn closed_source_returns_what_it_withholds() {
     queue_of(&url, "closed", "returned").await;
     let mut first = source(&url, "closed");
     let after = Duration::from_secs(3600);
-    next(&mut first).await.settle(Settlement::Release { after }).await.unwrap();
+    next(&mut first)
+        .await
+        .settle(Settlement::Release { after })
+        .await
+        .unwrap();
     assert_eq!(first.close().await.returned, 1);
     let mut second = source(&url, "closed");
     assert_eq!(text(&next(&mut second).await), "returned");
@@ -157,10 +202,17 @@ async fn closed_source_returns_what_it_withholds() {
 async fn dropped_source_returns_what_it_withholds() {
     let url = shared();
     queue_of(&url, "dropped", "withheld").await;
-    publisher(&url).publish(&plain("dropped", "open")).await.unwrap();
+    publisher(&url)
+        .publish(&plain("dropped", "open"))
+        .await
+        .unwrap();
     let mut first = source(&url, "dropped");
     let after = Duration::from_secs(3600);
-    next(&mut first).await.settle(Settlement::Release { after }).await.unwrap();
+    next(&mut first)
+        .await
+        .settle(Settlement::Release { after })
+        .await
+        .unwrap();
     let open = next(&mut first).await;
     drop(first);
     let mut second = source(&url, "dropped");
@@ -168,7 +220,11 @@ async fn dropped_source_returns_what_it_withholds() {
     assert_eq!(text(&withheld), "withheld");
     withheld.settle(Settlement::Acknowledge).await.unwrap();
     // The channel of the first source is still open, and nothing will fetch from it again.
-    open.settle(Settlement::Release { after: Duration::ZERO }).await.unwrap();
+    open.settle(Settlement::Release {
+        after: Duration::ZERO,
+    })
+    .await
+    .unwrap();
     assert_eq!(text(&next(&mut second).await), "open");
 }
 
@@ -177,16 +233,33 @@ async fn dropped_source_returns_what_it_withholds() {
 async fn classic_queue_gets_a_released_message_back() {
     let url = shared();
     declare_with(&url, "released-classic", &[]).await;
-    publisher(&url).publish(&plain("released-classic", "free")).await.unwrap();
+    publisher(&url)
+        .publish(&plain("released-classic", "free"))
+        .await
+        .unwrap();
     let mut first = source(&url, "released-classic");
-    next(&mut first).await.settle(Settlement::RETRY).await.unwrap();
-    next(&mut first).await.settle(Settlement::RELEASE).await.unwrap();
+    next(&mut first)
+        .await
+        .settle(Settlement::RETRY)
+        .await
+        .unwrap();
+    next(&mut first)
+        .await
+        .settle(Settlement::RELEASE)
+        .await
+        .unwrap();
     let again = next(&mut first).await;
     assert_eq!(again.message().deliveries(), None);
     // The first redelivery has shown what kind of queue it is.
-    publisher(&url).publish(&plain("released-classic", "fresh")).await.unwrap();
+    publisher(&url)
+        .publish(&plain("released-classic", "fresh"))
+        .await
+        .unwrap();
     let fresh = next(&mut first).await;
-    assert_eq!((text(&fresh), fresh.message().deliveries()), ("fresh".into(), Some(1)));
+    assert_eq!(
+        (text(&fresh), fresh.message().deliveries()),
+        ("fresh".into(), Some(1))
+    );
     fresh.settle(Settlement::RELEASE).await.unwrap();
     assert_eq!(next(&mut first).await.message().deliveries(), None);
 }
@@ -195,19 +268,33 @@ async fn classic_queue_gets_a_released_message_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_failures_of_the_database_use_up_no_delivery() {
     let url = shared();
-    declare(&url, "environment", &[("x-delivery-limit", AMQPValue::LongInt(3))]).await;
-    publisher(&url).publish(&plain("environment", "kept")).await.unwrap();
+    declare(
+        &url,
+        "environment",
+        &[("x-delivery-limit", AMQPValue::LongInt(3))],
+    )
+    .await;
+    publisher(&url)
+        .publish(&plain("environment", "kept"))
+        .await
+        .unwrap();
     let unserved = Unserved::start(source(&url, "environment"), "environment").await;
     unserved.attempted(6).await;
     let client = unserved.db.connect().await;
-    client.batch_execute("CREATE TABLE done (text text)").await.unwrap();
+    client
+        .batch_execute("CREATE TABLE done (text text)")
+        .await
+        .unwrap();
     until("it is handled", async || {
         let rows = client.query("SELECT text FROM done", &[]).await.unwrap();
         rows.iter().any(|row| row.get::<_, &str>(0) == "Some(1)")
     })
     .await;
     let summary = unserved.stop().await;
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 0, 0));
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (1, 0, 0)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -217,7 +304,14 @@ async fn shutdown_returns_a_withheld_message_once() {
     let unserved = Unserved::start(source(&url, "shutdown"), "shutdown").await;
     unserved.attempted(3).await;
     let summary = unserved.stop().await;
-    assert_eq!((summary.handled, summary.rejected, summary.failed_settlements), (0, 0, 0));
+    assert_eq!(
+        (
+            summary.handled,
+            summary.rejected,
+            summary.failed_settlements
+        ),
+        (0, 0, 0)
+    );
 
     let counted = if counts_returns() { 2 } else { 1 };
     let returned = next(&mut source(&url, "shutdown")).await;
@@ -236,10 +330,18 @@ async fn delivery_near_the_default_limit_is_warned_of() {
     let warnings = || log.lines(Level::WARN, "delivery limit");
     let mut source = source(&url, "near-limit");
     for _ in 0..15 {
-        next(&mut source).await.settle(Settlement::RETRY).await.unwrap();
+        next(&mut source)
+            .await
+            .settle(Settlement::RETRY)
+            .await
+            .unwrap();
         assert_eq!(warnings(), Vec::<String>::new());
     }
-    next(&mut source).await.settle(Settlement::Acknowledge).await.unwrap();
+    next(&mut source)
+        .await
+        .settle(Settlement::Acknowledge)
+        .await
+        .unwrap();
     let [warning] = &warnings()[..] else {
         panic!("one warning, not {:?}", warnings());
     };
@@ -281,7 +383,10 @@ async fn return_often(url: &str, queue: &str, deliveries: u32, returned: &Settle
         source.close().await;
         let settled = delivery.settle(returned.clone()).await;
         // A release near the limit is an error: the message comes back when its connection ends.
-        assert!(settled.is_ok() || *returned == Settlement::RELEASE, "{settled:?}");
+        assert!(
+            settled.is_ok() || *returned == Settlement::RELEASE,
+            "{settled:?}"
+        );
     }
 }
 
@@ -305,7 +410,12 @@ async fn attempts_after(deliveries: u32, queue: &'static str, returned: Settleme
     let running = tokio::spawn(consumer.run(pending()));
     until("it is kept", async || {
         let sql = "SELECT count(*) FROM idem.dead_letters WHERE destination = $1";
-        client.query_one(sql, &[&queue]).await.unwrap().get::<_, i64>(0) == 1
+        client
+            .query_one(sql, &[&queue])
+            .await
+            .unwrap()
+            .get::<_, i64>(0)
+            == 1
     })
     .await;
     running.abort();
@@ -322,11 +432,14 @@ async fn clean_restarts_use_up_no_delivery() {
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_message_near_the_limit_is_kept_at_its_next_failure() {
     let expected = if counts_returns() { 1 } else { 3 };
-    assert_eq!(attempts_after(16, "near-the-limit", Settlement::RELEASE).await, expected);
+    assert_eq!(
+        attempts_after(16, "near-the-limit", Settlement::RELEASE).await,
+        expected
+    );
 }
 
-/// An API that is down uses up no attempt. Where the queue counts a return, the message waits for its
-/// hold and is kept then; elsewhere it waits on.
+/// An API that is down uses up no attempt. Where the queue counts a return, the message waits for
+/// its hold and is kept then; elsewhere it waits on.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_message_near_the_limit_waits_for_an_api_and_is_kept() {
     let (url, queue) = (shared(), "near-and-down");
@@ -341,7 +454,11 @@ async fn i4_message_near_the_limit_waits_for_an_api_and_is_kept() {
         async { Err(HandlerError::unavailable("its API is down")) }
     };
     let source = subscribed(&url, RabbitMqSubscription::new(queue).hold_s(10));
-    let running = tokio::spawn(Consumer::new(db.pool(4), source).handle(queue, handler).run(pending()));
+    let running = tokio::spawn(
+        Consumer::new(db.pool(4), source)
+            .handle(queue, handler)
+            .run(pending()),
+    );
     let letters = async || -> i64 {
         let sql = "SELECT count(*) FROM idem.dead_letters WHERE destination = $1";
         client.query_one(sql, &[&queue]).await.unwrap().get(0)
@@ -362,15 +479,28 @@ async fn i4_message_near_the_limit_waits_for_an_api_and_is_kept() {
 async fn closed_source_returns_what_was_sent_ahead() {
     let url = shared();
     queue_of(&url, "sent-ahead", "handled").await;
-    publisher(&url).publish(&plain("sent-ahead", "ahead")).await.unwrap();
+    publisher(&url)
+        .publish(&plain("sent-ahead", "ahead"))
+        .await
+        .unwrap();
     let mut first = source(&url, "sent-ahead");
-    next(&mut first).await.settle(Settlement::Acknowledge).await.unwrap();
-    until("both are sent", async || waiting(&url, "sent-ahead").await == 0).await;
+    next(&mut first)
+        .await
+        .settle(Settlement::Acknowledge)
+        .await
+        .unwrap();
+    until("both are sent", async || {
+        waiting(&url, "sent-ahead").await == 0
+    })
+    .await;
     assert_eq!(first.close().await.returned, 1);
     let mut second = source(&url, "sent-ahead");
     let ahead = next(&mut second).await;
     let counted = if counts_returns() { 2 } else { 1 };
-    assert_eq!((text(&ahead), ahead.message().deliveries()), ("ahead".into(), Some(counted)));
+    assert_eq!(
+        (text(&ahead), ahead.message().deliveries()),
+        ("ahead".into(), Some(counted))
+    );
 }
 
 /// A quorum queue that deletes this message when it is returned once more.
@@ -387,8 +517,15 @@ async fn i4_message_at_its_limit_is_not_returned_after_its_hold() {
     queue_at_its_limit(&url, queue, "kept").await;
     let mut source = subscribed(&url, RabbitMqSubscription::new(queue).prefetch(1).hold_s(1));
     let after = Duration::from_secs(2);
-    next(&mut source).await.settle(Settlement::Release { after }).await.unwrap();
-    publisher(&url).publish(&plain(queue, "behind")).await.unwrap();
+    next(&mut source)
+        .await
+        .settle(Settlement::Release { after })
+        .await
+        .unwrap();
+    publisher(&url)
+        .publish(&plain(queue, "behind"))
+        .await
+        .unwrap();
     for expected in ["kept", "behind"] {
         let delivery = in_time(next(&mut source)).await;
         assert_eq!(text(&delivery), expected);
@@ -403,7 +540,10 @@ async fn i4_message_dropped_at_its_limit_comes_again() {
     queue_at_its_limit(&url, queue, "kept").await;
     let mut source = subscribed(&url, RabbitMqSubscription::new(queue).prefetch(1));
     drop(next(&mut source).await);
-    publisher(&url).publish(&plain(queue, "behind")).await.unwrap();
+    publisher(&url)
+        .publish(&plain(queue, "behind"))
+        .await
+        .unwrap();
     for expected in ["kept", "behind"] {
         let delivery = in_time(next(&mut source)).await;
         assert_eq!(text(&delivery), expected);
@@ -422,7 +562,9 @@ enum At {
 /// I4: when the connection ends the queue counts that, and deletes the message.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_message_at_its_limit_outlives_its_connection() {
-    let release = Settlement::Release { after: Duration::ZERO };
+    let release = Settlement::Release {
+        after: Duration::ZERO,
+    };
     for (at, queue) in [
         (At::Withheld, "cut-withheld"),
         (At::InHand, "cut-in-hand"),
@@ -441,8 +583,15 @@ async fn i4_message_at_its_limit_outlives_its_connection() {
             At::InHand | At::Dropped => Some(delivery),
         };
         line.cut();
-        until("the broker has lost the source", async || consumers(&url, queue).await == 0).await;
-        assert_eq!(waiting(&url, queue).await, 0, "{at:?}: the queue deletes it");
+        until("the broker has lost the source", async || {
+            consumers(&url, queue).await == 0
+        })
+        .await;
+        assert_eq!(
+            waiting(&url, queue).await,
+            0,
+            "{at:?}: the queue deletes it"
+        );
         match (at, in_hand) {
             (At::InHand, Some(delivery)) => delivery.settle(release.clone()).await.unwrap(),
             (_, in_hand) => drop(in_hand),
@@ -483,7 +632,10 @@ async fn i4_message_sent_ahead_at_its_limit_outlives_its_connection() {
         })
         .await;
         line.cut();
-        until("the broker has lost the source", async || consumers(&url, queue).await == 0).await;
+        until("the broker has lost the source", async || {
+            consumers(&url, queue).await == 0
+        })
+        .await;
         assert_eq!(waiting(&url, queue).await, 0, "the queue deletes them");
         let second = if is_closed {
             source.close().await.near_limit.remove(0)
@@ -517,7 +669,12 @@ async fn i4_message_at_its_limit_outlives_a_dropped_attempt() {
         }
         line.release();
         let kept = if is_closed {
-            source.close().await.near_limit.pop().expect("the queue has deleted it")
+            source
+                .close()
+                .await
+                .near_limit
+                .pop()
+                .expect("the queue has deleted it")
         } else {
             in_time(next(&mut source)).await
         };
@@ -543,7 +700,10 @@ async fn source_that_is_closed_while_it_connects_consumes_nothing() {
     connecting.close().await;
     line.release();
     until("its connection has ended", async || line.connections() == 0).await;
-    assert_eq!(next(&mut source(&url, queue)).await.message().deliveries(), Some(1));
+    assert_eq!(
+        next(&mut source(&url, queue)).await.message().deliveries(),
+        Some(1)
+    );
 }
 
 /// I4: a queue of RabbitMQ 4 could delete what is returned.
@@ -555,7 +715,10 @@ async fn i4_message_near_the_limit_that_was_sent_ahead_is_kept() {
     let db = Database::create();
     let sent = until("both are sent", async || waiting(&url, queue).await == 0);
     let summary = stop_while_handling(source(&url, queue), queue, &db, sent).await;
-    assert_eq!((summary.handled, summary.rejected, summary.returned), (1, 1, 0));
+    assert_eq!(
+        (summary.handled, summary.rejected, summary.returned),
+        (1, 1, 0)
+    );
     assert_eq!(kept_at_a_stop(&db, queue).await.len(), 1);
     assert_eq!(waiting(&url, queue).await, 0);
 }

@@ -56,7 +56,10 @@ async fn a_batch_is_not_waited_for_longer_than_it_may_linger() {
             linger: Duration::from_millis(20),
         });
     let done = async {
-        crate::ground::until("the three are done", async || broker.told().acknowledged.len() == 3).await;
+        crate::ground::until("the three are done", async || {
+            broker.told().acknowledged.len() == 3
+        })
+        .await;
     };
     let summary = in_time(consumer.run(done)).await.unwrap();
     assert_eq!(summary.handled, 3);
@@ -88,8 +91,16 @@ async fn a_poisoned_message_of_a_batch_fails_alone() {
         .max_deliveries(2)
         .concurrency(2);
     let summary = source_ended(in_time(consumer.run(pending())).await);
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (97, 2, 3));
-    let mut rejected: Vec<String> = broker.told().rejected.into_iter().map(|(id, _)| id).collect();
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (97, 2, 3)
+    );
+    let mut rejected: Vec<String> = broker
+        .told()
+        .rejected
+        .into_iter()
+        .map(|(id, _)| id)
+        .collect();
     rejected.sort();
     assert_eq!(rejected, ["m-33", "m-60", "m-7"]);
     assert_eq!(ground.done().await.len(), 97);
@@ -101,7 +112,9 @@ async fn a_poisoned_message_of_a_batch_fails_alone() {
 async fn duplicates_of_a_batch_take_effect_once() {
     let ground = Ground::new().await;
     // Some in the same batch, some in another.
-    let twice = messages().flat_map(|message| [message.clone(), message]).chain(messages());
+    let twice = messages()
+        .flat_map(|message| [message.clone(), message])
+        .chain(messages());
     let broker = Broker::with(twice).closed();
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .handle("batches", noting())
@@ -128,7 +141,10 @@ async fn a_batch_is_grouped_by_destination() {
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .route(Selector::message_type("Even"), "batches.even", noting())
         .handle("batches.odd", noting())
-        .batches(Batches { max: MESSAGES, ..FULL })
+        .batches(Batches {
+            max: MESSAGES,
+            ..FULL
+        })
         .concurrency(1);
     let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!(summary.handled as usize, MESSAGES);

@@ -1,4 +1,5 @@
-//! A broker in memory: delivers at least once, again what is not acknowledged, and takes down what it is told.
+//! A broker in memory: delivers at least once, again what is not acknowledged, and takes down what
+//! it is told.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -83,7 +84,9 @@ pub enum Failure {
 impl Broker {
     pub fn with(messages: impl IntoIterator<Item = Message>) -> Self {
         let broker = Self::default();
-        messages.into_iter().for_each(|message| broker.send(message));
+        messages
+            .into_iter()
+            .for_each(|message| broker.send(message));
         broker
     }
 
@@ -105,7 +108,8 @@ impl Broker {
         self
     }
 
-    /// Tells with the first delivery that it is the first one, and nothing with later ones, as a classic queue of RabbitMQ.
+    /// Tells with the first delivery that it is the first one, and nothing with later ones, as a
+    /// classic queue of RabbitMQ.
     pub fn counting_the_first(self) -> Self {
         self.state().counts = 1;
         self
@@ -172,7 +176,10 @@ impl Broker {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.0
+            .state
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn deliver(&self) -> Result<Answer, TransportError> {
@@ -195,7 +202,9 @@ impl Broker {
             if state.is_closed && state.delayed.is_empty() && state.unsettled.is_empty() {
                 return Ok(Answer::End);
             }
-            return Ok(Answer::NotBefore(state.delayed.iter().map(|(due, _)| *due).min()));
+            return Ok(Answer::NotBefore(
+                state.delayed.iter().map(|(due, _)| *due).min(),
+            ));
         };
         copy.deliveries += 1;
         // RabbitMQ 4.3 shows itself when it delivers a message again.
@@ -300,7 +309,10 @@ struct Ticket {
 }
 
 impl Receipt for Ticket {
-    fn settle(self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>> {
+    fn settle(
+        self: Box<Self>,
+        settlement: Settlement,
+    ) -> BoxFuture<'static, Result<(), TransportError>> {
         Box::pin(async move {
             let (is_mute, is_deaf) = self.broker.hears(self.tag);
             if is_mute {

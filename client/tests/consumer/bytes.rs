@@ -112,7 +112,9 @@ async fn batch_ends_before_it_exceeds_its_bytes() {
         .batches(UNLIMITED)
         .max_batch_bytes(1_000)
         .concurrency(1);
-    let done = until("three batches are done", async || broker.told().acknowledged.len() == 9);
+    let done = until("three batches are done", async || {
+        broker.told().acknowledged.len() == 9
+    });
     let summary = in_time(consumer.run(done)).await.unwrap();
     assert_eq!(rows_by_transaction(&ground).await, [3, 3, 3, 1]);
     assert_eq!(summary.handled, 10);
@@ -129,7 +131,9 @@ async fn batch_does_not_wait_for_bytes_that_it_holds() {
         .max_bytes(1_000)
         .max_batch_bytes(1_000_000)
         .concurrency(4);
-    let done = until("nearly all are done", async || broker.told().acknowledged.len() >= 9);
+    let done = until("nearly all are done", async || {
+        broker.told().acknowledged.len() >= 9
+    });
     let summary = in_time(consumer.run(done)).await.unwrap();
     assert!(summary.handled >= 9, "{summary:?}");
     let most = broker.told().most_unsettled;
@@ -155,7 +159,9 @@ async fn message_retried_in_place_lets_another_one_pass() {
         .handle("bytes", handler)
         .ordered_by_key(true)
         .max_bytes(1_000);
-    let done = until("the second is done", async || broker.told().acknowledged == ["second"]);
+    let done = until("the second is done", async || {
+        broker.told().acknowledged == ["second"]
+    });
     in_time(consumer.run(done)).await.unwrap();
     assert_eq!(ground.done().await, ["second"]);
 }
@@ -177,7 +183,9 @@ async fn message_retried_in_place_passes_others_behind_its_successor() {
         .handle("bytes", handler)
         .ordered_by_key(true)
         .max_bytes(1_000);
-    let done = until("the second is done", async || broker.told().acknowledged == ["second"]);
+    let done = until("the second is done", async || {
+        broker.told().acknowledged == ["second"]
+    });
     in_time(consumer.run(done)).await.unwrap();
     assert_eq!(ground.done().await, ["second"]);
 }
@@ -187,7 +195,11 @@ async fn message_retried_in_place_passes_others_behind_its_successor() {
 async fn messages_without_a_key_pass_one_that_is_retried_in_place() {
     let ground = Ground::new().await;
     let singles = ["1", "2", "3"].map(|id| sized(id, 5_000));
-    let broker = Broker::with([sized("first", 5_000).with_key("a")].into_iter().chain(singles));
+    let broker = Broker::with(
+        [sized("first", 5_000).with_key("a")]
+            .into_iter()
+            .chain(singles),
+    );
     let seen = broker.clone();
     let handler = move |tx: Tx, message: Message| {
         let seen = seen.clone();
@@ -212,7 +224,9 @@ async fn messages_without_a_key_pass_one_that_is_retried_in_place() {
         .back_off(hour, hour)
         .ordered_by_key(true)
         .max_bytes(1_000);
-    let done = until("the others are done", async || broker.told().acknowledged.len() == 3);
+    let done = until("the others are done", async || {
+        broker.told().acknowledged.len() == 3
+    });
     in_time(consumer.run(done)).await.unwrap();
     assert_eq!(ground.done().await, ["1", "2", "3"]);
 }
@@ -233,7 +247,10 @@ async fn limits_of_bytes_keep_the_order_of_a_key() {
         .max_bytes(1_000);
     let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!(summary.handled, 8);
-    assert_eq!(ground.done().await, ["0", "1", "2", "3", "4", "5", "6", "7"]);
+    assert_eq!(
+        ground.done().await,
+        ["0", "1", "2", "3", "4", "5", "6", "7"]
+    );
 }
 
 /// A fetched message that waits for bytes goes back at a shutdown.
@@ -259,7 +276,8 @@ async fn limit_of_zero_bytes_is_an_error() {
         |consumer: Consumer<Broker>| consumer.max_bytes(0),
         |consumer: Consumer<Broker>| consumer.max_batch_bytes(0),
     ] {
-        let consumer = Consumer::new(ground.pool.clone(), Broker::default()).handle("bytes", noting());
+        let consumer =
+            Consumer::new(ground.pool.clone(), Broker::default()).handle("bytes", noting());
         let ended = zero(consumer).run(pending()).await;
         assert!(matches!(ended, Err(Error::Invalid(_))), "{ended:?}");
     }

@@ -1,4 +1,5 @@
-//! The database dies in the middle of the work and comes back: nothing is lost, nothing takes effect twice, nobody storms it.
+//! The database dies in the middle of the work and comes back: nothing is lost, nothing takes
+//! effect twice, nobody storms it.
 
 use std::{
     collections::HashSet,
@@ -47,7 +48,10 @@ struct Mortal {
 impl Mortal {
     fn new() -> Self {
         let install = Install::from_env().expect("cargo xtask setup makes the install");
-        let cluster = Cluster::builder(&install).name("consumer-mortal").start().unwrap();
+        let cluster = Cluster::builder(&install)
+            .name("consumer-mortal")
+            .start()
+            .unwrap();
         cluster.psql("postgres", SCHEMA).unwrap();
         let connects = Arc::new(AtomicU64::new(0));
         let manager = Manager::from_connect(
@@ -57,7 +61,10 @@ impl Mortal {
         );
         Self {
             cluster,
-            pool: Pool::builder(manager).max_size(CONCURRENCY + 1).build().unwrap(),
+            pool: Pool::builder(manager)
+                .max_size(CONCURRENCY + 1)
+                .build()
+                .unwrap(),
             connects,
         }
     }
@@ -92,7 +99,10 @@ async fn survives(change: impl FnOnce(Consumer<Broker>) -> Consumer<Broker>, giv
         // None of them fails by itself.
         .max_deliveries(2);
     let running = tokio::spawn(change(consumer).run(pending()));
-    until("a part is done", async || broker.told().acknowledged.len() > MESSAGES / 10).await;
+    until("a part is done", async || {
+        broker.told().acknowledged.len() > MESSAGES / 10
+    })
+    .await;
 
     let before = mortal.connects();
     tokio::task::block_in_place(|| mortal.cluster.kill()).unwrap();
@@ -103,12 +113,20 @@ async fn survives(change: impl FnOnce(Consumer<Broker>) -> Consumer<Broker>, giv
     // each of two inboxes; or they do when what was held has been tried.
     let (began, asked) = (Instant::now(), broker.told().asked);
     let at_first = mortal.connects();
-    until("it is probed", async || mortal.connects() >= at_first + 4 + 2).await;
+    until("it is probed", async || {
+        mortal.connects() >= at_first + 4 + 2
+    })
+    .await;
     if gives_back {
-        assert!(began.elapsed() >= Duration::from_millis(700), "{:?}", began.elapsed());
+        assert!(
+            began.elapsed() >= Duration::from_millis(700),
+            "{:?}",
+            began.elapsed()
+        );
         assert_eq!(broker.told().asked, asked, "nothing is fetched meanwhile");
     }
-    // The attempts of what was in flight and of what was fetched before the first noticed; then probes.
+    // The attempts of what was in flight and of what was fetched before the first noticed; then
+    // probes.
     let attempts = mortal.connects() - before;
     assert!(
         attempts <= 2 * 5 * CONCURRENCY as u64 + 8 + 2,
@@ -125,7 +143,9 @@ async fn survives(change: impl FnOnce(Consumer<Broker>) -> Consumer<Broker>, giv
     assert_each_once(&done);
     if !gives_back {
         for key in 0..5 {
-            let places = done.iter().filter_map(|id| id.strip_prefix(&format!("{key}:")));
+            let places = done
+                .iter()
+                .filter_map(|id| id.strip_prefix(&format!("{key}:")));
             let places: Vec<usize> = places.map(|place| place.parse().unwrap()).collect();
             assert!(places.is_sorted(), "key {key}: {places:?}");
         }
@@ -157,7 +177,10 @@ async fn a_shutdown_does_not_wait_for_a_database_that_is_away() {
     let pool = mortal.pool.clone();
     let broker = Broker::with(messages());
     let noticed = async {
-        until("it consumes", async || !broker.told().acknowledged.is_empty()).await;
+        until("it consumes", async || {
+            !broker.told().acknowledged.is_empty()
+        })
+        .await;
         tokio::task::block_in_place(|| mortal.cluster.kill()).unwrap();
         let is_noticed = async || !broker.told().released.is_empty() && broker.unsettled() == 0;
         until("all is given back", is_noticed).await;
@@ -168,6 +191,12 @@ async fn a_shutdown_does_not_wait_for_a_database_that_is_away() {
         .grace(Duration::from_secs(3600));
     let summary = in_time(consumer.run(noticed)).await.unwrap();
     let acknowledged = broker.told().acknowledged.len();
-    assert_eq!((summary.handled, summary.rejected), (acknowledged as u64, 0));
-    assert_eq!((broker.unsettled(), broker.waiting()), (0, MESSAGES - acknowledged));
+    assert_eq!(
+        (summary.handled, summary.rejected),
+        (acknowledged as u64, 0)
+    );
+    assert_eq!(
+        (broker.unsettled(), broker.waiting()),
+        (0, MESSAGES - acknowledged)
+    );
 }

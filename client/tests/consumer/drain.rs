@@ -41,7 +41,10 @@ impl Barrier {
 
     fn handler(
         &self,
-    ) -> impl Fn(Tx, Message) -> futures_util::future::BoxFuture<'static, idem_client::Handled> + Send + Sync + 'static {
+    ) -> impl Fn(Tx, Message) -> futures_util::future::BoxFuture<'static, idem_client::Handled>
+    + Send
+    + Sync
+    + 'static {
         let (arrived, go) = (Arc::clone(&self.arrived), Arc::clone(&self.go));
         move |tx, message| {
             let (arrived, go) = (Arc::clone(&arrived), Arc::clone(&go));
@@ -55,13 +58,17 @@ impl Barrier {
     }
 
     async fn have_arrived(&self, count: u32) {
-        in_time(self.arrived.acquire_many(count)).await.unwrap().forget();
+        in_time(self.arrived.acquire_many(count))
+            .await
+            .unwrap()
+            .forget();
     }
 }
 
 /// Another consumer does the rest: everything has taken effect once.
 async fn the_rest_is_handled_once(ground: &Ground, broker: Broker) {
-    let rest = Consumer::new(ground.pool.clone(), broker.clone().closed()).handle("drain", noting());
+    let rest =
+        Consumer::new(ground.pool.clone(), broker.clone().closed()).handle("drain", noting());
     let summary = source_ended(in_time(rest.run(pending())).await);
     assert_eq!(summary.duplicates, 0);
     let mut done = ground.done().await;
@@ -91,7 +98,10 @@ async fn a_shutdown_finishes_what_is_in_flight_and_fetches_no_more() {
     assert!((4..MESSAGES).contains(&handled), "{summary:?}");
     assert_eq!(summary.given_back, 0);
     assert_eq!(broker.told().acknowledged.len(), handled);
-    assert_eq!((broker.unsettled(), broker.waiting()), (0, MESSAGES - handled));
+    assert_eq!(
+        (broker.unsettled(), broker.waiting()),
+        (0, MESSAGES - handled)
+    );
     the_rest_is_handled_once(&ground, broker).await;
 }
 
@@ -110,17 +120,28 @@ async fn a_shutdown_gives_back_what_waits_for_another_of_its_key_in_its_order() 
         notice.send(()).unwrap();
     }));
     barrier.have_arrived(1).await;
-    until("its successors are fetched", async || broker.unsettled() == 4).await;
+    until("its successors are fetched", async || {
+        broker.unsettled() == 4
+    })
+    .await;
     stop.send(()).unwrap();
     // On one thread: who hears this runs after the consumer has stopped to fetch.
     in_time(noticed).await.unwrap();
     barrier.go.add_permits(1);
     let summary = in_time(running).await.unwrap().unwrap();
 
-    let given_back: Vec<String> = broker.told().released.into_iter().map(|(id, _)| id).collect();
+    let given_back: Vec<String> = broker
+        .told()
+        .released
+        .into_iter()
+        .map(|(id, _)| id)
+        .collect();
     assert_eq!((summary.handled, summary.given_back), (1, 3));
     assert_eq!(given_back, ["m-1", "m-2", "m-3"]);
-    assert_eq!((broker.unsettled(), ground.done().await), (0, vec!["m-0".to_owned()]));
+    assert_eq!(
+        (broker.unsettled(), ground.done().await),
+        (0, vec!["m-0".to_owned()])
+    );
 }
 
 /// A broker that counts failures only learns of this one.
@@ -147,7 +168,8 @@ async fn a_message_that_failed_in_place_is_a_failure_at_its_broker() {
     };
     let summary = in_time(consumer.run(has_failed)).await.unwrap();
     assert_eq!((summary.retried, summary.given_back), (1, 2));
-    let ids = |told: Vec<(String, Duration)>| told.into_iter().map(|(id, _)| id).collect::<Vec<_>>();
+    let ids =
+        |told: Vec<(String, Duration)>| told.into_iter().map(|(id, _)| id).collect::<Vec<_>>();
     assert_eq!(ids(broker.told().retried), ["failed"]);
     assert_eq!(ids(broker.told().released), ["waiting"]);
 }
@@ -194,7 +216,10 @@ async fn a_shutdown_gives_back_or_finishes_whole_batches() {
     let handled = summary.handled as usize;
     assert!((30..MESSAGES).contains(&handled), "{summary:?}");
     assert_eq!(handled % 10, 0);
-    assert_eq!((broker.unsettled(), broker.waiting()), (0, MESSAGES - handled));
+    assert_eq!(
+        (broker.unsettled(), broker.waiting()),
+        (0, MESSAGES - handled)
+    );
     the_rest_is_handled_once(&ground, broker).await;
 }
 
@@ -211,7 +236,10 @@ async fn a_consumer_that_is_dropped_in_the_middle_loses_nothing() {
         () = barrier.have_arrived(4) => {}
     }
     drop(running);
-    until("the receipts are dropped", async || broker.told().dropped.len() == 4).await;
+    until("the receipts are dropped", async || {
+        broker.told().dropped.len() == 4
+    })
+    .await;
     the_rest_is_handled_once(&ground, broker).await;
 }
 
@@ -248,10 +276,15 @@ async fn stop_is_noticed_while_a_silent_broker_takes_messages_back() {
     let hour = Duration::from_secs(3600);
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .handle("drain", handler)
-        .batches(Batches { max: 2, linger: hour })
+        .batches(Batches {
+            max: 2,
+            linger: hour,
+        })
         .concurrency(2)
         .grace(hour);
-    let is_ignored = until("the third one is given back", async || broker.told().ignored == ["m-2"]);
+    let is_ignored = until("the third one is given back", async || {
+        broker.told().ignored == ["m-2"]
+    });
     let summary = in_time(consumer.run(is_ignored)).await.unwrap();
     assert_eq!((summary.handled, summary.failed_settlements), (0, 1));
     assert_eq!(broker.told().dropped, ["m-2"]);
@@ -261,7 +294,8 @@ async fn stop_is_noticed_while_a_silent_broker_takes_messages_back() {
 #[tokio::test]
 async fn messages_that_a_silent_broker_does_not_take_back_are_counted() {
     let ground = Ground::new().await;
-    let broker = Broker::with(["m-0", "m-1", "m-2", "m-3"].map(|id| message(id, "key"))).silent_about("m-1");
+    let broker =
+        Broker::with(["m-0", "m-1", "m-2", "m-3"].map(|id| message(id, "key"))).silent_about("m-1");
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .handle("drain", |_: Tx, _: Message| pending::<Handled>())
         .ordered_by_key(true)
@@ -309,10 +343,19 @@ async fn statement_of_a_handler_that_is_cut_ends_with_the_consumer() {
                    WHERE datname = current_database() AND wait_event = 'PgSleep'";
         observer.query_typed_one(sql, &[]).await.unwrap().get(0)
     };
-    let it_runs = until("the handler's statement runs", async || sleeping().await == 1);
+    let it_runs = until("the handler's statement runs", async || {
+        sleeping().await == 1
+    });
     in_time(consumer.run(it_runs)).await.unwrap();
     if ground.is_proxied() {
-        return until("the server has ended the statement", async || sleeping().await == 0).await;
+        return until("the server has ended the statement", async || {
+            sleeping().await == 0
+        })
+        .await;
     }
-    assert_eq!(sleeping().await, 0, "the statement still runs at the server");
+    assert_eq!(
+        sleeping().await,
+        0,
+        "the statement still runs at the server"
+    );
 }

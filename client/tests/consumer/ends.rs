@@ -20,9 +20,19 @@ async fn i4_source_that_ends_ends_the_consumer_with_an_error() {
     let broker = Broker::with([message("m", "")]).closed();
     let consumer = Consumer::new(ground.pool.clone(), broker).handle("ends", noting());
     let error = in_time(consumer.run(pending())).await.unwrap_err();
-    assert_eq!(error.to_string(), "the source ended, and no shutdown was requested");
-    assert!(error.source().is_none(), "it ended without an error of its own");
-    assert_eq!(source_ended(Err(error)).handled, 1, "all that it had delivered is settled");
+    assert_eq!(
+        error.to_string(),
+        "the source ended, and no shutdown was requested"
+    );
+    assert!(
+        error.source().is_none(),
+        "it ended without an error of its own"
+    );
+    assert_eq!(
+        source_ended(Err(error)).handled,
+        1,
+        "all that it had delivered is settled"
+    );
     assert_eq!(ground.done().await, ["m"]);
 }
 
@@ -48,11 +58,21 @@ impl Source for Fatal {
 #[tokio::test]
 async fn i4_fatal_error_of_the_source_is_the_cause_of_the_end() {
     let ground = Ground::new().await;
-    let broker = Broker::with([message("m", "")]).failing([Failure::Error]).closed();
-    let consumer = Consumer::new(ground.pool.clone(), Fatal(broker, false)).handle("ends", noting());
+    let broker = Broker::with([message("m", "")])
+        .failing([Failure::Error])
+        .closed();
+    let consumer =
+        Consumer::new(ground.pool.clone(), Fatal(broker, false)).handle("ends", noting());
     let error = in_time(consumer.run(pending())).await.unwrap_err();
-    assert_eq!(error.source().unwrap().to_string(), "this member was fenced");
-    assert_eq!(source_ended(Err(error)).handled, 1, "an error before a delivery was mended");
+    assert_eq!(
+        error.source().unwrap().to_string(),
+        "this member was fenced"
+    );
+    assert_eq!(
+        source_ended(Err(error)).handled,
+        1,
+        "an error before a delivery was mended"
+    );
 }
 
 #[tokio::test]
@@ -107,7 +127,11 @@ async fn i4_worker_that_panics_ends_the_consumer_with_an_error() {
         matches!(&error, Error::WorkerPanicked(text) if text == "a bug in a receipt"),
         "{error:?}"
     );
-    assert_eq!(broker.unsettled(), 0, "what was held is settled or given back");
+    assert_eq!(
+        broker.unsettled(),
+        0,
+        "what was held is settled or given back"
+    );
     let acknowledged = broker.told().acknowledged.len();
     assert_eq!(ground.done().await.len(), acknowledged);
 }

@@ -32,7 +32,10 @@ const CREATE: &str = "CREATE TABLE later (n int)";
 fn needing(prefix: &'static str) -> impl idem_client::Handler {
     move |tx: Tx, message: idem_client::Message| async move {
         note(&tx, &message).await?;
-        if message.message_id().is_some_and(|id| id.starts_with(prefix)) {
+        if message
+            .message_id()
+            .is_some_and(|id| id.starts_with(prefix))
+        {
             tx.batch_execute(MISSING).await?;
         }
         Ok(vec![])
@@ -54,7 +57,10 @@ async fn i4_missing_business_table_uses_up_no_attempt() {
     .await;
     ground.psql(CREATE);
     let summary = source_ended(in_time(running).await.unwrap());
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (3, 0, 0));
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (3, 0, 0)
+    );
 }
 
 /// One message meets such an error at each attempt, and the others do not.
@@ -99,7 +105,10 @@ async fn i4_it_fails_alone_also_without_concurrency() {
 
 #[tokio::test]
 async fn i4_it_fails_alone_also_where_order_is_kept() {
-    fails_alone("key", |consumer| consumer.concurrency(1).ordered_by_key(true)).await;
+    fails_alone("key", |consumer| {
+        consumer.concurrency(1).ordered_by_key(true)
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -108,7 +117,11 @@ async fn a_route_that_is_paused_does_not_stop_the_others() {
     let broker = Broker::with((0..5).map(|n| message(format!("broken-{n}"), "")));
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .route(
-            Selector::matching(|message| message.message_id().is_some_and(|id| id.starts_with("broken"))),
+            Selector::matching(|message| {
+                message
+                    .message_id()
+                    .is_some_and(|id| id.starts_with("broken"))
+            }),
             "broken",
             needing("broken"),
         )
@@ -120,14 +133,24 @@ async fn a_route_that_is_paused_does_not_stop_the_others() {
     for n in 0..200 {
         broker.send(message(format!("m-{n}"), ""));
     }
-    until("the others are handled", async || ground.done().await.len() == 200).await;
-    assert_eq!(broker.told().rejected, [], "no attempt of the broken route is used up");
+    until("the others are handled", async || {
+        ground.done().await.len() == 200
+    })
+    .await;
+    assert_eq!(
+        broker.told().rejected,
+        [],
+        "no attempt of the broken route is used up"
+    );
     ground.psql(CREATE);
     let summary = source_ended({
         drop(broker.clone().closed());
         in_time(running).await.unwrap()
     });
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (205, 0, 0));
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (205, 0, 0)
+    );
 }
 
 /// A message in its place, whose destination is paused, must not keep the worker from probing.
@@ -137,7 +160,11 @@ async fn a_paused_route_does_not_stop_the_others_where_order_is_kept() {
     let broker = Broker::with([message("broken-1", "one")]);
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .route(
-            Selector::matching(|message| message.message_id().is_some_and(|id| id.starts_with("broken"))),
+            Selector::matching(|message| {
+                message
+                    .message_id()
+                    .is_some_and(|id| id.starts_with("broken"))
+            }),
             "broken",
             needing("broken"),
         )
@@ -154,11 +181,17 @@ async fn a_paused_route_does_not_stop_the_others_where_order_is_kept() {
     for n in 0..50 {
         broker.send(message(format!("m-{n}"), &format!("{n}")));
     }
-    until("the others are handled", async || ground.done().await.len() == 50).await;
+    until("the others are handled", async || {
+        ground.done().await.len() == 50
+    })
+    .await;
     ground.psql(CREATE);
     drop(broker.clone().closed());
     let summary = source_ended(in_time(running).await.unwrap());
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (52, 0, 0));
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (52, 0, 0)
+    );
 }
 
 #[tokio::test]
@@ -169,7 +202,9 @@ async fn nothing_is_fetched_before_the_database_serves() {
     let consumer = Consumer::new(ground.pool.clone(), broker.clone()).handle("preflight", noting());
     let mut status = consumer.status();
     let running = tokio::spawn(consumer.run(pending()));
-    in_time(status.wait_for(|status| status.paused.is_some())).await.unwrap();
+    in_time(status.wait_for(|status| status.paused.is_some()))
+        .await
+        .unwrap();
     assert_eq!(broker.told().asked, 0);
     ground.psql("CREATE EXTENSION idem");
     let summary = source_ended(in_time(running).await.unwrap());
@@ -184,7 +219,9 @@ async fn returns_at_shutdown_are_no_failures_of_the_message() {
     let attempts = Arc::new(AtomicU32::new(0));
     for _ in 0..5 {
         let consumer = Consumer::new(ground.pool.clone(), broker.clone())
-            .handle("returns", |_: Tx, _: idem_client::Message| async { pending().await })
+            .handle("returns", |_: Tx, _: idem_client::Message| async {
+                pending().await
+            })
             .grace(Duration::ZERO);
         let held = async { until("it is held", async || broker.unsettled() == 1).await };
         let summary = in_time(consumer.run(held)).await.unwrap();
@@ -206,14 +243,18 @@ async fn returns_at_shutdown_are_no_failures_of_the_message() {
         .back_off(SHORT, LONG)
         .max_deliveries(5);
     let summary = source_ended(in_time(consumer.run(pending())).await);
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 1, 0));
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (1, 1, 0)
+    );
 }
 
 #[tokio::test]
 async fn status_names_a_paused_destination_and_why() {
     let ground = Ground::new().await;
     let broker = Broker::with([message("m", "")]).closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone()).handle("status", needing("m"));
+    let consumer =
+        Consumer::new(ground.pool.clone(), broker.clone()).handle("status", needing("m"));
     let mut status = consumer.status();
     let running = tokio::spawn(consumer.run(pending()));
     let paused = in_time(status.wait_for(|status| !status.paused_destinations.is_empty()))
@@ -222,7 +263,10 @@ async fn status_names_a_paused_destination_and_why() {
         .clone();
     assert_eq!(paused.paused, None);
     let why = &paused.paused_destinations["status"];
-    assert!(why.contains("42P01: relation \"later\" does not exist"), "{why}");
+    assert!(
+        why.contains("42P01: relation \"later\" does not exist"),
+        "{why}"
+    );
     ground.psql(CREATE);
     source_ended(in_time(running).await.unwrap());
     assert!(status.borrow().is_ready());
@@ -245,9 +289,13 @@ async fn an_unavailable_api_uses_up_no_attempt_under_a_lease() {
             }
         }
     };
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone()).handle_leased("leased", handler);
+    let consumer =
+        Consumer::new(ground.pool.clone(), broker.clone()).handle_leased("leased", handler);
     let summary = source_ended(in_time(consumer.run(pending())).await);
-    assert_eq!((summary.handled, summary.given_back, summary.rejected), (1, 2, 0));
+    assert_eq!(
+        (summary.handled, summary.given_back, summary.rejected),
+        (1, 2, 0)
+    );
 }
 
 /// The pauses open and close the breaker in turn; a person reads it once.
@@ -270,7 +318,9 @@ async fn environment_that_fails_is_a_warning_with_all_causes() {
         panic!("one warning, not {:?}", log.lines(Level::WARN, ""));
     };
     assert!(
-        warning.contains("logged") && warning.contains("42P01: relation") && warning.contains("does not exist"),
+        warning.contains("logged")
+            && warning.contains("42P01: relation")
+            && warning.contains("does not exist"),
         "{warning}"
     );
     assert_eq!(log.lines(Level::INFO, "goes on").len(), 1);
@@ -315,16 +365,27 @@ async fn i4_refused_login_uses_up_no_attempt() {
         .max_deliveries(1);
     let mut status = consumer.status();
     let running = tokio::spawn(consumer.run(pending()));
-    until("it consumes", async || broker.told().acknowledged.len() == 1).await;
+    until("it consumes", async || {
+        broker.told().acknowledged.len() == 1
+    })
+    .await;
     ground.psql(
         "ALTER ROLE limited CONNECTION LIMIT 0;
          SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE usename = 'limited'",
     );
     broker.send(message("m", ""));
-    let is_refused = |status: &idem_client::ConsumerStatus| status.paused.as_ref().is_some_and(|why| why.starts_with("53300"));
+    let is_refused = |status: &idem_client::ConsumerStatus| {
+        status
+            .paused
+            .as_ref()
+            .is_some_and(|why| why.starts_with("53300"))
+    };
     in_time(status.wait_for(is_refused)).await.unwrap();
     ground.psql("ALTER ROLE limited CONNECTION LIMIT -1");
     drop(broker.clone().closed());
     let summary = source_ended(in_time(running).await.unwrap());
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (2, 0, 0));
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (2, 0, 0)
+    );
 }

@@ -10,7 +10,9 @@ use std::{
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
-use idem_client::{Before, Consumer, Filter, HandlerError, Idem, Message, Selector, Settlement, Tx};
+use idem_client::{
+    Before, Consumer, Filter, HandlerError, Idem, Message, Selector, Settlement, Tx,
+};
 use tokio_postgres::{Client, error::SqlState};
 
 use crate::{
@@ -57,23 +59,36 @@ async fn refused_after_five_deliveries(broker: Broker) {
         .max_deliveries(5);
     let summary = source_ended(in_time(consumer.run(pending())).await);
 
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 4, 1));
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (1, 4, 1)
+    );
     assert_eq!(attempts.load(Ordering::Relaxed), 5);
     assert_eq!(ground.done().await, ["good"], "what failed was rolled back");
     let told = broker.told();
     assert_growing(&pauses(&told, "bad"));
     assert_eq!(told.rejected.len(), 1);
-    assert!(told.rejected[0].1.contains("failed too often"), "{:?}", told.rejected);
+    assert!(
+        told.rejected[0].1.contains("failed too often"),
+        "{:?}",
+        told.rejected
+    );
 }
 
 #[tokio::test]
 async fn a_message_is_refused_after_max_deliveries_that_its_broker_counts() {
-    refused_after_five_deliveries(Broker::with([message("bad", ""), message("good", "")]).counting().closed()).await;
+    refused_after_five_deliveries(
+        Broker::with([message("bad", ""), message("good", "")])
+            .counting()
+            .closed(),
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn a_message_is_refused_after_max_deliveries_that_nobody_else_counts() {
-    refused_after_five_deliveries(Broker::with([message("bad", ""), message("good", "")]).closed()).await;
+    refused_after_five_deliveries(Broker::with([message("bad", ""), message("good", "")]).closed())
+        .await;
 }
 
 #[tokio::test]
@@ -85,7 +100,8 @@ async fn a_message_is_refused_after_max_deliveries_of_which_only_the_first_is_co
 #[tokio::test]
 async fn a_message_that_never_can_succeed_is_refused_at_once() {
     let ground = Ground::new().await;
-    let broker = Broker::with([message("bad", ""), Message::new("tests", "without an id")]).closed();
+    let broker =
+        Broker::with([message("bad", ""), Message::new("tests", "without an id")]).closed();
     let handler = async |_: Tx, _: Message| Err(HandlerError::terminal("never"));
     let consumer = Consumer::new(ground.pool.clone(), broker.clone()).handle("terminal", handler);
     let summary = source_ended(in_time(consumer.run(pending())).await);
@@ -110,9 +126,15 @@ async fn a_filter_that_asks_for_a_retry_is_a_failure_of_the_message() {
         .back_off(SHORT, LONG)
         .max_deliveries(2);
     let summary = source_ended(in_time(consumer.run(pending())).await);
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (0, 1, 1));
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (0, 1, 1)
+    );
     let told = broker.told();
-    assert_eq!((told.retried.len(), told.released.len(), told.rejected.len()), (1, 0, 1));
+    assert_eq!(
+        (told.retried.len(), told.released.len(), told.rejected.len()),
+        (1, 0, 1)
+    );
 }
 
 #[tokio::test]
@@ -145,7 +167,10 @@ async fn a_panic_in_a_handler_is_a_failure_of_its_message_and_rolls_back() {
     done.dedup();
     assert_eq!(done.len(), 20);
     assert_eq!(ground.done().await.len(), 20);
-    assert_eq!(open_transactions(&ground.pool.get().await.unwrap()).await, 0);
+    assert_eq!(
+        open_transactions(&ground.pool.get().await.unwrap()).await,
+        0
+    );
 }
 
 #[tokio::test]
@@ -155,7 +180,8 @@ async fn a_handler_that_breaks_every_connection_fails_and_is_no_database_that_is
     let handler = async |tx: Tx, message: Message| {
         note(&tx, &message).await?;
         if message.message_id() == Some("bad") {
-            tx.batch_execute("SELECT pg_terminate_backend(pg_backend_pid())").await?;
+            tx.batch_execute("SELECT pg_terminate_backend(pg_backend_pid())")
+                .await?;
         }
         Ok(vec![])
     };
@@ -164,7 +190,10 @@ async fn a_handler_that_breaks_every_connection_fails_and_is_no_database_that_is
         .back_off(SHORT, LONG)
         .max_deliveries(2);
     let summary = source_ended(in_time(consumer.run(pending())).await);
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 1, 1));
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (1, 1, 1)
+    );
     assert_eq!(ground.done().await, ["good"]);
 }
 
@@ -181,7 +210,10 @@ async fn a_panic_of_a_route_is_a_failure_of_its_message() {
         .back_off(SHORT, LONG)
         .max_deliveries(2);
     let summary = source_ended(in_time(consumer.run(pending())).await);
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 1, 1));
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (1, 1, 1)
+    );
     assert_eq!(ground.done().await, ["good"]);
 }
 
@@ -195,7 +227,14 @@ async fn what_its_broker_was_not_told_comes_again_and_is_a_duplicate() {
         .handle("deaf", crate::ground::noting())
         .ordered_by_key(true);
     let summary = source_ended(in_time(consumer.run(pending())).await);
-    assert_eq!((summary.handled, summary.duplicates, summary.failed_settlements), (10, 4, 4));
+    assert_eq!(
+        (
+            summary.handled,
+            summary.duplicates,
+            summary.failed_settlements
+        ),
+        (10, 4, 4)
+    );
     assert_eq!(ground.done().await.len(), 10);
 }
 
@@ -203,7 +242,11 @@ async fn what_its_broker_was_not_told_comes_again_and_is_a_duplicate() {
 /// may end either of the two. docs/operations.md says to repeat the DROP.
 async fn drop_extension(client: &Client) {
     while let Err(error) = client.batch_execute("DROP EXTENSION idem").await {
-        assert_eq!(error.code(), Some(&SqlState::T_R_DEADLOCK_DETECTED), "{error:?}");
+        assert_eq!(
+            error.code(),
+            Some(&SqlState::T_R_DEADLOCK_DETECTED),
+            "{error:?}"
+        );
     }
 }
 
@@ -217,14 +260,23 @@ async fn a_database_that_is_not_set_up_sends_nothing_to_the_dead_letters() {
         .back_off(SHORT, LONG)
         .max_deliveries(2);
     let running = tokio::spawn(consumer.run(pending()));
-    until("it consumes", async || broker.told().acknowledged.len() == 1).await;
+    until("it consumes", async || {
+        broker.told().acknowledged.len() == 1
+    })
+    .await;
     drop_extension(&client).await;
     broker.send(message("m", ""));
-    until("it was given back", async || !broker.told().released.is_empty()).await;
+    until("it was given back", async || {
+        !broker.told().released.is_empty()
+    })
+    .await;
     client.batch_execute("CREATE EXTENSION idem").await.unwrap();
     drop(broker.clone().closed());
     let summary = source_ended(in_time(running).await.unwrap());
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (2, 0, 0));
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (2, 0, 0)
+    );
     assert_eq!(ground.done().await, ["first", "m"]);
 }
 
@@ -249,11 +301,19 @@ async fn releases_are_no_failures(broker: Broker) {
         .max_deliveries(3);
     let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!(
-        (summary.handled, summary.given_back, summary.retried, summary.rejected),
+        (
+            summary.handled,
+            summary.given_back,
+            summary.retried,
+            summary.rejected
+        ),
         (0, 3, 2, 1)
     );
     assert_eq!(attempts.load(Ordering::Relaxed), 6);
-    assert_eq!((broker.told().released.len(), broker.told().retried.len()), (3, 2));
+    assert_eq!(
+        (broker.told().released.len(), broker.told().retried.len()),
+        (3, 2)
+    );
 }
 
 #[tokio::test]
@@ -263,7 +323,12 @@ async fn i4_releases_are_no_failures_if_the_broker_counts_all() {
 
 #[tokio::test]
 async fn i4_releases_are_no_failures_if_the_broker_omits_them() {
-    releases_are_no_failures(Broker::with([message("m", "")]).counting_failures().closed()).await;
+    releases_are_no_failures(
+        Broker::with([message("m", "")])
+            .counting_failures()
+            .closed(),
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -290,24 +355,34 @@ async fn a_server_that_takes_no_writes_sends_nothing_to_the_dead_letters() {
         .max_deliveries(2);
     let status = consumer.status();
     let running = tokio::spawn(consumer.run(pending()));
-    until("it consumes", async || broker.told().acknowledged.len() == 1).await;
+    until("it consumes", async || {
+        broker.told().acknowledged.len() == 1
+    })
+    .await;
     read_only("on");
     end_sessions();
     broker.send(message("m", ""));
     until("the status says so", async || {
-        status.borrow().paused.as_ref().is_some_and(|why| why.starts_with("25006"))
+        status
+            .borrow()
+            .paused
+            .as_ref()
+            .is_some_and(|why| why.starts_with("25006"))
     })
     .await;
     assert!(!broker.told().released.is_empty());
     read_only("off");
-    // As with a server that was replaced by another one, the sessions that are there stay as they are: the consumer has to leave
-    // them. Those of a proxy it cannot.
+    // As with a server that was replaced by another one, the sessions that are there stay as they
+    // are: the consumer has to leave them. Those of a proxy it cannot.
     if std::env::var_os("IDEM_TEST_PGBOUNCER").is_some() {
         end_sessions();
     }
     drop(broker.clone().closed());
     let summary = source_ended(in_time(running).await.unwrap());
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (2, 0, 0));
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (2, 0, 0)
+    );
     assert!(status.borrow().is_ready());
 }
 

@@ -51,9 +51,13 @@ impl Ground {
 
     /// Connections of another role, past every proxy.
     pub fn pool_of(&self, role: &str) -> Pool {
-        let mut config: tokio_postgres::Config = self.server.direct_url(&self.database).parse().unwrap();
+        let mut config: tokio_postgres::Config =
+            self.server.direct_url(&self.database).parse().unwrap();
         config.user(role);
-        Pool::builder(Manager::new(config, NoTls)).max_size(4).build().unwrap()
+        Pool::builder(Manager::new(config, NoTls))
+            .max_size(4)
+            .build()
+            .unwrap()
     }
 
     /// Runs SQL past every proxy, each statement by itself.
@@ -64,8 +68,10 @@ impl Ground {
     /// Takes the database away: nothing can connect to it. Nothing may be connected.
     pub fn take_away(&self) -> Away<'_> {
         let away = format!("{}_away", self.database);
-        self.server
-            .psql("postgres", &format!("ALTER DATABASE {} RENAME TO {away}", self.database));
+        self.server.psql(
+            "postgres",
+            &format!("ALTER DATABASE {} RENAME TO {away}", self.database),
+        );
         Away { ground: self, away }
     }
 
@@ -95,9 +101,10 @@ impl Away<'_> {
 
     pub fn give_back(self) {
         let Self { ground, away } = self;
-        ground
-            .server
-            .psql("postgres", &format!("ALTER DATABASE {away} RENAME TO {}", ground.database));
+        ground.server.psql(
+            "postgres",
+            &format!("ALTER DATABASE {away} RENAME TO {}", ground.database),
+        );
     }
 }
 
@@ -108,7 +115,10 @@ pub const SCHEMA: &str = "CREATE EXTENSION idem;
 
 pub async fn done(pool: &Pool) -> Vec<String> {
     let client = pool.get().await.unwrap();
-    let rows = client.query_typed("SELECT id FROM done ORDER BY place", &[]).await.unwrap();
+    let rows = client
+        .query_typed("SELECT id FROM done ORDER BY place", &[])
+        .await
+        .unwrap();
     rows.iter().map(|row| row.get(0)).collect()
 }
 
@@ -120,7 +130,11 @@ pub fn pool(url: &str) -> Pool {
 /// A message with an id, and a key if it is not empty.
 pub fn message(id: impl Into<String>, key: &str) -> Message {
     let message = Message::new("tests", "{}").with_message_id(id);
-    if key.is_empty() { message } else { message.with_key(key) }
+    if key.is_empty() {
+        message
+    } else {
+        message.with_key(key)
+    }
 }
 
 /// The business of all these tests: one row for each time that a message takes effect.
@@ -128,14 +142,18 @@ pub async fn note(tx: &Tx, message: &Message) -> Result<(), tokio_postgres::Erro
     use tokio_postgres::types::Type;
     tx.execute_typed(
         "INSERT INTO done (id, key) VALUES ($1, $2)",
-        &[(&message.message_id(), Type::TEXT), (&message.key(), Type::TEXT)],
+        &[
+            (&message.message_id(), Type::TEXT),
+            (&message.key(), Type::TEXT),
+        ],
     )
     .await
     .map(drop)
 }
 
 /// A handler that does this business and nothing else.
-pub fn noting() -> impl Fn(Tx, Message) -> Pin<Box<dyn Future<Output = Handled> + Send>> + Send + Sync + 'static {
+pub fn noting()
+-> impl Fn(Tx, Message) -> Pin<Box<dyn Future<Output = Handled> + Send>> + Send + Sync + 'static {
     |tx, message| {
         Box::pin(async move {
             note(&tx, &message).await?;
@@ -148,12 +166,17 @@ pub fn noting() -> impl Fn(Tx, Message) -> Pin<Box<dyn Future<Output = Handled> 
 pub async fn until(what: &str, mut reached: impl AsyncFnMut() -> bool) {
     let started = Instant::now();
     while !reached().await {
-        assert!(started.elapsed() < DEADLINE, "{what}: not within {DEADLINE:?}");
+        assert!(
+            started.elapsed() < DEADLINE,
+            "{what}: not within {DEADLINE:?}"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 /// Fails when this takes longer than the deadline.
 pub async fn in_time<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, work).await.expect("it ends in time")
+    tokio::time::timeout(DEADLINE, work)
+        .await
+        .expect("it ends in time")
 }

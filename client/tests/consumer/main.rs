@@ -1,4 +1,5 @@
-//! The consumer runtime on a real server, fed by a broker in memory that does what brokers do to their consumers.
+//! The consumer runtime on a real server, fed by a broker in memory that does what brokers do to
+//! their consumers.
 
 mod broker;
 mod ground;

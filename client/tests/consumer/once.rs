@@ -16,7 +16,9 @@ const MESSAGES: usize = 500;
 /// Every message, three of ten of them twice, in any order.
 fn with_duplicates() -> Vec<Message> {
     let mut rng = rand::rng();
-    let mut all: Vec<Message> = (0..MESSAGES).map(|n| message(format!("m-{n}"), "")).collect();
+    let mut all: Vec<Message> = (0..MESSAGES)
+        .map(|n| message(format!("m-{n}"), ""))
+        .collect();
     for n in 0..MESSAGES {
         if rng.random_bool(0.3) {
             all.push(message(format!("m-{n}"), ""));
@@ -45,7 +47,11 @@ async fn a_message_that_is_delivered_twice_takes_effect_once() {
     assert_eq!(summary.handled, MESSAGES as u64);
     assert_eq!(summary.duplicates, (sent - MESSAGES) as u64);
     assert_eq!(broker.told().acknowledged.len(), sent);
-    assert!(broker.told().most_unsettled <= 8, "{}", broker.told().most_unsettled);
+    assert!(
+        broker.told().most_unsettled <= 8,
+        "{}",
+        broker.told().most_unsettled
+    );
 }
 
 #[tokio::test]
@@ -55,8 +61,14 @@ async fn a_consumer_that_cannot_work_fetches_nothing() {
     let consumer = || Consumer::new(ground.pool.clone(), broker.clone());
     for (consumer, hint) in [
         (consumer(), "handler"),
-        (consumer().handle("a", noting()).handle("b", noting()), "\"a\" and \"b\""),
-        (consumer().handle("a", noting()).store("b"), "\"a\" and \"b\""),
+        (
+            consumer().handle("a", noting()).handle("b", noting()),
+            "\"a\" and \"b\"",
+        ),
+        (
+            consumer().handle("a", noting()).store("b"),
+            "\"a\" and \"b\"",
+        ),
         (
             consumer()
                 .route(Selector::topic("t"), "a", noting())
@@ -70,8 +82,14 @@ async fn a_consumer_that_cannot_work_fetches_nothing() {
             "type \"t\": \"a\" and \"b\"",
         ),
         (consumer().handle("", noting()), "destination"),
-        (consumer().handle("to", noting()).concurrency(0), "concurrency"),
-        (consumer().handle("to", noting()).max_deliveries(0), "max_deliveries"),
+        (
+            consumer().handle("to", noting()).concurrency(0),
+            "concurrency",
+        ),
+        (
+            consumer().handle("to", noting()).max_deliveries(0),
+            "max_deliveries",
+        ),
     ] {
         let error = in_time(consumer.run(pending())).await.unwrap_err();
         assert_eq!(error.kind(), idem_client::ErrorKind::Invalid);

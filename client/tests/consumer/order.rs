@@ -26,7 +26,10 @@ fn sent() -> Vec<Message> {
 }
 
 /// One of four messages fails the first time.
-fn now_and_then() -> impl Fn(Tx, Message) -> std::pin::Pin<Box<dyn Future<Output = Handled> + Send>> + Send + Sync + 'static {
+fn now_and_then() -> impl Fn(Tx, Message) -> std::pin::Pin<Box<dyn Future<Output = Handled> + Send>>
++ Send
++ Sync
++ 'static {
     let failed = Arc::new(Mutex::new(HashSet::new()));
     move |tx, message| {
         let failed = Arc::clone(&failed);
@@ -62,7 +65,10 @@ async fn order_is_kept(change: impl FnOnce(Consumer<Broker>) -> Consumer<Broker>
     for key in 0..KEYS {
         let of_key = |ids: &[String]| -> Vec<String> {
             let prefix = format!("{key}:");
-            ids.iter().filter(|id| id.starts_with(&prefix)).cloned().collect()
+            ids.iter()
+                .filter(|id| id.starts_with(&prefix))
+                .cloned()
+                .collect()
         };
         let expected: Vec<String> = sent().iter().map(crate::broker::id).collect();
         assert_eq!(of_key(&done), of_key(&expected));
@@ -87,7 +93,8 @@ async fn messages_of_a_key_keep_their_order_in_batches_too() {
 
 #[tokio::test]
 async fn other_keys_go_on_while_a_poisoned_message_holds_up_its_own() {
-    // Its attempts in place are counted on top of what the broker counts, and where it does not count.
+    // Its attempts in place are counted on top of what the broker counts, and where it does not
+    // count.
     a_poisoned_message_holds_up_its_own_key(Broker::default()).await;
     a_poisoned_message_holds_up_its_own_key(Broker::default().counting()).await;
 }
@@ -100,7 +107,9 @@ async fn a_poisoned_message_holds_up_its_own_key(broker: Broker) {
         message("beside", "b"),
         message("without", ""),
     ];
-    messages.into_iter().for_each(|message| broker.send(message));
+    messages
+        .into_iter()
+        .for_each(|message| broker.send(message));
     let broker = broker.closed();
     let handler = async |tx: Tx, message: Message| {
         if message.message_id() == Some("poison") {
@@ -115,7 +124,10 @@ async fn a_poisoned_message_holds_up_its_own_key(broker: Broker) {
         .max_deliveries(3)
         .ordered_by_key(true);
     let summary = source_ended(in_time(consumer.run(pending())).await);
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (3, 2, 1));
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (3, 2, 1)
+    );
     let done = ground.done().await;
     assert_eq!(done.last().map(String::as_str), Some("behind"), "{done:?}");
 }

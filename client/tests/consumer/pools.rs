@@ -1,4 +1,5 @@
-//! A small pool serves everything that shares it, and one that is too small is an error at the start.
+//! A small pool serves everything that shares it, and one that is too small is an error at the
+//! start.
 
 use std::{
     sync::{
@@ -9,7 +10,10 @@ use std::{
 };
 
 use deadpool_postgres::{Manager, Pool};
-use idem_client::{Consumer, Effect, Error, Idem, Local, Message, Policies, Processed, Relay, Rule, Services, Tx, create_relay};
+use idem_client::{
+    Consumer, Effect, Error, Idem, Local, Message, Policies, Processed, Relay, Rule, Services, Tx,
+    create_relay,
+};
 use tokio::sync::oneshot;
 use tokio_postgres::NoTls;
 
@@ -30,7 +34,10 @@ fn counting() -> Idem {
 
 fn pool_of(ground: &Ground, connections: usize) -> Pool {
     let manager = Manager::new(ground.url().parse().unwrap(), NoTls);
-    Pool::builder(manager).max_size(connections).build().unwrap()
+    Pool::builder(manager)
+        .max_size(connections)
+        .build()
+        .unwrap()
 }
 
 /// Goal: nothing starves. Leases of handlers that work are renewed, although more handlers wait for
@@ -70,11 +77,18 @@ async fn keepers_handlers_and_relay_share_a_pool_of_two() {
     let running = tokio::spawn(services.run(async {
         let _ = stopped.await;
     }));
-    until("all is handed over", async || ground.done().await.len() == MESSAGES).await;
+    until("all is handed over", async || {
+        ground.done().await.len() == MESSAGES
+    })
+    .await;
     stop.send(()).unwrap();
     in_time(running).await.unwrap().unwrap();
     assert_eq!(broker.told().acknowledged.len(), MESSAGES);
-    assert_eq!(runs.load(SeqCst), MESSAGES, "a lease was lost while its handler worked");
+    assert_eq!(
+        runs.load(SeqCst),
+        MESSAGES,
+        "a lease was lost while its handler worked"
+    );
 }
 
 /// Invariant: what needs two connections at once does not begin with a pool of one.
@@ -91,7 +105,9 @@ async fn counted_attempts_with_a_pool_of_one_are_an_error() {
         Err(Error::Invalid(why)) => assert!(why.contains("two connections"), "{why}"),
         other => panic!("it began: {other:?}"),
     }
-    let processed = counting().process(&pool, &message("m-2", ""), noting()).await;
+    let processed = counting()
+        .process(&pool, &message("m-2", ""), noting())
+        .await;
     match processed {
         Err(Error::Pool(why)) => assert!(why.contains("two connections"), "{why}"),
         other => panic!("it began: {other:?}"),
@@ -115,11 +131,16 @@ async fn handlers_and_relay_share_a_pool_of_one() {
         .concurrency(6);
     let local = Local::new(pool.clone(), Idem::new()).handle("board", noting());
     let (stop, stopped) = oneshot::channel::<()>();
-    let services = Services::new().consumer(consumer).relay(Relay::new(pool.clone(), local));
+    let services = Services::new()
+        .consumer(consumer)
+        .relay(Relay::new(pool.clone(), local));
     let running = tokio::spawn(services.run(async {
         let _ = stopped.await;
     }));
-    until("all is handed over", async || ground.done().await.len() == MESSAGES).await;
+    until("all is handed over", async || {
+        ground.done().await.len() == MESSAGES
+    })
+    .await;
     stop.send(()).unwrap();
     in_time(running).await.unwrap().unwrap();
 }
@@ -134,7 +155,8 @@ async fn exhausted_pool_is_an_error_in_time() {
     tokio::time::pause();
     let message = message("m-1", "");
     let idem = Idem::new();
-    let processed = tokio::time::timeout(10 * DEADLINE, idem.process(&pool, &message, noting())).await;
+    let processed =
+        tokio::time::timeout(10 * DEADLINE, idem.process(&pool, &message, noting())).await;
     tokio::time::resume();
     match processed {
         Ok(Err(Error::Pool(why))) => assert!(why.contains("within"), "{why}"),
@@ -142,5 +164,8 @@ async fn exhausted_pool_is_an_error_in_time() {
     }
     drop(kept);
     let processed = in_time(idem.process(&pool, &message, noting())).await;
-    assert!(matches!(processed, Ok(Processed::New { .. })), "{processed:?}");
+    assert!(
+        matches!(processed, Ok(Processed::New { .. })),
+        "{processed:?}"
+    );
 }

@@ -24,16 +24,27 @@ async fn waits_and_names(ground: &Ground, pool: Pool, words: &[&str], mend: &str
     let mut status = consumer.status();
     let running = tokio::spawn(consumer.run(pending()));
     let has_begun = |status: &ConsumerStatus| status.paused.is_some() || status.has_started;
-    let paused = in_time(status.wait_for(has_begun)).await.unwrap().paused.clone();
+    let paused = in_time(status.wait_for(has_begun))
+        .await
+        .unwrap()
+        .paused
+        .clone();
     let reason = paused.expect("it waits");
     for word in words {
         assert!(reason.contains(word), "{word} is not in {reason:?}");
     }
-    assert_eq!(broker.told().asked, 0, "nothing is fetched before the database is complete");
+    assert_eq!(
+        broker.told().asked,
+        0,
+        "nothing is fetched before the database is complete"
+    );
     ground.psql(mend);
     let broker = broker.closed();
     let summary = source_ended(in_time(running).await.unwrap());
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 0, 0));
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (1, 0, 0)
+    );
     assert_eq!(broker.told().acknowledged.len(), 1);
 }
 
@@ -63,7 +74,9 @@ async fn missing_grant_of_a_later_call_is_named_at_once() {
 #[tokio::test]
 async fn extension_in_another_schema_is_named_with_its_schema() {
     let ground = Ground::new().await;
-    ground.psql("DROP EXTENSION idem; CREATE SCHEMA \"The API\"; CREATE EXTENSION idem SCHEMA \"The API\"");
+    ground.psql(
+        "DROP EXTENSION idem; CREATE SCHEMA \"The API\"; CREATE EXTENSION idem SCHEMA \"The API\"",
+    );
     let words = [
         "42883: ",
         "extension idem is in schema \"The API\"",
@@ -82,7 +95,13 @@ async fn missing_extension_is_named_with_its_database() {
         "extension idem is not installed in database \"consumer_",
         "CREATE EXTENSION idem",
     ];
-    waits_and_names(&ground, ground.pool.clone(), &words, "CREATE EXTENSION idem").await;
+    waits_and_names(
+        &ground,
+        ground.pool.clone(),
+        &words,
+        "CREATE EXTENSION idem",
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -101,7 +120,13 @@ async fn older_sql_is_named_with_both_versions() {
         "client",
         "ALTER EXTENSION idem UPDATE",
     ];
-    waits_and_names(&ground, ground.pool.clone(), &words, &version(env!("CARGO_PKG_VERSION"))).await;
+    waits_and_names(
+        &ground,
+        ground.pool.clone(),
+        &words,
+        &version(env!("CARGO_PKG_VERSION")),
+    )
+    .await;
 }
 
 /// Goal: the library and the SQL stop fitting while a consumer works, and no message is to blame.
@@ -114,7 +139,10 @@ async fn i4_versions_that_do_not_fit_use_up_no_attempt() {
         .back_off(SHORT, LONG)
         .max_deliveries(1);
     let running = tokio::spawn(consumer.run(pending()));
-    until("it consumes", async || broker.told().acknowledged.len() == 1).await;
+    until("it consumes", async || {
+        broker.told().acknowledged.len() == 1
+    })
+    .await;
     let version = |version: &str| {
         format!(
             "UPDATE pg_extension SET extversion = '{version}' WHERE extname = 'idem'; SELECT idem.invalidate('idem.ring'::regclass)"
@@ -126,9 +154,16 @@ async fn i4_versions_that_do_not_fit_use_up_no_attempt() {
         broker.told().released.len() + broker.told().rejected.len() > 0
     })
     .await;
-    assert_eq!(broker.told().rejected, [], "no message is rejected for the versions");
+    assert_eq!(
+        broker.told().rejected,
+        [],
+        "no message is rejected for the versions"
+    );
     ground.psql(&version(env!("CARGO_PKG_VERSION")));
     drop(broker.clone().closed());
     let summary = source_ended(in_time(running).await.unwrap());
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (2, 0, 0));
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (2, 0, 0)
+    );
 }

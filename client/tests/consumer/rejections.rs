@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use idem_client::{Consumer, Coordinates, Handled, HandlerError, IdStrategy, Idem, Message, MessageId, Policies, Selector, Tx};
+use idem_client::{
+    Consumer, Coordinates, Handled, HandlerError, IdStrategy, Idem, Message, MessageId, Policies,
+    Selector, Tx,
+};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -23,7 +26,8 @@ const SHORT: Duration = Duration::from_millis(10);
 /// The dead letters, each as `destination id: reason`.
 async fn letters(ground: &Ground) -> Vec<String> {
     let client = ground.pool.get().await.unwrap();
-    let sql = "SELECT destination || ' ' || id || ': ' || last_error FROM idem.dead_letters ORDER BY 1";
+    let sql =
+        "SELECT destination || ' ' || id || ': ' || last_error FROM idem.dead_letters ORDER BY 1";
     let rows = client.query_typed(sql, &[]).await.unwrap();
     rows.iter().map(|row| row.get(0)).collect()
 }
@@ -68,10 +72,14 @@ async fn i4_rejected_message_is_kept_when_its_broker_would_drop_it() {
     let [no_id, poison, unrouted] = &letters[..] else {
         panic!("three letters: {letters:?}");
     };
-    assert!(no_id.starts_with("orders ") && no_id.contains("has no id"), "{no_id}");
+    assert!(
+        no_id.starts_with("orders ") && no_id.contains("has no id"),
+        "{no_id}"
+    );
     assert_eq!(poison, "orders poison: the handler failed: no such item");
     assert!(
-        unrouted.starts_with("orders.unrouted ") && unrouted.ends_with("no route takes this message"),
+        unrouted.starts_with("orders.unrouted ")
+            && unrouted.ends_with("no route takes this message"),
         "{unrouted}"
     );
     let client = ground.pool.get().await.unwrap();
@@ -101,7 +109,10 @@ async fn i4_requeued_message_is_handled_by_the_consumer_that_rejected_it() {
     let handler = move |tx: Tx, message: Message| {
         let is_mended = mended.load(Ordering::Relaxed);
         async move {
-            assert_eq!((message.topic(), message.message_type()), ("tests", Some("Order")));
+            assert_eq!(
+                (message.topic(), message.message_type()),
+                ("tests", Some("Order"))
+            );
             if !is_mended {
                 return Err(HandlerError::terminal("no such item"));
             }
@@ -139,12 +150,17 @@ async fn i4_requeued_message_is_handled_by_the_consumer_that_rejected_it() {
 async fn i4_message_that_the_database_cannot_keep_stays_at_its_broker() {
     let ground = Ground::new().await;
     ground.psql("ALTER TABLE idem.dead_letter RENAME TO not_there");
-    let broker = Broker::with([message("m", "")]).dropping_rejected().closed();
+    let broker = Broker::with([message("m", "")])
+        .dropping_rejected()
+        .closed();
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .route(Selector::topic("elsewhere"), "orders", noting())
         .back_off(SHORT, SHORT);
     let running = tokio::spawn(consumer.run(pending()));
-    until("it was given back three times", async || broker.told().released.len() >= 3).await;
+    until("it was given back three times", async || {
+        broker.told().released.len() >= 3
+    })
+    .await;
     ground.psql("ALTER TABLE idem.not_there RENAME TO dead_letter");
     let summary = source_ended(in_time(running).await.unwrap());
 
@@ -176,14 +192,20 @@ async fn i4_message_that_another_process_holds_is_not_rejected_yet() {
         broker.told().released.len() >= 2
     })
     .await;
-    until("the other one is kept", async || letters(&ground).await.len() == 1).await;
+    until("the other one is kept", async || {
+        letters(&ground).await.len() == 1
+    })
+    .await;
     ground.psql("SELECT idem_release('held', 'orders', token) FROM idem.leases WHERE id = 'held'");
     source_ended(in_time(running).await.unwrap());
 
     let reason = "the handler failed: no such item";
     assert_eq!(
         letters(&ground).await,
-        [format!("orders free: {reason}"), format!("orders held: {reason}")]
+        [
+            format!("orders free: {reason}"),
+            format!("orders held: {reason}")
+        ]
     );
 }
 
@@ -193,7 +215,9 @@ async fn i4_message_with_the_id_of_another_one_is_kept() {
     let policies = Policies::default().destination("orders", |rule| rule.fingerprint(true));
     let idem = Idem::builder().policies(policies).build().unwrap();
     let other = Message::new("tests", r#"{"other": 1}"#).with_message_id("m");
-    let broker = Broker::with([message("m", ""), other]).dropping_rejected().closed();
+    let broker = Broker::with([message("m", ""), other])
+        .dropping_rejected()
+        .closed();
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .idem(idem)
         .handle("orders", noting())
@@ -201,7 +225,8 @@ async fn i4_message_with_the_id_of_another_one_is_kept() {
     let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!((summary.handled, summary.rejected), (1, 1));
     let client = ground.pool.get().await.unwrap();
-    let sql = "SELECT convert_from(payload, 'UTF8'), headers ->> 'message-id' FROM idem.dead_letters";
+    let sql =
+        "SELECT convert_from(payload, 'UTF8'), headers ->> 'message-id' FROM idem.dead_letters";
     let row = client.query_one(sql, &[]).await.unwrap();
     assert_eq!((row.get(0), row.get(1)), (r#"{"other": 1}"#, "m"));
 }
@@ -235,9 +260,16 @@ async fn i4_messages_without_an_id_that_differ_are_kept_apart() {
 #[tokio::test]
 async fn i4_unrouted_messages_of_one_id_are_kept_apart_at_a_stop() {
     let ground = Ground::new().await;
-    let unrouted = |payload: &str| Message::new("tests", payload.to_owned()).with_message_id("same");
-    let broker = Broker::with([unrouted("1"), unrouted("2")]).dropping_rejected().near_limit();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone()).route(Selector::topic("elsewhere"), "orders", noting());
+    let unrouted =
+        |payload: &str| Message::new("tests", payload.to_owned()).with_message_id("same");
+    let broker = Broker::with([unrouted("1"), unrouted("2")])
+        .dropping_rejected()
+        .near_limit();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone()).route(
+        Selector::topic("elsewhere"),
+        "orders",
+        noting(),
+    );
     // On one thread: nothing is fetched before the stop.
     let summary = in_time(consumer.run(async {})).await.unwrap();
 
@@ -263,8 +295,16 @@ async fn i4_last_deliveries_of_a_plain_source_are_kept_at_a_stop() {
         let summary = in_time(consumer.run(are_fetched)).await.unwrap();
 
         let told = broker.told();
-        assert_eq!((summary.rejected, summary.given_back), (2, 0), "{is_ordered}");
-        assert_eq!((told.released, told.acknowledged.len()), (vec![], 2), "{is_ordered}");
+        assert_eq!(
+            (summary.rejected, summary.given_back),
+            (2, 0),
+            "{is_ordered}"
+        );
+        assert_eq!(
+            (told.released, told.acknowledged.len()),
+            (vec![], 2),
+            "{is_ordered}"
+        );
         let reason = "the consumer stopped before it handled this message, and its broker may not deliver it again";
         assert_eq!(
             letters(&ground).await,
@@ -283,7 +323,10 @@ async fn i4_last_delivery_of_a_silent_broker_is_kept_at_a_stop() {
     // On one thread: nothing is fetched before the stop.
     let summary = in_time(consumer.run(async {})).await.unwrap();
 
-    assert_eq!((summary.rejected, broker.told().ignored), (1, vec!["m".to_owned()]));
+    assert_eq!(
+        (summary.rejected, broker.told().ignored),
+        (1, vec!["m".to_owned()])
+    );
     assert_eq!(letters(&ground).await.len(), 1);
 }
 
@@ -312,7 +355,9 @@ async fn last_delivery_of_a_silent_broker_is_counted_once() {
 async fn i4_last_delivery_that_is_not_kept_is_not_returned_at_a_stop() {
     let ground = Ground::new().await;
     ground.psql("SELECT idem_acquire('held', 'orders', '1 hour')");
-    let broker = Broker::with([message("held", "")]).dropping_rejected().near_limit();
+    let broker = Broker::with([message("held", "")])
+        .dropping_rejected()
+        .near_limit();
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .handle("orders", noting())
         .back_off(SHORT, SHORT);
@@ -334,10 +379,14 @@ async fn i4_last_deliveries_in_progress_hold_up_no_others() {
     let near_limit = || Broker::with(ids.map(|id| message(id, ""))).near_limit();
     let stop = async |broker: Broker| {
         let ground = Ground::new().await;
-        ground.psql("SELECT idem_acquire(id, 'orders', '1 hour') FROM (VALUES ('a'), ('b')) AS leased (id)");
+        ground.psql(
+            "SELECT idem_acquire(id, 'orders', '1 hour') FROM (VALUES ('a'), ('b')) AS leased (id)",
+        );
         let consumer = Consumer::new(ground.pool.clone(), broker).handle("orders", noting());
         // On one thread: nothing is fetched before the stop.
-        let summary = in_time(consumer.concurrency(1).run(async {})).await.unwrap();
+        let summary = in_time(consumer.concurrency(1).run(async {}))
+            .await
+            .unwrap();
         assert_eq!((letters(&ground).await.len(), summary.rejected), (2, 2));
         summary.failed_settlements
     };
@@ -354,7 +403,9 @@ async fn i4_last_deliveries_in_progress_hold_up_no_others() {
 async fn i4_last_delivery_is_kept_when_its_claim_has_ended() {
     let ground = Ground::new().await;
     ground.psql("SELECT idem_acquire('late', 'orders', '1 hour')");
-    let broker = Broker::with([message("late", "")]).dropping_rejected().near_limit();
+    let broker = Broker::with([message("late", "")])
+        .dropping_rejected()
+        .near_limit();
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .handle("orders", noting())
         .back_off(SHORT, SHORT);
@@ -362,8 +413,13 @@ async fn i4_last_delivery_is_kept_when_its_claim_has_ended() {
     let release = async {
         // Without a wait for the claim: five times at each of three hand-overs.
         let refusal = "message \"late\" of destination \"orders\" is in progress";
-        until("it is asked for again", async || ground.log().matches(refusal).count() > 15).await;
-        ground.psql("SELECT idem_release('late', 'orders', token) FROM idem.leases WHERE id = 'late'");
+        until("it is asked for again", async || {
+            ground.log().matches(refusal).count() > 15
+        })
+        .await;
+        ground.psql(
+            "SELECT idem_release('late', 'orders', token) FROM idem.leases WHERE id = 'late'",
+        );
     };
     let (summary, ()) = in_time(async { tokio::join!(consumer.run(is_fetched), release) }).await;
     assert_eq!(summary.unwrap().rejected, 1);
@@ -377,15 +433,21 @@ async fn i4_last_delivery_is_kept_when_its_claim_has_ended() {
 async fn i4_last_delivery_is_kept_when_its_database_is_back() {
     let ground = Ground::new().await;
     let away = ground.take_away();
-    let broker = Broker::with([message("m", "")]).dropping_rejected().near_limit();
-    let consumer = Consumer::new(ground.pool_of("postgres"), broker.clone()).handle("orders", noting());
+    let broker = Broker::with([message("m", "")])
+        .dropping_rejected()
+        .near_limit();
+    let consumer =
+        Consumer::new(ground.pool_of("postgres"), broker.clone()).handle("orders", noting());
     let give_back = async {
         until("it is asked for again", async || away.refusals() > 2).await;
         away.give_back();
     };
     // On one thread: nothing is fetched before the stop.
     let (summary, ()) = in_time(async { tokio::join!(consumer.run(async {}), give_back) }).await;
-    assert_eq!((summary.unwrap().rejected, letters(&ground).await.len()), (1, 1));
+    assert_eq!(
+        (summary.unwrap().rejected, letters(&ground).await.len()),
+        (1, 1)
+    );
     assert_eq!(broker.told().acknowledged, ["m"]);
 }
 
@@ -394,7 +456,10 @@ async fn i4_last_delivery_is_kept_when_its_database_is_back() {
 async fn i4_last_delivery_that_cannot_be_kept_yet_is_not_returned() {
     let ground = Ground::new().await;
     ground.psql("ALTER TABLE idem.dead_letter RENAME TO not_there");
-    let broker = Broker::with([message("m", "")]).dropping_rejected().near_limit().closed();
+    let broker = Broker::with([message("m", "")])
+        .dropping_rejected()
+        .near_limit()
+        .closed();
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .route(Selector::topic("elsewhere"), "orders", noting())
         .back_off(SHORT, SHORT);
@@ -444,9 +509,15 @@ async fn i4_last_delivery_with_the_id_of_another_one_is_kept() {
 async fn i4_messages_of_one_id_whose_selector_panics_are_kept_apart() {
     let ground = Ground::new().await;
     let message = |payload: &str| Message::new("tests", payload.to_owned()).with_message_id("same");
-    let broker = Broker::with([message("1"), message("2")]).dropping_rejected().closed();
+    let broker = Broker::with([message("1"), message("2")])
+        .dropping_rejected()
+        .closed();
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
-        .route(Selector::matching(|_| panic!("a bug in a selector")), "orders", noting())
+        .route(
+            Selector::matching(|_| panic!("a bug in a selector")),
+            "orders",
+            noting(),
+        )
         .max_deliveries(1);
     let summary = source_ended(in_time(consumer.run(pending())).await);
 
@@ -464,13 +535,17 @@ async fn i4_id_that_the_database_cannot_hold_stops_no_other_message() {
     };
     let policies = Policies::default()
         .destination("orders", |rule| rule.id(IdStrategy::Header("id".into())))
-        .destination("functions", move |rule| rule.id(IdStrategy::function(function)));
+        .destination("functions", move |rule| {
+            rule.id(IdStrategy::function(function))
+        });
     let idem = Idem::builder().policies(policies).build().unwrap();
     let plain = |id: &str| Message::new("tests", "{}").with_header("id", id);
     let broker = Broker::with([
         plain("a\0b"),
         plain(&"x".repeat(2000)),
-        plain("fine").with_type("Function").with_header("panics", "yes"),
+        plain("fine")
+            .with_type("Function")
+            .with_header("panics", "yes"),
         message("good", "").with_header("id", "good"),
     ])
     .dropping_rejected()
@@ -516,10 +591,12 @@ async fn i4_requeued_message_meets_the_handler_of_its_destination_alone() {
             consumer
         }
     };
-    let both_kept = async { until("both are kept", async || letters(&ground).await.len() == 2).await };
+    let both_kept =
+        async { until("both are kept", async || letters(&ground).await.len() == 2).await };
     in_time(consume(false).run(both_kept)).await.unwrap();
     ground.psql("SELECT idem_requeue_all('first'), idem_requeue_all('first.unrouted')");
-    let all_done = async { until("all are handled", async || ground.done().await.len() == 3).await };
+    let all_done =
+        async { until("all are handled", async || ground.done().await.len() == 3).await };
     in_time(consume(true).run(all_done)).await.unwrap();
 
     let client = ground.pool.get().await.unwrap();
@@ -531,6 +608,9 @@ async fn i4_requeued_message_meets_the_handler_of_its_destination_alone() {
         ["first received", "first rejected", "later later"],
         "each under its own id"
     );
-    let left = client.query_one("SELECT count(*) FROM idem.pending", &[]).await.unwrap();
+    let left = client
+        .query_one("SELECT count(*) FROM idem.pending", &[])
+        .await
+        .unwrap();
     assert_eq!(left.get::<_, i64>(0), 0);
 }

@@ -14,7 +14,10 @@ use crate::{
 async fn claims(ground: &Ground) -> Vec<String> {
     let client = ground.pool.get().await.unwrap();
     let rows = client
-        .query_typed("SELECT destination || ' ' || id FROM idem.inbox ORDER BY 1", &[])
+        .query_typed(
+            "SELECT destination || ' ' || id FROM idem.inbox ORDER BY 1",
+            &[],
+        )
         .await
         .unwrap();
     rows.iter().map(|row| row.get(0)).collect()
@@ -27,7 +30,9 @@ async fn first_route_that_takes_a_message_handles_it() {
     let broker = Broker::with([
         message("1", "").with_type("Fire"),
         message("2", "").with_type("Reserve"),
-        Message::new("refunds", "{}").with_message_id("3").with_type("Reserve"),
+        Message::new("refunds", "{}")
+            .with_message_id("3")
+            .with_type("Reserve"),
         Message::new("refunds", "{}").with_message_id("4"),
         message("5", "").with_type("Fire"),
         message("6", "").with_type("Other"),
@@ -58,8 +63,13 @@ async fn first_route_that_takes_a_message_handles_it() {
 #[tokio::test]
 async fn message_that_no_route_takes_is_rejected() {
     let ground = Ground::new().await;
-    let broker = Broker::with([message("taken", "").with_type("Fire"), message("left", "")]).closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone()).route(Selector::message_type("Fire"), "fire", noting());
+    let broker =
+        Broker::with([message("taken", "").with_type("Fire"), message("left", "")]).closed();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone()).route(
+        Selector::message_type("Fire"),
+        "fire",
+        noting(),
+    );
     let summary = source_ended(in_time(consumer.run(pending())).await);
 
     assert_eq!((summary.handled, summary.rejected), (1, 1));

@@ -19,7 +19,8 @@ async fn a_source_that_fails_is_asked_again_with_pauses() {
         .failing(failures)
         .closed();
     let began = Instant::now();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone()).handle("source-fails", noting());
+    let consumer =
+        Consumer::new(ground.pool.clone(), broker.clone()).handle("source-fails", noting());
     let summary = source_ended(in_time(consumer.run(pending())).await);
 
     assert_eq!(summary.handled, 20);
@@ -33,9 +34,13 @@ async fn a_shutdown_does_not_wait_for_a_source_that_fails() {
     let ground = Ground::new().await;
     let broker = Broker::default().failing((0..1000).map(|_| Failure::Error));
     let asked_twice = async {
-        crate::ground::until("the source is asked twice", async || broker.told().asked >= 2).await;
+        crate::ground::until("the source is asked twice", async || {
+            broker.told().asked >= 2
+        })
+        .await;
     };
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone()).handle("source-fails", noting());
+    let consumer =
+        Consumer::new(ground.pool.clone(), broker.clone()).handle("source-fails", noting());
     let summary = in_time(consumer.run(asked_twice)).await.unwrap();
     assert_eq!(summary, Default::default());
 }

@@ -18,7 +18,11 @@ async fn receive_large(world: &World, count: usize) {
     for number in 0..count {
         let letter = Letter::json(&"x".repeat(MIB)).unwrap();
         let id = id_of(&format!("m-{number}"));
-        assert!(receive(&world.client, &id, &world.to, &letter).await.unwrap());
+        assert!(
+            receive(&world.client, &id, &world.to, &letter)
+                .await
+                .unwrap()
+        );
     }
 }
 
@@ -28,7 +32,9 @@ async fn messages_fetched_ahead_stay_within_their_bytes() {
     let world = World::new().await;
     receive_large(&world, 20).await;
     // What waits for a sixth of its lease goes back in any case.
-    let source = world.source(&world.db.pool(4)).lease(Duration::from_secs(3600));
+    let source = world
+        .source(&world.db.pool(4))
+        .lease(Duration::from_secs(3600));
     let mut source = source.max_bytes(4 * MIB + 1024);
     let first = in_time(source.next()).await.unwrap().unwrap();
     assert_eq!(world.count("state = 'l'").await, 4);

@@ -24,27 +24,49 @@ async fn what_is_received_is_what_is_handed_out() {
         .key("customer-7")
         .message_type("OrderPlaced")
         .header("schema", 2)
-        .header("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
-    assert!(receive(&world.client, &id_of("m-1"), &world.to, &letter).await.unwrap());
-    let [received] = &next(&world.client, &world.to, 10, MAX_BYTES, LEASE).await.unwrap()[..] else {
+        .header(
+            "traceparent",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        );
+    assert!(
+        receive(&world.client, &id_of("m-1"), &world.to, &letter)
+            .await
+            .unwrap()
+    );
+    let [received] = &next(&world.client, &world.to, 10, MAX_BYTES, LEASE)
+        .await
+        .unwrap()[..]
+    else {
         panic!("one is handed out");
     };
-    assert_eq!((received.id.to_string().as_str(), received.attempt), ("m-1", 1));
+    assert_eq!(
+        (received.id.to_string().as_str(), received.attempt),
+        ("m-1", 1)
+    );
     let message = received.message(&world.to);
-    assert_eq!(message.json::<serde_json::Value>().unwrap(), json!({"order": 7}));
+    assert_eq!(
+        message.json::<serde_json::Value>().unwrap(),
+        json!({"order": 7})
+    );
     assert_eq!(message.content_type(), Some("application/json"));
     assert_eq!(
         (message.key(), message.message_type()),
         (Some("customer-7"), Some("OrderPlaced"))
     );
-    assert_eq!((message.header("schema"), message.deliveries()), (Some("2"), Some(1)));
+    assert_eq!(
+        (message.header("schema"), message.deliveries()),
+        (Some("2"), Some(1))
+    );
     assert!(
         message
             .header("traceparent")
             .is_some_and(|parent| parent.starts_with("00-0af"))
     );
     assert!(
-        next(&world.client, &world.to, 10, MAX_BYTES, LEASE).await.unwrap().is_empty(),
+        next(&world.client, &world.to, 10, MAX_BYTES, LEASE)
+            .await
+            .unwrap()
+            .is_empty(),
         "it is leased"
     );
 }
@@ -55,20 +77,38 @@ async fn a_message_is_known_from_its_receipt_on() {
     let letter = Letter::bytes(&b"\x00\xff"[..]).content_type("application/octet-stream");
     let (text, uuid) = (id_of("m-1"), MessageId::from(Uuid::new_v4()));
     for id in [&text, &uuid] {
-        assert!(receive(&world.client, id, &world.to, &letter).await.unwrap());
-        assert!(!receive(&world.client, id, &world.to, &letter).await.unwrap());
+        assert!(
+            receive(&world.client, id, &world.to, &letter)
+                .await
+                .unwrap()
+        );
+        assert!(
+            !receive(&world.client, id, &world.to, &letter)
+                .await
+                .unwrap()
+        );
     }
-    let Claim::New(claimed) = begin_and_claim(&mut world.client, &text, &world.to).await.unwrap() else {
+    let Claim::New(claimed) = begin_and_claim(&mut world.client, &text, &world.to)
+        .await
+        .unwrap()
+    else {
         panic!("nobody has handled it");
     };
     claimed.commit().await.unwrap();
     assert!(
-        !receive(&world.client, &text, &world.to, &letter).await.unwrap(),
+        !receive(&world.client, &text, &world.to, &letter)
+            .await
+            .unwrap(),
         "it was handled"
     );
-    let received = next(&world.client, &world.to, 10, MAX_BYTES, LEASE).await.unwrap();
+    let received = next(&world.client, &world.to, 10, MAX_BYTES, LEASE)
+        .await
+        .unwrap();
     assert_eq!(
-        received.iter().map(|received| received.id.clone()).collect::<Vec<_>>(),
+        received
+            .iter()
+            .map(|received| received.id.clone())
+            .collect::<Vec<_>>(),
         [id_of(&uuid.to_string())]
     );
     assert_eq!(&*received[0].payload, b"\x00\xff");
@@ -82,14 +122,31 @@ async fn a_batch_is_received_in_its_order_and_answered_by_position() {
         .into_iter()
         .map(|id| (id_of(id), Letter::json(&id).unwrap().header("id", id)))
         .collect();
-    let answers = receive_batch(&world.client, &world.to, &letters).await.unwrap();
+    let answers = receive_batch(&world.client, &world.to, &letters)
+        .await
+        .unwrap();
     assert_eq!(answers, [true, false, true, false]);
-    let received = next(&world.client, &world.to, 10, MAX_BYTES, LEASE).await.unwrap();
-    let ids: Vec<_> = received.iter().map(|received| received.id.to_string()).collect();
+    let received = next(&world.client, &world.to, 10, MAX_BYTES, LEASE)
+        .await
+        .unwrap();
+    let ids: Vec<_> = received
+        .iter()
+        .map(|received| received.id.to_string())
+        .collect();
     assert_eq!(ids, ["b", "c", "a"]);
-    assert!(receive_batch(&world.client, &world.to, &[]).await.unwrap().is_empty());
-    let wrong = vec![(id_of("d"), Letter::bytes("")), (id_of("e"), Letter::bytes("").key(""))];
-    let error = receive_batch(&world.client, &world.to, &wrong).await.unwrap_err();
+    assert!(
+        receive_batch(&world.client, &world.to, &[])
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    let wrong = vec![
+        (id_of("d"), Letter::bytes("")),
+        (id_of("e"), Letter::bytes("").key("")),
+    ];
+    let error = receive_batch(&world.client, &world.to, &wrong)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     assert_eq!(world.count("id = 'd'").await, 0, "all or none");
 }
@@ -99,15 +156,27 @@ async fn a_message_is_not_handed_out_before_its_time() {
     let world = World::new().await;
     let soon = OffsetDateTime::now_utc() + Duration::from_secs(2);
     let letter = Letter::json(&1).unwrap().deliver_after(soon);
-    assert!(receive(&world.client, &id_of("later"), &world.to, &letter).await.unwrap());
+    assert!(
+        receive(&world.client, &id_of("later"), &world.to, &letter)
+            .await
+            .unwrap()
+    );
     world.receive("now", "").await;
-    let received = next(&world.client, &world.to, 10, MAX_BYTES, LEASE).await.unwrap();
+    let received = next(&world.client, &world.to, 10, MAX_BYTES, LEASE)
+        .await
+        .unwrap();
     assert_eq!(received.len(), 1);
     assert_eq!(received[0].id, id_of("now"));
     crate::support::until("it is due", async || {
-        next_wait(&world.client, &world.to, Duration::from_secs(10)).await.unwrap();
-        let received = next(&world.client, &world.to, 10, MAX_BYTES, LEASE).await.unwrap();
-        let is_there = received.iter().any(|received| received.id == id_of("later"));
+        next_wait(&world.client, &world.to, Duration::from_secs(10))
+            .await
+            .unwrap();
+        let received = next(&world.client, &world.to, 10, MAX_BYTES, LEASE)
+            .await
+            .unwrap();
+        let is_there = received
+            .iter()
+            .any(|received| received.id == id_of("later"));
         assert!(
             !is_there || OffsetDateTime::now_utc() >= soon,
             "the server's clock is this one"

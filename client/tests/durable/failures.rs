@@ -33,7 +33,9 @@ async fn a_failed_message_comes_again_and_its_handler_is_told_why() {
             note(&tx, &message).await?;
             let attempt = message.deliveries().unwrap_or(0);
             let last_error = message.last_error().map(str::to_owned);
-            seen.lock().unwrap().push((message.deliveries(), last_error));
+            seen.lock()
+                .unwrap()
+                .push((message.deliveries(), last_error));
             match attempt {
                 1 => Err("a bad day".into()),
                 2 => panic!("a bug"),
@@ -41,16 +43,29 @@ async fn a_failed_message_comes_again_and_its_handler_is_told_why() {
             }
         }
     };
-    let consumer = Running::start(world.consumer(&world.db.pool(4)).handle(world.to.as_str(), handler));
+    let consumer = Running::start(
+        world
+            .consumer(&world.db.pool(4))
+            .handle(world.to.as_str(), handler),
+    );
     world.until_done(1).await;
     world.until_empty().await;
     let summary = consumer.stop().await;
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 2, 0));
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (1, 2, 0)
+    );
     assert_eq!(world.done().await, ["m"], "what failed was rolled back");
     let attempts = attempts.lock().unwrap().clone();
     assert_eq!(attempts[0], (Some(1), None));
-    assert_eq!(attempts[1], (Some(2), Some("the handler failed: a bad day".into())));
-    assert_eq!(attempts[2], (Some(3), Some("the handler failed: panicked: a bug".into())));
+    assert_eq!(
+        attempts[1],
+        (Some(2), Some("the handler failed: a bad day".into()))
+    );
+    assert_eq!(
+        attempts[2],
+        (Some(3), Some("the handler failed: panicked: a bug".into()))
+    );
 }
 
 /// Fails until it is allowed to succeed, and counts.
@@ -61,7 +76,10 @@ struct Poison {
 }
 
 impl Poison {
-    fn handler(&self) -> impl Fn(Tx, Message) -> futures_util::future::BoxFuture<'static, Handled> + Send + Sync + 'static {
+    fn handler(
+        &self,
+    ) -> impl Fn(Tx, Message) -> futures_util::future::BoxFuture<'static, Handled> + Send + Sync + 'static
+    {
         let this = self.clone();
         move |tx, message| {
             let this = this.clone();
@@ -85,7 +103,11 @@ async fn who_is_out_of_attempts_is_dead_and_is_handled_once_when_it_is_requeued(
     let world = World::new().await;
     world.receive("m", "").await;
     let poison = Poison::default();
-    let consumer = Running::start(world.consumer(&world.db.pool(4)).handle(world.to.as_str(), poison.handler()));
+    let consumer = Running::start(
+        world
+            .consumer(&world.db.pool(4))
+            .handle(world.to.as_str(), poison.handler()),
+    );
     until("it is dead", async || !world.dead().await.is_empty()).await;
     assert_eq!(
         world.dead().await,
@@ -95,26 +117,41 @@ async fn who_is_out_of_attempts_is_dead_and_is_handled_once_when_it_is_requeued(
     assert!(world.done().await.is_empty());
 
     poison.is_mended.store(1, Ordering::SeqCst);
-    assert!(requeue(&world.client, &id_of("m"), &world.to).await.unwrap());
     assert!(
-        !requeue(&world.client, &id_of("m"), &world.to).await.unwrap(),
+        requeue(&world.client, &id_of("m"), &world.to)
+            .await
+            .unwrap()
+    );
+    assert!(
+        !requeue(&world.client, &id_of("m"), &world.to)
+            .await
+            .unwrap(),
         "it is no dead letter any more"
     );
     world.until_done(1).await;
     world.until_empty().await;
     let summary = consumer.stop().await;
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 2, 1));
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (1, 2, 1)
+    );
     assert_eq!((world.done().await.len(), world.dead().await.len()), (1, 0));
 }
 
 #[tokio::test]
 async fn what_fails_for_good_is_dead_at_once() {
     let world = World::new().await;
-    world.retries(&brief().final_error("%declined for good%")).await;
+    world
+        .retries(&brief().final_error("%declined for good%"))
+        .await;
     world.receive("final", "").await;
     world.receive("known", "").await;
     let poison = Poison::default();
-    let consumer = Running::start(world.consumer(&world.db.pool(4)).handle(world.to.as_str(), poison.handler()));
+    let consumer = Running::start(
+        world
+            .consumer(&world.db.pool(4))
+            .handle(world.to.as_str(), poison.handler()),
+    );
     until("both are dead", async || world.dead().await.len() == 2).await;
     let summary = consumer.stop().await;
     assert_eq!((summary.retried, summary.rejected), (0, 2));
@@ -131,24 +168,57 @@ async fn dead_letters_are_requeued_and_discarded_by_their_errors() {
         world.receive(id, "").await;
     }
     let poison = Poison::default();
-    let consumer = Running::start(world.consumer(&world.db.pool(4)).handle(world.to.as_str(), poison.handler()));
+    let consumer = Running::start(
+        world
+            .consumer(&world.db.pool(4))
+            .handle(world.to.as_str(), poison.handler()),
+    );
     until("all are dead", async || world.dead().await.len() == 5).await;
     consumer.stop().await;
 
     assert_eq!(
-        discard_all(&world.client, &world.to, "%no such account%", 10).await.unwrap(),
+        discard_all(&world.client, &world.to, "%no such account%", 10)
+            .await
+            .unwrap(),
         2
     );
-    assert!(discard(&world.client, &id_of("other-1"), &world.to).await.unwrap());
-    assert!(!discard(&world.client, &id_of("other-1"), &world.to).await.unwrap());
-    assert_eq!(requeue_all(&world.client, &world.to, "nothing like it", 10).await.unwrap(), 0);
-    assert_eq!(requeue_all(&world.client, &world.to, "%never%", 1).await.unwrap(), 1);
-    assert_eq!(requeue_all(&world.client, &world.to, "%", 10).await.unwrap(), 1);
+    assert!(
+        discard(&world.client, &id_of("other-1"), &world.to)
+            .await
+            .unwrap()
+    );
+    assert!(
+        !discard(&world.client, &id_of("other-1"), &world.to)
+            .await
+            .unwrap()
+    );
+    assert_eq!(
+        requeue_all(&world.client, &world.to, "nothing like it", 10)
+            .await
+            .unwrap(),
+        0
+    );
+    assert_eq!(
+        requeue_all(&world.client, &world.to, "%never%", 1)
+            .await
+            .unwrap(),
+        1
+    );
+    assert_eq!(
+        requeue_all(&world.client, &world.to, "%", 10)
+            .await
+            .unwrap(),
+        1
+    );
     assert_eq!((world.left().await, world.dead().await.len()), (2, 0));
     // Who was discarded was handled, as far as senders are concerned.
     let letter = Letter::json(&1).unwrap();
     let id = id_of("final-1");
-    assert!(!receive(&world.client, &id, &world.to, &letter).await.unwrap());
+    assert!(
+        !receive(&world.client, &id, &world.to, &letter)
+            .await
+            .unwrap()
+    );
 }
 
 #[tokio::test]
@@ -176,11 +246,17 @@ async fn what_a_filter_puts_off_has_not_failed() {
 
     let world = World::new().await;
     world.receive("m", "").await;
-    let idem = Idem::builder().filter(NotYet(AtomicU32::new(0))).build().unwrap();
+    let idem = Idem::builder()
+        .filter(NotYet(AtomicU32::new(0)))
+        .build()
+        .unwrap();
     let consumer = world.consumer(&world.db.pool(4)).idem(idem);
     let consumer = Running::start(consumer.handle(world.to.as_str(), crate::world::noting()));
     world.until_done(1).await;
     let summary = consumer.stop().await;
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (1, 5, 0));
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (1, 5, 0)
+    );
     assert!(world.dead().await.is_empty());
 }

@@ -32,11 +32,16 @@ impl Handing {
     }
 }
 
-/// Sends effects, of which one in five goes elsewhere; answers the ids of the others by their keys, in order.
+/// Sends effects, of which one in five goes elsewhere; answers the ids of the others by their keys,
+/// in order.
 async fn say(world: &World, count: usize) -> HashMap<usize, Vec<String>> {
     let mut said: HashMap<usize, Vec<String>> = HashMap::new();
     for n in 0..count {
-        let to = if n % 5 == 4 { "elsewhere" } else { world.to.as_str() };
+        let to = if n % 5 == 4 {
+            "elsewhere"
+        } else {
+            world.to.as_str()
+        };
         let effect = Effect::json(to, &n).unwrap().key(format!("key-{}", n % 3));
         let id = send(&world.client, &effect).await.unwrap();
         if n % 5 != 4 {
@@ -50,9 +55,18 @@ async fn say(world: &World, count: usize) -> HashMap<usize, Vec<String>> {
 async fn an_effect_is_handled_once_when_processes_race_to_hand_it_over() {
     const EFFECTS: usize = 200;
     let world = World::new().await;
-    create_relay(&world.client, "inboxes", 2, true).await.unwrap();
-    let (first, second) = (Handing::start(&world, "inboxes"), Handing::start(&world, "inboxes"));
-    let handling = Running::start(world.consumer(&world.db.pool(6)).handle(world.to.as_str(), noting()));
+    create_relay(&world.client, "inboxes", 2, true)
+        .await
+        .unwrap();
+    let (first, second) = (
+        Handing::start(&world, "inboxes"),
+        Handing::start(&world, "inboxes"),
+    );
+    let handling = Running::start(
+        world
+            .consumer(&world.db.pool(6))
+            .handle(world.to.as_str(), noting()),
+    );
     let before = say(&world, EFFECTS / 2).await;
     world.until_done(EFFECTS / 10).await;
     first.task.abort();
@@ -71,7 +85,11 @@ async fn an_effect_is_handled_once_when_processes_race_to_hand_it_over() {
     assert_eq!(done.len(), mine);
     for key in 0..3 {
         let said = [&before[&key][..], &after[&key][..]].concat();
-        let of_key: Vec<_> = done.iter().filter(|id| said.contains(id)).cloned().collect();
+        let of_key: Vec<_> = done
+            .iter()
+            .filter(|id| said.contains(id))
+            .cloned()
+            .collect();
         assert_eq!(of_key, said, "all of a key, each once and in order");
     }
 }
@@ -82,11 +100,14 @@ async fn i4_hand_over_waits_for_its_relay_and_its_database() {
     let world = World::new().await;
     let handing = Handing::start(&world, "later");
     until("it is refused often", async || {
-        let refused = "SELECT xact_rollback >= 3 FROM pg_stat_database WHERE datname = current_database()";
+        let refused =
+            "SELECT xact_rollback >= 3 FROM pg_stat_database WHERE datname = current_database()";
         world.client.query_one(refused, &[]).await.unwrap().get(0)
     })
     .await;
-    create_relay(&world.client, "later", 1, false).await.unwrap();
+    create_relay(&world.client, "later", 1, false)
+        .await
+        .unwrap();
     say(&world, 1).await;
     until("it is received", async || world.left().await == 1).await;
     let kill = format!(

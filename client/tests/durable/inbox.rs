@@ -24,7 +24,10 @@ async fn a_message_is_stored_acknowledged_and_handled_once() {
         let world = World::new().await;
         let pool = world.db.pool(12);
         // Every third comes twice.
-        let mut all: Vec<_> = (0..MESSAGES).chain((0..MESSAGES).step_by(3)).map(message).collect();
+        let mut all: Vec<_> = (0..MESSAGES)
+            .chain((0..MESSAGES).step_by(3))
+            .map(message)
+            .collect();
         all.shuffle(&mut rand::rng());
         let sent = all.len();
         let broker = Broker::with(all).closed();
@@ -40,21 +43,32 @@ async fn a_message_is_stored_acknowledged_and_handled_once() {
             (MESSAGES as u64, (sent - MESSAGES) as u64)
         );
         assert_eq!(broker.told().acknowledged.len(), sent);
-        assert_eq!(world.left().await, MESSAGES as i64, "stored, and not handled yet");
+        assert_eq!(
+            world.left().await,
+            MESSAGES as i64,
+            "stored, and not handled yet"
+        );
 
         let handling = Running::start(world.consumer(&pool).handle(world.to.as_str(), noting()));
         world.until_done(MESSAGES).await;
         world.until_empty().await;
         let summary = handling.stop().await;
-        assert_eq!((summary.handled, summary.failed_settlements), (MESSAGES as u64, 0));
+        assert_eq!(
+            (summary.handled, summary.failed_settlements),
+            (MESSAGES as u64, 0)
+        );
         let mut done = world.done().await;
         done.sort();
         let mut expected: Vec<_> = (0..MESSAGES).map(|n| format!("m-{n}")).collect();
         expected.sort();
         assert_eq!(done, expected);
         // It is known for as long as any claim.
-        let again = Consumer::new(pool.clone(), Broker::with([message(0)]).closed()).store(world.to.as_str());
-        assert_eq!(source_ended(in_time(again.run(pending())).await).duplicates, 1);
+        let again = Consumer::new(pool.clone(), Broker::with([message(0)]).closed())
+            .store(world.to.as_str());
+        assert_eq!(
+            source_ended(in_time(again.run(pending())).await).duplicates,
+            1
+        );
     }
 }
 
@@ -64,7 +78,8 @@ async fn a_message_is_known_by_what_it_was_stored_under() {
     let pool = world.db.pool(6);
     let idem = || {
         let policies = Policies::default().destination(world.to.as_str(), |rule| {
-            rule.id(IdStrategy::Coordinates).missing_id(MissingId::Reject)
+            rule.id(IdStrategy::Coordinates)
+                .missing_id(MissingId::Reject)
         });
         Idem::builder().policies(policies).build().unwrap()
     };
@@ -79,8 +94,17 @@ async fn a_message_is_known_by_what_it_was_stored_under() {
         .idem(idem())
         .store(world.to.as_str());
     let summary = source_ended(in_time(storing.run(pending())).await);
-    assert_eq!((summary.handled, summary.rejected), (1, 1), "the second has no id");
-    let handling = Running::start(world.consumer(&pool).idem(idem()).handle(world.to.as_str(), noting()));
+    assert_eq!(
+        (summary.handled, summary.rejected),
+        (1, 1),
+        "the second has no id"
+    );
+    let handling = Running::start(
+        world
+            .consumer(&pool)
+            .idem(idem())
+            .handle(world.to.as_str(), noting()),
+    );
     world.until_empty().await;
     handling.stop().await;
     assert_eq!(world.done().await, ["queue:0:7"]);

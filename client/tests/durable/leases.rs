@@ -20,7 +20,9 @@ async fn the_messages_of_who_is_killed_are_handled_by_another_after_their_lease(
     const MESSAGES: usize = 12;
     let world = World::new().await;
     for n in 0..MESSAGES {
-        world.receive(&format!("m-{n}"), &format!("key-{}", n % 6)).await;
+        world
+            .receive(&format!("m-{n}"), &format!("key-{}", n % 6))
+            .await;
     }
     let begun = Arc::new(AtomicU32::new(0));
     let seen = Arc::clone(&begun);
@@ -35,12 +37,18 @@ async fn the_messages_of_who_is_killed_are_handled_by_another_after_their_lease(
     let lease = Duration::from_secs(2);
     let victim = Doomed::start(&world, |pool| {
         let source = world.source(&pool).lease(lease);
-        Consumer::new(pool, source).handle(world.to.as_str(), never).concurrency(3)
+        Consumer::new(pool, source)
+            .handle(world.to.as_str(), never)
+            .concurrency(3)
     });
     until("it is at work", async || begun.load(Ordering::SeqCst) == 3).await;
     victim.kill();
 
-    let heir = Running::start(world.consumer(&world.db.pool(6)).handle(world.to.as_str(), noting()));
+    let heir = Running::start(
+        world
+            .consumer(&world.db.pool(6))
+            .handle(world.to.as_str(), noting()),
+    );
     world.until_done(MESSAGES).await;
     world.until_empty().await;
     let summary = heir.stop().await;
@@ -58,7 +66,10 @@ async fn who_stops_gives_back_at_once_and_unharmed_what_it_has_not_begun() {
     for n in 0..MESSAGES {
         world.receive(&format!("m-{n:02}"), "").await;
     }
-    let (begun, may_end) = (Arc::new(AtomicU32::new(0)), Arc::new(tokio::sync::Notify::new()));
+    let (begun, may_end) = (
+        Arc::new(AtomicU32::new(0)),
+        Arc::new(tokio::sync::Notify::new()),
+    );
     let (seen, wait) = (Arc::clone(&begun), Arc::clone(&may_end));
     let slow = move |tx: Tx, message: Message| {
         let (seen, wait) = (Arc::clone(&seen), Arc::clone(&wait));
@@ -72,7 +83,9 @@ async fn who_stops_gives_back_at_once_and_unharmed_what_it_has_not_begun() {
     let pool = world.db.pool(4);
     // Nobody else would wait for the end of such a lease.
     let source = world.source(&pool).lease(Duration::from_secs(3600));
-    let leaves = Consumer::new(pool, source).handle(world.to.as_str(), slow).concurrency(1);
+    let leaves = Consumer::new(pool, source)
+        .handle(world.to.as_str(), slow)
+        .concurrency(1);
     let leaves = Running::start(leaves);
     until("it is at work", async || begun.load(Ordering::SeqCst) == 1).await;
     until("it has fetched ahead", async || {
@@ -82,9 +95,14 @@ async fn who_stops_gives_back_at_once_and_unharmed_what_it_has_not_begun() {
     let ended = tokio::spawn(leaves.stop());
     may_end.notify_one();
     let summary = ended.await.unwrap();
-    assert_eq!((summary.handled, summary.returned), (1, MESSAGES as u64 - 1));
     assert_eq!(
-        world.count("state = 'r' AND attempt = 0 AND due_at <= now()").await,
+        (summary.handled, summary.returned),
+        (1, MESSAGES as u64 - 1)
+    );
+    assert_eq!(
+        world
+            .count("state = 'r' AND attempt = 0 AND due_at <= now()")
+            .await,
         MESSAGES as i64 - 1
     );
 }
@@ -108,10 +126,16 @@ async fn what_waits_too_long_here_goes_to_others() {
     };
     let busy = Doomed::start(&world, |pool| {
         let source = world.source(&pool).lease(Duration::from_secs(6));
-        Consumer::new(pool, source).handle(world.to.as_str(), stuck).concurrency(1)
+        Consumer::new(pool, source)
+            .handle(world.to.as_str(), stuck)
+            .concurrency(1)
     });
     until("it is at work", async || begun.load(Ordering::SeqCst) == 1).await;
-    let other = Running::start(world.consumer(&world.db.pool(4)).handle(world.to.as_str(), noting()));
+    let other = Running::start(
+        world
+            .consumer(&world.db.pool(4))
+            .handle(world.to.as_str(), noting()),
+    );
     world.until_done(MESSAGES - 1).await;
     assert_eq!(world.left().await, 1, "all but the one that it is at");
     other.stop().await;
@@ -120,7 +144,8 @@ async fn what_waits_too_long_here_goes_to_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handler_may_take_longer_than_its_lease() {
-    // Eager: the claim has deleted the row. Reactive: the lease alone keeps others away, and has to be renewed.
+    // Eager: the claim has deleted the row. Reactive: the lease alone keeps others away, and has to
+    // be renewed.
     for style in [Style::Eager, Style::Reactive] {
         let world = World::new().await;
         world.receive("long", "").await;
@@ -161,7 +186,11 @@ async fn a_message_that_kills_its_consumers_takes_no_other_with_it() {
     const MESSAGES: usize = 40;
     let world = World::new().await;
     for n in 0..MESSAGES {
-        let id = if n == 5 { "killer".to_owned() } else { format!("m-{n}") };
+        let id = if n == 5 {
+            "killer".to_owned()
+        } else {
+            format!("m-{n}")
+        };
         world.receive(&id, "").await;
     }
     let lease = Duration::from_millis(600);
@@ -184,7 +213,9 @@ async fn a_message_that_kills_its_consumers_takes_no_other_with_it() {
         };
         let consumer = Doomed::start(&world, |pool| {
             let source = world.source(&pool).lease(lease);
-            Consumer::new(pool, source).handle(world.to.as_str(), handler).concurrency(4)
+            Consumer::new(pool, source)
+                .handle(world.to.as_str(), handler)
+                .concurrency(4)
         });
         tokio::select! {
             () = begun.notified() => killed += 1,
@@ -192,14 +223,24 @@ async fn a_message_that_kills_its_consumers_takes_no_other_with_it() {
         }
         consumer.kill();
     }
-    let heir = Running::start(world.consumer(&world.db.pool(6)).handle(world.to.as_str(), noting()));
+    let heir = Running::start(
+        world
+            .consumer(&world.db.pool(6))
+            .handle(world.to.as_str(), noting()),
+    );
     world.until_empty().await;
     heir.stop().await;
     assert_eq!(killed, 3, "all its attempts");
     let dead = world.dead().await;
-    assert_eq!(dead, [("killer".to_owned(), 3, "the lease expired".to_owned())]);
+    assert_eq!(
+        dead,
+        [("killer".to_owned(), 3, "the lease expired".to_owned())]
+    );
     let mut done = world.done().await;
     done.sort();
     done.dedup();
-    assert_eq!((done.len(), world.count_done().await), (MESSAGES - 1, MESSAGES - 1));
+    assert_eq!(
+        (done.len(), world.count_done().await),
+        (MESSAGES - 1, MESSAGES - 1)
+    );
 }

@@ -58,12 +58,16 @@ async fn of_ten_thousand_the_good_are_handled_once_and_the_poisoned_die_after_th
     world.retries(&brief().max_attempts(ATTEMPTS)).await;
     let letters: Vec<_> = (0..MESSAGES)
         .map(|n| {
-            let letter = Letter::json(&n).unwrap().key(format!("key-{}", n * 7 % KEYS));
+            let letter = Letter::json(&n)
+                .unwrap()
+                .key(format!("key-{}", n * 7 % KEYS));
             (id_of(&format!("m-{n}")), letter)
         })
         .collect();
     for letters in letters.chunks(1000) {
-        let are_new = receive_batch(&world.client, &world.to, letters).await.unwrap();
+        let are_new = receive_batch(&world.client, &world.to, letters)
+            .await
+            .unwrap();
         assert!(are_new.iter().all(|is_new| *is_new));
     }
 
@@ -74,14 +78,22 @@ async fn of_ten_thousand_the_good_are_handled_once_and_the_poisoned_die_after_th
             let mixed = mixed.clone();
             let consumer = world
                 .consumer(&world.db.pool(5))
-                .handle(world.to.as_str(), move |tx, message| mixed.clone().handle(tx, message));
+                .handle(world.to.as_str(), move |tx, message| {
+                    mixed.clone().handle(tx, message)
+                });
             Running::start(consumer.concurrency(2))
         })
         .collect();
     let poison: Vec<usize> = (0..MESSAGES).filter(|n| is_poison(*n)).collect();
     let (good, bad) = (MESSAGES - poison.len(), poison.len());
-    until("all good ones are handled", async || world.count_done().await >= good).await;
-    until("all poisoned ones are dead", async || world.dead().await.len() >= bad).await;
+    until("all good ones are handled", async || {
+        world.count_done().await >= good
+    })
+    .await;
+    until("all poisoned ones are dead", async || {
+        world.dead().await.len() >= bad
+    })
+    .await;
     world.until_empty().await;
     println!("{MESSAGES} messages in {:?}", started.elapsed());
     assert_eq!(world.done().await.len(), good);
@@ -89,7 +101,10 @@ async fn of_ten_thousand_the_good_are_handled_once_and_the_poisoned_die_after_th
     let dead = world.dead().await;
     assert_eq!(dead.len(), bad);
     for (id, attempt, error) in &dead {
-        assert!(*attempt == ATTEMPTS && error.contains("poison"), "{id}: {attempt} {error}");
+        assert!(
+            *attempt == ATTEMPTS && error.contains("poison"),
+            "{id}: {attempt} {error}"
+        );
     }
     let attempts = mixed.attempts.lock().unwrap().clone();
     assert!(
@@ -99,7 +114,9 @@ async fn of_ten_thousand_the_good_are_handled_once_and_the_poisoned_die_after_th
 
     mixed.is_mended.store(true, Ordering::SeqCst);
     assert_eq!(
-        requeue_all(&world.client, &world.to, "%poison%", 10_000).await.unwrap(),
+        requeue_all(&world.client, &world.to, "%poison%", 10_000)
+            .await
+            .unwrap(),
         bad as i32
     );
     world.until_done(MESSAGES).await;
@@ -121,7 +138,10 @@ fn assert_in_order_and_once(done: &[String], expected: impl Fn(usize) -> bool, c
         let n: usize = id.strip_prefix("m-").unwrap().parse().unwrap();
         assert!(expected(n), "{n}");
         let before = last.insert(n * 7 % KEYS, n);
-        assert!(before.is_none_or(|before| before < n), "{n} after {before:?}");
+        assert!(
+            before.is_none_or(|before| before < n),
+            "{n} after {before:?}"
+        );
         all.push(n);
     }
     all.sort_unstable();

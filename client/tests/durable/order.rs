@@ -1,4 +1,5 @@
-//! Messages of one key are handled one after the other, in the order in which they were received, whoever handles them.
+//! Messages of one key are handled one after the other, in the order in which they were received,
+//! whoever handles them.
 
 use std::{
     collections::HashSet,
@@ -24,7 +25,10 @@ struct Moody {
 impl Moody {
     async fn handle(self, tx: Tx, message: Message) -> Handled {
         let key = message.key().unwrap_or_default().to_owned();
-        assert!(self.at_work.lock().unwrap().insert(key.clone()), "two of {key} at a time");
+        assert!(
+            self.at_work.lock().unwrap().insert(key.clone()),
+            "two of {key} at a time"
+        );
         let handled = self.work(tx, &message).await;
         self.at_work.lock().unwrap().remove(&key);
         handled
@@ -48,7 +52,9 @@ async fn a_key_keeps_its_order_across_consumers_while_handlers_fail() {
         let world = World::new().await;
         world.retries(&brief().max_attempts(10)).await;
         for n in 0..MESSAGES {
-            world.receive(&format!("{n}"), &format!("key-{}", n % KEYS)).await;
+            world
+                .receive(&format!("{n}"), &format!("key-{}", n % KEYS))
+                .await;
         }
         let moody = Moody::default();
         let consumers: Vec<_> = (0..3)
@@ -56,11 +62,18 @@ async fn a_key_keeps_its_order_across_consumers_while_handlers_fail() {
                 let moody = moody.clone();
                 let consumer = world
                     .consumer(&world.db.pool(6))
-                    .handle(world.to.as_str(), move |tx, message| moody.clone().handle(tx, message));
-                Running::start(consumer.concurrency(4).ordered_by_key(true).batches(Batches {
-                    max: batches,
-                    linger: Duration::from_millis(1),
-                }))
+                    .handle(world.to.as_str(), move |tx, message| {
+                        moody.clone().handle(tx, message)
+                    });
+                Running::start(
+                    consumer
+                        .concurrency(4)
+                        .ordered_by_key(true)
+                        .batches(Batches {
+                            max: batches,
+                            linger: Duration::from_millis(1),
+                        }),
+                )
             })
             .collect();
         world.until_done(MESSAGES).await;
@@ -88,7 +101,12 @@ async fn other_keys_go_on_while_a_message_rests() {
     let world = World::new().await;
     let rest = Duration::from_millis(500);
     world.retries(&brief().back_off(rest, rest)).await;
-    for (id, key) in [("poison", "a"), ("behind", "a"), ("beside", "b"), ("without", "")] {
+    for (id, key) in [
+        ("poison", "a"),
+        ("behind", "a"),
+        ("beside", "b"),
+        ("without", ""),
+    ] {
         world.receive(id, key).await;
     }
     let handler = async |tx: Tx, message: Message| {
@@ -98,10 +116,17 @@ async fn other_keys_go_on_while_a_message_rests() {
         note(&tx, &message).await?;
         Ok(vec![])
     };
-    let consumer = Running::start(world.consumer(&world.db.pool(4)).handle(world.to.as_str(), handler));
+    let consumer = Running::start(
+        world
+            .consumer(&world.db.pool(4))
+            .handle(world.to.as_str(), handler),
+    );
     world.until_done(3).await;
     let summary = consumer.stop().await;
-    assert_eq!((summary.handled, summary.retried, summary.rejected), (3, 2, 1));
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (3, 2, 1)
+    );
     assert_eq!(
         world.done().await.last().map(String::as_str),
         Some("behind"),

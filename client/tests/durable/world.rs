@@ -37,7 +37,9 @@ impl World {
     }
 
     pub async fn retries(&self, policy: &RetryPolicy) {
-        configure_retries(&self.client, &self.to, policy).await.unwrap();
+        configure_retries(&self.client, &self.to, policy)
+            .await
+            .unwrap();
     }
 
     /// Stores a message under an id, and a key if it is not empty.
@@ -46,7 +48,11 @@ impl World {
         if !key.is_empty() {
             letter = letter.key(key);
         }
-        assert!(receive(&self.client, &id_of(id), &self.to, &letter).await.unwrap());
+        assert!(
+            receive(&self.client, &id_of(id), &self.to, &letter)
+                .await
+                .unwrap()
+        );
     }
 
     pub fn source(&self, pool: &Pool) -> DurableSource {
@@ -60,17 +66,28 @@ impl World {
 
     /// What was handled, in the order of its writing: ids, each as often as it took effect.
     pub async fn done(&self) -> Vec<String> {
-        let rows = self.client.query("SELECT id FROM done ORDER BY place", &[]).await.unwrap();
+        let rows = self
+            .client
+            .query("SELECT id FROM done ORDER BY place", &[])
+            .await
+            .unwrap();
         rows.iter().map(|row| row.get(0)).collect()
     }
 
     pub async fn count_done(&self) -> usize {
-        let row = self.client.query_one("SELECT count(*) FROM done", &[]).await.unwrap();
+        let row = self
+            .client
+            .query_one("SELECT count(*) FROM done", &[])
+            .await
+            .unwrap();
         usize::try_from(row.get::<_, i64>(0)).unwrap()
     }
 
     pub async fn until_done(&self, count: usize) {
-        until(&format!("{count} are handled"), async || self.count_done().await >= count).await;
+        until(&format!("{count} are handled"), async || {
+            self.count_done().await >= count
+        })
+        .await;
     }
 
     /// How many messages are stored and neither handled nor dead.
@@ -100,7 +117,9 @@ impl World {
 /// Three attempts, and rests that do not make a test long.
 pub fn brief() -> RetryPolicy {
     let brief = Duration::from_millis(20);
-    RetryPolicy::default().max_attempts(3).back_off(brief, brief)
+    RetryPolicy::default()
+        .max_attempts(3)
+        .back_off(brief, brief)
 }
 
 pub fn id_of(id: &str) -> MessageId {
@@ -111,14 +130,18 @@ pub fn id_of(id: &str) -> MessageId {
 pub async fn note(tx: &Tx, message: &Message) -> Result<(), tokio_postgres::Error> {
     tx.execute_typed(
         "INSERT INTO done (id, key) VALUES ($1, $2)",
-        &[(&message.message_id(), Type::TEXT), (&message.key(), Type::TEXT)],
+        &[
+            (&message.message_id(), Type::TEXT),
+            (&message.key(), Type::TEXT),
+        ],
     )
     .await
     .map(drop)
 }
 
 /// A handler that does this business and nothing else.
-pub fn noting() -> impl Fn(Tx, Message) -> Pin<Box<dyn Future<Output = Handled> + Send>> + Send + Sync + 'static {
+pub fn noting()
+-> impl Fn(Tx, Message) -> Pin<Box<dyn Future<Output = Handled> + Send>> + Send + Sync + 'static {
     |tx, message| {
         Box::pin(async move {
             note(&tx, &message).await?;
@@ -155,7 +178,10 @@ pub struct Doomed(tokio::runtime::Runtime);
 
 impl Doomed {
     /// `consumer` makes it with a pool of that runtime.
-    pub fn start<S: idem_client::Source>(world: &World, consumer: impl FnOnce(Pool) -> Consumer<S>) -> Self {
+    pub fn start<S: idem_client::Source>(
+        world: &World,
+        consumer: impl FnOnce(Pool) -> Consumer<S>,
+    ) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()

@@ -38,7 +38,11 @@ async fn a_client_that_goes_away_takes_its_transaction_with_it_and_a_repeated_re
     let again = ground.send_until_settled(&ask("gone")).await;
     again.assert_run(201, 2);
     assert_eq!(
-        (ground.work("gone").await, ground.sent().await, ground.claims().await),
+        (
+            ground.work("gone").await,
+            ground.sent().await,
+            ground.claims().await
+        ),
         (2, 1, 1)
     );
     ground.send(&ask("gone")).await.assert_replay_of(&again);
@@ -102,13 +106,25 @@ async fn a_commit_in_doubt_is_a_503_and_the_repeated_request_finds_out() {
     let ground = Ground::on(Mode::Transaction, database, pool, |layer| layer).await;
 
     proxy.cut_once(Cut::AfterCommit);
-    ground.send(&ask("committed")).await.assert_problem(503, "in-doubt");
+    ground
+        .send(&ask("committed"))
+        .await
+        .assert_problem(503, "in-doubt");
     let again = ground.send_until_settled(&ask("committed")).await;
-    assert!(again.is_replayed() && again.headers["x-run"] == "1", "{again:?}");
-    assert_eq!((ground.work("committed").await, ground.claims().await), (2, 1));
+    assert!(
+        again.is_replayed() && again.headers["x-run"] == "1",
+        "{again:?}"
+    );
+    assert_eq!(
+        (ground.work("committed").await, ground.claims().await),
+        (2, 1)
+    );
 
     proxy.cut_once(Cut::BeforeCommit);
-    ground.send(&ask("lost")).await.assert_problem(503, "in-doubt");
+    ground
+        .send(&ask("lost"))
+        .await
+        .assert_problem(503, "in-doubt");
     assert!(proxy.was_cut());
     let again = ground.send_until_settled(&ask("lost")).await;
     again.assert_run(201, 3);
@@ -137,7 +153,8 @@ async fn a_commit_in_doubt_of_a_lease_is_cleared_up_before_the_answer() {
     }
 }
 
-/// The work is done, and what it did outside of the database too: nobody shall read that nothing has happened.
+/// The work is done, and what it did outside of the database too: nobody shall read that nothing
+/// has happened.
 #[tokio::test]
 async fn work_that_is_done_and_cannot_be_recorded_is_in_doubt() {
     for cut in [Cut::BeforeCommit, Cut::AfterCommit] {
@@ -155,7 +172,11 @@ async fn work_that_is_done_and_cannot_be_recorded_is_in_doubt() {
         assert!(proxy.was_cut());
         first.assert_problem(503, "in-doubt");
         let is_done = i64::from(cut == Cut::AfterCommit);
-        assert_eq!((ground.runs(), ground.claims().await), (1, is_done), "{cut:?}");
+        assert_eq!(
+            (ground.runs(), ground.claims().await),
+            (1, is_done),
+            "{cut:?}"
+        );
     }
 }
 
@@ -164,14 +185,22 @@ async fn a_database_that_is_away_is_a_503_and_nothing_runs() {
     for mode in MODES {
         let database = Database::create();
         let gone = deadpool_postgres::Config {
-            url: Some("host=127.0.0.1 port=1 user=postgres dbname=postgres connect_timeout=5".into()),
+            url: Some(
+                "host=127.0.0.1 port=1 user=postgres dbname=postgres connect_timeout=5".into(),
+            ),
             ..Default::default()
         };
         let pool = gone
-            .create_pool(Some(deadpool_postgres::Runtime::Tokio1), tokio_postgres::NoTls)
+            .create_pool(
+                Some(deadpool_postgres::Runtime::Tokio1),
+                tokio_postgres::NoTls,
+            )
             .unwrap();
         let ground = Ground::on(mode, database, pool, |layer| layer).await;
-        ground.send(&ask("k")).await.assert_problem(503, "unavailable");
+        ground
+            .send(&ask("k"))
+            .await
+            .assert_problem(503, "unavailable");
         assert_eq!(ground.runs(), 0, "{mode:?}");
     }
 }
@@ -181,9 +210,15 @@ async fn a_handler_that_panics_leaves_nothing_and_a_repeated_request_runs() {
     for mode in MODES {
         let ground = Ground::new(mode).await;
         let panics = ask("k").with("x-size", "no number");
-        let sent = ground.client.request(panics.to(ground.server.address)).await;
+        let sent = ground
+            .client
+            .request(panics.to(ground.server.address))
+            .await;
         assert!(sent.is_err(), "{mode:?}: {sent:?}");
         until("it has ended", || async { ground.claims().await == 0 }).await;
-        ground.send_until_settled(&ask("k")).await.assert_run(201, 2);
+        ground
+            .send_until_settled(&ask("k"))
+            .await
+            .assert_run(201, 2);
     }
 }

@@ -1,6 +1,7 @@
 //! A service under the layer, a client in front of it, and a database behind it.
 //!
-//! What the handler does is said in headers of the request, which are no part of its fingerprint: so a repeated request can fare differently.
+//! What the handler does is said in headers of the request, which are no part of its fingerprint:
+//! so a repeated request can fare differently.
 
 use std::{
     net::SocketAddr,
@@ -117,7 +118,10 @@ async fn handle(State(app): State<App>, request: Request) -> Response {
 async fn work(app: &App, request: Request) -> Result<Response, Error> {
     let run = app.runs.fetch_add(1, Ordering::SeqCst) + 1;
     let told = request.headers().clone();
-    let told = |name: &str| told.get(name).map(|value| value.to_str().unwrap().to_owned());
+    let told = |name: &str| {
+        told.get(name)
+            .map(|value| value.to_str().unwrap().to_owned())
+    };
     let tx = request.extensions().get::<RequestTx>().cloned();
     let work_of_lease = request.extensions().get::<Arc<Work>>().cloned();
     let body = request.into_body().collect().await.unwrap().to_bytes();
@@ -269,21 +273,38 @@ pub struct Answer {
 
 impl Answer {
     pub fn is_replayed(&self) -> bool {
-        self.headers.get(REPLAYED).is_some_and(|value| value == "true")
+        self.headers
+            .get(REPLAYED)
+            .is_some_and(|value| value == "true")
     }
 
     /// What the layer says is wrong: the last word of its type.
     pub fn problem(&self) -> String {
-        assert_eq!(self.headers["content-type"], "application/problem+json", "{self:?}");
+        assert_eq!(
+            self.headers["content-type"], "application/problem+json",
+            "{self:?}"
+        );
         let problem: Value = serde_json::from_str(&self.body).unwrap();
         assert_eq!(problem["status"], json!(self.status.as_u16()));
-        assert!(!problem["detail"].as_str().unwrap().is_empty() && !problem["title"].as_str().unwrap().is_empty());
-        problem["type"].as_str().unwrap().strip_prefix("urn:idem:").unwrap().into()
+        assert!(
+            !problem["detail"].as_str().unwrap().is_empty()
+                && !problem["title"].as_str().unwrap().is_empty()
+        );
+        problem["type"]
+            .as_str()
+            .unwrap()
+            .strip_prefix("urn:idem:")
+            .unwrap()
+            .into()
     }
 
     #[track_caller]
     pub fn assert_problem(&self, status: u16, problem: &str) {
-        assert_eq!((self.status.as_u16(), self.problem().as_str()), (status, problem), "{self:?}");
+        assert_eq!(
+            (self.status.as_u16(), self.problem().as_str()),
+            (status, problem),
+            "{self:?}"
+        );
         let passes = matches!(problem, "in-progress" | "unavailable" | "in-doubt");
         assert_eq!(self.headers.contains_key("retry-after"), passes, "{self:?}");
     }
@@ -322,7 +343,10 @@ impl Ground {
     }
 
     /// With options of the layer's.
-    pub async fn with(mode: Mode, options: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer) -> Self {
+    pub async fn with(
+        mode: Mode,
+        options: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer,
+    ) -> Self {
         let database = Database::create();
         let pool = database.pool(8);
         Self::on(mode, database, pool, options).await
@@ -391,7 +415,10 @@ impl Ground {
             if answer.status != StatusCode::CONFLICT || answer.problem() != "in-progress" {
                 return answer;
             }
-            assert!(std::time::Instant::now() < deadline, "{ask:?} stays in progress");
+            assert!(
+                std::time::Instant::now() < deadline,
+                "{ask:?} stays in progress"
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -402,7 +429,10 @@ impl Ground {
 
     /// Until so many handlers are at work.
     pub async fn until_running(&self, count: usize) {
-        until("handlers run", || async { self.app.running.load(Ordering::SeqCst) == count }).await;
+        until("handlers run", || async {
+            self.app.running.load(Ordering::SeqCst) == count
+        })
+        .await;
     }
 
     pub async fn count(&self, sql: &str) -> i64 {

@@ -8,7 +8,10 @@ use crate::ground::{Ground, MODES, ask};
 async fn a_request_without_a_key_is_refused_where_it_must_have_one() {
     for mode in MODES {
         let ground = Ground::new(mode).await;
-        ground.send(&ask("k").without_key()).await.assert_problem(400, "missing-key");
+        ground
+            .send(&ask("k").without_key())
+            .await
+            .assert_problem(400, "missing-key");
         assert_eq!(ground.runs(), 0);
         ground.assert_untouched().await;
     }
@@ -19,9 +22,16 @@ async fn a_request_without_a_key_passes_through_where_it_need_not_have_one() {
     for mode in MODES {
         let ground = Ground::with(mode, |layer| layer.required(false)).await;
         for run in 1..=2 {
-            ground.send(&ask("k").without_key()).await.assert_run(201, run);
+            ground
+                .send(&ask("k").without_key())
+                .await
+                .assert_run(201, run);
         }
-        assert_eq!((ground.claims().await, ground.work("k").await), (0, 4), "{mode:?}");
+        assert_eq!(
+            (ground.claims().await, ground.work("k").await),
+            (0, 4),
+            "{mode:?}"
+        );
         let first = ground.send(&ask("k")).await;
         first.assert_run(201, 3);
         ground.send(&ask("k")).await.assert_replay_of(&first);
@@ -32,7 +42,14 @@ async fn a_request_without_a_key_passes_through_where_it_need_not_have_one() {
 async fn what_is_no_key_is_refused() {
     for mode in MODES {
         let ground = Ground::new(mode).await;
-        for bad in ["", "\"\"", "\"open", "two words", "\"a\" \"b\"", &"x".repeat(256)] {
+        for bad in [
+            "",
+            "\"\"",
+            "\"open",
+            "two words",
+            "\"a\" \"b\"",
+            &"x".repeat(256),
+        ] {
             let bad = ask("k").without_key().with("idempotency-key", bad);
             ground.send(&bad).await.assert_problem(400, "bad-key");
         }
@@ -60,14 +77,20 @@ async fn methods_that_are_not_protected_pass_through() {
             .into_iter()
             .enumerate()
         {
-            ground.send(&ask("k").method(method)).await.assert_run(201, run + 1);
+            ground
+                .send(&ask("k").method(method))
+                .await
+                .assert_run(201, run + 1);
         }
         assert_eq!(ground.claims().await, 0, "{mode:?}");
 
         let ground = Ground::with(mode, |layer| layer.methods([Method::PUT])).await;
         let first = ground.send(&ask("k").method(Method::PUT)).await;
         first.assert_run(201, 1);
-        ground.send(&ask("k").method(Method::PUT)).await.assert_replay_of(&first);
+        ground
+            .send(&ask("k").method(Method::PUT))
+            .await
+            .assert_replay_of(&first);
         ground.send(&ask("k")).await.assert_run(201, 2);
         assert_eq!(ground.claims().await, 1, "{mode:?}");
     }

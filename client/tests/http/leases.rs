@@ -22,12 +22,25 @@ fn id(key: &str) -> MessageId {
 async fn the_work_of_a_client_that_goes_away_is_done_and_recorded() {
     let ground = Ground::new(Mode::Lease).await;
     leave(&ground, &ask("gone")).await;
-    ground.send(&ask("gone")).await.assert_problem(409, "in-progress");
+    ground
+        .send(&ask("gone"))
+        .await
+        .assert_problem(409, "in-progress");
     ground.app.gate.add_permits(1);
     until("it is recorded", || async { ground.claims().await == 1 }).await;
     let again = ground.send(&ask("gone")).await;
-    assert!(again.is_replayed() && again.headers["x-run"] == "1", "{again:?}");
-    assert_eq!((ground.runs(), ground.work("gone").await, ground.sent().await), (1, 2, 1));
+    assert!(
+        again.is_replayed() && again.headers["x-run"] == "1",
+        "{again:?}"
+    );
+    assert_eq!(
+        (
+            ground.runs(),
+            ground.work("gone").await,
+            ground.sent().await
+        ),
+        (1, 2, 1)
+    );
 }
 
 /// No connection is taken while the handler works.
@@ -70,7 +83,10 @@ async fn a_lease_is_renewed_for_as_long_as_the_work_takes() {
             end.is_some_and(|end| end > first_end + 2.0)
         })
         .await;
-        ground.send(&ask("slow")).await.assert_problem(409, "in-progress");
+        ground
+            .send(&ask("slow"))
+            .await
+            .assert_problem(409, "in-progress");
         ground.app.gate.add_permits(1);
     });
     first.assert_run(201, 1);
@@ -92,7 +108,10 @@ async fn who_has_lost_the_lease_records_nothing_and_answers_what_is_recorded() {
     });
     let again = ground.send(&ask("lost")).await;
     for answer in [late, again] {
-        assert!(answer.is_replayed() && answer.headers["x-run"] == "2", "{answer:?}");
+        assert!(
+            answer.is_replayed() && answer.headers["x-run"] == "2",
+            "{answer:?}"
+        );
     }
     assert_eq!(ground.claims().await, 1);
 }
@@ -101,12 +120,23 @@ async fn who_has_lost_the_lease_records_nothing_and_answers_what_is_recorded() {
 #[tokio::test]
 async fn a_request_whose_process_has_died_runs_when_its_lease_has_ended() {
     let ground = Ground::new(Mode::Lease).await;
-    let dead = acquire(&ground.observer, &id("dead"), &destination(), Duration::from_secs(2))
-        .await
-        .unwrap();
+    let dead = acquire(
+        &ground.observer,
+        &id("dead"),
+        &destination(),
+        Duration::from_secs(2),
+    )
+    .await
+    .unwrap();
     assert!(matches!(dead, Lease::Acquired(_)));
-    ground.send(&ask("dead")).await.assert_problem(409, "in-progress");
-    ground.send_until_settled(&ask("dead")).await.assert_run(201, 1);
+    ground
+        .send(&ask("dead"))
+        .await
+        .assert_problem(409, "in-progress");
+    ground
+        .send_until_settled(&ask("dead"))
+        .await
+        .assert_run(201, 1);
 }
 
 #[tokio::test]
@@ -114,12 +144,20 @@ async fn a_request_whose_processes_have_died_as_often_as_they_may_is_not_run() {
     let ground = Ground::new(Mode::Lease).await;
     let at_most_once = "SELECT idem_configure_retries('http.tests', max_attempts => 1)";
     ground.observer.batch_execute(at_most_once).await.unwrap();
-    let dead = acquire(&ground.observer, &id("dead"), &destination(), Duration::from_millis(1))
-        .await
-        .unwrap();
+    let dead = acquire(
+        &ground.observer,
+        &id("dead"),
+        &destination(),
+        Duration::from_millis(1),
+    )
+    .await
+    .unwrap();
     assert!(matches!(dead, Lease::Acquired(_)));
     for _ in 0..2 {
-        ground.send_until_settled(&ask("dead")).await.assert_problem(500, "exhausted");
+        ground
+            .send_until_settled(&ask("dead"))
+            .await
+            .assert_problem(500, "exhausted");
     }
     assert_eq!((ground.runs(), ground.claims().await), (0, 0));
 }
@@ -128,7 +166,10 @@ async fn a_request_whose_processes_have_died_as_often_as_they_may_is_not_run() {
 async fn a_call_of_a_request_that_failed_is_not_made_again() {
     let ground = Ground::new(Mode::Lease).await;
     let charge = ask("charge").with("x-charge", "1");
-    ground.send(&charge.clone().with("x-status", "500")).await.assert_run(500, 1);
+    ground
+        .send(&charge.clone().with("x-status", "500"))
+        .await
+        .assert_run(500, 1);
     let done = ground.send(&charge).await;
     done.assert_run(201, 2);
     ground.send(&charge).await.assert_replay_of(&done);
@@ -139,7 +180,10 @@ async fn a_call_of_a_request_that_failed_is_not_made_again() {
 #[tokio::test]
 async fn a_key_is_bound_to_its_request_when_the_work_begins() {
     let ground = Ground::new(Mode::Lease).await;
-    ground.send(&ask("bound").with("x-status", "500")).await.assert_run(500, 1);
+    ground
+        .send(&ask("bound").with("x-status", "500"))
+        .await
+        .assert_run(500, 1);
     for _ in 0..2 {
         let other = ground.send(&ask("bound").body("another body")).await;
         other.assert_problem(422, "mismatch");

@@ -19,7 +19,10 @@ async fn a_request_above_the_limit_gets_413_and_is_not_run() {
             .await
             .assert_problem(413, "request-too-large");
         ground.assert_untouched().await;
-        ground.send(&ask("k").body(vec![b'x'; 100])).await.assert_run(201, 1);
+        ground
+            .send(&ask("k").body(vec![b'x'; 100]))
+            .await
+            .assert_run(201, 1);
     }
 }
 
@@ -29,9 +32,9 @@ async fn a_request_that_does_not_say_how_long_it_is_meets_the_limit_too() {
         let ground = Ground::with(mode, |layer| layer.request_limit(100)).await;
         let client = legacy::Client::builder(TokioExecutor::new()).build_http();
         for (pieces, status) in [(20, 413), (10, 201)] {
-            let pieces = stream::iter(
-                (0..pieces).map(|_| Ok::<_, std::io::Error>(http_body::Frame::data(Bytes::from_static(b"ten bytes.")))),
-            );
+            let pieces = stream::iter((0..pieces).map(|_| {
+                Ok::<_, std::io::Error>(http_body::Frame::data(Bytes::from_static(b"ten bytes.")))
+            }));
             let request = http::Request::post(format!("http://{}/orders", ground.server.address))
                 .header("idempotency-key", "chunks")
                 .body(StreamBody::new(pieces))
@@ -44,7 +47,10 @@ async fn a_request_that_does_not_say_how_long_it_is_meets_the_limit_too() {
             };
             assert_eq!(answer.status, status, "{mode:?}: {answer:?}");
         }
-        assert_eq!((ground.runs(), ground.work(&"ten bytes.".repeat(10)).await), (1, 2));
+        assert_eq!(
+            (ground.runs(), ground.work(&"ten bytes.".repeat(10)).await),
+            (1, 2)
+        );
     }
 }
 
@@ -59,7 +65,10 @@ async fn a_response_above_the_limit_is_an_error_and_nothing_is_recorded() {
         if mode == crate::ground::Mode::Transaction {
             ground.assert_untouched().await;
         }
-        ground.send(&ask("k").with("x-size", "900")).await.assert_run(201, 2);
+        ground
+            .send(&ask("k").with("x-size", "900"))
+            .await
+            .assert_run(201, 2);
         // What is not recorded may be of any size.
         let failed = ask("failed").with("x-size", "5000").with("x-status", "503");
         ground.send(&failed).await.assert_run(503, 3);

@@ -1,4 +1,5 @@
-//! Requests over a real socket, by a real HTTP client, to an axum service on a real server: in both modes, each answer and each failure.
+//! Requests over a real socket, by a real HTTP client, to an axum service on a real server: in both
+//! modes, each answer and each failure.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -15,7 +15,11 @@ async fn a_repeated_request_gets_the_recorded_response_and_its_handler_does_not_
         }
         assert_eq!(ground.runs(), 1, "{mode:?}");
         assert_eq!(
-            (ground.work("once").await, ground.sent().await, ground.claims().await),
+            (
+                ground.work("once").await,
+                ground.sent().await,
+                ground.claims().await
+            ),
             (2, 1, 1)
         );
         ground.send(&ask("another")).await.assert_run(201, 2);
@@ -36,7 +40,11 @@ async fn while_one_request_runs_another_with_its_key_gets_409_with_retry_after()
         });
         first.assert_run(201, 1);
         ground.send(&ask("held")).await.assert_replay_of(&first);
-        assert_eq!((ground.runs(), ground.work("held").await), (1, 2), "{mode:?}");
+        assert_eq!(
+            (ground.runs(), ground.work("held").await),
+            (1, 2),
+            "{mode:?}"
+        );
     }
 }
 
@@ -59,7 +67,11 @@ async fn of_requests_that_race_one_runs() {
                     _ => answer.assert_problem(409, "in-progress"),
                 }
             }
-            assert_eq!((ground.work(&key).await, ground.runs()), (2, round), "{mode:?}");
+            assert_eq!(
+                (ground.work(&key).await, ground.runs()),
+                (2, round),
+                "{mode:?}"
+            );
         }
     }
 }
@@ -81,7 +93,8 @@ async fn another_request_under_the_same_key_gets_422_and_is_not_run() {
     }
 }
 
-/// Nothing is remembered but by the database: another service, with a pool of its own, knows the response.
+/// Nothing is remembered but by the database: another service, with a pool of its own, knows the
+/// response.
 #[tokio::test]
 async fn another_process_answers_from_the_record() {
     for mode in MODES {
@@ -89,8 +102,15 @@ async fn another_process_answers_from_the_record() {
         let first = ground.send(&ask("restart")).await;
         let app = App::new(ground.database.pool(2));
         let second = Server::start(app.router(layer(mode, ground.database.pool(2)))).await;
-        ground.send_to(second.address, &ask("restart")).await.assert_replay_of(&first);
-        assert_eq!(app.runs.load(std::sync::atomic::Ordering::SeqCst), 0, "{mode:?}");
+        ground
+            .send_to(second.address, &ask("restart"))
+            .await
+            .assert_replay_of(&first);
+        assert_eq!(
+            app.runs.load(std::sync::atomic::Ordering::SeqCst),
+            0,
+            "{mode:?}"
+        );
     }
 }
 
@@ -100,12 +120,27 @@ async fn callers_have_keys_of_their_own() {
         let ground = Ground::of_tenants(mode).await;
         let first = ground.send(&ask("k").with("x-tenant", "a")).await;
         first.assert_run(201, 1);
-        ground.send(&ask("k").with("x-tenant", "b")).await.assert_run(201, 2);
-        ground.send(&ask("k").with("x-tenant", "a")).await.assert_replay_of(&first);
+        ground
+            .send(&ask("k").with("x-tenant", "b"))
+            .await
+            .assert_run(201, 2);
+        ground
+            .send(&ask("k").with("x-tenant", "a"))
+            .await
+            .assert_replay_of(&first);
         // Wherever one puts the border between both.
-        ground.send(&ask("b:k").with("x-tenant", "a")).await.assert_run(201, 3);
-        ground.send(&ask("k").with("x-tenant", "a:b")).await.assert_run(201, 4);
-        ground.send(&ask("k")).await.assert_problem(403, "unknown-caller");
+        ground
+            .send(&ask("b:k").with("x-tenant", "a"))
+            .await
+            .assert_run(201, 3);
+        ground
+            .send(&ask("k").with("x-tenant", "a:b"))
+            .await
+            .assert_run(201, 4);
+        ground
+            .send(&ask("k"))
+            .await
+            .assert_problem(403, "unknown-caller");
         assert_eq!((ground.runs(), ground.claims().await), (4, 4), "{mode:?}");
     }
 }

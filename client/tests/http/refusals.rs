@@ -10,9 +10,17 @@ async fn a_key_that_was_claimed_without_a_response_is_no_key_for_a_request() {
         let mut ground = Ground::new(mode).await;
         let tx = ground.observer.transaction().await.unwrap();
         let id = MessageId::text("all:k").unwrap();
-        assert!(idem_client::try_claim(&tx, &id, &destination()).await.unwrap().is_new());
+        assert!(
+            idem_client::try_claim(&tx, &id, &destination())
+                .await
+                .unwrap()
+                .is_new()
+        );
         tx.commit().await.unwrap();
-        ground.send(&ask("k")).await.assert_problem(409, "not-recorded");
+        ground
+            .send(&ask("k"))
+            .await
+            .assert_problem(409, "not-recorded");
         assert_eq!(ground.runs(), 0, "{mode:?}");
     }
 }

@@ -19,7 +19,11 @@ async fn shutdown_waits_until_leased_requests_are_recorded() {
     .await;
     let running = running.unwrap();
     leave(&ground, &ask("gone")).await;
-    assert_eq!(running.count(), 1, "the work of a request that goes on is not known");
+    assert_eq!(
+        running.count(),
+        1,
+        "the work of a request that goes on is not known"
+    );
     // Within the grace it does not end.
     assert_eq!(running.ended(Duration::from_millis(100)).await, 1);
     ground.app.gate.add_permits(1);

@@ -9,7 +9,10 @@ use crate::ground::{Ground, MODES, Server, ask, layer};
 async fn tenants_with_the_same_key_get_their_own_responses() {
     for mode in MODES {
         let ground = Ground::of_tenants(mode).await;
-        let (first, second) = (ask("k").with("x-tenant", "first"), ask("k").with("x-tenant", "second"));
+        let (first, second) = (
+            ask("k").with("x-tenant", "first"),
+            ask("k").with("x-tenant", "second"),
+        );
         let own = ground.send(&first).await;
         own.assert_run(201, 1);
         let other = ground.send(&second).await;
@@ -24,18 +27,25 @@ async fn tenants_with_the_same_key_get_their_own_responses() {
     }
 }
 
-/// Invariant: a caller of a layer without tenants never sees what was recorded for a tenant, whatever
-/// key it sends.
+/// Invariant: a caller of a layer without tenants never sees what was recorded for a tenant,
+/// whatever key it sends.
 #[tokio::test]
 async fn layers_with_other_scopes_share_no_keys() {
     for mode in MODES {
         let ground = Ground::of_tenants(mode).await;
         let shared = layer(mode, ground.database.pool(8));
         let shared = Server::start(ground.app.router(shared)).await;
-        for (tenant, key) in [("first", "5:first:k"), ("", "0::k"), ("first", "by:5:first:k")] {
+        for (tenant, key) in [
+            ("first", "5:first:k"),
+            ("", "0::k"),
+            ("first", "by:5:first:k"),
+        ] {
             let own = ground.send(&ask("k").with("x-tenant", tenant)).await;
             let other = ground.send_to(shared.address, &ask(key).body("k")).await;
-            assert_eq!((own.status, other.status), (StatusCode::CREATED, StatusCode::CREATED));
+            assert_eq!(
+                (own.status, other.status),
+                (StatusCode::CREATED, StatusCode::CREATED)
+            );
             assert!(
                 !other.is_replayed(),
                 "{mode:?}: key {key:?} got the response of tenant {tenant:?}: {}",

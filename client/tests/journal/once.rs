@@ -47,8 +47,12 @@ pub fn journal(ground: &Ground, message: &Message) -> Calls {
 }
 
 pub async fn state(ground: &Ground, message: &Message, step: &str) -> Option<CallState> {
-    let all = calls(&ground.observer, &id(message), &destination()).await.unwrap();
-    all.iter().find(|call| call.step == step).map(|call| call.state)
+    let all = calls(&ground.observer, &id(message), &destination())
+        .await
+        .unwrap();
+    all.iter()
+        .find(|call| call.step == step)
+        .map(|call| call.state)
 }
 
 #[tokio::test]
@@ -57,18 +61,26 @@ async fn what_was_answered_is_answered_again_without_asking() {
     let message = message();
     let gateway = Gateway::default();
     for _ in 0..3 {
-        let answer = journal(&ground, &message).once("charge", &5, |key| gateway.ask(key)).await;
+        let answer = journal(&ground, &message)
+            .once("charge", &5, |key| gateway.ask(key))
+            .await;
         assert_eq!(answer.unwrap(), 1);
     }
     assert_eq!(gateway.asked(), 1);
     // Other steps and other messages have other keys.
-    let another = journal(&ground, &message).once("refund", &5, |key| gateway.ask(key)).await;
+    let another = journal(&ground, &message)
+        .once("refund", &5, |key| gateway.ask(key))
+        .await;
     assert_eq!(another.unwrap(), 2);
     let other = crate::ground::message();
-    let other = journal(&ground, &other).once("charge", &5, |key| gateway.ask(key)).await;
+    let other = journal(&ground, &other)
+        .once("charge", &5, |key| gateway.ask(key))
+        .await;
     assert_eq!((other.unwrap(), gateway.keys()), (3, 3));
 
-    let all = calls(&ground.observer, &id(&message), &destination()).await.unwrap();
+    let all = calls(&ground.observer, &id(&message), &destination())
+        .await
+        .unwrap();
     let mut steps: Vec<_> = all
         .iter()
         .map(|call| (call.step.as_str(), call.state, &call.response))
@@ -81,7 +93,10 @@ async fn what_was_answered_is_answered_again_without_asking() {
             ("refund", CallState::Done, &Some(json!(2)))
         ]
     );
-    assert!(all.iter().all(|call| call.ended_at >= call.begun_at && call.attempt == 1));
+    assert!(
+        all.iter()
+            .all(|call| call.ended_at >= call.begun_at && call.attempt == 1)
+    );
 }
 
 #[tokio::test]
@@ -118,7 +133,11 @@ async fn another_request_under_the_same_step_is_refused() {
     let CallFailed::Journal { error, .. } = &error else {
         panic!("{error:?}")
     };
-    assert_eq!(error.sqlstate().map(|state| state.code()), Some("23000"), "{error}");
+    assert_eq!(
+        error.sqlstate().map(|state| state.code()),
+        Some("23000"),
+        "{error}"
+    );
     assert_eq!(gateway.asked(), 1);
 }
 
@@ -127,14 +146,19 @@ async fn what_was_refused_is_refused_for_good() {
     let ground = Ground::new().await;
     let message = message();
     let refused = journal(&ground, &message)
-        .once("charge", &5, async |_| Err::<Value, _>(CallError::refused("no such card")))
+        .once("charge", &5, async |_| {
+            Err::<Value, _>(CallError::refused("no such card"))
+        })
         .await
         .unwrap_err();
     assert!(
         matches!(&refused, CallFailed::Refused { error, .. } if error == "no such card"),
         "{refused:?}"
     );
-    assert_eq!(state(&ground, &message, "charge").await, Some(CallState::Failed));
+    assert_eq!(
+        state(&ground, &message, "charge").await,
+        Some(CallState::Failed)
+    );
     let gateway = Gateway::default();
     let again = journal(&ground, &message)
         .once("charge", &5, |key| gateway.ask(key))
@@ -154,15 +178,22 @@ async fn what_was_certainly_not_done_is_asked_as_if_for_the_first_time() {
     let ground = Ground::new().await;
     let message = message();
     let error = journal(&ground, &message)
-        .once("charge", &5, async |_| Err::<usize, _>(CallError::not_done("no connection")))
+        .once("charge", &5, async |_| {
+            Err::<usize, _>(CallError::not_done("no connection"))
+        })
         .await
         .unwrap_err();
     assert!(matches!(error, CallFailed::NotDone { .. }), "{error:?}");
     assert!(!HandlerError::from(error).is_terminal());
-    assert_eq!(state(&ground, &message, "charge").await, Some(CallState::New));
+    assert_eq!(
+        state(&ground, &message, "charge").await,
+        Some(CallState::New)
+    );
     let gateway = Gateway::default();
     let answer = journal(&ground, &message)
-        .once_or("charge", &5, idem_client::journal::OnUnknown::Fail, |key| gateway.ask(key))
+        .once_or("charge", &5, idem_client::journal::OnUnknown::Fail, |key| {
+            gateway.ask(key)
+        })
         .await;
     assert_eq!(answer.unwrap(), 1);
 }
@@ -175,14 +206,18 @@ async fn the_calls_of_a_handler_are_made_once_through_its_attempts() {
     let gateway = Gateway::default();
     let idem = Idem::new();
     for attempt in 1..=3 {
-        let processed = idem.process_leased(&ground.pool, &message, async |work: Work, _: Message| {
-            let receipt = work.calls().once("charge", &5, |key| gateway.ask(key)).await?;
-            assert_eq!(receipt, 1);
-            match attempt {
-                3 => Ok(vec![fact()]),
-                _ => Err("after the call".into()),
-            }
-        });
+        let processed =
+            idem.process_leased(&ground.pool, &message, async |work: Work, _: Message| {
+                let receipt = work
+                    .calls()
+                    .once("charge", &5, |key| gateway.ask(key))
+                    .await?;
+                assert_eq!(receipt, 1);
+                match attempt {
+                    3 => Ok(vec![fact()]),
+                    _ => Err("after the call".into()),
+                }
+            });
         let processed = processed.await;
         assert_eq!(is_new(&processed), attempt == 3, "{processed:?}");
     }
@@ -230,7 +265,10 @@ async fn who_has_lost_the_lease_asks_nobody() {
         ),
         "{late:?}"
     );
-    assert_eq!((gateway.asked(), state(&ground, &message, "charge").await), (0, None));
+    assert_eq!(
+        (gateway.asked(), state(&ground, &message, "charge").await),
+        (0, None)
+    );
     let answer = Calls::of(&held, &ground.pool)
         .once("charge", &5, |key| gateway.ask(key))
         .await;
@@ -250,7 +288,10 @@ async fn what_was_heard_too_late_is_recorded_because_it_is_true() {
         })
         .await;
     assert_eq!(answer.unwrap(), 7);
-    assert_eq!(state(&ground, &message, "charge").await, Some(CallState::Done));
+    assert_eq!(
+        state(&ground, &message, "charge").await,
+        Some(CallState::Done)
+    );
 }
 
 #[tokio::test]
@@ -269,7 +310,10 @@ async fn an_answer_whose_recording_was_not_confirmed_is_recorded_once() {
             .await;
         assert!(proxy.was_cut());
         assert_eq!(answer.unwrap(), 1);
-        assert_eq!(state(&ground, &message, "charge").await, Some(CallState::Done));
+        assert_eq!(
+            state(&ground, &message, "charge").await,
+            Some(CallState::Done)
+        );
         assert_eq!(gateway.asked(), 1);
     }
 }
@@ -291,5 +335,10 @@ async fn a_wrong_step_is_the_callers_mistake() {
     }
     assert_eq!(gateway.asked(), 0);
     let nobody = MessageId::text("never seen").unwrap();
-    assert_eq!(calls(&ground.observer, &nobody, &destination()).await.unwrap(), []);
+    assert_eq!(
+        calls(&ground.observer, &nobody, &destination())
+            .await
+            .unwrap(),
+        []
+    );
 }

@@ -1,4 +1,5 @@
-//! A call that is dropped at any await is new, unknown or done, and unknown if somebody may have been asked.
+//! A call that is dropped at any await is new, unknown or done, and unknown if somebody may have
+//! been asked.
 
 use idem_client::journal::CallState;
 
@@ -43,7 +44,10 @@ async fn stop_everywhere() {
             }
             // The next one ends it, on the connection that was left, under the same key.
             let asked = gateway.asked();
-            journal.once("charge", &5, |key| gateway.ask(key)).await.unwrap();
+            journal
+                .once("charge", &5, |key| gateway.ask(key))
+                .await
+                .unwrap();
             let is_done = before == Some(CallState::Done);
             assert_eq!(gateway.asked(), asked + usize::from(!is_done));
             assert_eq!(gateway.keys(), 1);

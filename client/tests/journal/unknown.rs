@@ -23,7 +23,10 @@ async fn unheard(ground: &Ground, message: &Message, gateway: &Gateway) {
         .unwrap_err();
     assert!(matches!(error, CallFailed::Unheard { .. }), "{error:?}");
     assert!(!HandlerError::from(error).is_terminal());
-    assert_eq!(state(ground, message, "charge").await, Some(CallState::Unknown));
+    assert_eq!(
+        state(ground, message, "charge").await,
+        Some(CallState::Unknown)
+    );
 }
 
 #[tokio::test]
@@ -32,10 +35,15 @@ async fn it_is_asked_again_under_the_same_key() {
     let message = message();
     let gateway = Gateway::default();
     unheard(&ground, &message, &gateway).await;
-    let answer = journal(&ground, &message).once("charge", &5, |key| gateway.ask(key)).await;
+    let answer = journal(&ground, &message)
+        .once("charge", &5, |key| gateway.ask(key))
+        .await;
     assert_eq!(answer.unwrap(), 2);
     assert_eq!((gateway.asked(), gateway.keys()), (2, 1));
-    assert_eq!(state(&ground, &message, "charge").await, Some(CallState::Done));
+    assert_eq!(
+        state(&ground, &message, "charge").await,
+        Some(CallState::Done)
+    );
 }
 
 #[tokio::test]
@@ -54,7 +62,10 @@ async fn it_is_looked_up_and_what_was_done_is_not_asked_again() {
         .await;
     assert_eq!((answer.unwrap(), gateway.asked()), (1, 1));
     // And is recorded.
-    assert_eq!(state(&ground, &message, "charge").await, Some(CallState::Done));
+    assert_eq!(
+        state(&ground, &message, "charge").await,
+        Some(CallState::Done)
+    );
 }
 
 #[tokio::test]
@@ -79,15 +90,30 @@ async fn a_query_that_fails_leaves_it_unknown_unless_it_says_more() {
     let ask = |on_unknown| {
         let journal = journal(&ground, &message);
         let gateway = &gateway;
-        async move { journal.once_or("charge", &5, on_unknown, |key| gateway.ask(key)).await }
+        async move {
+            journal
+                .once_or("charge", &5, on_unknown, |key| gateway.ask(key))
+                .await
+        }
     };
-    let dead = OnUnknown::query(async |_| Err::<Option<usize>, _>(std::io::Error::other("the line is dead")));
+    let dead = OnUnknown::query(async |_| {
+        Err::<Option<usize>, _>(std::io::Error::other("the line is dead"))
+    });
     assert!(matches!(ask(dead).await, Err(CallFailed::Unheard { .. })));
-    assert_eq!(state(&ground, &message, "charge").await, Some(CallState::Unknown));
+    assert_eq!(
+        state(&ground, &message, "charge").await,
+        Some(CallState::Unknown)
+    );
 
     let refused = OnUnknown::query(async |_| Err::<Option<usize>, _>(CallError::refused("stolen")));
-    assert!(matches!(ask(refused).await, Err(CallFailed::Refused { .. })));
-    assert_eq!(state(&ground, &message, "charge").await, Some(CallState::Failed));
+    assert!(matches!(
+        ask(refused).await,
+        Err(CallFailed::Refused { .. })
+    ));
+    assert_eq!(
+        state(&ground, &message, "charge").await,
+        Some(CallState::Failed)
+    );
     assert_eq!(gateway.asked(), 1);
 }
 
@@ -102,11 +128,23 @@ async fn nobody_is_asked_when_it_is_to_fail() {
             .once_or("charge", &5, OnUnknown::Fail, |key| gateway.ask(key))
             .await
             .unwrap_err();
-        assert!(matches!(&error, CallFailed::Unknown { begun_at: Some(_), .. }), "{error:?}");
+        assert!(
+            matches!(
+                &error,
+                CallFailed::Unknown {
+                    begun_at: Some(_),
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
         assert!(HandlerError::from(error).is_terminal());
     }
     assert_eq!(gateway.asked(), 1);
-    assert_eq!(state(&ground, &message, "charge").await, Some(CallState::Unknown));
+    assert_eq!(
+        state(&ground, &message, "charge").await,
+        Some(CallState::Unknown)
+    );
 }
 
 #[tokio::test]
@@ -114,7 +152,8 @@ async fn what_to_do_about_the_unknown_is_not_asked_of_what_is_new() {
     let ground = Ground::new().await;
     let message = message();
     let gateway = Gateway::default();
-    let never = OnUnknown::query(async |_| -> Result<Option<usize>, CallError> { panic!("it is new") });
+    let never =
+        OnUnknown::query(async |_| -> Result<Option<usize>, CallError> { panic!("it is new") });
     let answer = journal(&ground, &message)
         .once_or("charge", &5, never, |key| gateway.ask(key))
         .await;
@@ -142,7 +181,10 @@ async fn of_two_who_race_for_a_step_one_is_told_it_is_new_and_the_answer_is_one(
         assert_eq!((one.unwrap(), other.unwrap()), (1, 1));
         assert!(news.into_inner() <= 1, "one of them is the first");
         assert_eq!(gateway.keys(), 1);
-        assert_eq!(state(&ground, &message, "charge").await, Some(CallState::Done));
+        assert_eq!(
+            state(&ground, &message, "charge").await,
+            Some(CallState::Done)
+        );
     }
 }
 
@@ -151,9 +193,15 @@ async fn the_bare_call_tells_the_same() {
     let ground = Ground::new().await;
     let message = message();
     let begin = async || {
-        begin_call(&ground.observer, &id(&message), &destination(), "charge", None)
-            .await
-            .unwrap()
+        begin_call(
+            &ground.observer,
+            &id(&message),
+            &destination(),
+            "charge",
+            None,
+        )
+        .await
+        .unwrap()
     };
     let (first, second) = (begin().await, begin().await);
     assert_eq!((first.state, first.attempt), (CallState::New, 1));

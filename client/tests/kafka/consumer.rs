@@ -16,20 +16,26 @@ async fn note(tx: Tx, message: Message) -> Handled {
     if n.is_multiple_of(10) && is_first(&tx, n).await? {
         return Err("not this time".into());
     }
-    tx.execute("INSERT INTO noted (n) VALUES ($1)", &[&i64::from(n)]).await?;
+    tx.execute("INSERT INTO noted (n) VALUES ($1)", &[&i64::from(n)])
+        .await?;
     Ok(vec![])
 }
 
 /// A sequence counts attempts whatever their transactions do.
 async fn is_first(tx: &Tx, n: u32) -> Result<bool, HandlerError> {
-    let row = tx.query_one(&format!("SELECT nextval('attempts_{n}') = 1"), &[]).await?;
+    let row = tx
+        .query_one(&format!("SELECT nextval('attempts_{n}') = 1"), &[])
+        .await?;
     Ok(row.get(0))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_consumer_keeps_the_order_of_keys_and_commits_at_its_end() {
     let install = Install::from_env().expect("cargo xtask setup makes the install");
-    let cluster = Cluster::builder(&install).name("kafka_consumer").start().unwrap();
+    let cluster = Cluster::builder(&install)
+        .name("kafka_consumer")
+        .start()
+        .unwrap();
     cluster
         .psql(
             "postgres",
@@ -56,12 +62,17 @@ async fn i4_consumer_keeps_the_order_of_keys_and_commits_at_its_end() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(PATIENCE, all).await.expect("all are handled in time");
+    timeout(PATIENCE, all)
+        .await
+        .expect("all are handled in time");
     stop.send(()).unwrap();
     let summary = timeout(PATIENCE, running).await.unwrap().unwrap().unwrap();
 
     assert_eq!((summary.handled, summary.retried), (u64::from(MESSAGES), 3));
-    let rows = client.query("SELECT n FROM noted ORDER BY place", &[]).await.unwrap();
+    let rows = client
+        .query("SELECT n FROM noted ORDER BY place", &[])
+        .await
+        .unwrap();
     let noted: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
     assert_eq!(noted, (0..i64::from(MESSAGES)).collect::<Vec<_>>());
     assert_eq!(

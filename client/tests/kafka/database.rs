@@ -11,7 +11,8 @@ const MESSAGES: u32 = 200;
 
 async fn book(tx: Tx, message: Message) -> Handled {
     let n = i64::from(number(&message));
-    tx.execute("INSERT INTO booked (n) VALUES ($1)", &[&n]).await?;
+    tx.execute("INSERT INTO booked (n) VALUES ($1)", &[&n])
+        .await?;
     Ok(vec![Effect::json("booked", &n)?])
 }
 
@@ -20,14 +21,18 @@ async fn every_message_takes_effect_once_although_sources_die_before_they_settle
     let install = Install::from_env().expect("cargo xtask setup makes the install");
     let cluster = Cluster::builder(&install).name("kafka").start().unwrap();
     cluster
-        .psql("postgres", "CREATE EXTENSION idem; CREATE TABLE booked (n bigint)")
+        .psql(
+            "postgres",
+            "CREATE EXTENSION idem; CREATE TABLE booked (n bigint)",
+        )
         .unwrap();
     let pool = pool(&cluster);
     let idem = Idem::new();
     let kafka = Kafka::start();
     kafka.publish(0..MESSAGES).await;
 
-    // Sources that handle 60 and settle 40: what the other 20 did is in the database, and Kafka does not know.
+    // Sources that handle 60 and settle 40: what the other 20 did is in the database, and Kafka
+    // does not know.
     let (mut new, mut duplicates) = (0, 0);
     let mut count = |processed| match processed {
         Processed::New { effects } => {
@@ -58,12 +63,18 @@ async fn every_message_takes_effect_once_although_sources_die_before_they_settle
     assert_eq!((new, duplicates), (MESSAGES, 60));
 
     let client = pool.get().await.unwrap();
-    let rows = client.query("SELECT n FROM booked ORDER BY n", &[]).await.unwrap();
+    let rows = client
+        .query("SELECT n FROM booked ORDER BY n", &[])
+        .await
+        .unwrap();
     let booked: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
     assert_eq!(booked, (0..i64::from(MESSAGES)).collect::<Vec<_>>());
     let sql = "SELECT count(DISTINCT payload), count(*) FROM idem.outbox_row";
     let row = client.query_one(sql, &[]).await.unwrap();
-    assert_eq!((row.get(0), row.get(1)), (i64::from(MESSAGES), i64::from(MESSAGES)));
+    assert_eq!(
+        (row.get(0), row.get(1)),
+        (i64::from(MESSAGES), i64::from(MESSAGES))
+    );
 }
 
 pub fn pool(cluster: &Cluster) -> Pool {

@@ -1,5 +1,6 @@
-//! The Kafka adapter against librdkafka's own mock cluster: brokers inside of the client library that speak the real
-//! protocol over loopback. It is not a Kafka broker: no disks, no replication, no access rules.
+//! The Kafka adapter against librdkafka's own mock cluster: brokers inside of the client library
+//! that speak the real protocol over loopback. It is not a Kafka broker: no disks, no replication,
+//! no access rules.
 
 mod consumer;
 mod database;
@@ -8,7 +9,10 @@ mod settling;
 
 use std::time::Duration;
 
-use idem_client::{DeadLetter, Delivery, KafkaConfig, KafkaPublisher, KafkaSource, KafkaSubscription, Message, OutgoingMessage};
+use idem_client::{
+    DeadLetter, Delivery, KafkaConfig, KafkaPublisher, KafkaSource, KafkaSubscription, Message,
+    OutgoingMessage,
+};
 use idem_client::{Publisher, Settlement, Source};
 use rdkafka::{
     ClientConfig, Offset, TopicPartitionList,
@@ -92,7 +96,11 @@ impl Kafka {
     async fn wait_for_commit(&self, offset: i64) {
         let deadline = Instant::now() + PATIENCE;
         while self.committed() != Some(offset) {
-            assert!(Instant::now() < deadline, "committed {:?}, not {offset}", self.committed());
+            assert!(
+                Instant::now() < deadline,
+                "committed {:?}, not {offset}",
+                self.committed()
+            );
             sleep(Duration::from_millis(50)).await;
         }
     }
@@ -130,7 +138,10 @@ async fn take(source: &mut KafkaSource, count: usize) -> Vec<Delivery> {
 }
 
 fn numbers(deliveries: &[Delivery]) -> Vec<u32> {
-    deliveries.iter().map(|delivery| number(delivery.message())).collect()
+    deliveries
+        .iter()
+        .map(|delivery| number(delivery.message()))
+        .collect()
 }
 
 async fn acknowledge(deliveries: impl IntoIterator<Item = Delivery>) {

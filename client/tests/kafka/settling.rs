@@ -11,7 +11,9 @@ use rdkafka::{
 };
 use tokio::time::{sleep, timeout};
 
-use crate::{DEAD, GROUP, Kafka, PATIENCE, TOPIC, acknowledge, next, number, numbers, subscription, take};
+use crate::{
+    DEAD, GROUP, Kafka, PATIENCE, TOPIC, acknowledge, next, number, numbers, subscription, take,
+};
 
 #[tokio::test]
 async fn a_restarted_group_gets_what_was_not_settled_and_nothing_else() {
@@ -104,10 +106,17 @@ async fn a_message_that_waits_to_be_retried_comes_again_after_a_restart() {
     kafka.publish([7]).await;
     let mut source = kafka.source();
     let after = Duration::from_secs(3600);
-    next(&mut source).await.settle(Settlement::Retry { after }).await.unwrap();
+    next(&mut source)
+        .await
+        .settle(Settlement::Retry { after })
+        .await
+        .unwrap();
     source.close().await;
     let again = next(&mut kafka.source()).await;
-    assert_eq!((number(again.message()), again.message().deliveries()), (7, Some(1)));
+    assert_eq!(
+        (number(again.message()), again.message().deliveries()),
+        (7, Some(1))
+    );
 }
 
 #[tokio::test]
@@ -117,7 +126,10 @@ async fn a_delivery_that_nobody_settles_comes_again() {
     let mut source = kafka.source();
     drop(next(&mut source).await);
     let again = next(&mut source).await;
-    assert_eq!((number(again.message()), again.message().deliveries()), (7, Some(2)));
+    assert_eq!(
+        (number(again.message()), again.message().deliveries()),
+        (7, Some(2))
+    );
 }
 
 #[tokio::test]
@@ -136,11 +148,19 @@ async fn a_rejected_message_lies_among_the_dead_letters_as_it_came() {
         .key(&key[..])
         .payload("poison")
         .headers(OwnedHeaders::new().insert(header));
-    producer.send_result(record).unwrap().await.unwrap().unwrap();
+    producer
+        .send_result(record)
+        .unwrap()
+        .await
+        .unwrap()
+        .unwrap();
 
     let mut source = kafka.source();
     let poison = next(&mut source).await;
-    poison.settle(Settlement::reject("it is poison")).await.unwrap();
+    poison
+        .settle(Settlement::reject("it is poison"))
+        .await
+        .unwrap();
     kafka.wait_for_commit(1).await;
 
     let dead = KafkaSubscription::new("undertaker", [DEAD]);
@@ -149,8 +169,14 @@ async fn a_rejected_message_lies_among_the_dead_letters_as_it_came() {
     assert_eq!(message.payload(), &b"poison"[..]);
     assert_eq!(message.key(), Some("/wA="));
     assert_eq!(message.header("note"), Some("kept"));
-    assert_eq!(message.header("idem-dead-letter-reason"), Some("it is poison"));
-    assert_eq!(message.header("idem-dead-letter-source"), Some("orders/0/0"));
+    assert_eq!(
+        message.header("idem-dead-letter-reason"),
+        Some("it is poison")
+    );
+    assert_eq!(
+        message.header("idem-dead-letter-source"),
+        Some("orders/0/0")
+    );
 }
 
 #[tokio::test]
@@ -160,12 +186,17 @@ async fn a_message_whose_dead_letter_is_not_taken_comes_again() {
     let mut source = kafka.source();
     let delivery = next(&mut source).await;
     let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
-    kafka.mock.request_errors(RDKafkaApiKey::Produce, &[refused]);
+    kafka
+        .mock
+        .request_errors(RDKafkaApiKey::Produce, &[refused]);
     assert!(delivery.settle(Settlement::reject("poison")).await.is_err());
     assert!(kafka.committed().is_none_or(|offset| offset == 0));
 
     let again = next(&mut source).await;
-    assert_eq!((number(again.message()), again.message().deliveries()), (7, Some(2)));
+    assert_eq!(
+        (number(again.message()), again.message().deliveries()),
+        (7, Some(2))
+    );
     again.settle(Settlement::reject("poison")).await.unwrap();
     kafka.wait_for_commit(1).await;
 }
@@ -174,8 +205,13 @@ async fn a_message_whose_dead_letter_is_not_taken_comes_again() {
 async fn a_discarded_message_is_settled() {
     let kafka = Kafka::start();
     kafka.publish([7]).await;
-    let mut source = kafka.source_of(&KafkaSubscription::new(GROUP, [TOPIC]).dead_letter(DeadLetter::Discard));
-    next(&mut source).await.settle(Settlement::reject("poison")).await.unwrap();
+    let mut source =
+        kafka.source_of(&KafkaSubscription::new(GROUP, [TOPIC]).dead_letter(DeadLetter::Discard));
+    next(&mut source)
+        .await
+        .settle(Settlement::reject("poison"))
+        .await
+        .unwrap();
     kafka.wait_for_commit(1).await;
 }
 
@@ -186,7 +222,11 @@ async fn no_more_than_the_limit_are_unsettled_and_all_come_in_the_end() {
     let mut source = kafka.source_of(&subscription().max_unsettled(5));
     let mut held = take(&mut source, 5).await;
     // Long enough for the partitions to be paused.
-    assert!(timeout(Duration::from_secs(3), source.next()).await.is_err());
+    assert!(
+        timeout(Duration::from_secs(3), source.next())
+            .await
+            .is_err()
+    );
     for n in 5..50 {
         acknowledge(held.drain(..1)).await;
         let delivery = next(&mut source).await;
@@ -207,17 +247,28 @@ async fn receipts_of_a_revoked_partition_do_nothing() {
         .create()
         .unwrap();
     for partition in 0..2 {
-        let record = FutureRecord::<str, str>::to("wide").partition(partition).payload("1");
-        producer.send_result(record).unwrap().await.unwrap().unwrap();
+        let record = FutureRecord::<str, str>::to("wide")
+            .partition(partition)
+            .payload("1");
+        producer
+            .send_result(record)
+            .unwrap()
+            .await
+            .unwrap()
+            .unwrap();
     }
     let mut first = kafka.source_of(&wide);
     let held = take(&mut first, 2).await;
 
-    // A second member takes over one of the two. The other one stays, is assigned anew, and comes anew.
+    // A second member takes over one of the two. The other one stays, is assigned anew, and comes
+    // anew.
     let mut second = kafka.source_of(&wide);
     let moved = partition(&next(&mut second).await);
     let stayed = next(&mut first).await;
-    assert_eq!((partition(&stayed), stayed.message().deliveries()), (1 - moved, Some(1)));
+    assert_eq!(
+        (partition(&stayed), stayed.message().deliveries()),
+        (1 - moved, Some(1))
+    );
     for late in held {
         late.settle(Settlement::RETRY).await.unwrap();
     }
@@ -251,7 +302,9 @@ async fn a_commit_that_failed_is_made_again() {
     let mut source = kafka.source();
     let delivery = next(&mut source).await;
     let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED;
-    kafka.mock.request_errors(RDKafkaApiKey::OffsetCommit, &[refused; 2]);
+    kafka
+        .mock
+        .request_errors(RDKafkaApiKey::OffsetCommit, &[refused; 2]);
     acknowledge([delivery]).await;
     kafka.wait_for_commit(1).await;
 }
@@ -280,14 +333,18 @@ async fn a_source_goes_on_when_the_broker_comes_back() {
             }
         }
     };
-    let second = timeout(PATIENCE, through_errors).await.expect("a delivery in time");
+    let second = timeout(PATIENCE, through_errors)
+        .await
+        .expect("a delivery in time");
     assert_eq!(number(second.message()), 1);
     acknowledge([second]).await;
     kafka.wait_for_commit(2).await;
 }
 
 async fn heard_error(source: &mut KafkaSource) {
-    let heard = timeout(PATIENCE, source.next()).await.expect("an error in time");
+    let heard = timeout(PATIENCE, source.next())
+        .await
+        .expect("an error in time");
     assert!(heard.is_err(), "{heard:?}");
 }
 
@@ -301,5 +358,9 @@ async fn drop_of_a_source_does_not_block_its_thread() {
     kafka.mock.broker_down(-1).unwrap();
     let began = Instant::now();
     drop(source);
-    assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_millis(500),
+        "{:?}",
+        began.elapsed()
+    );
 }

@@ -16,28 +16,44 @@ async fn what_is_leased_is_in_progress_to_others_and_a_duplicate_when_it_is_comp
     let ground = Ground::new().await;
     let message = message();
     let held = ground.acquired(&message, LONG).await;
-    assert_eq!((held.attempt(), held.last_error(), held.lease()), (1, None, LONG));
+    assert_eq!(
+        (held.attempt(), held.last_error(), held.lease()),
+        (1, None, LONG)
+    );
     match ground.acquire(&message, LONG).await {
-        Lease::InProgress { retry_after } => assert!(retry_after > LONG / 2 && retry_after <= LONG, "{retry_after:?}"),
+        Lease::InProgress { retry_after } => assert!(
+            retry_after > LONG / 2 && retry_after <= LONG,
+            "{retry_after:?}"
+        ),
         other => panic!("{other:?}"),
     }
 
     // Together with what else is in the transaction, or not at all.
     let mut client = ground.database.connect().await;
     let tx = client.transaction().await.unwrap();
-    tx.batch_execute("INSERT INTO work VALUES ('a')").await.unwrap();
+    tx.batch_execute("INSERT INTO work VALUES ('a')")
+        .await
+        .unwrap();
     assert_eq!(held.complete(&tx, &[fact()]).await.unwrap().len(), 1);
     tx.rollback().await.unwrap();
     ground.assert_undone(&message).await;
 
     let tx = client.transaction().await.unwrap();
-    tx.batch_execute("INSERT INTO work VALUES ('a')").await.unwrap();
+    tx.batch_execute("INSERT INTO work VALUES ('a')")
+        .await
+        .unwrap();
     let ids = held.complete(&tx, &[fact()]).await.unwrap();
     tx.commit().await.unwrap();
     assert_eq!(ground.effects(&message).await[0].message_id, ids[0]);
     assert_eq!(ground.count("SELECT count(*) FROM work").await, 1);
-    assert!(matches!(ground.acquire(&message, LONG).await, Lease::Duplicate));
-    assert_eq!(kind(held.complete(&client, &[fact()]).await), Some(ErrorKind::NotClaimed));
+    assert!(matches!(
+        ground.acquire(&message, LONG).await,
+        Lease::Duplicate
+    ));
+    assert_eq!(
+        kind(held.complete(&client, &[fact()]).await),
+        Some(ErrorKind::NotClaimed)
+    );
     ground.assert_done_once(&message).await;
 }
 
@@ -49,7 +65,8 @@ async fn who_has_lost_a_lease_can_write_nothing() {
     let held = ground.acquired_next(&message).await;
     assert_eq!(held.attempt(), 2);
     assert!(
-        held.last_error().is_some_and(|error| error.contains("lease expired")),
+        held.last_error()
+            .is_some_and(|error| error.contains("lease expired")),
         "{held:?}"
     );
 
@@ -87,12 +104,22 @@ async fn a_failed_attempt_counts_and_one_that_is_given_back_does_not() {
     let held = ground.acquired(&message, LONG).await;
     assert_eq!((held.attempt(), held.last_error()), (1, None));
     assert_eq!(
-        held.release(&ground.observer, "a bad\0 day", false).await.unwrap(),
+        held.release(&ground.observer, "a bad\0 day", false)
+            .await
+            .unwrap(),
         Some(Duration::ZERO)
     );
     let held = ground.acquired(&message, LONG).await;
-    assert_eq!((held.attempt(), held.last_error()), (2, Some("a bad\u{fffd} day")));
-    assert_eq!(held.release(&ground.observer, "another", false).await.unwrap(), None);
+    assert_eq!(
+        (held.attempt(), held.last_error()),
+        (2, Some("a bad\u{fffd} day"))
+    );
+    assert_eq!(
+        held.release(&ground.observer, "another", false)
+            .await
+            .unwrap(),
+        None
+    );
 
     let Lease::Exhausted(held) = ground.acquire(&message, LONG).await else {
         panic!("its attempts are used up");
@@ -104,7 +131,9 @@ async fn a_failed_attempt_counts_and_one_that_is_given_back_does_not() {
         content_type: Some("application/json".into()),
         headers: Some(serde_json::json!({"x": "1"})),
     };
-    held.bury(&ground.observer, b"[1]", "enough", &with).await.unwrap();
+    held.bury(&ground.observer, b"[1]", "enough", &with)
+        .await
+        .unwrap();
     assert!(matches!(ground.acquire(&message, LONG).await, Lease::Dead));
     let sql = "SELECT convert_from(payload, 'UTF8'), order_key, type, content_type, headers->>'x', attempt,
                       jsonb_path_query_array(errors, '$[*].error')::text FROM idem.dead_letter";

@@ -1,4 +1,5 @@
-//! A future that is dropped at any await leaves nothing leased for longer than the lease, and no open transaction.
+//! A future that is dropped at any await leaves nothing leased for longer than the lease, and no
+//! open transaction.
 
 use idem_client::{Handled, Idem, Message, Processed, lease::Work};
 
@@ -24,7 +25,8 @@ async fn a_future_that_is_dropped_at_any_await_leaves_the_message_done_or_free_a
 
 /// Where the connection is served by another thread, a request may have left or not.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_future_that_is_dropped_beside_its_connection_leaves_the_message_done_or_free_after_its_lease() {
+async fn a_future_that_is_dropped_beside_its_connection_leaves_the_message_done_or_free_after_its_lease()
+ {
     stop_everywhere().await;
 }
 
@@ -32,7 +34,8 @@ async fn stop_everywhere() {
     let ground = Ground::new().await;
     for moment in [Moment::AtOnce, Moment::WhenWoken] {
         let (mut done, mut undone) = (0, 0);
-        // Answers that come together wake the future once: on a busy machine one round may miss an await.
+        // Answers that come together wake the future once: on a busy machine one round may miss an
+        // await.
         for _ in 0..20 {
             let seen = sweep(&ground, moment).await;
             (done, undone) = (done + seen.0, undone + seen.1);
@@ -40,7 +43,10 @@ async fn stop_everywhere() {
                 break;
             }
         }
-        assert!(undone >= 2, "{moment:?}: acquiring and the handler wait: {done} {undone}");
+        assert!(
+            undone >= 2,
+            "{moment:?}: acquiring and the handler wait: {done} {undone}"
+        );
     }
 }
 
@@ -53,12 +59,16 @@ async fn sweep(ground: &Ground, moment: Moment) -> (usize, usize) {
     let (mut done, mut undone) = (0, 0);
     for polls in 1.. {
         let message = message();
-        let processed = poll_times(idem.process_leased(&pool, &message, handler), polls, moment).await;
+        let processed =
+            poll_times(idem.process_leased(&pool, &message, handler), polls, moment).await;
         next_one_works(ground, &idem, &pool).await;
         ground.until_quiet_beside(&pool).await;
         // Two thirds of it may have been renewed when it was dropped, and nothing renews it now.
         let left = ground.left(&message).await;
-        assert!(left.is_none_or(|left| left <= lease.as_secs_f64()), "{left:?}");
+        assert!(
+            left.is_none_or(|left| left <= lease.as_secs_f64()),
+            "{left:?}"
+        );
         let is_done = ground.is_claimed(&message).await;
         match is_done {
             true => ground.assert_done_once(&message).await,
@@ -70,7 +80,10 @@ async fn sweep(ground: &Ground, moment: Moment) -> (usize, usize) {
             }
         }
         if let Some(processed) = processed {
-            assert!(is_done && matches!(processed, Ok(Processed::New { .. })), "{processed:?}");
+            assert!(
+                is_done && matches!(processed, Ok(Processed::New { .. })),
+                "{processed:?}"
+            );
             break;
         }
         done += usize::from(is_done);
@@ -80,7 +93,8 @@ async fn sweep(ground: &Ground, moment: Moment) -> (usize, usize) {
 }
 
 #[tokio::test]
-async fn a_failure_that_is_dropped_at_any_await_leaves_the_message_free_after_its_lease_or_buried() {
+async fn a_failure_that_is_dropped_at_any_await_leaves_the_message_free_after_its_lease_or_buried()
+{
     let ground = Ground::new().await;
     ground.attempts(1).await;
     let idem = idem(|rule| rule.lease(std::time::Duration::from_secs(1)));
@@ -88,7 +102,8 @@ async fn a_failure_that_is_dropped_at_any_await_leaves_the_message_free_after_it
     for moment in [Moment::AtOnce, Moment::WhenWoken] {
         for polls in 1.. {
             let message = message();
-            let processed = poll_times(idem.process_leased(&pool, &message, failing), polls, moment).await;
+            let processed =
+                poll_times(idem.process_leased(&pool, &message, failing), polls, moment).await;
             next_one_works(&ground, &idem, &pool).await;
             ground.until_quiet_beside(&pool).await;
             ground.assert_undone(&message).await;
@@ -99,7 +114,11 @@ async fn a_failure_that_is_dropped_at_any_await_leaves_the_message_free_after_it
             })
             .await;
             let sql = "SELECT count(*) FROM idem.dead_letter WHERE id = $1";
-            let row = ground.observer.query_one(sql, &[&id(&message).to_string()]).await.unwrap();
+            let row = ground
+                .observer
+                .query_one(sql, &[&id(&message).to_string()])
+                .await
+                .unwrap();
             assert_eq!(row.get::<_, i64>(0), 1);
             if processed.is_some() {
                 break;

@@ -22,7 +22,10 @@ async fn what_is_known_is_skipped_and_what_succeeded_is_recorded() {
     assert!(is_new(&processed), "{processed:?}");
     ground.assert_done_once(&message).await;
     let never = async |_: Message| -> Handled { panic!("nobody calls it") };
-    let again = idem.process_checked(&ground.pool, &message, never).await.unwrap();
+    let again = idem
+        .process_checked(&ground.pool, &message, never)
+        .await
+        .unwrap();
     assert!(matches!(again, Processed::Duplicate { .. }), "{again:?}");
 }
 
@@ -37,7 +40,11 @@ async fn what_failed_is_not_recorded() {
         .unwrap_err();
     assert!(matches!(error, Error::Handler(_)), "{error:?}");
     ground.assert_undone(&message).await;
-    assert!(is_new(&Idem::new().process_checked(&ground.pool, &message, handler).await));
+    assert!(is_new(
+        &Idem::new()
+            .process_checked(&ground.pool, &message, handler)
+            .await
+    ));
     ground.assert_done_once(&message).await;
 }
 

@@ -35,7 +35,12 @@ async fn each_message_is_handled_once_and_a_poisoned_one_is_buried() {
     let all = [
         &good[..],
         &good[..10],
-        &[weak.clone(), panicking.clone(), poisoned.clone(), refused.clone()],
+        &[
+            weak.clone(),
+            panicking.clone(),
+            poisoned.clone(),
+            refused.clone(),
+        ],
     ]
     .concat();
     let sent = all.len();
@@ -63,18 +68,32 @@ async fn each_message_is_handled_once_and_a_poisoned_one_is_buried() {
         ground.assert_done_once(message).await;
     }
     let times = seen.lock().unwrap().clone();
-    assert!(good.iter().all(|message| times[&id(message)] == 1), "{times:?}");
+    assert!(
+        good.iter().all(|message| times[&id(message)] == 1),
+        "{times:?}"
+    );
     assert_eq!((times[&id(&weak)], times[&id(&panicking)]), (2, 2));
     assert_eq!((times[&id(&poisoned)], times[&id(&refused)]), (3, 1));
     let told = broker.told();
-    assert_eq!((told.acknowledged.len(), told.rejected.len()), (sent, 0), "{told:?}");
+    assert_eq!(
+        (told.acknowledged.len(), told.rejected.len()),
+        (sent, 0),
+        "{told:?}"
+    );
     for message in [&poisoned, &refused] {
         ground.assert_undone(message).await;
         let sql = "SELECT count(*) FROM idem.dead_letter WHERE id = $1";
-        let row = ground.observer.query_one(sql, &[&message.message_id()]).await.unwrap();
+        let row = ground
+            .observer
+            .query_one(sql, &[&message.message_id()])
+            .await
+            .unwrap();
         assert_eq!(row.get::<_, i64>(0), 1);
     }
-    assert_eq!(ground.count("SELECT count(*) FROM idem.dead_letter").await, 2);
+    assert_eq!(
+        ground.count("SELECT count(*) FROM idem.dead_letter").await,
+        2
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -86,12 +105,16 @@ async fn two_consumers_of_one_destination_share_the_work() {
         let seen = Arc::clone(&seen);
         // Each has a copy of every message.
         let broker = Broker::with(messages.clone()).closed();
-        Consumer::new(ground.pool.clone(), broker).handle_leased(DESTINATION, move |_: Work, message: Message| {
-            note(&seen, &message);
-            async { Ok(vec![fact()]) }
-        })
+        Consumer::new(ground.pool.clone(), broker).handle_leased(
+            DESTINATION,
+            move |_: Work, message: Message| {
+                note(&seen, &message);
+                async { Ok(vec![fact()]) }
+            },
+        )
     };
-    let (one, other) = in_time(async { tokio::join!(consumer().run(pending()), consumer().run(pending())) }).await;
+    let (one, other) =
+        in_time(async { tokio::join!(consumer().run(pending()), consumer().run(pending())) }).await;
     let (one, other) = (source_ended(one), source_ended(other));
     assert_eq!(one.handled + other.handled, 60);
     assert_eq!(one.duplicates + other.duplicates, 60);

@@ -34,7 +34,10 @@ async fn a_message_that_is_delivered_again_is_counted_and_takes_effect_once() {
             .await;
         assert!(is_new(&processed), "{processed:?}");
         ground.assert_done_once(&message).await;
-        let again = counting(style).process(&ground.pool, &message, work).await.unwrap();
+        let again = counting(style)
+            .process(&ground.pool, &message, work)
+            .await
+            .unwrap();
         assert!(matches!(again, Processed::Duplicate { .. }), "{again:?}");
         assert_eq!(ground.work(&message).await, 1);
     }
@@ -73,7 +76,9 @@ async fn a_message_that_kills_its_consumer_each_time_is_buried_after_its_attempt
             pending().await
         });
         let before = deaths.load(Ordering::SeqCst);
-        let dies = until("the handler works", async || deaths.load(Ordering::SeqCst) > before);
+        let dies = until("the handler works", async || {
+            deaths.load(Ordering::SeqCst) > before
+        });
         tokio::select! {
             processed = processed => last = Some(processed.unwrap()),
             () = dies => ground.expire(&message).await,
@@ -84,7 +89,13 @@ async fn a_message_that_kills_its_consumer_each_time_is_buried_after_its_attempt
     assert_eq!(deaths.into_inner(), 3);
     assert_eq!(last.unwrap().settlement(), Settlement::Acknowledge);
     ground.until_quiet().await;
-    assert_eq!((ground.work(&message).await, ground.is_claimed(&message).await), (0, false));
+    assert_eq!(
+        (
+            ground.work(&message).await,
+            ground.is_claimed(&message).await
+        ),
+        (0, false)
+    );
     let sql = "SELECT count(*) FROM idem.dead_letter WHERE payload = '{\"n\": 1}'";
     assert_eq!(ground.count(sql).await, 1);
 }
@@ -100,11 +111,23 @@ async fn a_failure_is_counted_and_rolled_back() {
             work(tx, message).await?;
             Err("a bad day".into())
         };
-        let error = idem.process(&ground.pool, &message, failing).await.unwrap_err();
+        let error = idem
+            .process(&ground.pool, &message, failing)
+            .await
+            .unwrap_err();
         assert!(matches!(error, Error::Attempt { .. }), "{error:?}");
         let processed = idem.process(&ground.pool, &message, failing).await.unwrap();
-        assert!(matches!(processed, Processed::Buried { .. }), "{processed:?}");
-        assert_eq!((ground.work(&message).await, ground.is_claimed(&message).await), (0, false));
+        assert!(
+            matches!(processed, Processed::Buried { .. }),
+            "{processed:?}"
+        );
+        assert_eq!(
+            (
+                ground.work(&message).await,
+                ground.is_claimed(&message).await
+            ),
+            (0, false)
+        );
     }
 }
 
@@ -121,12 +144,16 @@ async fn a_commit_in_doubt_is_settled_before_the_handler_works_again() {
         let proxy = Proxy::to(&ground.database).await;
         let message = redelivered();
         let processed = counting(Style::Eager)
-            .process(&proxy.pool(2), &message, async |tx: Tx, message: Message| {
-                if !proxy.was_cut() {
-                    proxy.cut_once(cut);
-                }
-                work(tx, message).await
-            })
+            .process(
+                &proxy.pool(2),
+                &message,
+                async |tx: Tx, message: Message| {
+                    if !proxy.was_cut() {
+                        proxy.cut_once(cut);
+                    }
+                    work(tx, message).await
+                },
+            )
             .await
             .unwrap();
         assert!(proxy.was_cut());
@@ -155,7 +182,10 @@ async fn a_lease_that_was_completed_is_no_lease_that_was_lost() {
         })
         .await
         .unwrap();
-    assert!(matches!(processed, Processed::Duplicate { .. }), "{processed:?}");
+    assert!(
+        matches!(processed, Processed::Duplicate { .. }),
+        "{processed:?}"
+    );
     ground.until_quiet().await;
     assert_eq!(ground.work(&message).await, 0);
 }

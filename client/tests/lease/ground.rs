@@ -7,7 +7,8 @@ use std::{
 
 use deadpool_postgres::Pool;
 use idem_client::{
-    Destination, Effect, Error, Handled, Idem, Message, MessageId, Policies, Processed, RecordedEffect, Rule, Tx,
+    Destination, Effect, Error, Handled, Idem, Message, MessageId, Policies, Processed,
+    RecordedEffect, Rule, Tx,
     lease::{Held, Lease, acquire},
 };
 use serde_json::json;
@@ -48,12 +49,16 @@ impl Ground {
 
     /// How often a message is tried, without pauses in between.
     pub async fn attempts(&self, max_attempts: i32) {
-        let sql = format!("SELECT idem_configure_retries('{DESTINATION}', {max_attempts}, base => '0', jitter => 0)");
+        let sql = format!(
+            "SELECT idem_configure_retries('{DESTINATION}', {max_attempts}, base => '0', jitter => 0)"
+        );
         self.observer.batch_execute(&sql).await.unwrap();
     }
 
     pub async fn acquire(&self, message: &Message, lease: Duration) -> Lease {
-        acquire(&self.observer, &id(message), &destination(), lease).await.unwrap()
+        acquire(&self.observer, &id(message), &destination(), lease)
+            .await
+            .unwrap()
     }
 
     pub async fn acquired(&self, message: &Message, lease: Duration) -> Held {
@@ -66,13 +71,15 @@ impl Ground {
     /// Waits for the end of somebody else's lease, and takes the next one.
     pub async fn acquired_next(&self, message: &Message) -> Held {
         let mut held = None;
-        until("the lease ends", async || match self.acquire(message, LONG).await {
-            Lease::Acquired(next) => {
-                held = Some(next);
-                true
+        until("the lease ends", async || {
+            match self.acquire(message, LONG).await {
+                Lease::Acquired(next) => {
+                    held = Some(next);
+                    true
+                }
+                Lease::InProgress { .. } => false,
+                other => panic!("{other:?}"),
             }
-            Lease::InProgress { .. } => false,
-            other => panic!("{other:?}"),
         })
         .await;
         held.unwrap()
@@ -82,7 +89,10 @@ impl Ground {
     pub async fn expire(&self, message: &Message) {
         for table in ["pending_0", "pending_1"] {
             let sql = format!("UPDATE idem.{table} SET due_at = clock_timestamp() WHERE id = $1");
-            self.observer.execute(&sql, &[&message.message_id()]).await.unwrap();
+            self.observer
+                .execute(&sql, &[&message.message_id()])
+                .await
+                .unwrap();
         }
     }
 
@@ -91,7 +101,11 @@ impl Ground {
         let sql = "SELECT extract(epoch FROM w.due_at - clock_timestamp())::float8
                      FROM (SELECT 0 AS n, * FROM idem.pending_0 UNION ALL SELECT 1, * FROM idem.pending_1) w
                      JOIN idem.pending_rotation t ON t.current = w.n WHERE w.state = 'l' AND w.id = $1";
-        let row = self.observer.query_opt(sql, &[&message.message_id()]).await.unwrap();
+        let row = self
+            .observer
+            .query_opt(sql, &[&message.message_id()])
+            .await
+            .unwrap();
         row.map(|row| row.get(0)).filter(|left| *left > 0.0)
     }
 
@@ -102,7 +116,11 @@ impl Ground {
     /// How often the work on a message was committed.
     pub async fn work(&self, message: &Message) -> i64 {
         let sql = "SELECT count(*) FROM work WHERE id = $1";
-        self.observer.query_one(sql, &[&message.message_id()]).await.unwrap().get(0)
+        self.observer
+            .query_one(sql, &[&message.message_id()])
+            .await
+            .unwrap()
+            .get(0)
     }
 
     pub async fn is_claimed(&self, message: &Message) -> bool {
@@ -120,19 +138,27 @@ impl Ground {
     /// Claimed, with one effect.
     pub async fn assert_done_once(&self, message: &Message) {
         assert!(self.is_claimed(message).await, "{message:?} is not claimed");
-        assert_eq!(self.effects(message).await.len(), 1, "effects of {message:?}");
+        assert_eq!(
+            self.effects(message).await.len(),
+            1,
+            "effects of {message:?}"
+        );
         assert_eq!(self.left(message).await, None, "{message:?} is leased");
     }
 
     /// Neither claimed nor with an effect.
     pub async fn assert_undone(&self, message: &Message) {
         assert!(!self.is_claimed(message).await, "{message:?} is claimed");
-        assert_eq!(self.effects(message).await.len(), 0, "effects of {message:?}");
+        assert_eq!(
+            self.effects(message).await.len(),
+            0,
+            "effects of {message:?}"
+        );
     }
 
-    /// Waits until each session is idle, and each is the observer's or a connection of the pool: one
-    /// whose user was dropped has ended, with all that was sent over it. The sessions of PgBouncer stay
-    /// when their client has gone, and end later.
+    /// Waits until each session is idle, and each is the observer's or a connection of the pool:
+    /// one whose user was dropped has ended, with all that was sent over it. The sessions of
+    /// PgBouncer stay when their client has gone, and end later.
     pub async fn until_quiet(&self) {
         self.until_quiet_beside(&self.pool).await;
     }
@@ -140,7 +166,8 @@ impl Ground {
     /// The same, where this is the only pool in use.
     pub async fn until_quiet_beside(&self, pool: &Pool) {
         until("no session is at work or about to end", async || {
-            let sql = "SELECT count(*), count(*) FILTER (WHERE state <> 'idle') FROM pg_stat_activity
+            let sql =
+                "SELECT count(*), count(*) FILTER (WHERE state <> 'idle') FROM pg_stat_activity
                         WHERE datname = current_database() AND backend_type = 'client backend'
                           AND pid <> pg_backend_pid()";
             let row = self.observer.query_one(sql, &[]).await.unwrap();
@@ -180,8 +207,11 @@ pub fn fact() -> Effect {
 /// One row of work and one effect, in a transaction.
 pub async fn work(tx: Tx, message: Message) -> Handled {
     let id = message.message_id();
-    tx.execute_typed("INSERT INTO work VALUES ($1)", &[(&id, tokio_postgres::types::Type::TEXT)])
-        .await?;
+    tx.execute_typed(
+        "INSERT INTO work VALUES ($1)",
+        &[(&id, tokio_postgres::types::Type::TEXT)],
+    )
+    .await?;
     Ok(vec![fact()])
 }
 

@@ -1,4 +1,5 @@
-//! Leases on a real server: the calls, renewal, handlers without a database, and the consumer around them.
+//! Leases on a real server: the calls, renewal, handlers without a database, and the consumer
+//! around them.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use idem_client::{
-    Error, ErrorKind, Handled, HandlerError, IdStrategy, Idem, Message, OnDuplicate, Processed, Rule, Settlement, Store, Style,
-    lease::Work,
+    Error, ErrorKind, Handled, HandlerError, IdStrategy, Idem, Message, OnDuplicate, Processed,
+    Rule, Settlement, Store, Style, lease::Work,
 };
 
 use crate::{
@@ -26,16 +26,27 @@ async fn the_effects_are_recorded_with_the_completion_and_a_duplicate_is_acknowl
     let ground = Ground::new().await;
     let message = message();
     let idem = idem(|rule| rule.on_duplicate(OnDuplicate::Effects));
-    let processed = idem.process_leased(&ground.pool, &message, handler).await.unwrap();
+    let processed = idem
+        .process_leased(&ground.pool, &message, handler)
+        .await
+        .unwrap();
     let Processed::New { effects } = &processed else {
         panic!("{processed:?}")
     };
     assert_eq!(processed.settlement(), Settlement::Acknowledge);
     let recorded = ground.effects(&message).await;
-    assert_eq!(recorded.iter().map(|effect| effect.message_id).collect::<Vec<_>>(), *effects);
+    assert_eq!(
+        recorded
+            .iter()
+            .map(|effect| effect.message_id)
+            .collect::<Vec<_>>(),
+        *effects
+    );
 
     let again = idem
-        .process_leased(&ground.pool, &message, async |_: Work, _: Message| panic!("nobody calls it"))
+        .process_leased(&ground.pool, &message, async |_: Work, _: Message| {
+            panic!("nobody calls it")
+        })
         .await
         .unwrap();
     assert_eq!(again, Processed::Duplicate { effects: recorded });
@@ -55,30 +66,34 @@ async fn of_two_who_get_one_message_one_works_and_the_other_comes_again() {
     let message = message();
     let idem = Idem::new();
     let processed = idem
-        .process_leased(&ground.pool, &message, async |work: Work, message: Message| {
-            assert_eq!((work.attempt(), work.last_error()), (1, None));
-            for transactional in [false, true] {
-                let other = Idem::new();
-                let other = match transactional {
-                    false => other.process_leased(&ground.pool, &message, handler).await,
-                    true => {
-                        crate::ground::idem(|rule| rule.wait(false))
-                            .process(&ground.pool, &message, crate::ground::work)
-                            .await
+        .process_leased(
+            &ground.pool,
+            &message,
+            async |work: Work, message: Message| {
+                assert_eq!((work.attempt(), work.last_error()), (1, None));
+                for transactional in [false, true] {
+                    let other = Idem::new();
+                    let other = match transactional {
+                        false => other.process_leased(&ground.pool, &message, handler).await,
+                        true => {
+                            crate::ground::idem(|rule| rule.wait(false))
+                                .process(&ground.pool, &message, crate::ground::work)
+                                .await
+                        }
+                    };
+                    match other {
+                        Ok(Processed::Leased { retry_after }) => {
+                            assert!(!retry_after.is_zero());
+                            let settlement = Processed::Leased { retry_after }.settlement();
+                            assert_eq!(settlement, Settlement::Release { after: retry_after });
+                        }
+                        Ok(Processed::InProgress) => assert!(transactional),
+                        other => panic!("{other:?}"),
                     }
-                };
-                match other {
-                    Ok(Processed::Leased { retry_after }) => {
-                        assert!(!retry_after.is_zero());
-                        let settlement = Processed::Leased { retry_after }.settlement();
-                        assert_eq!(settlement, Settlement::Release { after: retry_after });
-                    }
-                    Ok(Processed::InProgress) => assert!(transactional),
-                    other => panic!("{other:?}"),
                 }
-            }
-            Ok(vec![fact()])
-        })
+                Ok(vec![fact()])
+            },
+        )
         .await;
     assert!(is_new(&processed), "{processed:?}");
     assert_eq!(ground.work(&message).await, 0);
@@ -89,7 +104,10 @@ async fn of_two_who_get_one_message_one_works_and_the_other_comes_again() {
 async fn a_message_that_fails_too_often_is_buried_with_what_it_carries() {
     let ground = Ground::new().await;
     ground.attempts(3).await;
-    let message = message().with_key("k").with_type("Order").with_header("x", "1");
+    let message = message()
+        .with_key("k")
+        .with_type("Order")
+        .with_header("x", "1");
     let idem = Idem::new();
     for attempt in 1..3 {
         let failed = idem.process_leased(&ground.pool, &message, async |work: Work, _: Message| {
@@ -101,18 +119,32 @@ async fn a_message_that_fails_too_often_is_buried_with_what_it_carries() {
         let Error::Attempt { retry_after, .. } = &error else {
             panic!("{error:?}")
         };
-        assert_eq!(error.settlement(), Settlement::Release { after: *retry_after });
+        assert_eq!(
+            error.settlement(),
+            Settlement::Release {
+                after: *retry_after
+            }
+        );
         assert_eq!(error.kind(), ErrorKind::Handler);
     }
-    let buried = idem.process_leased(&ground.pool, &message, failing).await.unwrap();
+    let buried = idem
+        .process_leased(&ground.pool, &message, failing)
+        .await
+        .unwrap();
     assert!(
         matches!(&buried, Processed::Buried { reason } if reason.contains("a bad day")),
         "{buried:?}"
     );
     assert_eq!(buried.settlement(), Settlement::Acknowledge);
     // It comes once more: its broker was not told in time.
-    let again = idem.process_leased(&ground.pool, &message, handler).await.unwrap();
-    assert_eq!((&again, again.settlement()), (&Processed::Dead, Settlement::Acknowledge));
+    let again = idem
+        .process_leased(&ground.pool, &message, handler)
+        .await
+        .unwrap();
+    assert_eq!(
+        (&again, again.settlement()),
+        (&Processed::Dead, Settlement::Acknowledge)
+    );
     ground.assert_undone(&message).await;
 
     let sql = "SELECT convert_from(payload, 'UTF8'), order_key, type, headers->>'x', errors::text, attempt FROM idem.dead_letter";
@@ -136,12 +168,18 @@ async fn a_message_that_kills_its_consumers_is_buried_too() {
         assert_eq!(ground.acquired(&message, LONG).await.attempt(), attempt);
         ground.expire(&message).await;
     }
-    let buried = Idem::new().process_leased(&ground.pool, &message, handler).await.unwrap();
+    let buried = Idem::new()
+        .process_leased(&ground.pool, &message, handler)
+        .await
+        .unwrap();
     assert!(
         matches!(&buried, Processed::Buried { reason } if reason.contains("lease expired")),
         "{buried:?}"
     );
-    assert_eq!(ground.count("SELECT count(*) FROM idem.dead_letter").await, 1);
+    assert_eq!(
+        ground.count("SELECT count(*) FROM idem.dead_letter").await,
+        1
+    );
 }
 
 #[tokio::test]
@@ -160,26 +198,41 @@ async fn an_error_that_is_final_buries_at_once() {
     );
 
     // As the database knows it.
-    let sql = format!("SELECT idem_configure_retries('{DESTINATION}', final_errors => '{{a bad%}}')");
+    let sql =
+        format!("SELECT idem_configure_retries('{DESTINATION}', final_errors => '{{a bad%}}')");
     ground.observer.batch_execute(&sql).await.unwrap();
     let known = message();
-    let buried = Idem::new().process_leased(&ground.pool, &known, failing).await.unwrap();
+    let buried = Idem::new()
+        .process_leased(&ground.pool, &known, failing)
+        .await
+        .unwrap();
     assert!(matches!(buried, Processed::Buried { .. }), "{buried:?}");
-    assert_eq!(ground.count("SELECT count(*) FROM idem.dead_letter").await, 2);
+    assert_eq!(
+        ground.count("SELECT count(*) FROM idem.dead_letter").await,
+        2
+    );
 }
 
 #[tokio::test]
 async fn a_message_rests_after_a_failure() {
     let ground = Ground::new().await;
-    let sql = format!("SELECT idem_configure_retries('{DESTINATION}', base => '1 hour', cap => '1 hour', jitter => 0)");
+    let sql = format!(
+        "SELECT idem_configure_retries('{DESTINATION}', base => '1 hour', cap => '1 hour', jitter => 0)"
+    );
     ground.observer.batch_execute(&sql).await.unwrap();
     let message = message();
-    let error = Idem::new().process_leased(&ground.pool, &message, failing).await.unwrap_err();
+    let error = Idem::new()
+        .process_leased(&ground.pool, &message, failing)
+        .await
+        .unwrap_err();
     let Error::Attempt { retry_after, .. } = error else {
         panic!("{error:?}")
     };
     assert_eq!(retry_after.as_secs(), 3600);
-    let early = Idem::new().process_leased(&ground.pool, &message, handler).await.unwrap();
+    let early = Idem::new()
+        .process_leased(&ground.pool, &message, handler)
+        .await
+        .unwrap();
     assert!(
         matches!(early, Processed::Leased { retry_after } if retry_after.as_secs() > 3000),
         "{early:?}"
@@ -232,8 +285,15 @@ async fn a_completion_in_doubt_is_not_acknowledged() {
         );
         // The next delivery finds out, when the lease has ended.
         ground.expire(&message).await;
-        let processed = Idem::new().process_leased(&ground.pool, &message, handler).await.unwrap();
-        assert_eq!(matches!(processed, Processed::Duplicate { .. }), is_done, "{processed:?}");
+        let processed = Idem::new()
+            .process_leased(&ground.pool, &message, handler)
+            .await
+            .unwrap();
+        assert_eq!(
+            matches!(processed, Processed::Duplicate { .. }),
+            is_done,
+            "{processed:?}"
+        );
         ground.assert_done_once(&message).await;
     }
 }
@@ -245,7 +305,10 @@ async fn a_lease_whose_answer_is_lost_ends_by_itself() {
     let message = message();
     proxy.cut_once(Cut::AfterCommit);
     let idem = idem(|rule| rule.lease(SHORT));
-    let processed = idem.process_leased(&proxy.pool(1), &message, handler).await.unwrap();
+    let processed = idem
+        .process_leased(&proxy.pool(1), &message, handler)
+        .await
+        .unwrap();
     assert!(
         matches!(processed, Processed::Leased { retry_after } if retry_after <= SHORT),
         "{processed:?}"
@@ -264,14 +327,20 @@ async fn what_a_lease_cannot_do_is_refused_before_the_handler() {
     ];
     let never = async |_: Work, _: Message| -> Handled { panic!("nobody calls it") };
     for rule in rules {
-        let error = idem(rule).process_leased(&ground.pool, &message(), never).await.unwrap_err();
+        let error = idem(rule)
+            .process_leased(&ground.pool, &message(), never)
+            .await
+            .unwrap_err();
         assert!(matches!(error, Error::Invalid(_)), "{error:?}");
     }
     let unprotected = idem(|rule| {
         rule.id(IdStrategy::CorrelationId)
             .missing_id(idem_client::MissingId::Unprotected)
     });
-    let error = unprotected.process_leased(&ground.pool, &message(), never).await.unwrap_err();
+    let error = unprotected
+        .process_leased(&ground.pool, &message(), never)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::MissingId, "{error}");
 }
 
@@ -292,14 +361,19 @@ async fn without_a_database_the_handler_holds_no_connection() {
 #[tokio::test]
 async fn the_lease_is_as_the_policy_says() {
     let ground = Ground::new().await;
-    let file = "[default]\nlease = '90s'\n[destinations.'lease.*']\nlease = '5m'\ncount-attempts = true";
-    let idem = Idem::builder().policies(toml::from_str(file).unwrap()).build().unwrap();
+    let file =
+        "[default]\nlease = '90s'\n[destinations.'lease.*']\nlease = '5m'\ncount-attempts = true";
+    let idem = Idem::builder()
+        .policies(toml::from_str(file).unwrap())
+        .build()
+        .unwrap();
     let message = message();
-    let processed = idem.process_leased(&ground.pool, &message, async |_: Work, message: Message| {
-        let left = ground.left(&message).await.unwrap();
-        assert!((240.0..=300.0).contains(&left), "{left}");
-        Ok(vec![fact()])
-    });
+    let processed =
+        idem.process_leased(&ground.pool, &message, async |_: Work, message: Message| {
+            let left = ground.left(&message).await.unwrap();
+            assert!((240.0..=300.0).contains(&left), "{left}");
+            Ok(vec![fact()])
+        });
     assert!(is_new(&processed.await));
 
     for wrong in [

@@ -26,15 +26,19 @@ async fn a_handler_that_takes_long_keeps_its_lease_until_it_has_ended() {
     let message = message();
     let observed = Ground::observe(&ground);
     let idem = idem(|rule| rule.lease(SHORT));
-    let processed = idem.process_leased(&ground.pool, &message, async |_: Work, message: Message| {
-        let started = Instant::now();
-        while started.elapsed() < 2 * SHORT {
-            // Nobody else gets it in all this time.
-            assert!(matches!(observed.acquire(&message).await, Lease::InProgress { .. }));
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        Ok(vec![fact()])
-    });
+    let processed =
+        idem.process_leased(&ground.pool, &message, async |_: Work, message: Message| {
+            let started = Instant::now();
+            while started.elapsed() < 2 * SHORT {
+                // Nobody else gets it in all this time.
+                assert!(matches!(
+                    observed.acquire(&message).await,
+                    Lease::InProgress { .. }
+                ));
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Ok(vec![fact()])
+        });
     let processed = in_time(processed).await;
     assert!(is_new(&processed), "{processed:?}");
     ground.assert_done_once(&message).await;
@@ -68,7 +72,9 @@ async fn a_handler_that_is_dropped_has_its_lease_renewed_no_more() {
     {
         let handler = async |_: Work, _: Message| pending().await;
         let processed = idem.process_leased(&ground.pool, &message, handler);
-        let is_leased = until("it is leased", async || ground.left(&message).await.is_some());
+        let is_leased = until("it is leased", async || {
+            ground.left(&message).await.is_some()
+        });
         tokio::select! {
             processed = processed => panic!("{processed:?}"),
             () = is_leased => {}
@@ -94,11 +100,15 @@ async fn a_handler_whose_lease_is_lost_is_dropped_and_what_it_spawned_is_told() 
     let (started, mut works) = tokio::sync::mpsc::channel(1);
     let gone = Gone(Arc::clone(&is_gone));
     let idem = idem(|rule| rule.lease(SHORT));
-    let processed = idem.process_leased(&ground.pool, &message, async move |work: Work, _: Message| {
-        let _gone = gone;
-        started.send(work.lost().clone()).await.unwrap();
-        pending().await
-    });
+    let processed = idem.process_leased(
+        &ground.pool,
+        &message,
+        async move |work: Work, _: Message| {
+            let _gone = gone;
+            started.send(work.lost().clone()).await.unwrap();
+            pending().await
+        },
+    );
     let taken = async {
         let lost = works.recv().await.unwrap();
         assert!(!lost.is_cancelled());
@@ -133,7 +143,11 @@ async fn a_lease_that_cannot_be_renewed_is_lost_when_it_ends_and_not_before() {
     in_time(keeper.lost().cancelled()).await;
     assert!(proxy.was_cut());
     // Not while there was hope.
-    assert!(started.elapsed() >= SHORT.mul_f64(0.9), "{:?}", started.elapsed());
+    assert!(
+        started.elapsed() >= SHORT.mul_f64(0.9),
+        "{:?}",
+        started.elapsed()
+    );
     // And nobody else could have had it before.
     assert_eq!(ground.acquired_next(&message).await.attempt(), 2);
 }

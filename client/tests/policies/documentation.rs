@@ -10,9 +10,14 @@ fn every_configuration_in_the_guide_is_taken() {
         .skip(1)
         .filter_map(|block| block.split("```").next())
         .collect();
-    assert!(blocks.len() >= 4, "the guide has {} configurations", blocks.len());
+    assert!(
+        blocks.len() >= 4,
+        "the guide has {} configurations",
+        blocks.len()
+    );
     for block in blocks {
-        let policies: Policies = toml::from_str(block).unwrap_or_else(|error| panic!("{error}\n{block}"));
+        let policies: Policies =
+            toml::from_str(block).unwrap_or_else(|error| panic!("{error}\n{block}"));
         let built = Idem::builder().policies(policies).build();
         assert!(built.is_ok(), "{built:?}\n{block}");
     }

@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use futures_util::{FutureExt, future::BoxFuture};
-use idem_client::{After, Before, Effect, Filter, HandlerError, Idem, Message, Processed, Settlement};
+use idem_client::{
+    After, Before, Effect, Filter, HandlerError, Idem, Message, Processed, Settlement,
+};
 
 use crate::ground::{Ground, is_duplicate, is_new, message, note};
 
@@ -19,7 +21,11 @@ where
         async { (self.0)(message) }.boxed()
     }
 
-    fn on_consumed<'a>(&'a self, message: &'a Message, effects: &'a [Effect]) -> BoxFuture<'a, After> {
+    fn on_consumed<'a>(
+        &'a self,
+        message: &'a Message,
+        effects: &'a [Effect],
+    ) -> BoxFuture<'a, After> {
         async { (self.1)(message, effects) }.boxed()
     }
 }
@@ -81,9 +87,15 @@ async fn what_replaces_a_message_is_what_is_claimed_and_handled() {
         }))
         .build()
         .unwrap();
-    assert!(is_new(&ground.process(&idem, &message("a").with_header("order", "7")).await));
+    assert!(is_new(
+        &ground
+            .process(&idem, &message("a").with_header("order", "7"))
+            .await
+    ));
     assert!(is_duplicate(
-        &ground.process(&idem, &message("b").with_header("order", "7")).await
+        &ground
+            .process(&idem, &message("b").with_header("order", "7"))
+            .await
     ));
     let fact = ground
         .client
@@ -97,7 +109,10 @@ async fn what_replaces_a_message_is_what_is_claimed_and_handled() {
         .query_one("SELECT destination, id FROM idem.inbox", &[])
         .await
         .unwrap();
-    assert_eq!((claim.get::<_, &str>(0), claim.get::<_, &str>(1)), ("replaced", "7"));
+    assert_eq!(
+        (claim.get::<_, &str>(0), claim.get::<_, &str>(1)),
+        ("replaced", "7")
+    );
 }
 
 #[tokio::test]
@@ -115,7 +130,12 @@ async fn what_replaces_effects_is_what_is_recorded() {
         panic!("a new message");
     };
     assert_eq!(effects.len(), 2);
-    let topics: Vec<String> = ground.outbox().await.into_iter().map(|(topic, _)| topic).collect();
+    let topics: Vec<String> = ground
+        .outbox()
+        .await
+        .into_iter()
+        .map(|(topic, _)| topic)
+        .collect();
     assert_eq!(topics, ["facts", "audit"]);
 }
 
@@ -123,11 +143,16 @@ async fn what_replaces_effects_is_what_is_recorded() {
 async fn a_stop_after_the_handler_rolls_everything_back() {
     let ground = Ground::new().await;
     let idem = Idem::builder()
-        .filter(after(|_, _| After::Stop(HandlerError::terminal("the books do not balance"))))
+        .filter(after(|_, _| {
+            After::Stop(HandlerError::terminal("the books do not balance"))
+        }))
         .build()
         .unwrap();
     let stopped = ground.process(&idem, &message("a")).await.unwrap_err();
-    assert!(stopped.to_string().contains("the books do not balance"), "{stopped}");
+    assert!(
+        stopped.to_string().contains("the books do not balance"),
+        "{stopped}"
+    );
     assert!(matches!(stopped.settlement(), Settlement::Reject { .. }));
     assert_eq!(ground.calls(), 1);
     assert_eq!((ground.facts().await, ground.claims().await), (0, 0));
@@ -142,23 +167,36 @@ async fn filters_see_messages_in_their_order_and_effects_in_the_reverse_one() {
         let (first, second) = (Arc::clone(&seen), Arc::clone(&seen));
         Hooks(
             move |message: &Message| {
-                first.lock().unwrap().push(format!("before {n}: {}", message.payload().len()));
-                let longer = format!("{}+", String::from_utf8_lossy(message.payload()));
-                Before::Replace(Message::new("tests", longer).with_message_id(message.message_id().unwrap()))
-            },
-            move |message: &Message, effects: &[Effect]| {
-                second
+                first
                     .lock()
                     .unwrap()
-                    .push(format!("after {n}: {} {}", message.payload().len(), effects.len()));
+                    .push(format!("before {n}: {}", message.payload().len()));
+                let longer = format!("{}+", String::from_utf8_lossy(message.payload()));
+                Before::Replace(
+                    Message::new("tests", longer).with_message_id(message.message_id().unwrap()),
+                )
+            },
+            move |message: &Message, effects: &[Effect]| {
+                second.lock().unwrap().push(format!(
+                    "after {n}: {} {}",
+                    message.payload().len(),
+                    effects.len()
+                ));
                 After::Replace([effects, &[effect("more")]].concat())
             },
         )
     };
-    let idem = Idem::builder().filter(numbered(1)).filter(numbered(2)).build().unwrap();
+    let idem = Idem::builder()
+        .filter(numbered(1))
+        .filter(numbered(2))
+        .build()
+        .unwrap();
     assert!(is_new(&ground.process(&idem, &message("a")).await));
     let first: Vec<String> = std::mem::take(&mut *seen.lock().unwrap());
-    assert_eq!(first, ["before 1: 2", "before 2: 3", "after 2: 4 1", "after 1: 4 2"]);
+    assert_eq!(
+        first,
+        ["before 1: 2", "before 2: 3", "after 2: 4 1", "after 1: 4 2"]
+    );
     // Of a duplicate only what comes before it is seen.
     assert!(is_duplicate(&ground.process(&idem, &message("a")).await));
     assert_eq!(*seen.lock().unwrap(), ["before 1: 2", "before 2: 3"]);
@@ -167,7 +205,10 @@ async fn filters_see_messages_in_their_order_and_effects_in_the_reverse_one() {
 #[tokio::test]
 async fn effects_of_a_handler_that_failed_are_not_filtered() {
     let ground = Ground::new().await;
-    let idem = Idem::builder().filter(after(|_, _| After::Replace(vec![]))).build().unwrap();
+    let idem = Idem::builder()
+        .filter(after(|_, _| After::Replace(vec![])))
+        .build()
+        .unwrap();
     let failed = idem
         .process(&ground.pool, &message("a"), async |tx, message| {
             note(tx, message).await?;

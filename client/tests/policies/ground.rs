@@ -40,7 +40,11 @@ impl Ground {
         self.database.pool(size)
     }
 
-    pub async fn process(&self, idem: &Idem, message: &Message) -> Result<Processed, idem_client::Error> {
+    pub async fn process(
+        &self,
+        idem: &Idem,
+        message: &Message,
+    ) -> Result<Processed, idem_client::Error> {
         idem.process(&self.pool, message, |tx, message| {
             self.calls.fetch_add(1, Ordering::Relaxed);
             note(tx, message)
@@ -76,7 +80,10 @@ impl Ground {
             .client
             .query("SELECT topic, type FROM idem.outbox ORDER BY seq", &[])
             .await;
-        rows.unwrap().iter().map(|row| (row.get(0), row.get(1))).collect()
+        rows.unwrap()
+            .iter()
+            .map(|row| (row.get(0), row.get(1)))
+            .collect()
     }
 }
 
@@ -91,7 +98,10 @@ pub async fn note(tx: Tx, message: Message) -> Result<Vec<Effect>, HandlerError>
         ],
     )
     .await?;
-    Ok(vec![Effect::json("facts", &json!({ "of": message.topic() }))?])
+    Ok(vec![Effect::json(
+        "facts",
+        &json!({ "of": message.topic() }),
+    )?])
 }
 
 pub fn idem(policies: &str) -> Idem {

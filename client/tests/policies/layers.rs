@@ -10,8 +10,8 @@ use std::{
 };
 
 use idem_client::{
-    Effect, ErrorKind, Handler, HandlerError, Idem, IdemLayer, Message, Processed, Protected, Settlement, TerminalError,
-    service_handler,
+    Effect, ErrorKind, Handler, HandlerError, Idem, IdemLayer, Message, Processed, Protected,
+    Settlement, TerminalError, service_handler,
 };
 use tokio::sync::{Notify, mpsc};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
@@ -32,11 +32,13 @@ async fn noting(Protected { tx, message }: Protected) -> Result<Vec<Effect>, Han
 /// Writes, says that it has, and never answers.
 fn stuck(
     entered: mpsc::Sender<()>,
-) -> impl Fn(Protected) -> futures_util::future::BoxFuture<'static, Result<Vec<Effect>, BoxError>> + Clone {
+) -> impl Fn(Protected) -> futures_util::future::BoxFuture<'static, Result<Vec<Effect>, BoxError>> + Clone
+{
     move |Protected { tx, message }| {
         let entered = entered.clone();
         Box::pin(async move {
-            tx.query_typed("INSERT INTO fact (topic) VALUES ('stuck')", &[]).await?;
+            tx.query_typed("INSERT INTO fact (topic) VALUES ('stuck')", &[])
+                .await?;
             entered.send(()).await?;
             let _ = message;
             std::future::pending().await
@@ -60,7 +62,9 @@ async fn is_as_before(ground: &Ground) {
 #[tokio::test]
 async fn a_service_of_messages_lets_each_take_effect_once() {
     let ground = Ground::new().await;
-    let mut service = ServiceBuilder::new().layer(layer(&ground)).service_fn(noting);
+    let mut service = ServiceBuilder::new()
+        .layer(layer(&ground))
+        .service_fn(noting);
     let first = service.ready().await.unwrap().call(message("a")).await;
     assert!(is_new(&first));
     let again = service.ready().await.unwrap().call(message("a")).await;
@@ -115,7 +119,10 @@ struct Room {
 }
 
 impl Room {
-    async fn visit(self, Protected { tx, message }: Protected) -> Result<Vec<Effect>, HandlerError> {
+    async fn visit(
+        self,
+        Protected { tx, message }: Protected,
+    ) -> Result<Vec<Effect>, HandlerError> {
         let now = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(now, Ordering::SeqCst);
         self.leave.notified().await;
@@ -128,7 +135,9 @@ impl Room {
 async fn a_limit_below_is_kept_and_no_message_is_lost() {
     let ground = Ground::new().await;
     // The first claim of a destination holds up all others, so it comes before.
-    assert!(is_new(&ground.process(&Idem::new(), &message("first")).await));
+    assert!(is_new(
+        &ground.process(&Idem::new(), &message("first")).await
+    ));
     let room = Room::default();
     let visited = room.clone();
     let service = ServiceBuilder::new()
@@ -139,7 +148,10 @@ async fn a_limit_below_is_kept_and_no_message_is_lost() {
     let running: Vec<_> = messages
         .map(|message| tokio::spawn(service.clone().oneshot(message)))
         .collect();
-    until("the room is full", async || room.inside.load(Ordering::SeqCst) == 2).await;
+    until("the room is full", async || {
+        room.inside.load(Ordering::SeqCst) == 2
+    })
+    .await;
     for task in running {
         let leaving = tokio::spawn({
             let room = room.clone();
@@ -186,7 +198,8 @@ async fn a_service_that_is_not_ready_is_not_called() {
     assert!(in_time(service.ready()).await.is_ok());
 }
 
-const LOSE: &str = "DO $$ BEGIN RAISE EXCEPTION 'lost' USING ERRCODE = 'serialization_failure'; END $$";
+const LOSE: &str =
+    "DO $$ BEGIN RAISE EXCEPTION 'lost' USING ERRCODE = 'serialization_failure'; END $$";
 
 /// Loses a conflict the first time that it sees a message, and does its work the second time.
 #[derive(Clone, Default)]
@@ -195,7 +208,10 @@ struct Unlucky {
 }
 
 impl Unlucky {
-    async fn try_it(self, Protected { tx, message }: Protected) -> Result<Vec<Effect>, HandlerError> {
+    async fn try_it(
+        self,
+        Protected { tx, message }: Protected,
+    ) -> Result<Vec<Effect>, HandlerError> {
         let is_first = self
             .seen
             .lock()
@@ -224,7 +240,9 @@ async fn a_lost_conflict_is_tried_again_through_a_limit() {
 #[tokio::test]
 async fn who_waits_for_a_place_and_who_waits_for_a_connection_do_not_wait_for_each_other() {
     let ground = Ground::new().await;
-    assert!(is_new(&ground.process(&Idem::new(), &message("first")).await));
+    assert!(is_new(
+        &ground.process(&Idem::new(), &message("first")).await
+    ));
     let (unlucky, pool) = (Unlucky::default(), ground.pool_of(1));
     let (entered, mut is_in) = mpsc::channel(8);
     let handler = {
@@ -237,7 +255,10 @@ async fn who_waits_for_a_place_and_who_waits_for_a_connection_do_not_wait_for_ea
                     return unlucky.try_it(Protected { tx, message }).await;
                 }
                 if message.message_id() == Some("has both") {
-                    until("the loser waits for the connection", async || pool.status().waiting == 1).await;
+                    until("the loser waits for the connection", async || {
+                        pool.status().waiting == 1
+                    })
+                    .await;
                 }
                 note(tx, message).await
             }
@@ -263,7 +284,9 @@ async fn who_waits_for_a_place_and_who_waits_for_a_connection_do_not_wait_for_ea
     }
     // It gets its place before the loser gets the connection, and asks for the connection after it.
     all.push(run("has a place"));
-    in_time(futures_util::future::try_join_all(all)).await.unwrap();
+    in_time(futures_util::future::try_join_all(all))
+        .await
+        .unwrap();
     assert_eq!(ground.facts().await, 4);
 }
 
@@ -274,13 +297,17 @@ async fn a_handler_may_be_a_service() {
         .concurrency_limit(1)
         .timeout(DEADLINE)
         .service(service_fn(async |Protected { tx, message }: Protected| {
-            note(tx, message).await.map_err(|error| BoxError::from(error.to_string()))
+            note(tx, message)
+                .await
+                .map_err(|error| BoxError::from(error.to_string()))
         }));
     let handler = service_handler(service);
     let idem = Idem::new();
     for n in 0..3 {
         let processed = idem
-            .process(&ground.pool, &message("a"), |tx, message| handler.handle(tx, message))
+            .process(&ground.pool, &message("a"), |tx, message| {
+                handler.handle(tx, message)
+            })
             .await;
         assert_eq!(is_new(&processed), n == 0, "{processed:?}");
     }
@@ -293,11 +320,15 @@ async fn a_pipeline_can_be_spawned() {
         value
     }
     let ground = Ground::new().await;
-    let service = ServiceBuilder::new().layer(layer(&ground)).service(service_fn(noting));
+    let service = ServiceBuilder::new()
+        .layer(layer(&ground))
+        .service(service_fn(noting));
     let service = tower::util::BoxCloneService::new(service);
-    let answer: Result<Processed, _> = tokio::spawn(is_send(service.oneshot(Message::new("tests", "{}").with_message_id("a"))))
-        .await
-        .unwrap();
+    let answer: Result<Processed, _> = tokio::spawn(is_send(
+        service.oneshot(Message::new("tests", "{}").with_message_id("a")),
+    ))
+    .await
+    .unwrap();
     assert!(is_new(&answer));
 }
 
@@ -334,5 +365,8 @@ async fn what_no_attempt_can_mend_stays_so_through_layers_that_box_errors() {
         }));
     let error = service.oneshot(message("a")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Terminal);
-    assert!(error.to_string().contains("there is no such account"), "{error}");
+    assert!(
+        error.to_string().contains("there is no such account"),
+        "{error}"
+    );
 }

@@ -27,7 +27,9 @@ async fn a_message_takes_effect_once_without_a_claim() {
     assert_eq!((ground.facts().await, ground.claims().await), (2, 0));
     assert_eq!(ground.outbox().await.len(), 2);
     // A clone is the same memory, another one is not.
-    assert!(is_duplicate(&ground.process(&idem.clone(), &message("a")).await));
+    assert!(is_duplicate(
+        &ground.process(&idem.clone(), &message("a")).await
+    ));
     assert!(is_new(&ground.process(&in_memory(), &message("a")).await));
 }
 
@@ -45,10 +47,14 @@ async fn a_failed_first_lets_the_next_one_try_and_leaves_nothing() {
     let ground = Ground::new().await;
     let idem = in_memory();
     let failed = idem
-        .process(&ground.pool, &message("a"), async |tx: Tx, message: Message| -> Handled {
-            note(tx, message).await?;
-            Err("not today".into())
-        })
+        .process(
+            &ground.pool,
+            &message("a"),
+            async |tx: Tx, message: Message| -> Handled {
+                note(tx, message).await?;
+                Err("not today".into())
+            },
+        )
         .await
         .unwrap_err();
     assert_eq!(failed.kind(), ErrorKind::Handler);
@@ -74,7 +80,11 @@ async fn held(ground: &Ground, idem: &Idem, fails: bool) -> Held {
                 entered.send(()).await?;
                 gate.notified().await;
                 let effects = note(tx, message).await?;
-                if fails { Err("not today".into()) } else { Ok(effects) }
+                if fails {
+                    Err("not today".into())
+                } else {
+                    Ok(effects)
+                }
             }
         })
         .await
@@ -84,8 +94,18 @@ async fn held(ground: &Ground, idem: &Idem, fails: bool) -> Held {
 }
 
 /// A second delivery of the same message, and how often its handler ran.
-fn second(ground: &Ground, idem: &Idem) -> (tokio::task::JoinHandle<Result<Processed, idem_client::Error>>, Arc<AtomicU32>) {
-    let (idem, pool, calls) = (idem.clone(), ground.pool.clone(), Arc::new(AtomicU32::new(0)));
+fn second(
+    ground: &Ground,
+    idem: &Idem,
+) -> (
+    tokio::task::JoinHandle<Result<Processed, idem_client::Error>>,
+    Arc<AtomicU32>,
+) {
+    let (idem, pool, calls) = (
+        idem.clone(),
+        ground.pool.clone(),
+        Arc::new(AtomicU32::new(0)),
+    );
     let counted = Arc::clone(&calls);
     let task = tokio::spawn(async move {
         idem.process(&pool, &message("a"), |tx, message| {
@@ -108,7 +128,10 @@ async fn a_concurrent_duplicate_waits_for_the_first() {
     held.go.notify_one();
     assert!(is_new(&in_time(held.first).await.unwrap()));
     assert!(is_duplicate(&in_time(second).await.unwrap()));
-    assert_eq!((calls.load(Ordering::Relaxed), ground.facts().await), (0, 1));
+    assert_eq!(
+        (calls.load(Ordering::Relaxed), ground.facts().await),
+        (0, 1)
+    );
 }
 
 #[tokio::test]
@@ -122,7 +145,10 @@ async fn a_concurrent_duplicate_takes_over_from_a_first_that_fails() {
     held.go.notify_one();
     assert!(in_time(held.first).await.unwrap().is_err());
     assert!(is_new(&in_time(second).await.unwrap()));
-    assert_eq!((calls.load(Ordering::Relaxed), ground.facts().await), (1, 1));
+    assert_eq!(
+        (calls.load(Ordering::Relaxed), ground.facts().await),
+        (1, 1)
+    );
 }
 
 #[tokio::test]
@@ -135,7 +161,10 @@ async fn a_concurrent_duplicate_takes_over_from_a_first_that_is_cancelled() {
     held.first.abort();
     assert!(held.first.await.unwrap_err().is_cancelled());
     assert!(is_new(&in_time(second).await.unwrap()));
-    assert_eq!((calls.load(Ordering::Relaxed), ground.facts().await), (1, 1));
+    assert_eq!(
+        (calls.load(Ordering::Relaxed), ground.facts().await),
+        (1, 1)
+    );
 }
 
 #[tokio::test]

@@ -20,7 +20,8 @@ fn remembering(policies: &str) -> Idem {
         .unwrap()
 }
 
-/// Makes the database forget, behind the back of whoever remembers. Answers whether there was a claim.
+/// Makes the database forget, behind the back of whoever remembers. Answers whether there was a
+/// claim.
 async fn free(ground: &Ground, id: &str) -> bool {
     let destination = Destination::new("tests").unwrap();
     forget(&ground.client, &MessageId::text(id).unwrap(), &destination)
@@ -57,7 +58,9 @@ async fn it_learns_nothing_from_what_was_rolled_back() {
     let ground = Ground::new().await;
     let idem = remembering("");
     let failed = idem
-        .process(&ground.pool, &message("a"), async |_, _: Message| Err("not today".into()))
+        .process(&ground.pool, &message("a"), async |_, _: Message| {
+            Err("not today".into())
+        })
         .await;
     assert!(failed.is_err());
     assert!(is_new(&ground.process(&idem, &message("a")).await));
@@ -75,12 +78,22 @@ async fn who_only_checks_teaches_it_nothing() {
 
 #[tokio::test]
 async fn it_is_not_asked_where_the_database_has_more_to_say() {
-    for policy in ["on-duplicate = 'effects'", "fingerprint = true", "expire = true"] {
+    for policy in [
+        "on-duplicate = 'effects'",
+        "fingerprint = true",
+        "expire = true",
+    ] {
         let ground = Ground::new().await;
         let idem = remembering(&format!("[default]\n{policy}"));
         for _ in 0..2 {
-            assert!(is_new(&ground.process(&idem, &message("a")).await), "{policy}");
-            assert!(is_duplicate(&ground.process(&idem, &message("a")).await), "{policy}");
+            assert!(
+                is_new(&ground.process(&idem, &message("a")).await),
+                "{policy}"
+            );
+            assert!(
+                is_duplicate(&ground.process(&idem, &message("a")).await),
+                "{policy}"
+            );
             assert!(free(&ground, "a").await, "{policy}");
         }
     }
@@ -109,6 +122,16 @@ async fn what_it_knows_has_an_end() {
     })
     .await;
 
-    assert!(Idem::builder().remember_duplicates(0, HOUR).build().is_err());
-    assert!(Idem::builder().remember_duplicates(1, Duration::ZERO).build().is_err());
+    assert!(
+        Idem::builder()
+            .remember_duplicates(0, HOUR)
+            .build()
+            .is_err()
+    );
+    assert!(
+        Idem::builder()
+            .remember_duplicates(1, Duration::ZERO)
+            .build()
+            .is_err()
+    );
 }

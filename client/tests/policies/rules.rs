@@ -9,7 +9,8 @@ use std::{
 };
 
 use idem_client::{
-    Destination, Error, HandlerError, Idem, Message, OnDuplicate, Policies, Processed, RecordedEffect, Settlement,
+    Destination, Error, HandlerError, Idem, Message, OnDuplicate, Policies, Processed,
+    RecordedEffect, Settlement,
 };
 
 use crate::ground::{Ground, is_duplicate, is_new, message};
@@ -28,9 +29,14 @@ async fn each_destination_has_its_own_policy() {
     assert!(is_new(&ground.process(&idem, &of("billing")).await));
     assert!(is_new(&ground.process(&idem, &of("orders.plain")).await));
     let refused = ground.process(&idem, &of("orders.other")).await;
-    assert!(matches!(refused, Err(Error::MissingId { .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Err(Error::MissingId { .. })),
+        "{refused:?}"
+    );
     assert!(is_new(
-        &ground.process(&idem, &of("orders.other").with_correlation_id("c")).await
+        &ground
+            .process(&idem, &of("orders.other").with_correlation_id("c"))
+            .await
     ));
 }
 
@@ -46,7 +52,10 @@ async fn retentions_of_names_reach_the_database_when_it_is_told() {
     assert!(is_new(&ground.process(&idem, &of("orders.reserve")).await));
     let configured = idem.configure(&ground.client).await.unwrap();
     assert_eq!(
-        configured.iter().map(Destination::as_str).collect::<Vec<_>>(),
+        configured
+            .iter()
+            .map(Destination::as_str)
+            .collect::<Vec<_>>(),
         ["orders.reserve", "telemetry"]
     );
     let rows = ground
@@ -57,8 +66,13 @@ async fn retentions_of_names_reach_the_database_when_it_is_told() {
         )
         .await
         .unwrap();
-    let rows: Vec<(String, String, String)> = rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect();
-    let row = |name: &str, ring: &str, retention: &str| (name.to_owned(), ring.to_owned(), retention.to_owned());
+    let rows: Vec<(String, String, String)> = rows
+        .iter()
+        .map(|row| (row.get(0), row.get(1), row.get(2)))
+        .collect();
+    let row = |name: &str, ring: &str, retention: &str| {
+        (name.to_owned(), ring.to_owned(), retention.to_owned())
+    };
     assert_eq!(
         rows,
         [
@@ -67,14 +81,20 @@ async fn retentions_of_names_reach_the_database_when_it_is_told() {
         ]
     );
     // Nothing is forgotten by that.
-    assert!(is_duplicate(&ground.process(&idem, &of("orders.reserve")).await));
+    assert!(is_duplicate(
+        &ground.process(&idem, &of("orders.reserve")).await
+    ));
 }
 
 #[tokio::test]
 async fn more_than_the_rings_keep_is_said_when_the_database_is_told() {
     let ground = Ground::new().await;
     let idem = crate::ground::idem("[destinations.tests]\nretention = '400 days'");
-    let refused = idem.configure(&ground.client).await.unwrap_err().to_string();
+    let refused = idem
+        .configure(&ground.client)
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(refused.contains("no ring keeps claims for"), "{refused}");
 }
 
@@ -85,7 +105,10 @@ async fn a_duplicate_is_handed_to_the_callback_with_what_was_recorded() {
     let (ears, fails) = (Arc::clone(&heard), Arc::new(AtomicBool::new(false)));
     let is_failing = Arc::clone(&fails);
     let idem = Idem::builder()
-        .policies(Policies::default().destination("answered", |rule| rule.on_duplicate(OnDuplicate::Effects)))
+        .policies(
+            Policies::default()
+                .destination("answered", |rule| rule.on_duplicate(OnDuplicate::Effects)),
+        )
         .on_duplicate(move |message, effects| {
             let (ears, is_failing) = (Arc::clone(&ears), Arc::clone(&is_failing));
             async move {
@@ -119,11 +142,21 @@ async fn a_duplicate_is_handed_to_the_callback_with_what_was_recorded() {
     // A callback that fails is not acknowledged.
     fails.store(true, Ordering::Relaxed);
     let failed = ground.process(&idem, &of("answered")).await.unwrap_err();
-    assert_eq!(failed.settlement(), Settlement::Retry { after: Duration::ZERO });
+    assert_eq!(
+        failed.settlement(),
+        Settlement::Retry {
+            after: Duration::ZERO
+        }
+    );
 
     // Where the policy does not ask, nobody is called.
     assert!(is_new(&ground.process(&idem, &of("silent")).await));
     let silent = ground.process(&idem, &of("silent")).await.unwrap();
-    assert_eq!(silent, Processed::Duplicate { effects: Vec::new() });
+    assert_eq!(
+        silent,
+        Processed::Duplicate {
+            effects: Vec::new()
+        }
+    );
     assert_eq!(heard.lock().unwrap().len(), 1);
 }

@@ -27,7 +27,10 @@ async fn a_commit_that_took_effect_unheard_is_found_by_the_next_claim() {
             .await
             .unwrap();
         assert!(proxy.was_cut());
-        assert!(matches!(processed, Processed::Duplicate { .. }), "{style:?}: {processed:?}");
+        assert!(
+            matches!(processed, Processed::Duplicate { .. }),
+            "{style:?}: {processed:?}"
+        );
         assert_eq!(processed.settlement(), Settlement::Acknowledge);
         ground.assert_done_once(&message).await;
     }
@@ -45,7 +48,10 @@ async fn a_commit_that_never_arrived_is_done_again() {
             .await
             .unwrap();
         assert!(proxy.was_cut());
-        assert!(matches!(processed, Processed::New { .. }), "{style:?}: {processed:?}");
+        assert!(
+            matches!(processed, Processed::New { .. }),
+            "{style:?}: {processed:?}"
+        );
         ground.assert_done_once(&message).await;
     }
 }
@@ -65,8 +71,15 @@ async fn a_doubt_outlives_the_loss_of_the_database() {
             assert_eq!(error.kind(), ErrorKind::AmbiguousCommit, "{error:?}");
             assert_eq!(error.settlement(), Settlement::RELEASE);
             // The next delivery finds out.
-            let processed = Idem::new().process(&ground.pool, &message, work).await.unwrap();
-            assert_eq!(matches!(processed, Processed::Duplicate { .. }), is_done, "{processed:?}");
+            let processed = Idem::new()
+                .process(&ground.pool, &message, work)
+                .await
+                .unwrap();
+            assert_eq!(
+                matches!(processed, Processed::Duplicate { .. }),
+                is_done,
+                "{processed:?}"
+            );
             ground.assert_done_once(&message).await;
         }
     }
@@ -111,7 +124,10 @@ async fn a_batch_in_doubt_is_resolved_by_the_claims_of_its_messages() {
         let proxy = Proxy::to(&ground.database).await;
         let messages = [message(), message(), message()];
         proxy.cut_once(cut);
-        for answer in Idem::new().process_batch(&proxy.pool(1), &messages, work).await {
+        for answer in Idem::new()
+            .process_batch(&proxy.pool(1), &messages, work)
+            .await
+        {
             let processed = answer.unwrap();
             let is_duplicate = matches!(processed, Processed::Duplicate { .. });
             assert_eq!(is_duplicate, cut == Cut::AfterCommit, "{processed:?}");
@@ -123,7 +139,10 @@ async fn a_batch_in_doubt_is_resolved_by_the_claims_of_its_messages() {
         let proxy = Proxy::to(&ground.database).await;
         let messages = [message(), message(), message()];
         proxy.cut_for_good(cut);
-        for answer in Idem::new().process_batch(&proxy.pool(1), &messages, work).await {
+        for answer in Idem::new()
+            .process_batch(&proxy.pool(1), &messages, work)
+            .await
+        {
             assert_eq!(answer.unwrap_err().kind(), ErrorKind::AmbiguousCommit);
         }
     }

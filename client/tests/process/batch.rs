@@ -5,7 +5,9 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use idem_client::{Error, Handled, HandlerError, Idem, Message, MissingId, Processed, Store, Style, Tx};
+use idem_client::{
+    Error, Handled, HandlerError, Idem, Message, MissingId, Processed, Store, Style, Tx,
+};
 use uuid::Uuid;
 
 use crate::ground::{DESTINATION, Ground, fact, idem, insert, message, work};
@@ -20,30 +22,51 @@ fn is_duplicate(answer: &Result<Processed, Error>) -> bool {
 
 /// How many transactions have done work.
 async fn transactions(ground: &Ground) -> i64 {
-    ground.count("SELECT count(DISTINCT xmin::text) FROM work").await
+    ground
+        .count("SELECT count(DISTINCT xmin::text) FROM work")
+        .await
 }
 
 #[tokio::test]
 async fn a_batch_is_one_transaction_and_answers_in_order() {
     let ground = Ground::new().await;
     let known = message();
-    assert!(is_new(&Idem::new().process(&ground.pool, &known, work).await));
+    assert!(is_new(
+        &Idem::new().process(&ground.pool, &known, work).await
+    ));
     let (first, second) = (message(), message());
     let messages = [first.clone(), known.clone(), second.clone(), first.clone()];
     let order = Arc::new(Mutex::new(Vec::new()));
     let answers = Idem::new()
         .process_batch(&ground.pool, &messages, |tx, message| {
-            order.lock().unwrap().push(message.message_id().map(str::to_string));
+            order
+                .lock()
+                .unwrap()
+                .push(message.message_id().map(str::to_string));
             work(tx, message)
         })
         .await;
     assert!(
-        is_new(&answers[0]) && is_duplicate(&answers[1]) && is_new(&answers[2]) && is_duplicate(&answers[3]),
+        is_new(&answers[0])
+            && is_duplicate(&answers[1])
+            && is_new(&answers[2])
+            && is_duplicate(&answers[3]),
         "{answers:?}"
     );
-    for (answer, message) in answers.iter().zip(&messages).filter(|(answer, _)| is_new(answer)) {
-        let recorded = ground.effects(message).await.iter().map(|effect| effect.message_id).collect();
-        assert!(matches!(answer, Ok(Processed::New { effects }) if *effects == Vec::from_iter::<Vec<_>>(recorded)));
+    for (answer, message) in answers
+        .iter()
+        .zip(&messages)
+        .filter(|(answer, _)| is_new(answer))
+    {
+        let recorded = ground
+            .effects(message)
+            .await
+            .iter()
+            .map(|effect| effect.message_id)
+            .collect();
+        assert!(
+            matches!(answer, Ok(Processed::New { effects }) if *effects == Vec::from_iter::<Vec<_>>(recorded))
+        );
     }
     for message in &messages {
         ground.assert_done_once(message).await;
@@ -57,8 +80,14 @@ async fn a_batch_is_one_transaction_and_answers_in_order() {
 async fn uuids_and_texts_are_claimed_in_one_batch() {
     let ground = Ground::new().await;
     let of = |id: &str| Message::new(DESTINATION, "{}").with_message_id(id);
-    let messages = [of("it's \\ one"), of(&Uuid::new_v4().to_string()), of("{two, \"three\"}")];
-    let answers = Idem::new().process_batch(&ground.pool, &messages, work).await;
+    let messages = [
+        of("it's \\ one"),
+        of(&Uuid::new_v4().to_string()),
+        of("{two, \"three\"}"),
+    ];
+    let answers = Idem::new()
+        .process_batch(&ground.pool, &messages, work)
+        .await;
     assert!(answers.iter().all(is_new), "{answers:?}");
     assert_eq!(transactions(&ground).await, 1);
     for message in &messages {
@@ -69,7 +98,12 @@ async fn uuids_and_texts_are_claimed_in_one_batch() {
 #[tokio::test]
 async fn a_poisoned_message_fails_alone() {
     let ground = Ground::new().await;
-    let poisons: [fn(&str) -> Poison; 4] = [|_| Poison::Fails, |_| Poison::Swallows, |_| Poison::Dies, |_| Poison::Keeps];
+    let poisons: [fn(&str) -> Poison; 4] = [
+        |_| Poison::Fails,
+        |_| Poison::Swallows,
+        |_| Poison::Dies,
+        |_| Poison::Keeps,
+    ];
     for poison in poisons {
         let messages = [message(), message(), message()];
         let poisoned = messages[1].message_id().map(str::to_string);
@@ -154,7 +188,10 @@ async fn what_cannot_share_a_transaction_is_processed_one_by_one() {
     let answers = idem_in_memory
         .process_batch(&ground.pool, &[twice.clone(), twice.clone()], work)
         .await;
-    assert!(is_new(&answers[0]) && is_duplicate(&answers[1]), "{answers:?}");
+    assert!(
+        is_new(&answers[0]) && is_duplicate(&answers[1]),
+        "{answers:?}"
+    );
     assert_eq!(ground.work(&twice).await, 1);
 
     let mixed = [
@@ -167,8 +204,15 @@ async fn what_cannot_share_a_transaction_is_processed_one_by_one() {
     let answers = idem(|rule| rule.missing_id(MissingId::Unprotected))
         .process_batch(&ground.pool, &mixed, work)
         .await;
-    assert_eq!(answers.iter().filter(|answer| is_new(answer)).count(), 4, "{answers:?}");
-    assert!(matches!(answers[3], Ok(Processed::Unprotected { .. })), "{answers:?}");
+    assert_eq!(
+        answers.iter().filter(|answer| is_new(answer)).count(),
+        4,
+        "{answers:?}"
+    );
+    assert!(
+        matches!(answers[3], Ok(Processed::Unprotected { .. })),
+        "{answers:?}"
+    );
     ground.assert_done_once(&mixed[0]).await;
     ground.assert_done_once(&mixed[4]).await;
 
@@ -177,7 +221,12 @@ async fn what_cannot_share_a_transaction_is_processed_one_by_one() {
         .process_batch(&ground.pool, &reactive, work)
         .await;
     assert!(answers.iter().all(is_new), "{answers:?}");
-    assert!(Idem::new().process_batch(&ground.pool, &[], work).await.is_empty());
+    assert!(
+        Idem::new()
+            .process_batch(&ground.pool, &[], work)
+            .await
+            .is_empty()
+    );
 }
 
 #[tokio::test]
@@ -190,7 +239,11 @@ async fn two_batches_with_the_same_messages_take_effect_once() {
         idem.process_batch(&ground.pool, &messages, work),
         idem.process_batch(&ground.pool, &reversed, work)
     );
-    let new = one.iter().chain(&other).filter(|answer| is_new(answer)).count();
+    let new = one
+        .iter()
+        .chain(&other)
+        .filter(|answer| is_new(answer))
+        .count();
     assert_eq!(new, messages.len());
     for message in &messages {
         ground.assert_done_once(message).await;

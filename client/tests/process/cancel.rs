@@ -36,7 +36,10 @@ async fn stop_everywhere(ground: &Ground, idem: &Idem, pool: &Pool, moment: Mome
             false => ground.assert_untouched(&message).await,
         }
         if let Some(processed) = processed {
-            assert!(is_done && matches!(processed, Ok(Processed::New { .. })), "{processed:?}");
+            assert!(
+                is_done && matches!(processed, Ok(Processed::New { .. })),
+                "{processed:?}"
+            );
             break;
         }
         seen.done += usize::from(is_done);
@@ -57,9 +60,15 @@ async fn a_future_that_is_dropped_at_any_await_leaves_all_or_nothing() {
             for moment in [Moment::AtOnce, Moment::WhenWoken] {
                 // One connection, and one that is new to each: its first statements are prepared.
                 let seen = stop_everywhere(&ground, &idem, &ground.database.pool(1), moment).await;
-                assert!(seen.undone >= 2, "{style:?}: BEGIN and the handler wait: {seen:?}");
+                assert!(
+                    seen.undone >= 2,
+                    "{style:?}: BEGIN and the handler wait: {seen:?}"
+                );
                 // What waits for the answer to COMMIT wakes up after it was sent.
-                assert!(seen.done > 0 || moment == Moment::AtOnce, "{style:?}: {seen:?}");
+                assert!(
+                    seen.done > 0 || moment == Moment::AtOnce,
+                    "{style:?}: {seen:?}"
+                );
             }
         }
     }
@@ -75,12 +84,17 @@ async fn a_future_that_is_dropped_beside_its_connection_leaves_all_or_nothing() 
             // On a busy machine every response can be there before the future looks for it.
             let mut undone = 0;
             for _ in 0..20 {
-                undone += stop_everywhere(&ground, &idem, &ground.database.pool(1), moment).await.undone;
+                undone += stop_everywhere(&ground, &idem, &ground.database.pool(1), moment)
+                    .await
+                    .undone;
                 if undone > 0 {
                     break;
                 }
             }
-            assert!(undone > 0, "{style:?} {moment:?}: no future was dropped while it waited");
+            assert!(
+                undone > 0,
+                "{style:?} {moment:?}: no future was dropped while it waited"
+            );
         }
     }
 }
@@ -102,7 +116,8 @@ async fn a_batch_that_is_dropped_at_any_await_leaves_all_or_nothing() {
         let pool = ground.database.pool(1);
         for polls in 1.. {
             let messages = [message(), message(), message()];
-            let answers = poll_times(idem.process_batch(&pool, &messages, work), polls, moment).await;
+            let answers =
+                poll_times(idem.process_batch(&pool, &messages, work), polls, moment).await;
             assert!(matches!(
                 idem.process(&pool, &message(), work).await,
                 Ok(Processed::New { .. })

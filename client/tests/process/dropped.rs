@@ -72,7 +72,9 @@ async fn locked(ground: &Ground, table: &str) -> tokio_postgres::Client {
     holder
 }
 
-fn running(sql: &'static str) -> impl Fn(Tx, Message) -> std::pin::Pin<Box<dyn Future<Output = Handled> + Send>> {
+fn running(
+    sql: &'static str,
+) -> impl Fn(Tx, Message) -> std::pin::Pin<Box<dyn Future<Output = Handled> + Send>> {
     move |tx, _| {
         Box::pin(async move {
             tx.batch_execute(sql).await?;
@@ -83,7 +85,10 @@ fn running(sql: &'static str) -> impl Fn(Tx, Message) -> std::pin::Pin<Box<dyn F
 
 async fn assert_free(ground: &Ground, idem: &Idem, message: &Message) {
     let processed = tokio::time::timeout(SOON, idem.process(&ground.pool, message, work)).await;
-    assert!(matches!(processed, Ok(Ok(Processed::New { .. }))), "{processed:?}");
+    assert!(
+        matches!(processed, Ok(Ok(Processed::New { .. }))),
+        "{processed:?}"
+    );
 }
 
 /// Goal: the claim and the locks of a future that was dropped are free at once, whatever the
@@ -112,7 +117,10 @@ async fn statement_of_a_dropped_handler_ends_at_the_server() {
 async fn statement_of_a_login_with_another_role_ends() {
     let ground = Ground::new().await;
     let database = &ground.database;
-    let (login, role) = (format!("login_of_{}", database.name), format!("role_of_{}", database.name));
+    let (login, role) = (
+        format!("login_of_{}", database.name),
+        format!("role_of_{}", database.name),
+    );
     let roles = format!(
         "CREATE ROLE {role}; CREATE ROLE {login} LOGIN IN ROLE {role}; ALTER ROLE {login} SET role = {role};
          SELECT idem_grant('{role}', 'consumer')"
@@ -120,7 +128,10 @@ async fn statement_of_a_login_with_another_role_ends() {
     database.server.psql(&database.name, &roles);
     let mut config: tokio_postgres::Config = database.url().parse().unwrap();
     config.user(&login);
-    let pool = Pool::builder(Manager::new(config, NoTls)).max_size(2).build().unwrap();
+    let pool = Pool::builder(Manager::new(config, NoTls))
+        .max_size(2)
+        .build()
+        .unwrap();
     let (idem, message) = (Idem::new(), message());
     drop_while_it_runs(&ground, idem.process(&pool, &message, running(SLEEP))).await;
     assert_free(&ground, &idem, &message).await;
@@ -131,7 +142,11 @@ async fn statement_of_a_dropped_batch_ends_at_the_server() {
     let ground = Ground::new().await;
     let idem = Idem::new();
     let messages = [message(), message()];
-    drop_while_it_runs(&ground, idem.process_batch(&ground.pool, &messages, running(SLEEP))).await;
+    drop_while_it_runs(
+        &ground,
+        idem.process_batch(&ground.pool, &messages, running(SLEEP)),
+    )
+    .await;
     assert_free(&ground, &idem, &messages[0]).await;
 }
 
@@ -194,7 +209,10 @@ async fn i4_commit_before_a_dropped_transaction_goes_on() {
     assert_free(&ground, &idem, &message).await;
     let pool = ground.database.pool(1);
     let object = pool.get().await.unwrap();
-    object.batch_execute("BEGIN; INSERT INTO work VALUES ('own')").await.unwrap();
+    object
+        .batch_execute("BEGIN; INSERT INTO work VALUES ('own')")
+        .await
+        .unwrap();
     let standby = Standby::away(&ground.database).await;
     let both = async {
         assert!(object.batch_execute("COMMIT").now_or_never().is_none());
@@ -203,7 +221,12 @@ async fn i4_commit_before_a_dropped_transaction_goes_on() {
     };
     standby.drop_while_it_commits(both).await;
     standby.returns().await;
-    assert_eq!(ground.count("SELECT count(*) FROM work WHERE id = 'own'").await, 1);
+    assert_eq!(
+        ground
+            .count("SELECT count(*) FROM work WHERE id = 'own'")
+            .await,
+        1
+    );
 }
 
 /// The client cannot find out that there is a pooler before one of its connections is free.
@@ -221,7 +244,11 @@ async fn dropped_handlers_free_an_exhausted_pooler() {
     let (idem, messages) = (Idem::new(), [message(), message()]);
     // The first claim of a destination makes others wait.
     assert_free(&ground, &idem, &message()).await;
-    let both = join_all(messages.iter().map(|message| idem.process(&pool, message, running(SLEEP))));
+    let both = join_all(
+        messages
+            .iter()
+            .map(|message| idem.process(&pool, message, running(SLEEP))),
+    );
     let sleeping = "SELECT count(*) FROM pg_stat_activity
         WHERE datname = current_database() AND wait_event = 'PgSleep'";
     tokio::select! {
@@ -231,5 +258,8 @@ async fn dropped_handlers_free_an_exhausted_pooler() {
     }
     until_busy(&ground, 0).await;
     let processed = tokio::time::timeout(SOON, idem.process(&pool, &messages[0], work)).await;
-    assert!(matches!(processed, Ok(Ok(Processed::New { .. }))), "{processed:?}");
+    assert!(
+        matches!(processed, Ok(Ok(Processed::New { .. }))),
+        "{processed:?}"
+    );
 }

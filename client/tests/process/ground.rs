@@ -1,7 +1,9 @@
 //! A database with a business table, and what is to be seen in it.
 
 use deadpool_postgres::Pool;
-use idem_client::{Destination, Effect, Handled, Idem, Message, MessageId, Policies, RecordedEffect, Rule, Tx};
+use idem_client::{
+    Destination, Effect, Handled, Idem, Message, MessageId, Policies, RecordedEffect, Rule, Tx,
+};
 use serde_json::json;
 use tokio_postgres::Client;
 use uuid::Uuid;
@@ -24,7 +26,10 @@ impl Ground {
     pub async fn on(database: Database) -> Self {
         let observer = database.connect().await;
         // Without a key, so that work that was done twice is seen.
-        observer.batch_execute("CREATE TABLE work (id text)").await.unwrap();
+        observer
+            .batch_execute("CREATE TABLE work (id text)")
+            .await
+            .unwrap();
         Self {
             pool: database.pool(4),
             observer,
@@ -39,7 +44,11 @@ impl Ground {
     /// How often the work on a message was committed.
     pub async fn work(&self, message: &Message) -> i64 {
         let sql = "SELECT count(*) FROM work WHERE id = $1";
-        self.observer.query_one(sql, &[&message.message_id()]).await.unwrap().get(0)
+        self.observer
+            .query_one(sql, &[&message.message_id()])
+            .await
+            .unwrap()
+            .get(0)
     }
 
     pub async fn is_claimed(&self, message: &Message) -> bool {
@@ -58,14 +67,22 @@ impl Ground {
     pub async fn assert_done_once(&self, message: &Message) {
         assert!(self.is_claimed(message).await, "{message:?} is not claimed");
         assert_eq!(self.work(message).await, 1, "work on {message:?}");
-        assert_eq!(self.effects(message).await.len(), 1, "effects of {message:?}");
+        assert_eq!(
+            self.effects(message).await.len(),
+            1,
+            "effects of {message:?}"
+        );
     }
 
     /// Nothing of it is there.
     pub async fn assert_untouched(&self, message: &Message) {
         assert!(!self.is_claimed(message).await, "{message:?} is claimed");
         assert_eq!(self.work(message).await, 0, "work on {message:?}");
-        assert_eq!(self.effects(message).await.len(), 0, "effects of {message:?}");
+        assert_eq!(
+            self.effects(message).await.len(),
+            0,
+            "effects of {message:?}"
+        );
     }
 
     /// Waits until no session is at work or in a transaction, besides the observer's.
@@ -115,11 +132,15 @@ pub async fn work(tx: Tx, message: Message) -> Handled {
 pub async fn insert(client: &Client, message: &Message) -> Result<u64, tokio_postgres::Error> {
     let id = message.message_id();
     client
-        .execute_typed("INSERT INTO work VALUES ($1)", &[(&id, tokio_postgres::types::Type::TEXT)])
+        .execute_typed(
+            "INSERT INTO work VALUES ($1)",
+            &[(&id, tokio_postgres::types::Type::TEXT)],
+        )
         .await
 }
 
-/// With and without prepared statements; a proxy that gives each transaction another connection knows none.
+/// With and without prepared statements; a proxy that gives each transaction another connection
+/// knows none.
 pub fn preparing() -> &'static [bool] {
     match std::env::var_os("IDEM_TEST_PGBOUNCER") {
         Some(_) => &[false],

@@ -61,7 +61,10 @@ impl Proxy {
     }
 
     pub fn pool(&self, size: usize) -> Pool {
-        let url = format!("host=127.0.0.1 port={} user=postgres dbname={}", self.port, self.database);
+        let url = format!(
+            "host=127.0.0.1 port={} user=postgres dbname={}",
+            self.port, self.database
+        );
         let manager = Manager::new(url.parse().unwrap(), NoTls);
         Pool::builder(manager).max_size(size).build().unwrap()
     }
@@ -94,7 +97,11 @@ async fn accept(listener: TcpListener, socket: PathBuf, line: Arc<Line>) {
     }
 }
 
-async fn pass(mut client: TcpStream, socket: impl AsRef<Path>, line: Arc<Line>) -> std::io::Result<()> {
+async fn pass(
+    mut client: TcpStream,
+    socket: impl AsRef<Path>,
+    line: Arc<Line>,
+) -> std::io::Result<()> {
     client.set_nodelay(true)?;
     let mut server = UnixStream::connect(socket).await?;
     let (mut asked, mut answered) = (vec![0; 1 << 16], vec![0; 1 << 16]);

@@ -6,7 +6,9 @@ use std::{
 };
 
 use deadpool_postgres::{Manager, Pool, Runtime};
-use idem_client::{Error, ErrorKind, HandlerError, Idem, Isolation, Message, Processed, Settlement, Style, Tx};
+use idem_client::{
+    Error, ErrorKind, HandlerError, Idem, Isolation, Message, Processed, Settlement, Style, Tx,
+};
 use tokio_postgres::NoTls;
 
 use crate::{
@@ -31,7 +33,8 @@ async fn process_with(
                 if call < times {
                     tx.batch_execute(prelude).await?;
                 }
-                tx.execute_typed("DELETE FROM work WHERE false", &[]).await?;
+                tx.execute_typed("DELETE FROM work WHERE false", &[])
+                    .await?;
                 Ok(vec![fact()])
             }
         })
@@ -50,7 +53,10 @@ async fn a_lost_conflict_or_connection_is_attempted_again_from_the_claim_on() {
             let message = message();
             let idem = idem(|rule| rule.style(style));
             let (processed, calls) = process_with(&ground, &idem, &message, 2, prelude).await;
-            assert!(matches!(processed, Ok(Processed::New { .. })), "{processed:?}");
+            assert!(
+                matches!(processed, Ok(Processed::New { .. })),
+                "{processed:?}"
+            );
             assert_eq!(calls, 3);
             assert_eq!(ground.work(&message).await, 1);
         }
@@ -65,7 +71,10 @@ async fn no_more_attempts_are_made_than_the_policy_allows() {
         rule.max_attempts(3)
             .backoff(Duration::from_millis(1), Duration::from_millis(4))
     });
-    for (prelude, kind) in [(CONFLICT, ErrorKind::Conflict), (DIE, ErrorKind::ConnectionLost)] {
+    for (prelude, kind) in [
+        (CONFLICT, ErrorKind::Conflict),
+        (DIE, ErrorKind::ConnectionLost),
+    ] {
         let message = message();
         let (processed, calls) = process_with(&ground, &idem, &message, usize::MAX, prelude).await;
         let error = processed.unwrap_err();
@@ -95,7 +104,10 @@ async fn a_conflict_at_commit_is_attempted_again() {
     let message = message();
     let late = "INSERT INTO late DEFAULT VALUES";
     let (processed, calls) = process_with(&ground, &Idem::new(), &message, usize::MAX, late).await;
-    assert!(matches!(processed, Ok(Processed::New { .. })), "{processed:?}");
+    assert!(
+        matches!(processed, Ok(Processed::New { .. })),
+        "{processed:?}"
+    );
     assert_eq!(calls, 3);
     ground.assert_done_once(&message).await;
 }
@@ -113,7 +125,10 @@ async fn serializable_handlers_that_meet_both_take_effect() {
         })
     });
     for processed in futures_util::future::join_all(all).await {
-        assert!(matches!(processed, Ok(Processed::New { .. })), "{processed:?}");
+        assert!(
+            matches!(processed, Ok(Processed::New { .. })),
+            "{processed:?}"
+        );
     }
     for message in &messages {
         ground.assert_done_once(message).await;
@@ -169,7 +184,9 @@ async fn a_statement_that_cannot_travel_is_an_error_of_its_handler_and_no_lost_c
 async fn a_connection_that_cannot_be_made_is_no_fault_of_the_message() {
     // Longer than the path of a socket can be.
     let url = format!("host=/{} user=nobody", "x".repeat(200));
-    let pool = Pool::builder(Manager::new(url.parse().unwrap(), NoTls)).build().unwrap();
+    let pool = Pool::builder(Manager::new(url.parse().unwrap(), NoTls))
+        .build()
+        .unwrap();
     let idem = idem(|rule| rule.max_attempts(1));
     let error = idem.process(&pool, &message(), work).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PoolExhausted, "{error:?}");
@@ -188,7 +205,10 @@ async fn an_exhausted_pool_is_waited_for_and_then_said() {
         .unwrap();
     let taken = pool.get().await.unwrap();
     let message = message();
-    let error = Idem::new().process(&pool, &message, work).await.unwrap_err();
+    let error = Idem::new()
+        .process(&pool, &message, work)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PoolExhausted);
     assert_eq!(error.settlement(), Settlement::RELEASE);
     // As soon as there is one again, an attempt that is still waiting gets it.
@@ -197,7 +217,10 @@ async fn an_exhausted_pool_is_waited_for_and_then_said() {
         until("an attempt waits", || async { pool.status().waiting > 0 }).await;
         drop(taken);
     });
-    assert!(matches!(processed, Ok(Processed::New { .. })), "{processed:?}");
+    assert!(
+        matches!(processed, Ok(Processed::New { .. })),
+        "{processed:?}"
+    );
     ground.assert_done_once(&message).await;
 }
 
@@ -208,7 +231,11 @@ async fn a_statement_that_a_handler_has_left_running_is_not_for_the_next_one_to_
     let message = message();
     let idem = Idem::new();
     // The destination's first claim makes it known, and others would wait for that.
-    assert!(idem.process(&pool, &crate::ground::message(), work).await.is_ok());
+    assert!(
+        idem.process(&pool, &crate::ground::message(), work)
+            .await
+            .is_ok()
+    );
     let processed = idem.process(&pool, &message, |tx: Tx, message| async move {
         insert(&tx, &message).await?;
         let nap = tx.batch_execute("SELECT pg_sleep(3600)");
@@ -227,13 +254,17 @@ async fn a_statement_that_a_handler_has_left_running_is_not_for_the_next_one_to_
     assert_ne!(sleeping, 0);
     let next = crate::ground::message();
     let processed = idem.process(&pool, &next, |tx: Tx, message| async move {
-        let row = tx.query_typed_one("SELECT pg_backend_pid()::bigint", &[]).await?;
+        let row = tx
+            .query_typed_one("SELECT pg_backend_pid()::bigint", &[])
+            .await?;
         assert_ne!(row.get::<_, i64>(0), sleeping);
         work(tx, message).await
     });
     assert!(matches!(processed.await, Ok(Processed::New { .. })));
     ground
-        .count(&format!("SELECT pg_terminate_backend({sleeping}::int)::int::bigint"))
+        .count(&format!(
+            "SELECT pg_terminate_backend({sleeping}::int)::int::bigint"
+        ))
         .await;
     ground.until_quiet().await;
     ground.assert_untouched(&message).await;

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use idem_client::{
-    Effect, ErrorKind, Handled, HandlerError, Idem, Isolation, Message, MissingId, OnDuplicate, Policies, Processed, Rule,
-    Settlement, Style, Tx,
+    Effect, ErrorKind, Handled, HandlerError, Idem, Isolation, Message, MissingId, OnDuplicate,
+    Policies, Processed, Rule, Settlement, Style, Tx,
 };
 use serde_json::json;
 use time::{Duration, OffsetDateTime};
@@ -36,7 +36,10 @@ async fn a_duplicate_of_either_style_takes_no_effect_twice() {
                     .unwrap()
             };
             let message = message();
-            let processed = of(first).process(&ground.pool, &message, work).await.unwrap();
+            let processed = of(first)
+                .process(&ground.pool, &message, work)
+                .await
+                .unwrap();
             let Processed::New { effects } = processed else {
                 panic!("{processed:?}");
             };
@@ -47,8 +50,17 @@ async fn a_duplicate_of_either_style_takes_no_effect_twice() {
                 .map(|effect| effect.message_id)
                 .collect();
             assert_eq!(effects, recorded);
-            let again = of(second).process(&ground.pool, &message, work).await.unwrap();
-            assert_eq!(again, Processed::Duplicate { effects: Vec::new() }, "{first:?}, {second:?}");
+            let again = of(second)
+                .process(&ground.pool, &message, work)
+                .await
+                .unwrap();
+            assert_eq!(
+                again,
+                Processed::Duplicate {
+                    effects: Vec::new()
+                },
+                "{first:?}, {second:?}"
+            );
             ground.assert_done_once(&message).await;
         }
     }
@@ -59,13 +71,21 @@ async fn a_duplicate_costs_an_eager_handler_no_work() {
     let ground = Ground::new().await;
     let message = message();
     let calls = AtomicUsize::new(0);
-    for style in [Style::Eager, Style::Eager, Style::CheckOnly, Style::Reactive] {
+    for style in [
+        Style::Eager,
+        Style::Eager,
+        Style::CheckOnly,
+        Style::Reactive,
+    ] {
         let idem = idem(|rule| rule.style(style));
         let processed = idem.process(&ground.pool, &message, |tx, message| {
             calls.fetch_add(1, Ordering::SeqCst);
             work(tx, message)
         });
-        assert_eq!(processed.await.unwrap().settlement(), Settlement::Acknowledge);
+        assert_eq!(
+            processed.await.unwrap().settlement(),
+            Settlement::Acknowledge
+        );
     }
     // The first one, and the reactive one in vain.
     assert_eq!(calls.into_inner(), 2);
@@ -85,7 +105,10 @@ async fn check_only_claims_nothing_and_sends_its_effects() {
         assert_eq!(effects.len(), 1);
         assert!(!ground.is_claimed(&message).await);
         assert_eq!(ground.work(&message).await, times);
-        assert_eq!(ground.count("SELECT count(*) FROM idem.outbox").await, times);
+        assert_eq!(
+            ground.count("SELECT count(*) FROM idem.outbox").await,
+            times
+        );
     }
 }
 
@@ -93,7 +116,10 @@ async fn check_only_claims_nothing_and_sends_its_effects() {
 async fn without_an_id_a_message_may_pass_unprotected() {
     let ground = Ground::new().await;
     let message = Message::new(DESTINATION, "{}");
-    let error = Idem::new().process(&ground.pool, &message, work).await.unwrap_err();
+    let error = Idem::new()
+        .process(&ground.pool, &message, work)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::MissingId);
     let idem = idem(|rule| rule.missing_id(MissingId::Unprotected));
     for times in 1..=2 {
@@ -104,7 +130,10 @@ async fn without_an_id_a_message_may_pass_unprotected() {
         };
         assert_eq!(effects.len(), 1);
         assert_eq!(ground.count("SELECT count(*) FROM work").await, times);
-        assert_eq!(ground.count("SELECT count(*) FROM idem.outbox").await, times);
+        assert_eq!(
+            ground.count("SELECT count(*) FROM idem.outbox").await,
+            times
+        );
     }
 }
 
@@ -112,26 +141,38 @@ async fn without_an_id_a_message_may_pass_unprotected() {
 async fn a_failed_statement_that_the_handler_ignored_is_never_acknowledged() {
     let ground = Ground::new().await;
     for &prepared in preparing() {
-        for (style, effects) in STYLES.into_iter().flat_map(|style| [(style, 0), (style, 2)]) {
-            let policies = Policies::default().default_rule(|rule: Rule| rule.style(style).missing_id(MissingId::Unprotected));
+        for (style, effects) in STYLES
+            .into_iter()
+            .flat_map(|style| [(style, 0), (style, 2)])
+        {
+            let policies = Policies::default()
+                .default_rule(|rule: Rule| rule.style(style).missing_id(MissingId::Unprotected));
             let idem = Idem::builder()
                 .policies(policies)
                 .prepared_statements(prepared)
                 .build()
                 .unwrap();
-            for message in [message(), Message::new(DESTINATION, "{}").with_message_id("")] {
+            for message in [
+                message(),
+                Message::new(DESTINATION, "{}").with_message_id(""),
+            ] {
                 let message = if message.message_id() == Some("") {
                     Message::new(DESTINATION, "{}")
                 } else {
                     message
                 };
-                let processed = idem.process(&ground.pool, &message, |tx: Tx, message| async move {
-                    insert(&tx, &message).await?;
-                    assert!(tx.batch_execute("SELECT 1 / 0").await.is_err());
-                    Ok((0..effects).map(|_| fact()).collect())
-                });
+                let processed =
+                    idem.process(&ground.pool, &message, |tx: Tx, message| async move {
+                        insert(&tx, &message).await?;
+                        assert!(tx.batch_execute("SELECT 1 / 0").await.is_err());
+                        Ok((0..effects).map(|_| fact()).collect())
+                    });
                 let error = processed.await.unwrap_err();
-                assert_ne!(error.settlement(), Settlement::Acknowledge, "{style:?}: {error:?}");
+                assert_ne!(
+                    error.settlement(),
+                    Settlement::Acknowledge,
+                    "{style:?}: {error:?}"
+                );
             }
         }
     }
@@ -147,14 +188,18 @@ async fn a_handler_that_fails_leaves_nothing_and_its_connection_serves_the_next(
     let pool = ground.database.pool(1);
     for style in STYLES {
         let message = message();
-        let backend = |processed: Result<Processed, idem_client::Error>| processed.unwrap_err().to_string();
+        let backend =
+            |processed: Result<Processed, idem_client::Error>| processed.unwrap_err().to_string();
         let mut seen = Vec::new();
         for _ in 0..2 {
             let idem = idem(|rule| rule.style(style));
             let processed = idem.process(&pool, &message, |tx, message| async move {
                 insert(&tx, &message).await?;
                 let row = tx.query_typed_one("SELECT pg_backend_pid()", &[]).await?;
-                Err(HandlerError::from(format!("no, says {}", row.get::<_, i32>(0))))
+                Err(HandlerError::from(format!(
+                    "no, says {}",
+                    row.get::<_, i32>(0)
+                )))
             });
             seen.push(backend(processed.await));
         }
@@ -162,7 +207,11 @@ async fn a_handler_that_fails_leaves_nothing_and_its_connection_serves_the_next(
         ground.until_quiet().await;
         ground.assert_untouched(&message).await;
         assert_eq!(
-            Idem::new().process(&pool, &message, work).await.unwrap().settlement(),
+            Idem::new()
+                .process(&pool, &message, work)
+                .await
+                .unwrap()
+                .settlement(),
             Settlement::Acknowledge
         );
         ground.assert_done_once(&message).await;
@@ -192,7 +241,11 @@ async fn effects_that_the_server_refuses_undo_the_work() {
                     Ok(vec![wrong])
                 }
             });
-            assert_eq!(processed.await.unwrap_err().kind(), ErrorKind::Invalid, "{style:?}");
+            assert_eq!(
+                processed.await.unwrap_err().kind(),
+                ErrorKind::Invalid,
+                "{style:?}"
+            );
         }
         ground.assert_untouched(&message).await;
     }
@@ -205,11 +258,15 @@ async fn another_payload_under_the_same_id_is_a_mismatch() {
     for style in [Style::Eager, Style::Reactive] {
         let idem = idem(|rule| rule.style(style).fingerprint(true));
         let first = message();
-        let other = Message::new(DESTINATION, r#"{"other": true}"#).with_message_id(first.message_id().unwrap());
+        let other = Message::new(DESTINATION, r#"{"other": true}"#)
+            .with_message_id(first.message_id().unwrap());
         let processed = idem.process(&ground.pool, &first, work).await.unwrap();
         assert!(matches!(processed, Processed::New { .. }), "{processed:?}");
         let processed = idem.process(&ground.pool, &first, work).await.unwrap();
-        assert!(matches!(processed, Processed::Duplicate { .. }), "{processed:?}");
+        assert!(
+            matches!(processed, Processed::Duplicate { .. }),
+            "{processed:?}"
+        );
         let processed = idem.process(&ground.pool, &other, work).await.unwrap();
         assert_eq!(processed, Processed::Mismatch);
         assert!(matches!(processed.settlement(), Settlement::Reject { .. }));
@@ -235,7 +292,11 @@ async fn a_message_older_than_what_is_remembered_is_expired() {
         };
         // Until the ring has turned it remembers everything.
         until("the ring has forgotten", || async {
-            ground.observer.batch_execute("CALL idem_maintain()").await.unwrap();
+            ground
+                .observer
+                .batch_execute("CALL idem_maintain()")
+                .await
+                .unwrap();
             let (message, processed) = process(now).await;
             if processed == Processed::Expired {
                 ground.assert_untouched(&message).await;
@@ -278,7 +339,9 @@ async fn the_handler_works_at_the_isolation_level_of_its_policy() {
             let idem = idem(|rule| rule.style(style).isolation(isolation));
             let message = message();
             let processed = idem.process(&ground.pool, &message, |tx: Tx, message| async move {
-                let row = tx.query_typed_one("SHOW transaction_isolation", &[]).await?;
+                let row = tx
+                    .query_typed_one("SHOW transaction_isolation", &[])
+                    .await?;
                 assert_eq!(row.get::<_, &str>(0), name);
                 work(tx, message).await
             });
@@ -292,9 +355,15 @@ async fn a_duplicate_is_given_the_recorded_effects_when_the_policy_says_so() {
     let ground = Ground::new().await;
     for style in STYLES {
         let message = message();
-        drop(Idem::new().process(&ground.pool, &message, work).await.unwrap());
+        drop(
+            Idem::new()
+                .process(&ground.pool, &message, work)
+                .await
+                .unwrap(),
+        );
         for &prepared in preparing() {
-            let policies = Policies::default().default_rule(|rule: Rule| rule.style(style).on_duplicate(OnDuplicate::Effects));
+            let policies = Policies::default()
+                .default_rule(|rule: Rule| rule.style(style).on_duplicate(OnDuplicate::Effects));
             let idem = Idem::builder()
                 .policies(policies)
                 .prepared_statements(prepared)
@@ -320,8 +389,12 @@ async fn what_is_in_an_id_stays_in_its_literal() {
         "6b7c1d1e-2b1f-4ad1-9b8e-3d0c4d1f0a55",
     ] {
         let message = Message::new(DESTINATION, "{}").with_message_id(id);
-        let handler = |tx: Tx, message: Message| async move { Handled::from(work(tx, message).await) };
-        let processed = Idem::new().process(&ground.pool, &message, handler).await.unwrap();
+        let handler =
+            |tx: Tx, message: Message| async move { Handled::from(work(tx, message).await) };
+        let processed = Idem::new()
+            .process(&ground.pool, &message, handler)
+            .await
+            .unwrap();
         assert!(matches!(processed, Processed::New { .. }), "{id}");
         ground.assert_done_once(&message).await;
     }

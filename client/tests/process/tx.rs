@@ -12,7 +12,11 @@ use crate::{
 #[tokio::test]
 async fn a_kept_transaction_is_rolled_back_and_its_connection_is_gone() {
     let ground = Ground::new().await;
-    for (style, is_failing) in [(Style::Eager, false), (Style::Reactive, false), (Style::CheckOnly, true)] {
+    for (style, is_failing) in [
+        (Style::Eager, false),
+        (Style::Reactive, false),
+        (Style::CheckOnly, true),
+    ] {
         let pool = ground.database.pool(1);
         let (message, kept) = (message(), Arc::new(Mutex::new(None)));
         let idem = idem(|rule| rule.style(style));
@@ -21,7 +25,11 @@ async fn a_kept_transaction_is_rolled_back_and_its_connection_is_gone() {
             async move {
                 insert(&tx, &message).await?;
                 *kept.lock().unwrap() = Some(tx);
-                if is_failing { Err("no".into()) } else { Ok(vec![fact()]) }
+                if is_failing {
+                    Err("no".into())
+                } else {
+                    Ok(vec![fact()])
+                }
             }
         });
         assert!(matches!(processed.await, Err(Error::TransactionKept)));

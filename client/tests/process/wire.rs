@@ -27,11 +27,19 @@ async fn turns_of_bare(proxy: &Proxy, pool: &Pool, statements: usize) -> usize {
     proxy.turns() - before
 }
 
-async fn turns_of(proxy: &Proxy, pool: &Pool, idem: &Idem, statements: usize, effects: usize) -> usize {
+async fn turns_of(
+    proxy: &Proxy,
+    pool: &Pool,
+    idem: &Idem,
+    statements: usize,
+    effects: usize,
+) -> usize {
     drop(pool.get().await.unwrap());
     let before = proxy.turns();
     let processed = idem
-        .process(pool, &message(), |tx, message| handle(tx, message, statements, effects))
+        .process(pool, &message(), |tx, message| {
+            handle(tx, message, statements, effects)
+        })
         .await
         .unwrap();
     assert!(matches!(processed, Processed::New { effects: ids } if ids.len() == effects));
@@ -50,12 +58,24 @@ async fn a_protected_message_takes_no_more_round_trips_than_the_bare_transaction
         let bare = turns_of_bare(&proxy, &pool, statements).await;
         assert_eq!(bare, statements + 2);
         for effects in [0, 1, 3] {
-            assert_eq!(turns_of(&proxy, &pool, &Idem::new(), statements, effects).await, bare);
-            assert_eq!(turns_of(&proxy, &pool, &prepared, statements, effects).await, bare);
+            assert_eq!(
+                turns_of(&proxy, &pool, &Idem::new(), statements, effects).await,
+                bare
+            );
+            assert_eq!(
+                turns_of(&proxy, &pool, &prepared, statements, effects).await,
+                bare
+            );
             let checked = idem(|rule| rule.style(Style::CheckOnly));
-            assert_eq!(turns_of(&proxy, &pool, &checked, statements, effects).await, bare);
+            assert_eq!(
+                turns_of(&proxy, &pool, &checked, statements, effects).await,
+                bare
+            );
             let reactive = idem(|rule| rule.style(Style::Reactive));
-            assert_eq!(turns_of(&proxy, &pool, &reactive, statements, effects).await, bare + 1);
+            assert_eq!(
+                turns_of(&proxy, &pool, &reactive, statements, effects).await,
+                bare + 1
+            );
         }
     }
 }

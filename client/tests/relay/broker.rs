@@ -80,7 +80,11 @@ impl Broker {
     /// What was taken of one key, in that order.
     pub fn of_key(&self, key: &str) -> Vec<String> {
         let of_key = |taken: &Taken| taken.key.as_deref() == Some(key);
-        self.taken().into_iter().filter(of_key).map(|taken| taken.says).collect()
+        self.taken()
+            .into_iter()
+            .filter(of_key)
+            .map(|taken| taken.says)
+            .collect()
     }
 
     pub fn attempts(&self, says: &str) -> u32 {
@@ -150,7 +154,9 @@ impl Publisher for Broker {
             Fate::Slowly(time) => tokio::time::sleep(time).await,
             Fate::Reject => return Err(PublishError::Rejected("the queue is full".into())),
             Fate::Refuse => return Err(PublishError::Permanent("no such exchange".into())),
-            Fate::Unavailable => return Err(PublishError::Unavailable("connection refused".into())),
+            Fate::Unavailable => {
+                return Err(PublishError::Unavailable("connection refused".into()));
+            }
             Fate::NoPlace => return Err(PublishError::TopicUnavailable("no such queue".into())),
             Fate::Silence => std::future::pending().await,
         }

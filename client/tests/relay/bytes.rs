@@ -19,15 +19,25 @@ async fn partitions_share_the_bytes_that_a_process_holds() {
     split(&client, PARTITIONS as i32).await;
     let large = "x".repeat(100_000);
     for number in 0..EFFECTS {
-        say(&client, Some(&format!("key-{number}")), &format!("{number}-{large}")).await;
+        say(
+            &client,
+            Some(&format!("key-{number}")),
+            &format!("{number}-{large}"),
+        )
+        .await;
     }
     let broker = Broker::default();
     broker.rule(|_| Fate::Slowly(Duration::from_millis(50)));
-    let relay = quick(db.pool(4), broker.clone()).name("split").max_held_bytes(1024 * 1024);
+    let relay = quick(db.pool(4), broker.clone())
+        .name("split")
+        .max_held_bytes(1024 * 1024);
     let relay = Running::start(relay);
     until_acknowledged(&client, "split").await;
     relay.stop().await;
     assert_eq!(broker.taken().len(), EFFECTS);
     let most = broker.most_under_way();
-    assert!(most <= PARTITIONS, "{most} effects of 100 kB were held at once");
+    assert!(
+        most <= PARTITIONS,
+        "{most} effects of 100 kB were held at once"
+    );
 }

@@ -35,7 +35,10 @@ async fn i4_lost_conflicts_leave_the_database_available() {
     let broker = Broker::default();
     let relay = Running::start(quick(db.pool(2), broker.clone()));
     until("it serves", async || relay.status.borrow().database).await;
-    client.batch_execute("CREATE SEQUENCE attempts").await.unwrap();
+    client
+        .batch_execute("CREATE SEQUENCE attempts")
+        .await
+        .unwrap();
     client.batch_execute(DEADLOCKED).await.unwrap();
     say(&client, Some("a"), "a-0").await;
     until("it lost three conflicts", async || {
@@ -53,7 +56,8 @@ async fn i4_lost_conflicts_leave_the_database_available() {
     assert_eq!(log.lines(Level::WARN, ""), [""; 0]);
 }
 
-/// Goal: with `lock_timeout`, tables that stay locked are a database that does not serve. Invariant: I4.
+/// Goal: with `lock_timeout`, tables that stay locked are a database that does not serve.
+/// Invariant: I4.
 #[tokio::test]
 async fn i4_locked_tables_are_reported_with_a_lock_timeout() {
     let (log, _guard) = Log::keep();
@@ -61,7 +65,10 @@ async fn i4_locked_tables_are_reported_with_a_lock_timeout() {
     let mut client = db.connect().await;
     let mut config: tokio_postgres::Config = db.direct_url().parse().unwrap();
     config.options("-c lock_timeout=50ms");
-    let pool = Pool::builder(Manager::new(config, NoTls)).max_size(2).build().unwrap();
+    let pool = Pool::builder(Manager::new(config, NoTls))
+        .max_size(2)
+        .build()
+        .unwrap();
     let broker = Broker::default();
     let relay = Running::start(quick(pool, broker.clone()));
     until("it serves", async || relay.status.borrow().database).await;

@@ -9,7 +9,9 @@ use std::{
 };
 
 use deadpool_postgres::{Manager, Pool};
-use idem_client::{Effect, OutgoingMessage, PublishError, Publisher, create_relay, drop_relay, repair_relays, send};
+use idem_client::{
+    Effect, OutgoingMessage, PublishError, Publisher, create_relay, drop_relay, repair_relays, send,
+};
 use tokio_postgres::{Client, NoTls};
 use tracing::Level;
 
@@ -23,18 +25,25 @@ use crate::{
 /// Waits until the server has rolled back this many more statements.
 pub async fn until_refused(client: &Client, times: i64) {
     let rolled_back = async || -> i64 {
-        let rolled_back = "SELECT xact_rollback FROM pg_stat_database WHERE datname = current_database()";
+        let rolled_back =
+            "SELECT xact_rollback FROM pg_stat_database WHERE datname = current_database()";
         client.query_one(rolled_back, &[]).await.unwrap().get(0)
     };
     let before = rolled_back().await;
-    until("the relay is refused again", async || rolled_back().await >= before + times).await;
+    until("the relay is refused again", async || {
+        rolled_back().await >= before + times
+    })
+    .await;
 }
 
-/// Waits until the relay has asked the database this often again. Another database counts no own queries.
+/// Waits until the relay has asked the database this often again. Another database counts no own
+/// queries.
 async fn until_asked(db: &Database, times: i64) {
     let asked = || -> i64 {
         let asked = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname";
-        let count = db.server.psql("postgres", &format!("{asked} = '{}'", db.name));
+        let count = db
+            .server
+            .psql("postgres", &format!("{asked} = '{}'", db.name));
         count.trim().parse().unwrap()
     };
     let before = asked();
@@ -52,7 +61,12 @@ async fn i4_missing_relay_is_waited_for_with_one_warning() {
     for round in 1..=2 {
         until_refused(&client, 3).await;
         assert!(!relay.status.borrow().database);
-        let reason = relay.status.borrow().database_error.clone().unwrap_or_default();
+        let reason = relay
+            .status
+            .borrow()
+            .database_error
+            .clone()
+            .unwrap_or_default();
         assert!(reason.starts_with("42704: "), "{reason}");
         create_relay(&client, "later", 1, false).await.unwrap();
         until("it serves", async || relay.status.borrow().database).await;
@@ -76,16 +90,30 @@ async fn i4_missing_grant_is_waited_for_with_one_warning() {
     let db = Database::create();
     let client = db.connect().await;
     let role = format!("ungranted_of_{}", db.name);
-    client.batch_execute(&format!("CREATE ROLE {role} LOGIN")).await.unwrap();
+    client
+        .batch_execute(&format!("CREATE ROLE {role} LOGIN"))
+        .await
+        .unwrap();
     let mut config: tokio_postgres::Config = db.direct_url().parse().unwrap();
     config.user(&role);
-    let pool = Pool::builder(Manager::new(config, NoTls)).max_size(2).build().unwrap();
+    let pool = Pool::builder(Manager::new(config, NoTls))
+        .max_size(2)
+        .build()
+        .unwrap();
     let broker = Broker::default();
     let relay = Running::start(quick(pool, broker.clone()));
     say(&client, Some("a"), "a-0").await;
-    until("it is refused", async || relay.status.borrow().database_error.is_some()).await;
+    until("it is refused", async || {
+        relay.status.borrow().database_error.is_some()
+    })
+    .await;
     until_asked(&db, 3).await;
-    let reason = relay.status.borrow().database_error.clone().unwrap_or_default();
+    let reason = relay
+        .status
+        .borrow()
+        .database_error
+        .clone()
+        .unwrap_or_default();
     assert!(reason.starts_with("42501: "), "{reason}");
     let grant = format!("SELECT idem_grant('{role}', 'relay')");
     client.batch_execute(&grant).await.unwrap();
@@ -102,7 +130,9 @@ async fn i4_older_sql_is_waited_for_with_one_warning() {
     let db = Database::create();
     let client = db.connect().await;
     let rename = async |from: &str, to: &str| {
-        let rename = format!("ALTER FUNCTION {from}(text, integer, integer, interval, bigint) RENAME TO {to}");
+        let rename = format!(
+            "ALTER FUNCTION {from}(text, integer, integer, interval, bigint) RENAME TO {to}"
+        );
         client.batch_execute(&rename).await.unwrap();
     };
     let broker = Broker::default();
@@ -112,7 +142,12 @@ async fn i4_older_sql_is_waited_for_with_one_warning() {
     rename("idem_relay_next", "not_there_yet").await;
     say(&client, Some("a"), "a-1").await;
     until_refused(&client, 3).await;
-    let reason = relay.status.borrow().database_error.clone().unwrap_or_default();
+    let reason = relay
+        .status
+        .borrow()
+        .database_error
+        .clone()
+        .unwrap_or_default();
     assert!(reason.starts_with("42883: "), "{reason}");
     rename("not_there_yet", "idem_relay_next").await;
     broker.until_taken(2).await;
@@ -139,7 +174,12 @@ async fn i4_transaction_ids_that_went_backwards_are_waited_for() {
     }
     tx.commit().await.unwrap();
     until_refused(&client, 3).await;
-    let reason = relay.status.borrow().database_error.clone().unwrap_or_default();
+    let reason = relay
+        .status
+        .borrow()
+        .database_error
+        .clone()
+        .unwrap_or_default();
     assert!(
         reason.starts_with("55000: ") && reason.contains("idem_repair_relays"),
         "{reason}"
@@ -184,7 +224,9 @@ async fn say_to_both(client: &Client) {
         ("things", "b", "b-1"),
         ("things", "c", "c-0"),
     ] {
-        send(client, &Effect::json(topic, &says).unwrap().key(key)).await.unwrap();
+        send(client, &Effect::json(topic, &says).unwrap().key(key))
+            .await
+            .unwrap();
     }
 }
 
@@ -206,7 +248,9 @@ async fn i4_lease_is_kept_while_a_topic_has_no_place() {
     let is_absent = Arc::new(AtomicBool::new(true));
     let (broker, other) = (Broker::default(), Broker::default());
     broker.rule(absent(&is_absent));
-    let start = |broker: &Broker| Running::start(quick(db.pool(2), broker.clone()).lease(Duration::from_millis(800)));
+    let start = |broker: &Broker| {
+        Running::start(quick(db.pool(2), broker.clone()).lease(Duration::from_millis(800)))
+    };
     let first = start(&broker);
     broker.until_taken(1).await;
     let second = start(&other);
@@ -241,7 +285,10 @@ async fn i4_batch_with_an_absent_topic_is_given_back_at_a_stop() {
     // The lease is an hour: a process that keeps it would stop the next one.
     let relay = Running::start(quick(db.pool(2), broker.clone()));
     broker.until_taken(1).await;
-    until("it waits", async || relay.status.borrow().unavailable_topics == 1).await;
+    until("it waits", async || {
+        relay.status.borrow().unavailable_topics == 1
+    })
+    .await;
     relay.stop().await;
 
     let heir = Broker::default();
@@ -268,8 +315,15 @@ async fn one_effect_of_an_absent_topic_is_tried_at_a_time() {
     let relay = Running::start(quick(db.pool(2), broker.clone()).in_flight(KEYS.len()));
     until("all were tried", async || broker.attempts("absent") >= 40).await;
     // The first pauses are 100 ms and 200 ms, with jitter.
-    until("one is tried again", async || broker.attempts("absent") > 41).await;
-    assert!(broker.attempts("absent") < 50, "{}", broker.attempts("absent"));
+    until("one is tried again", async || {
+        broker.attempts("absent") > 41
+    })
+    .await;
+    assert!(
+        broker.attempts("absent") < 50,
+        "{}",
+        broker.attempts("absent")
+    );
     broker.rule(|_| Fate::Take);
     until_acknowledged(&client, "default").await;
     relay.stop().await;
@@ -300,11 +354,21 @@ async fn i4_broker_that_is_away_is_logged_once() {
     );
     broker.rule(|_| Fate::Take);
     until_acknowledged(&client, "split").await;
-    until("it is there again", async || relay.status.borrow().broker == Some(true)).await;
+    until("it is there again", async || {
+        relay.status.borrow().broker == Some(true)
+    })
+    .await;
     assert_eq!(relay.status.borrow().broker_error, None);
     relay.stop().await;
-    let (warnings, infos) = (log.lines(Level::WARN, ""), log.lines(Level::INFO, "available again"));
-    assert_eq!((warnings.len(), infos.len()), (1, 1), "{warnings:#?} {infos:#?}");
+    let (warnings, infos) = (
+        log.lines(Level::WARN, ""),
+        log.lines(Level::INFO, "available again"),
+    );
+    assert_eq!(
+        (warnings.len(), infos.len()),
+        (1, 1),
+        "{warnings:#?} {infos:#?}"
+    );
 }
 
 /// An error with causes, as a broker's client has it.
@@ -332,7 +396,8 @@ async fn parked_effect_has_all_causes_and_the_log_names_it() {
     let relay = Running::start(quick(db.pool(2), Refuses).max_attempts(3));
     until_acknowledged(&client, "default").await;
     relay.stop().await;
-    let reason = "after 3 attempts: the broker did not take it: connecting failed: the disk is on fire";
+    let reason =
+        "after 3 attempts: the broker did not take it: connecting failed: the disk is on fire";
     assert_eq!(parked(&client).await, [(id, reason.to_owned())]);
     let warnings = log.lines(Level::WARN, reason);
     assert_eq!(warnings.len(), 1);

@@ -11,8 +11,8 @@ use std::{
 
 use deadpool_postgres::{Manager, Pool};
 use idem_client::{
-    Error, ErrorKind, OutgoingMessage, PublishError, Publisher, Relay, create_relay, relay_discard, relay_discard_all,
-    relay_unpark, relay_unpark_all,
+    Error, ErrorKind, OutgoingMessage, PublishError, Publisher, Relay, create_relay, relay_discard,
+    relay_discard_all, relay_unpark, relay_unpark_all,
 };
 use idem_cluster::{Cluster, Install};
 use tokio::time::timeout;
@@ -31,7 +31,13 @@ async fn what_is_never_taken_is_parked_with_its_reason_and_its_key_goes_on() {
     let poison = say(&client, Some("a"), "poison").await;
     say(&client, Some("a"), "next").await;
     let broker = Broker::default();
-    broker.rule(|says| if says == "poison" { Fate::Reject } else { Fate::Take });
+    broker.rule(|says| {
+        if says == "poison" {
+            Fate::Reject
+        } else {
+            Fate::Take
+        }
+    });
     let relay = Running::start(quick(db.pool(2), broker.clone()).max_attempts(4));
     until_acknowledged(&client, "default").await;
     assert_eq!(broker.of_key("a"), ["next"]);
@@ -40,7 +46,10 @@ async fn what_is_never_taken_is_parked_with_its_reason_and_its_key_goes_on() {
         panic!("one is parked");
     };
     assert_eq!(*id, poison);
-    assert_eq!(reason, "after 4 attempts: the broker did not take it: the queue is full");
+    assert_eq!(
+        reason,
+        "after 4 attempts: the broker did not take it: the queue is full"
+    );
     assert_eq!(relay.status.borrow().parked, 1);
 
     // Somebody has mended what was broken. All its attempts are before it again.
@@ -66,7 +75,13 @@ async fn what_is_unparked_has_all_its_attempts_before_it_however_its_batch_ended
     let poison = say(&client, None, "poison").await;
     say(&client, None, "other").await;
     let broker = Broker::default();
-    broker.rule(|says| if says == "poison" { Fate::Reject } else { Fate::Unavailable });
+    broker.rule(|says| {
+        if says == "poison" {
+            Fate::Reject
+        } else {
+            Fate::Unavailable
+        }
+    });
     let relay = quick(db.pool(2), broker.clone())
         .lease(Duration::from_millis(500))
         .max_attempts(3);
@@ -87,7 +102,13 @@ async fn what_no_broker_will_ever_take_is_parked_at_once() {
     let poison = say(&client, Some("a"), "poison").await;
     say(&client, Some("a"), "next").await;
     let broker = Broker::default();
-    broker.rule(|says| if says == "poison" { Fate::Refuse } else { Fate::Take });
+    broker.rule(|says| {
+        if says == "poison" {
+            Fate::Refuse
+        } else {
+            Fate::Take
+        }
+    });
     let relay = Running::start(quick(db.pool(2), broker.clone()));
     until_acknowledged(&client, "default").await;
     relay.stop().await;
@@ -107,7 +128,8 @@ async fn a_database_that_never_answers_does_not_keep_a_relay_from_leaving() {
     lock.batch_execute("LOCK TABLE idem.relay_partition IN ACCESS EXCLUSIVE MODE")
         .await
         .unwrap();
-    let relay = Running::start(quick(db.pool(2), Broker::default()).grace(Duration::from_millis(100)));
+    let relay =
+        Running::start(quick(db.pool(2), Broker::default()).grace(Duration::from_millis(100)));
     until("the relay waits for an answer", async || {
         let waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'idem.relay_partition'::regclass AND NOT granted)";
         client.query_one(waiting, &[]).await.unwrap().get(0)
@@ -139,11 +161,15 @@ async fn a_broker_that_is_away_parks_nothing_and_loses_nothing() {
         .lease(Duration::from_millis(300));
     let relay = Running::start(relay);
     until("it fails again and again", async || {
-        broker.attempts("a-1") + broker.attempts("b-0") > 4 && relay.status.borrow().broker == Some(false)
+        broker.attempts("a-1") + broker.attempts("b-0") > 4
+            && relay.status.borrow().broker == Some(false)
     })
     .await;
     let leases = "SELECT count(*) > 2 FROM idem.progress WHERE leased_until IS NOT NULL";
-    until("leases run out", async || client.query_one(leases, &[]).await.unwrap().get(0)).await;
+    until("leases run out", async || {
+        client.query_one(leases, &[]).await.unwrap().get(0)
+    })
+    .await;
     assert_eq!(parked(&client).await, []);
     is_away.store(false, Ordering::SeqCst);
     until_acknowledged(&client, "default").await;
@@ -206,10 +232,16 @@ async fn a_database_that_crashes_in_the_middle_costs_nothing() {
     for crash in 1..=2 {
         broker.until_taken(crash * keys.len() * ROUNDS / 4).await;
         cluster.kill().unwrap();
-        until("the relay notices", async || !relay.status.borrow().database).await;
+        until("the relay notices", async || {
+            !relay.status.borrow().database
+        })
+        .await;
         cluster.start().unwrap();
         cluster.wait_until_ready(DEADLINE).unwrap();
-        until("the relay works on", async || relay.status.borrow().database).await;
+        until("the relay works on", async || {
+            relay.status.borrow().database
+        })
+        .await;
     }
     let client = connect().await;
     until_acknowledged(&client, "split").await;
@@ -241,12 +273,18 @@ async fn a_role_of_kind_relay_can_run_one() {
     let db = Database::create();
     let client = db.connect().await;
     let role = format!("relay_of_{}", db.name);
-    client.batch_execute(&format!("CREATE ROLE {role} LOGIN")).await.unwrap();
+    client
+        .batch_execute(&format!("CREATE ROLE {role} LOGIN"))
+        .await
+        .unwrap();
     let pool = || {
         // A proxy does not know the role.
         let mut config: tokio_postgres::Config = db.direct_url().parse().unwrap();
         config.user(&role);
-        Pool::builder(Manager::new(config, NoTls)).max_size(2).build().unwrap()
+        Pool::builder(Manager::new(config, NoTls))
+            .max_size(2)
+            .build()
+            .unwrap()
     };
     let grant = format!("SELECT idem_grant('{role}', 'relay')");
     client.batch_execute(&grant).await.unwrap();
@@ -280,16 +318,31 @@ async fn parked_effects_are_retried_and_discarded_in_bulk() {
     let relay = Running::start(quick(db.pool(2), broker.clone()));
     let all_parked = async || parked(&client).await.len() == 3;
     until("all are parked", all_parked).await;
-    assert_eq!(relay_unpark_all(&client, "default", "no such queue%", 10).await.unwrap(), 0);
     assert_eq!(
-        relay_unpark_all(&client, "default", "%no such exchange%", 10).await.unwrap(),
+        relay_unpark_all(&client, "default", "no such queue%", 10)
+            .await
+            .unwrap(),
+        0
+    );
+    assert_eq!(
+        relay_unpark_all(&client, "default", "%no such exchange%", 10)
+            .await
+            .unwrap(),
         3
     );
-    until("they are tried again", async || broker.attempts("and this") == 2).await;
+    until("they are tried again", async || {
+        broker.attempts("and this") == 2
+    })
+    .await;
     until("all are parked again", all_parked).await;
     assert!(relay_discard(&client, "default", poison).await.unwrap());
     assert!(!relay_discard(&client, "default", poison).await.unwrap());
-    assert_eq!(relay_discard_all(&client, "default", "%", 10).await.unwrap(), 2);
+    assert_eq!(
+        relay_discard_all(&client, "default", "%", 10)
+            .await
+            .unwrap(),
+        2
+    );
     assert_eq!(parked(&client).await, []);
     relay.stop().await;
 }
@@ -320,6 +373,10 @@ async fn i4_publisher_that_panics_ends_the_relay_with_an_error() {
     let broker = Broker::default();
     let relay = Running::start(quick(db.pool(2), broker.clone()).name("two"));
     broker.until_taken(1).await;
-    assert_eq!(broker.of_key("a"), ["once"], "the effect is published by the next relay");
+    assert_eq!(
+        broker.of_key("a"),
+        ["once"],
+        "the effect is published by the next relay"
+    );
     relay.stop().await;
 }

@@ -10,7 +10,8 @@ use std::{
 
 use deadpool_postgres::{Manager, Pool};
 use idem_client::{
-    Effect, Handled, HandlerError, Idem, Local, Message, OutgoingMessage, PublishError, Publisher, Topics, Tx, create_relay,
+    Effect, Handled, HandlerError, Idem, Local, Message, OutgoingMessage, PublishError, Publisher,
+    Topics, Tx, create_relay,
 };
 use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;
@@ -24,16 +25,25 @@ use crate::{
 /// Counts each effect, and tells so by an effect of its own.
 async fn count(tx: Tx, message: Message) -> Handled {
     let says: String = message.json()?;
-    tx.execute("INSERT INTO seen (says) VALUES ($1)", &[&says]).await?;
-    Ok(vec![Effect::json("facts", &format!("saw {says}"))?.key("facts")])
+    tx.execute("INSERT INTO seen (says) VALUES ($1)", &[&says])
+        .await?;
+    Ok(vec![
+        Effect::json("facts", &format!("saw {says}"))?.key("facts"),
+    ])
 }
 
 async fn make_table(client: &Client) {
-    client.batch_execute("CREATE TABLE seen (says text)").await.unwrap();
+    client
+        .batch_execute("CREATE TABLE seen (says text)")
+        .await
+        .unwrap();
 }
 
 async fn seen(client: &Client) -> Vec<String> {
-    let rows = client.query("SELECT says FROM seen ORDER BY says", &[]).await.unwrap();
+    let rows = client
+        .query("SELECT says FROM seen ORDER BY says", &[])
+        .await
+        .unwrap();
     rows.iter().map(|row| row.get(0)).collect()
 }
 
@@ -51,7 +61,9 @@ async fn an_effect_takes_effect_once_when_two_relays_race() {
     let pool = db.pool(8);
     let start = |name: &str, broker: &Broker| {
         let local = Local::new(pool.clone(), Idem::new()).handle("things", count);
-        let topics = Topics::new().topic("things", local).otherwise(broker.clone());
+        let topics = Topics::new()
+            .topic("things", local)
+            .otherwise(broker.clone());
         Running::start(quick(pool.clone(), topics).name(name).in_flight(4))
     };
     let (one, two) = (Broker::default(), Broker::default());
@@ -70,12 +82,18 @@ async fn an_effect_takes_effect_once_when_two_relays_race() {
     for broker in [one, two] {
         let mut facts = broker.of_key("facts");
         facts.sort();
-        assert_eq!(facts, once.iter().map(|says| format!("saw {says}")).collect::<Vec<_>>());
+        assert_eq!(
+            facts,
+            once.iter()
+                .map(|says| format!("saw {says}"))
+                .collect::<Vec<_>>()
+        );
     }
     assert_eq!(parked(&client).await, []);
 }
 
-/// Hands over and never says so: what a process looks like that dies between commit and acknowledgement.
+/// Hands over and never says so: what a process looks like that dies between commit and
+/// acknowledgement.
 struct Mute(Local);
 
 impl Publisher for Mute {
@@ -96,16 +114,24 @@ async fn an_effect_takes_effect_once_when_its_relay_dies_before_it_acknowledges(
     let pool = db.pool(4);
     let local = || Local::new(pool.clone(), Idem::new()).handle("things", count);
     let dying = Running::start(quick(pool.clone(), Mute(local())).lease(Duration::from_secs(1)));
-    until("both have taken effect", async || seen(&client).await.len() == 2).await;
+    until("both have taken effect", async || {
+        seen(&client).await.len() == 2
+    })
+    .await;
     dying.kill().await;
 
     let broker = Broker::default();
-    let topics = Topics::new().topic("things", local()).otherwise(broker.clone());
+    let topics = Topics::new()
+        .topic("things", local())
+        .otherwise(broker.clone());
     let heir = Running::start(quick(pool.clone(), topics));
     broker.until_taken(2).await;
     until_acknowledged(&client, "default").await;
     let summary = heir.stop().await;
-    assert_eq!(summary.published, 4, "both again, and what resulted from them");
+    assert_eq!(
+        summary.published, 4,
+        "both again, and what resulted from them"
+    );
     assert_eq!(seen(&client).await, ["a", "b"]);
     assert_eq!(broker.taken().len(), 2);
 }
@@ -121,7 +147,8 @@ async fn a_handler_that_fails_is_tried_again_and_one_that_fails_for_good_has_its
         let tried = Arc::clone(&tried);
         async move {
             let says: String = message.json()?;
-            tx.execute("INSERT INTO seen (says) VALUES ($1)", &[&says]).await?;
+            tx.execute("INSERT INTO seen (says) VALUES ($1)", &[&says])
+                .await?;
             match says.as_str() {
                 "flaky" if tried.fetch_add(1, Ordering::SeqCst) < 2 => Err("try again".into()),
                 "hopeless" => Err(HandlerError::terminal("no such player")),
@@ -139,14 +166,26 @@ async fn a_handler_that_fails_is_tried_again_and_one_that_fails_for_good_has_its
     until_acknowledged(&client, "default").await;
     relay.stop().await;
     assert_eq!(attempts.load(Ordering::SeqCst), 3);
-    assert_eq!(seen(&client).await, ["flaky"], "what failed was rolled back");
+    assert_eq!(
+        seen(&client).await,
+        ["flaky"],
+        "what failed was rolled back"
+    );
     let parked = parked(&client).await;
-    assert_eq!(parked.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [hopeless, unknown]);
+    assert_eq!(
+        parked.iter().map(|(id, _)| *id).collect::<Vec<_>>(),
+        [hopeless, unknown]
+    );
     // At once: not after so many attempts.
-    assert!(parked[0].1.starts_with("it cannot be published: "), "{parked:?}");
+    assert!(
+        parked[0].1.starts_with("it cannot be published: "),
+        "{parked:?}"
+    );
     assert!(parked[0].1.contains("no such player"), "{parked:?}");
     assert!(
-        parked[1].1.contains("no publisher is set up for the topic \"nowhere\""),
+        parked[1]
+            .1
+            .contains("no publisher is set up for the topic \"nowhere\""),
         "{parked:?}"
     );
 }
@@ -154,7 +193,9 @@ async fn a_handler_that_fails_is_tried_again_and_one_that_fails_for_good_has_its
 #[tokio::test]
 async fn a_database_that_is_away_says_nothing_about_an_effect() {
     let nobody = "host=127.0.0.1 port=1 user=nobody connect_timeout=5";
-    let pool = Pool::builder(Manager::new(nobody.parse().unwrap(), NoTls)).build().unwrap();
+    let pool = Pool::builder(Manager::new(nobody.parse().unwrap(), NoTls))
+        .build()
+        .unwrap();
     let local = Local::new(pool, Idem::new()).handle("things", count);
     let effect = OutgoingMessage::new(Uuid::nil(), "things", "\"a\"");
     let error = local.publish(&effect).await.unwrap_err();
@@ -168,7 +209,8 @@ async fn a_database_that_is_away_says_nothing_about_an_effect() {
 async fn a_handler_that_breaks_every_connection_has_failed() {
     let db = Database::create();
     let local = Local::new(db.pool(2), Idem::new()).handle("things", async |tx: Tx, _: Message| {
-        tx.batch_execute("SELECT pg_terminate_backend(pg_backend_pid())").await?;
+        tx.batch_execute("SELECT pg_terminate_backend(pg_backend_pid())")
+            .await?;
         Ok(vec![])
     });
     let effect = OutgoingMessage::new(Uuid::nil(), "things", "\"a\"");
@@ -183,7 +225,10 @@ async fn i4_handler_whose_environment_fails_is_waited_for() {
     let local = Local::new(db.pool(2), Idem::new()).handle("things", count);
     let effect = OutgoingMessage::new(Uuid::nil(), "things", "\"a\"");
     let error = local.publish(&effect).await.unwrap_err();
-    assert!(matches!(error, PublishError::TopicUnavailable(_)), "{error:?}");
+    assert!(
+        matches!(error, PublishError::TopicUnavailable(_)),
+        "{error:?}"
+    );
     let client = db.connect().await;
     make_table(&client).await;
     local.publish(&effect).await.unwrap();

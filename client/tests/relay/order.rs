@@ -41,7 +41,10 @@ async fn every_effect_is_published_once_and_in_the_order_of_its_key() {
         assert_eq!(broker.of_key(key), rounds(key, ROUNDS));
     }
     assert_eq!(broker.overlaps(), Vec::<String>::new());
-    assert!(broker.most_under_way() > 1, "effects of different keys overlap");
+    assert!(
+        broker.most_under_way() > 1,
+        "effects of different keys overlap"
+    );
     assert_eq!(parked(&client).await, []);
 }
 

@@ -19,7 +19,12 @@ async fn waits_and_names(db: &Database, pool: Pool, words: &[&str], mend: &str) 
         status.database || status.database_error.is_some()
     })
     .await;
-    let reason = relay.status.borrow().database_error.clone().expect("it waits");
+    let reason = relay
+        .status
+        .borrow()
+        .database_error
+        .clone()
+        .expect("it waits");
     for word in words {
         assert!(reason.contains(word), "{word} is not in {reason:?}");
     }
@@ -40,7 +45,13 @@ async fn older_sql_is_named_with_both_versions() {
     let db = Database::create();
     db.server.psql(&db.name, &version("0.0.9"));
     let ours = env!("CARGO_PKG_VERSION");
-    let words = ["58000: ", "0.0.9", ours, "client", "ALTER EXTENSION idem UPDATE"];
+    let words = [
+        "58000: ",
+        "0.0.9",
+        ours,
+        "client",
+        "ALTER EXTENSION idem UPDATE",
+    ];
     waits_and_names(&db, db.pool(2), &words, &version(ours)).await;
 }
 
@@ -67,8 +78,17 @@ async fn missing_grant_of_a_later_call_is_named_at_once() {
     );
     let mut config: tokio_postgres::Config = db.direct_url().parse().unwrap();
     config.user(&role);
-    let pool = Pool::builder(Manager::new(config, NoTls)).max_size(2).build().unwrap();
-    waits_and_names(&db, pool, &["42501: ", &role, "idem_relay_park", &grant], &grant).await;
+    let pool = Pool::builder(Manager::new(config, NoTls))
+        .max_size(2)
+        .build()
+        .unwrap();
+    waits_and_names(
+        &db,
+        pool,
+        &["42501: ", &role, "idem_relay_park", &grant],
+        &grant,
+    )
+    .await;
 }
 
 #[tokio::test]

@@ -36,7 +36,11 @@ async fn i4_lanes_that_wait_survive_probes_without_a_result() {
     until_acknowledged(&client, "default").await;
     relay.stop().await;
     for key in KEYS {
-        assert_eq!(broker.of_key(key), [format!("{key}-0"), format!("{key}-1")], "each once");
+        assert_eq!(
+            broker.of_key(key),
+            [format!("{key}-0"), format!("{key}-1")],
+            "each once"
+        );
     }
     assert_eq!(broker.overlaps(), [""; 0]);
     assert_eq!(parked(&client).await, []);
@@ -62,11 +66,24 @@ async fn topic_whose_effects_are_all_parked_does_not_wait() {
     let relay = Running::start(quick(db.pool(2), broker.clone()));
     let waiting = || -> Vec<String> {
         let status = relay.status.borrow();
-        status.unavailable.iter().map(|at| at.topic.clone()).collect()
+        status
+            .unavailable
+            .iter()
+            .map(|at| at.topic.clone())
+            .collect()
     };
     until("both topics wait", async || waiting() == ["absent", "late"]).await;
-    broker.rule(|says| if says == "absent" { Fate::NoPlace } else { Fate::Refuse });
-    until("both effects are parked", async || relay.status.borrow().parked == 2).await;
+    broker.rule(|says| {
+        if says == "absent" {
+            Fate::NoPlace
+        } else {
+            Fate::Refuse
+        }
+    });
+    until("both effects are parked", async || {
+        relay.status.borrow().parked == 2
+    })
+    .await;
     assert_eq!(waiting(), ["absent"]);
     relay.stop().await;
 }
@@ -80,9 +97,14 @@ async fn lost_broker_is_unknown_after_another_process_published() {
     say_rounds(&mut client, &["a"], 1).await;
     let (away, there) = (Broker::default(), Broker::default());
     away.rule(|_| Fate::Unavailable);
-    let start = |broker: &Broker| Running::start(quick(db.pool(2), broker.clone()).lease(Duration::from_millis(800)));
+    let start = |broker: &Broker| {
+        Running::start(quick(db.pool(2), broker.clone()).lease(Duration::from_millis(800)))
+    };
     let first = start(&away);
-    until("its broker is away", async || first.status.borrow().broker == Some(false)).await;
+    until("its broker is away", async || {
+        first.status.borrow().broker == Some(false)
+    })
+    .await;
     let second = start(&there);
     there.until_taken(1).await;
     until_acknowledged(&client, "default").await;
@@ -109,16 +131,28 @@ async fn i4_broker_without_its_exchange_is_named_in_the_status() {
     say_rounds(&mut client, &["a"], 1).await;
     let (broker, there) = (Broker::default(), Broker::default());
     broker.is_away(true);
-    let start = |broker: &Broker| Running::start(quick(db.pool(2), broker.clone()).lease(Duration::from_millis(800)));
+    let start = |broker: &Broker| {
+        Running::start(quick(db.pool(2), broker.clone()).lease(Duration::from_millis(800)))
+    };
     let first = start(&broker);
-    until("its broker is away", async || first.status.borrow().broker == Some(false)).await;
+    until("its broker is away", async || {
+        first.status.borrow().broker == Some(false)
+    })
+    .await;
     let second = start(&there);
     there.until_taken(1).await;
     until_acknowledged(&client, "default").await;
     second.stop().await;
 
     broker.lacks(Some(LACKS));
-    let error = || first.status.borrow().broker_error.clone().unwrap_or_default();
+    let error = || {
+        first
+            .status
+            .borrow()
+            .broker_error
+            .clone()
+            .unwrap_or_default()
+    };
     until("the status names the exchange", async || error() == LACKS).await;
     assert_eq!(first.status.borrow().broker, Some(true), "it answers");
     let warnings = log.lines(tracing::Level::WARN, LACKS);
@@ -130,7 +164,10 @@ async fn i4_broker_without_its_exchange_is_named_in_the_status() {
     })
     .await;
     broker.lacks(None);
-    until("nothing is lacking", async || first.status.borrow().broker_error.is_none()).await;
+    until("nothing is lacking", async || {
+        first.status.borrow().broker_error.is_none()
+    })
+    .await;
     assert_eq!(log.lines(tracing::Level::WARN, LACKS).len(), 1);
     first.stop().await;
 }
@@ -142,7 +179,13 @@ async fn i4_effect_without_an_answer_is_not_the_only_probe() {
     let mut client = db.connect().await;
     say_rounds(&mut client, &["mute", "a", "b"], 1).await;
     let broker = Broker::default();
-    broker.rule(|says| if says == "mute-0" { Fate::Unavailable } else { Fate::Take });
+    broker.rule(|says| {
+        if says == "mute-0" {
+            Fate::Unavailable
+        } else {
+            Fate::Take
+        }
+    });
     let relay = Running::start(quick(db.pool(2), broker.clone()).in_flight(1));
     broker.until_taken(2).await;
     assert_eq!(
@@ -180,7 +223,8 @@ async fn i4_many_topics_with_one_cause_are_one_warning() {
     relay.stop().await;
 }
 
-/// Goal: two topics have one reason, and one of them recovers. The log names the other. Invariant: I4.
+/// Goal: two topics have one reason, and one of them recovers. The log names the other. Invariant:
+/// I4.
 #[tokio::test]
 async fn i4_topic_that_waits_longer_than_the_first_is_logged() {
     let (log, _guard) = crate::log::Log::keep();
@@ -200,7 +244,13 @@ async fn i4_topic_that_waits_longer_than_the_first_is_logged() {
         true => ("first", "second"),
         false => ("second", "first"),
     };
-    broker.rule(move |says| if says == recovers { Fate::Take } else { Fate::NoPlace });
+    broker.rule(move |says| {
+        if says == recovers {
+            Fate::Take
+        } else {
+            Fate::NoPlace
+        }
+    });
     broker.until_taken(1).await;
     let attempts = broker.attempts(stays);
     until("the other is tried again and again", async || {
@@ -209,7 +259,10 @@ async fn i4_topic_that_waits_longer_than_the_first_is_logged() {
     .await;
     let warnings = log.lines(tracing::Level::WARN, "");
     assert_eq!(warnings.len(), 2, "{warnings:#?}");
-    assert!(warnings[1].contains(&format!("topic=\"{stays}\"")), "{warnings:#?}");
+    assert!(
+        warnings[1].contains(&format!("topic=\"{stays}\"")),
+        "{warnings:#?}"
+    );
     broker.rule(|_| Fate::Take);
     until_acknowledged(&client, "default").await;
     relay.stop().await;

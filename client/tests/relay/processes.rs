@@ -54,7 +54,8 @@ async fn processes_share_the_partitions_and_take_over_from_one_that_dies() {
     say_rounds(&mut client, &KEYS, ROUNDS).await;
     let first = relay(&dying);
     dying.until_taken(7).await;
-    // Before the second starts: a partition that the second gets is drained, and its lease ends with that.
+    // Before the second starts: a partition that the second gets is drained, and its lease ends
+    // with that.
     until_leased(&client).await;
     let second = relay(&broker);
     first.kill().await;
@@ -79,12 +80,14 @@ async fn processes_share_the_partitions_and_take_over_from_one_that_dies() {
     third.stop().await;
     second.stop().await;
 
-    // What the dead one had published and not acknowledged was published again, and nothing is missing.
+    // What the dead one had published and not acknowledged was published again, and nothing is
+    // missing.
     let rounds_in_all = sent.load(Ordering::SeqCst);
     for key in KEYS {
         let dead = dying.of_key(key);
         assert_eq!(dead, rounds(key, dead.len()), "of the first");
-        // On a busy machine a lease can run out between the living too, and its effects are published by both.
+        // On a busy machine a lease can run out between the living too, and its effects are
+        // published by both.
         let mut living = firsts([broker.of_key(key), third_broker.of_key(key)].concat());
         living.sort_by_key(|says| says[2..].parse::<usize>().unwrap());
         assert_eq!(living, rounds(key, rounds_in_all));
@@ -102,15 +105,16 @@ async fn processes_share_the_partitions_and_take_over_from_one_that_dies() {
 
 /// Waits until every partition is leased.
 async fn until_leased(client: &tokio_postgres::Client) {
-    let leased = "SELECT count(*) = 4 FROM idem.relays WHERE relay = 'split' AND leased_until IS NOT NULL";
+    let leased =
+        "SELECT count(*) = 4 FROM idem.relays WHERE relay = 'split' AND leased_until IS NOT NULL";
     until("all partitions are leased", async || {
         client.query_one(leased, &[]).await.unwrap().get(0)
     })
     .await;
 }
 
-/// Goal: the lease of a batch changes hands while the broker is away, and no process reports that it is back.
-/// Invariant: I4.
+/// Goal: the lease of a batch changes hands while the broker is away, and no process reports that
+/// it is back. Invariant: I4.
 #[tokio::test]
 async fn i4_broker_that_is_away_is_reported_without_flapping() {
     let (log, _guard) = Log::keep();
@@ -121,7 +125,8 @@ async fn i4_broker_that_is_away_is_reported_without_flapping() {
     let mut running = Vec::new();
     for broker in &brokers {
         broker.is_away(true);
-        let relay = Running::start(quick(db.pool(2), broker.clone()).lease(Duration::from_millis(300)));
+        let relay =
+            Running::start(quick(db.pool(2), broker.clone()).lease(Duration::from_millis(300)));
         let mut status = relay.status.clone();
         let seen = tokio::spawn(async move {
             let mut seen = vec![status.borrow_and_update().broker];
@@ -138,7 +143,8 @@ async fn i4_broker_that_is_away_is_reported_without_flapping() {
     // The lease has one holder at a time, and each holder asks its broker.
     let holders = "SELECT count(*) >= 4 FROM idem.progress WHERE leased_until IS NOT NULL";
     until("the lease changed hands", async || {
-        brokers.iter().all(|broker| broker.attempts("a") >= 3) && client.query_one(holders, &[]).await.unwrap().get(0)
+        brokers.iter().all(|broker| broker.attempts("a") >= 3)
+            && client.query_one(holders, &[]).await.unwrap().get(0)
     })
     .await;
     for (relay, _) in &running {
@@ -158,12 +164,17 @@ async fn i4_broker_that_is_away_is_reported_without_flapping() {
         relay.stop().await;
         let seen = seen.await.unwrap();
         assert_eq!(seen[..2], [None, Some(false)], "{seen:?}");
-        // Unknown, when the other one has the batch; and available, when this one gets it once more.
-        assert!(seen.len() > 2 && !seen[2..].contains(&Some(false)), "{seen:?}");
+        // Unknown, when the other one has the batch; and available, when this one gets it once
+        // more.
+        assert!(
+            seen.len() > 2 && !seen[2..].contains(&Some(false)),
+            "{seen:?}"
+        );
     }
 }
 
-/// One effect takes longer than the lease and than the other's pauses together, and nobody overtakes.
+/// One effect takes longer than the lease and than the other's pauses together, and nobody
+/// overtakes.
 #[tokio::test]
 async fn a_lease_is_extended_while_its_batch_is_worked_on() {
     let db = Database::create();
@@ -174,7 +185,9 @@ async fn a_lease_is_extended_while_its_batch_is_worked_on() {
         "a-1" => Fate::Slowly(Duration::from_secs(3)),
         _ => Fate::Take,
     });
-    let start = |broker: &Broker| Running::start(quick(db.pool(2), broker.clone()).lease(Duration::from_millis(800)));
+    let start = |broker: &Broker| {
+        Running::start(quick(db.pool(2), broker.clone()).lease(Duration::from_millis(800)))
+    };
     let first = start(&broker);
     broker.until_taken(4).await;
     let second = start(&other);
@@ -199,7 +212,10 @@ async fn who_is_told_to_stop_finishes_its_batch_and_acknowledges_it() {
     let summary = relay.stop().await;
     assert_eq!(summary.published, 6);
     let lag = "SELECT lag_messages FROM idem.relays";
-    assert_eq!(client.query_one(lag, &[]).await.unwrap().get::<_, i64>(0), 0);
+    assert_eq!(
+        client.query_one(lag, &[]).await.unwrap().get::<_, i64>(0),
+        0
+    );
 }
 
 #[tokio::test]
@@ -231,7 +247,8 @@ async fn who_is_told_to_stop_gives_back_what_it_cannot_finish() {
     assert_eq!(parked(&client).await, []);
 }
 
-/// Who is idle looks every half second or second: an effect would wait for a quarter of a second at least, on average.
+/// Who is idle looks every half second or second: an effect would wait for a quarter of a second at
+/// least, on average.
 #[tokio::test]
 async fn an_idle_relay_is_woken() {
     const EFFECTS: u32 = 8;

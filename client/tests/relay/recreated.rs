@@ -17,7 +17,9 @@ const KEYS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 async fn create_again(client: &mut Client, partitions: i32) {
     let tx = client.transaction().await.unwrap();
     drop_relay(tx.client(), "again").await.unwrap();
-    create_relay(tx.client(), "again", partitions, false).await.unwrap();
+    create_relay(tx.client(), "again", partitions, false)
+        .await
+        .unwrap();
     tx.commit().await.unwrap();
 }
 

@@ -12,7 +12,10 @@ use crate::{
 };
 
 fn pool(db: &Database, schema: &str) -> Pool {
-    let config = PoolConfig::parse(&db.direct_url()).unwrap().schema(schema).unwrap();
+    let config = PoolConfig::parse(&db.direct_url())
+        .unwrap()
+        .schema(schema)
+        .unwrap();
     config.max_size(3).build().unwrap()
 }
 
@@ -25,18 +28,28 @@ async fn setting(pool: &Pool, name: &str) -> String {
 /// Goal: names that SQL and the startup packet have to quote.
 #[tokio::test]
 async fn functions_are_found_in_the_schema_that_is_set() {
-    for schema in ["api", "The API", "public -c statement_timeout=7", "a, b; DROP SCHEMA idem"] {
+    for schema in [
+        "api",
+        "The API",
+        "public -c statement_timeout=7",
+        "a, b; DROP SCHEMA idem",
+    ] {
         let db = Database::create();
         let quoted = format!("\"{schema}\"");
         db.server.psql(
             &db.name,
-            &format!("DROP EXTENSION idem; CREATE SCHEMA {quoted}; CREATE EXTENSION idem SCHEMA {quoted}"),
+            &format!(
+                "DROP EXTENSION idem; CREATE SCHEMA {quoted}; CREATE EXTENSION idem SCHEMA {quoted}"
+            ),
         );
         let pool = pool(&db, schema);
         relay_preflight(&**pool.get().await.unwrap())
             .await
             .unwrap_or_else(|error| panic!("{schema}: {error}"));
-        assert_eq!(setting(&pool, "search_path").await, format!("{quoted}, \"$user\", public"));
+        assert_eq!(
+            setting(&pool, "search_path").await,
+            format!("{quoted}, \"$user\", public")
+        );
         assert_eq!(setting(&pool, "statement_timeout").await, "0", "{schema}");
         let broker = Broker::default();
         let relay = Running::start(quick(pool, broker.clone()));
@@ -47,7 +60,8 @@ async fn functions_are_found_in_the_schema_that_is_set() {
     }
 }
 
-/// Goal: a name that breaks out of its quotes would be SQL or another option. No extension can be in such a schema.
+/// Goal: a name that breaks out of its quotes would be SQL or another option. No extension can be
+/// in such a schema.
 #[tokio::test]
 async fn hostile_name_of_a_schema_is_only_a_name() {
     let db = Database::create();
@@ -59,7 +73,10 @@ async fn hostile_name_of_a_schema_is_only_a_name() {
     ] {
         let pool = pool(&db, schema);
         let quoted = format!("\"{}\"", schema.replace('"', "\"\""));
-        assert_eq!(setting(&pool, "search_path").await, format!("{quoted}, \"$user\", public"));
+        assert_eq!(
+            setting(&pool, "search_path").await,
+            format!("{quoted}, \"$user\", public")
+        );
         assert_eq!(setting(&pool, "statement_timeout").await, "0", "{schema}");
     }
 }
@@ -72,7 +89,10 @@ async fn options_of_the_connection_string_stay_beside_the_schema() {
     let config = PoolConfig::parse(&url).unwrap().schema("api").unwrap();
     let pool = config.build().unwrap();
     assert_eq!(setting(&pool, "statement_timeout").await, "7s");
-    assert_eq!(setting(&pool, "search_path").await, "\"api\", \"$user\", public");
+    assert_eq!(
+        setting(&pool, "search_path").await,
+        "\"api\", \"$user\", public"
+    );
 }
 
 #[test]
@@ -88,12 +108,16 @@ fn schema_that_cannot_be_meant_is_refused() {
     assert!(error.contains("search_path"), "{error}");
 }
 
-/// Goal: a pooler that does not keep the setting says so at the first connection. `SET` would change
-/// the sessions of other clients.
+/// Goal: a pooler that does not keep the setting says so at the first connection. `SET` would
+/// change the sessions of other clients.
 #[tokio::test]
 async fn pgbouncer_in_transaction_mode_refuses_the_schema() {
     let install = Install::from_env().unwrap();
-    let cluster = Cluster::builder(&install).name("schema").preload(false).start().unwrap();
+    let cluster = Cluster::builder(&install)
+        .name("schema")
+        .preload(false)
+        .start()
+        .unwrap();
     let proxy = PgBouncer::start(&cluster, "postgres").unwrap();
     let config = PoolConfig::parse(&proxy.connection_string()).unwrap();
     let error = config

@@ -22,7 +22,9 @@ fn message(id: &str) -> Message {
 
 /// Sends one effect that says the id of its message.
 async fn forward(_: Tx, message: Message) -> Handled {
-    Ok(vec![Effect::json("things", &message.message_id())?.key("k")])
+    Ok(vec![
+        Effect::json("things", &message.message_id())?.key("k"),
+    ])
 }
 
 async fn ended(running: JoinHandle<Result<(), Error>>) -> Result<(), Error> {
@@ -42,7 +44,10 @@ async fn i4_missing_relay_is_waited_for_while_the_consumer_goes_on() {
         let _ = stopped.await;
     }));
 
-    until("the message is handled", async || incoming.told().acknowledged.len() == 1).await;
+    until("the message is handled", async || {
+        incoming.told().acknowledged.len() == 1
+    })
+    .await;
     create_relay(&client, "later", 1, true).await.unwrap();
     outgoing.until_taken(1).await;
     assert_eq!(outgoing.of_key("k"), ["m-1"]);
@@ -72,12 +77,17 @@ async fn relays_stop_after_the_last_commit_of_the_consumers() {
             first.send(self::message("waits"));
             until("the second is held, too", async || first.unsettled() == 2).await;
             held.notify_one();
-            is_requested.wait_for(|is_requested| *is_requested).await.unwrap();
+            is_requested
+                .wait_for(|is_requested| *is_requested)
+                .await
+                .unwrap();
             forward_one(&message)
         }
     };
     let consumer = Consumer::new(db.pool(4), incoming.clone()).handle("forward", handler);
-    let services = Services::new().consumer(consumer).relay(quick(db.pool(3), outgoing.clone()));
+    let services = Services::new()
+        .consumer(consumer)
+        .relay(quick(db.pool(3), outgoing.clone()));
     let running = tokio::spawn(services.run(async move {
         held.notified().await;
         requested.send(true).unwrap();
@@ -90,17 +100,26 @@ async fn relays_stop_after_the_last_commit_of_the_consumers() {
 }
 
 fn forward_one(message: &Message) -> Handled {
-    Ok(vec![Effect::json("things", &message.message_id())?.key("k")])
+    Ok(vec![
+        Effect::json("things", &message.message_id())?.key("k"),
+    ])
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_end_of_one_service_ends_all_with_its_error() {
     let db = Database::create();
     let client = db.connect().await;
-    let (incoming, outgoing) = (queue::Broker::with([message("m-1")]).closed(), Broker::default());
+    let (incoming, outgoing) = (
+        queue::Broker::with([message("m-1")]).closed(),
+        Broker::default(),
+    );
     let consumer = Consumer::new(db.pool(4), incoming.clone()).handle("forward", forward);
-    let services = Services::new().consumer(consumer).relay(quick(db.pool(3), outgoing.clone()));
-    let error = ended(tokio::spawn(services.run(pending()))).await.unwrap_err();
+    let services = Services::new()
+        .consumer(consumer)
+        .relay(quick(db.pool(3), outgoing.clone()));
+    let error = ended(tokio::spawn(services.run(pending())))
+        .await
+        .unwrap_err();
     assert!(
         matches!(&error, Error::SourceEnded(ended) if ended.summary.handled == 1),
         "{error:?}"
@@ -108,5 +127,9 @@ async fn i4_end_of_one_service_ends_all_with_its_error() {
     let relay = crate::world::Running::start(quick(db.pool(3), outgoing.clone()));
     until_acknowledged(&client, "default").await;
     relay.stop().await;
-    assert_eq!(outgoing.of_key("k"), ["m-1"], "published by the one relay or the other");
+    assert_eq!(
+        outgoing.of_key("k"),
+        ["m-1"],
+        "published by the one relay or the other"
+    );
 }

@@ -57,13 +57,19 @@ impl Running {
 
     /// Why it ended.
     pub async fn failed(self) -> Error {
-        tokio::time::timeout(DEADLINE, self.task).await.unwrap().unwrap().unwrap_err()
+        tokio::time::timeout(DEADLINE, self.task)
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap_err()
     }
 }
 
 /// A relay with several partitions.
 pub async fn split(client: &Client, partitions: i32) {
-    create_relay(client, "split", partitions, true).await.unwrap();
+    create_relay(client, "split", partitions, true)
+        .await
+        .unwrap();
 }
 
 /// Sends an effect that says this.

@@ -43,12 +43,16 @@ impl Log {
         let (level, target) = (format!(" {level} "), "idem_client::");
         let log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lines = String::from_utf8_lossy(&log).into_owned();
-        let fits = |line: &&str| line.contains(&level) && line.contains(target) && line.contains(text);
+        let fits =
+            |line: &&str| line.contains(&level) && line.contains(target) && line.contains(text);
         lines.lines().filter(fits).map(str::to_owned).collect()
     }
 
     fn append(&self, bytes: &[u8]) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend_from_slice(bytes);
     }
 }
 

@@ -64,7 +64,9 @@ impl Database {
     }
 
     pub async fn connect(&self) -> Client {
-        let (client, connection) = tokio_postgres::connect(&self.direct_url(), NoTls).await.unwrap();
+        let (client, connection) = tokio_postgres::connect(&self.direct_url(), NoTls)
+            .await
+            .unwrap();
         tokio::spawn(connection);
         client
     }
@@ -85,13 +87,17 @@ where
 
 /// Waits for what must come, and fails when it does not.
 pub async fn in_time<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, what).await.expect("it never came")
+    tokio::time::timeout(DEADLINE, what)
+        .await
+        .expect("it never came")
 }
 
 /// What a consumer did before its source ended. Its end is an error, since no shutdown was
 /// requested.
 #[cfg(feature = "runtime")]
-pub fn source_ended(ended: Result<idem_client::Summary, idem_client::Error>) -> idem_client::Summary {
+pub fn source_ended(
+    ended: Result<idem_client::Summary, idem_client::Error>,
+) -> idem_client::Summary {
     match ended {
         Err(idem_client::Error::SourceEnded(ended)) => ended.summary,
         other => panic!("the source was to end: {other:?}"),

@@ -33,7 +33,9 @@ impl Server {
     /// The one that the tests which run at this moment share; the last of them takes it down.
     pub fn shared(name: &str) -> Arc<Self> {
         static RUNNING: Mutex<Weak<Server>> = Mutex::new(Weak::new());
-        let mut running = RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut running = RUNNING
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(server) = running.upgrade() {
             return server;
         }

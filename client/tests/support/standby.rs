@@ -36,10 +36,19 @@ impl<'d> Standby<'d> {
     pub async fn away(database: &'d Database) -> Self {
         let observer = database.connect().await;
         let first = database.connect().await;
-        first.batch_execute("SET application_name = 'first'").await.unwrap();
+        first
+            .batch_execute("SET application_name = 'first'")
+            .await
+            .unwrap();
         let sql = "ALTER SYSTEM SET synchronous_standby_names = 'away'; SELECT pg_reload_conf()";
         database.server.psql("postgres", sql);
-        let first = tokio::spawn(async move { while first.batch_execute("CREATE TABLE t (); DROP TABLE t").await.is_ok() {} });
+        let first = tokio::spawn(async move {
+            while first
+                .batch_execute("CREATE TABLE t (); DROP TABLE t")
+                .await
+                .is_ok()
+            {}
+        });
         let standby = Self {
             database,
             observer,
@@ -50,8 +59,8 @@ impl<'d> Standby<'d> {
         standby
     }
 
-    /// Drops the future while its commit waits, and fails when its client does not let the commit go
-    /// on.
+    /// Drops the future while its commit waits, and fails when its client does not let the commit
+    /// go on.
     pub async fn drop_while_it_commits(&self, work: impl Future<Output = ()>) {
         let committing = self.count(COMMITTING).await + 1;
         tokio::select! {
@@ -65,9 +74,16 @@ impl<'d> Standby<'d> {
         .await;
         // A pooler keeps the session.
         if !self.database.server.is_proxied() {
-            until("the client looks no more", async || self.count(CANCELLERS).await == 0).await;
+            until("the client looks no more", async || {
+                self.count(CANCELLERS).await == 0
+            })
+            .await;
         }
-        assert_eq!(self.count(COMMITTING).await, committing, "a commit was cancelled");
+        assert_eq!(
+            self.count(COMMITTING).await,
+            committing,
+            "a commit was cancelled"
+        );
     }
 
     /// All commits end, and can be seen.

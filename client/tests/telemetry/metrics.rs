@@ -11,10 +11,13 @@ use std::{
 use deadpool_postgres::{Manager, Pool};
 use futures_util::future::BoxFuture;
 use idem_client::{
-    Consumer, Delivery, Effect, HandlerError, Idem, Message, OutgoingMessage, PublishError, Publisher, Receipt, Relay, Selector,
-    Settlement, Source, TransportError, Tx, create_relay, describe_metrics, send,
+    Consumer, Delivery, Effect, HandlerError, Idem, Message, OutgoingMessage, PublishError,
+    Publisher, Receipt, Relay, Selector, Settlement, Source, TransportError, Tx, create_relay,
+    describe_metrics, send,
 };
-use metrics::{Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use metrics::{
+    Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::sync::mpsc;
 use tokio_postgres::{NoTls, config::Host};
@@ -24,9 +27,11 @@ use crate::{
     support::{Database, source_ended, until},
 };
 
-/// What has been measured since the last look, as lines such as `idem_in_flight{destination=orders} 1`.
+/// What has been measured since the last look, as lines such as `idem_in_flight{destination=orders}
+/// 1`.
 ///
-/// A look begins everything at zero, gauges too: what one has counted up, the next counts down from there.
+/// A look begins everything at zero, gauges too: what one has counted up, the next counts down from
+/// there.
 fn look(snapshotter: &Snapshotter) -> BTreeSet<String> {
     let measured = snapshotter.snapshot().into_vec().into_iter();
     let lines = measured.filter_map(|(key, _, _, value)| {
@@ -46,7 +51,11 @@ fn look(snapshotter: &Snapshotter) -> BTreeSet<String> {
             .labels()
             .map(|label| format!("{}={}", label.key(), label.value()))
             .collect();
-        Some(format!("{}{{{}}} {value}", key.key().name(), labels.join(",")))
+        Some(format!(
+            "{}{{{}}} {value}",
+            key.key().name(),
+            labels.join(",")
+        ))
     });
     lines.collect()
 }
@@ -146,7 +155,9 @@ async fn what_becomes_of_messages_is_counted_and_who_is_under_way_is_known() {
     );
 
     let handler = |_: Tx, _| async { Ok(vec![]) };
-    let answers = idem.process_batch(&pool, &[message("m-1"), message("m-4")], handler).await;
+    let answers = idem
+        .process_batch(&pool, &[message("m-1"), message("m-4")], handler)
+        .await;
     assert!(answers.iter().all(Result::is_ok));
     assert_eq!(
         look(&seen),
@@ -169,7 +180,10 @@ struct Script {
 struct Told(String, mpsc::UnboundedSender<(String, Settlement)>);
 
 impl Receipt for Told {
-    fn settle(self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>> {
+    fn settle(
+        self: Box<Self>,
+        settlement: Settlement,
+    ) -> BoxFuture<'static, Result<(), TransportError>> {
         self.1.send((self.0, settlement)).unwrap();
         Box::pin(async { Ok(()) })
     }
@@ -183,7 +197,10 @@ impl Source for Script {
         let Some(message) = self.messages.pop_front() else {
             return Ok(None);
         };
-        let receipt = Told(message.message_id().unwrap_or_default().to_owned(), self.settled.clone());
+        let receipt = Told(
+            message.message_id().unwrap_or_default().to_owned(),
+            self.settled.clone(),
+        );
         Ok(Some(Delivery::new(message, receipt)))
     }
 }
@@ -196,7 +213,13 @@ async fn a_consumer_counts_what_its_broker_is_told() {
     let (settled, _keep) = mpsc::unbounded_channel();
     let source = Script {
         has_failed: false,
-        messages: [message("m-1"), message("m-2"), message("m-3"), Message::new("stray.4711", "")].into(),
+        messages: [
+            message("m-1"),
+            message("m-2"),
+            message("m-3"),
+            Message::new("stray.4711", ""),
+        ]
+        .into(),
         settled,
     };
     let handler = |_: Tx, message: Message| async move {
@@ -212,7 +235,10 @@ async fn a_consumer_counts_what_its_broker_is_told() {
         .run(std::future::pending())
         .await;
     let summary = source_ended(summary);
-    assert_eq!((summary.handled, summary.rejected, summary.retried), (1, 2, 1));
+    assert_eq!(
+        (summary.handled, summary.rejected, summary.retried),
+        (1, 2, 1)
+    );
     let consumer: BTreeSet<_> = look(&recorder.snapshotter())
         .into_iter()
         .filter(|line| line.starts_with("idem_consumer"))
@@ -248,7 +274,10 @@ async fn a_consumer_says_when_its_database_is_away_and_when_it_is_there_again() 
         .dbname(&database.name)
         .user(direct.get_user().unwrap());
     config.port(direct.get_ports().first().copied().unwrap_or(5432));
-    let pool = Pool::builder(Manager::new(config, NoTls)).max_size(2).build().unwrap();
+    let pool = Pool::builder(Manager::new(config, NoTls))
+        .max_size(2)
+        .build()
+        .unwrap();
 
     let (settled, mut settlements) = mpsc::unbounded_channel();
     let (deliver, deliveries) = mpsc::unbounded_channel();
@@ -274,7 +303,10 @@ async fn a_consumer_says_when_its_database_is_away_and_when_it_is_there_again() 
 }
 
 /// Delivers whatever comes.
-struct Live(mpsc::UnboundedReceiver<Message>, mpsc::UnboundedSender<(String, Settlement)>);
+struct Live(
+    mpsc::UnboundedReceiver<Message>,
+    mpsc::UnboundedSender<(String, Settlement)>,
+);
 
 impl Source for Live {
     async fn next(&mut self) -> Result<Option<Delivery>, TransportError> {
@@ -306,7 +338,10 @@ async fn a_relay_counts_what_its_broker_says() {
     let mut total = BTreeSet::new();
     let (summary, ()) = tokio::join!(relay, async {
         published.recv().await.unwrap();
-        until("the others are parked", async || status.borrow().parked == 2).await;
+        until("the others are parked", async || {
+            status.borrow().parked == 2
+        })
+        .await;
         // Acknowledged, and nothing waits.
         until("nothing waits", async || {
             let waiting = client
@@ -405,7 +440,9 @@ async fn a_relay_knows_how_far_behind_it_is() {
     let recorder = Watcher::default();
     let _guard = metrics::set_default_local_recorder(&recorder);
     let client = database.connect().await;
-    send(&client, &Effect::bytes("taken", [], "x")).await.unwrap();
+    send(&client, &Effect::bytes("taken", [], "x"))
+        .await
+        .unwrap();
     // It waits a second for its relay.
     let aged = "SELECT now() - recorded_at > interval '1 second' FROM idem.outbox";
     until("the effect is a second old", async || {
@@ -460,13 +497,22 @@ impl Watcher {
 
 impl Recorder for Watcher {
     fn describe_counter(&self, key: KeyName, _: Option<Unit>, _: SharedString) {
-        self.described.lock().unwrap().insert(key.as_str().to_owned());
+        self.described
+            .lock()
+            .unwrap()
+            .insert(key.as_str().to_owned());
     }
     fn describe_gauge(&self, key: KeyName, _: Option<Unit>, _: SharedString) {
-        self.described.lock().unwrap().insert(key.as_str().to_owned());
+        self.described
+            .lock()
+            .unwrap()
+            .insert(key.as_str().to_owned());
     }
     fn describe_histogram(&self, key: KeyName, _: Option<Unit>, _: SharedString) {
-        self.described.lock().unwrap().insert(key.as_str().to_owned());
+        self.described
+            .lock()
+            .unwrap()
+            .insert(key.as_str().to_owned());
     }
     fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
         Counter::noop()

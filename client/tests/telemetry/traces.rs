@@ -29,7 +29,9 @@ impl Spans {
 
     fn all_down_to(level: LevelFilter) -> (Self, SdkTracerProvider, impl Subscriber + Send + Sync) {
         let exporter = InMemorySpanExporter::default();
-        let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
+        let provider = SdkTracerProvider::builder()
+            .with_simple_exporter(exporter.clone())
+            .build();
         let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("telemetry"));
         (
             Spans(exporter),
@@ -46,14 +48,19 @@ impl Spans {
     fn one(&self, name: &str) -> SpanData {
         let all = self.all();
         let mut found = all.iter().filter(|span| span.name == name);
-        let span = found.next().unwrap_or_else(|| panic!("no {name} in {all:#?}"));
+        let span = found
+            .next()
+            .unwrap_or_else(|| panic!("no {name} in {all:#?}"));
         assert!(found.next().is_none(), "more than one {name} in {all:#?}");
         span.clone()
     }
 }
 
 fn attribute(span: &SpanData, name: &str) -> Option<String> {
-    let found = span.attributes.iter().find(|attribute| attribute.key.as_str() == name);
+    let found = span
+        .attributes
+        .iter()
+        .find(|attribute| attribute.key.as_str() == name);
     found.map(|attribute| attribute.value.to_string())
 }
 
@@ -98,7 +105,10 @@ async fn one_trace_goes_from_the_incoming_message_through_the_relay_to_the_next_
         let _ = stopped.await;
     });
     let (summary, outgoing) = tokio::join!(relay, async {
-        let outgoing = [published.recv().await.unwrap(), published.recv().await.unwrap()];
+        let outgoing = [
+            published.recv().await.unwrap(),
+            published.recv().await.unwrap(),
+        ];
         stop.send(()).unwrap();
         outgoing
     });
@@ -112,12 +122,18 @@ async fn one_trace_goes_from_the_incoming_message_through_the_relay_to_the_next_
     let incoming = Message::new(outgoing.topic, outgoing.payload)
         .with_message_id(outgoing.message_id.to_string())
         .with_header("traceparent", &traceparent)
-        .with_header("tracestate", outgoing.headers["tracestate"].as_str().unwrap());
+        .with_header(
+            "tracestate",
+            outgoing.headers["tracestate"].as_str().unwrap(),
+        );
     let handler = |_: Tx, _| async { Ok(vec![]) };
     let processed = idem.process(&pool, &incoming, handler).await.unwrap();
     assert_eq!(processed, Processed::New { effects: vec![] });
 
-    let (first, second) = (spans.one("process orders.place"), spans.one("process orders.ship"));
+    let (first, second) = (
+        spans.one("process orders.place"),
+        spans.one("process orders.ship"),
+    );
     assert_eq!(traceparent, format!("00-{TRACE}-{}-01", id_of(&first)));
     let sends: Vec<_> = spans
         .all()
@@ -133,7 +149,11 @@ async fn one_trace_goes_from_the_incoming_message_through_the_relay_to_the_next_
     for (span, parent, kind) in [
         (&first, SENDER.to_owned(), SpanKind::Consumer),
         (send.unwrap(), id_of(&first).to_string(), SpanKind::Producer),
-        (other.unwrap(), "1111111111111111".to_owned(), SpanKind::Producer),
+        (
+            other.unwrap(),
+            "1111111111111111".to_owned(),
+            SpanKind::Producer,
+        ),
         (&second, id_of(&first).to_string(), SpanKind::Consumer),
     ] {
         assert_eq!(
@@ -158,7 +178,12 @@ async fn one_trace_goes_from_the_incoming_message_through_the_relay_to_the_next_
         (send.unwrap(), "messaging.destination.name", "orders.ship"),
         (send.unwrap(), "idem.outcome", "published"),
     ] {
-        assert_eq!(attribute(span, name).as_deref(), Some(value), "{name} of {}", span.name);
+        assert_eq!(
+            attribute(span, name).as_deref(),
+            Some(value),
+            "{name} of {}",
+            span.name
+        );
     }
 
     // What happens in the database is part of it.
@@ -167,7 +192,10 @@ async fn one_trace_goes_from_the_incoming_message_through_the_relay_to_the_next_
         let claim = all
             .iter()
             .find(|span| span.name == "claim" && span.parent_span_id == id_of(process));
-        assert_eq!(attribute(claim.expect("a claim"), "idem.outcome").as_deref(), Some("claimed"));
+        assert_eq!(
+            attribute(claim.expect("a claim"), "idem.outcome").as_deref(),
+            Some("claimed")
+        );
     }
 }
 
@@ -177,13 +205,22 @@ async fn messages_of_one_transaction_stay_in_their_own_traces() {
     let pool = database.pool(2);
     let spans = Spans::collect();
     let traces = [TRACE, "0af7651916cd43dd8448eb211c80319c"];
-    let messages = [message("many", "m-1", traces[0]), message("many", "m-2", traces[1])];
+    let messages = [
+        message("many", "m-1", traces[0]),
+        message("many", "m-2", traces[1]),
+    ];
     let handler = |_: Tx, _| async { Ok(vec![next()]) };
     for processed in Idem::new().process_batch(&pool, &messages, handler).await {
-        assert!(matches!(processed, Ok(Processed::New { .. })), "{processed:?}");
+        assert!(
+            matches!(processed, Ok(Processed::New { .. })),
+            "{processed:?}"
+        );
     }
     let batch = spans.one("process_batch many");
-    assert_eq!(attribute(&batch, "messaging.batch.message_count").as_deref(), Some("2"));
+    assert_eq!(
+        attribute(&batch, "messaging.batch.message_count").as_deref(),
+        Some("2")
+    );
 
     let client = database.connect().await;
     let rows = client.query(
@@ -196,7 +233,9 @@ async fn messages_of_one_transaction_stay_in_their_own_traces() {
     for (trace, recorded) in traces.iter().zip(recorded) {
         let all = spans.all();
         let mut own = all.iter().filter(|span| span.name == "process many");
-        let own = own.find(|span| span.span_context.trace_id().to_string() == *trace).unwrap();
+        let own = own
+            .find(|span| span.span_context.trace_id().to_string() == *trace)
+            .unwrap();
         assert_eq!(own.parent_span_id.to_string(), SENDER);
         assert_eq!(recorded, format!("00-{trace}-{}-01", id_of(own)));
     }
@@ -210,21 +249,31 @@ async fn a_failure_is_one_of_the_span_and_a_duplicate_is_not() {
     let idem = Idem::new();
     let fails = |_: Tx, _| async { Err("no".into()) };
     assert!(
-        idem.process(&pool, &Message::new("fails", "").with_message_id("m-1"), fails)
-            .await
-            .is_err()
+        idem.process(
+            &pool,
+            &Message::new("fails", "").with_message_id("m-1"),
+            fails
+        )
+        .await
+        .is_err()
     );
     let failed = spans.one("process fails");
     assert_eq!(failed.status, Status::error(""));
     assert_eq!(attribute(&failed, "error.type").as_deref(), Some("handler"));
-    assert_eq!(attribute(&failed, "idem.outcome").as_deref(), Some("failed"));
+    assert_eq!(
+        attribute(&failed, "idem.outcome").as_deref(),
+        Some("failed")
+    );
 
     let handler = |_: Tx, _| async { Ok(vec![]) };
     for outcome in ["new", "duplicate"] {
         let message = Message::new("works", "").with_message_id("m-1");
         assert!(idem.process(&pool, &message, handler).await.is_ok());
         let all = spans.all();
-        let last = all.iter().rfind(|span| span.name == "process works").unwrap();
+        let last = all
+            .iter()
+            .rfind(|span| span.name == "process works")
+            .unwrap();
         assert_eq!(last.status, Status::Unset);
         assert_eq!(attribute(last, "error.type"), None);
         assert_eq!(attribute(last, "idem.outcome").as_deref(), Some(outcome));
@@ -242,8 +291,13 @@ async fn where_calls_are_not_collected_their_outcome_is_noted_nowhere_else() {
     let (spans, _provider, subscriber) = Spans::all_down_to(LevelFilter::INFO);
     let _guard = tracing::subscriber::set_default(subscriber);
     let handler = |_: Tx, _| async { Ok(vec![next()]) };
-    let processed = Idem::new().process(&pool, &message("at info", "m-1", TRACE), handler).await;
-    assert!(matches!(processed, Ok(Processed::New { .. })), "{processed:?}");
+    let processed = Idem::new()
+        .process(&pool, &message("at info", "m-1", TRACE), handler)
+        .await;
+    assert!(
+        matches!(processed, Ok(Processed::New { .. })),
+        "{processed:?}"
+    );
     let process = spans.one("process at info");
     let outcomes = process
         .attributes

@@ -1,7 +1,10 @@
 //! Kafka: librdkafka's mock cluster behind a proxy with TLS. SASL is not run: the mock has none.
 
 use idem_brokers::{Authority, Validity};
-use idem_client::{KafkaConfig, KafkaPublisher, KafkaSource, KafkaSubscription, PublishError, Publisher, Settlement, Source};
+use idem_client::{
+    KafkaConfig, KafkaPublisher, KafkaSource, KafkaSubscription, PublishError, Publisher,
+    Settlement, Source,
+};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use tokio::time::timeout;
@@ -22,7 +25,10 @@ fn config(brokers: &str, authority: &Authority) -> KafkaConfig {
 }
 
 async fn publish(config: &KafkaConfig) -> Result<(), PublishError> {
-    KafkaPublisher::new(config).unwrap().publish(&effect("orders")).await
+    KafkaPublisher::new(config)
+        .unwrap()
+        .publish(&effect("orders"))
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -36,8 +42,13 @@ async fn kafka_over_tls_takes_and_delivers() {
     // The consumer knows no property of producers.
     let mut consumer = config;
     consumer.properties.remove("message.timeout.ms");
-    let mut source = KafkaSource::new(&consumer, &KafkaSubscription::new("shop", ["orders"])).unwrap();
-    let delivery = timeout(DEADLINE, source.next()).await.unwrap().unwrap().unwrap();
+    let mut source =
+        KafkaSource::new(&consumer, &KafkaSubscription::new("shop", ["orders"])).unwrap();
+    let delivery = timeout(DEADLINE, source.next())
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
     assert_eq!(&delivery.message().payload()[..], b"1");
     delivery.settle(Settlement::Acknowledge).await.unwrap();
 }

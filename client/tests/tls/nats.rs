@@ -31,7 +31,10 @@ async fn reach(config: NatsConfig) -> Result<(), PublishError> {
 }
 
 fn assert_reached(published: Result<(), PublishError>) {
-    assert!(matches!(published, Err(PublishError::TopicUnavailable(_))), "{published:?}");
+    assert!(
+        matches!(published, Err(PublishError::TopicUnavailable(_))),
+        "{published:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -83,7 +86,14 @@ async fn client_certificate_is_presented_to_nats() {
     let server = Nats::start_with(&tls(&server, &clients)).unwrap();
     let config = NatsConfig::new(url(&server, "127.0.0.1")).ca(authority.ca());
     let client = authority.client("relay").unwrap();
-    assert_reached(reach(config.clone().client_certificate(client.certificate, client.key)).await);
+    assert_reached(
+        reach(
+            config
+                .clone()
+                .client_certificate(client.certificate, client.key),
+        )
+        .await,
+    );
     assert_unavailable(reach(config).await, "");
     let refusal = "client didn't provide a certificate";
     until(refusal, || server.log().unwrap().contains(refusal)).await;
@@ -105,7 +115,10 @@ async fn login_of_a_url_reaches_nats() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nkey_logs_in_to_nats() {
     let (user, stranger) = (KeyPair::new_user(), KeyPair::new_user());
-    let users = format!("authorization {{ users = [ {{ nkey: {} }} ] }}", user.public_key());
+    let users = format!(
+        "authorization {{ users = [ {{ nkey: {} }} ] }}",
+        user.public_key()
+    );
     let server = Nats::start_with(&users).unwrap();
     let files = Authority::create().unwrap();
     let file = files.dir().join("user.nk");
@@ -128,7 +141,11 @@ fn jwt(issuer: &KeyPair, subject: &str, nats: Value) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn credentials_file_logs_in_to_nats() {
-    let (operator, account, system) = (KeyPair::new_operator(), KeyPair::new_account(), KeyPair::new_account());
+    let (operator, account, system) = (
+        KeyPair::new_operator(),
+        KeyPair::new_account(),
+        KeyPair::new_account(),
+    );
     let (user, stranger) = (KeyPair::new_user(), KeyPair::new_user());
     let limits = json!({"subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true,
         "conn": -1, "leaf": -1, "mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1});
@@ -196,7 +213,10 @@ async fn forge(server: &Nats, added: String) -> Forger {
         server.read_line(&mut line).await.unwrap();
         let mut info: Value = serde_json::from_str(line.strip_prefix("INFO ").unwrap()).unwrap();
         info["connect_urls"] = json!([added]);
-        client.write_all(format!("INFO {info}\r\n").as_bytes()).await.unwrap();
+        client
+            .write_all(format!("INFO {info}\r\n").as_bytes())
+            .await
+            .unwrap();
         tokio::select! {
             _ = copy_bidirectional(&mut client, &mut server) => {}
             _ = closed => {}
@@ -207,7 +227,11 @@ async fn forge(server: &Nats, added: String) -> Forger {
             count.send_modify(|count| *count += 1);
         }
     });
-    Forger { port, accepted, close }
+    Forger {
+        port,
+        accepted,
+        close,
+    }
 }
 
 /// Greets like a server without TLS, and passes on the first line of each client.
@@ -219,7 +243,9 @@ async fn eavesdrop() -> (u16, mpsc::UnboundedReceiver<String>) {
         while let Ok((mut stream, _)) = listener.accept().await {
             let info = json!({"server_id": "x", "version": "2.10.0", "proto": 1, "headers": true,
                 "max_payload": 1024, "port": 1, "host": "x", "go": "", "client_id": 1});
-            let _ = stream.write_all(format!("INFO {info}\r\n").as_bytes()).await;
+            let _ = stream
+                .write_all(format!("INFO {info}\r\n").as_bytes())
+                .await;
             let mut line = Vec::new();
             let _ = BufReader::new(stream).read_until(b'\n', &mut line).await;
             let _ = lines.send(String::from_utf8_lossy(&line).into_owned());
@@ -266,17 +292,29 @@ async fn stream_takes_effects_over_tls() {
     nats.configure(&tls(&server, ""));
     nats.start_again().unwrap();
     let config = NatsConfig::new(url(&nats, "127.0.0.1")).ca(authority.ca());
-    NatsPublisher::new(config).publish(&effect("orders")).await.unwrap();
+    NatsPublisher::new(config)
+        .publish(&effect("orders"))
+        .await
+        .unwrap();
 }
 
 #[test]
 fn nats_settings_that_contradict_each_other_are_errors() {
     for (config, reason) in [
-        (NatsConfig::new("nats://a").ca("/ca.pem"), "no URL is tls://"),
+        (
+            NatsConfig::new("nats://a").ca("/ca.pem"),
+            "no URL is tls://",
+        ),
         (NatsConfig::new("tls://a").ca("/none.pem"), "/none.pem"),
         (NatsConfig::new("wss://a"), "not supported"),
-        (NatsConfig::new("nats://a").credentials("/none.creds"), "/none.creds"),
-        (NatsConfig::new("nats://u:p@a").credentials("/c"), "several logins"),
+        (
+            NatsConfig::new("nats://a").credentials("/none.creds"),
+            "/none.creds",
+        ),
+        (
+            NatsConfig::new("nats://u:p@a").credentials("/c"),
+            "several logins",
+        ),
         (NatsConfig::new("nats://u:p@a,nats://u:q@b"), "differs"),
     ] {
         let error = config.check().unwrap_err().to_string();

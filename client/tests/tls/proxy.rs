@@ -49,7 +49,9 @@ async fn serve(acceptor: TlsAcceptor, stream: TcpStream, port: u16) -> std::io::
         };
         let mut frame = vec![0; usize::try_from(length).unwrap_or_default()];
         from_mock.read_exact(&mut frame).await?;
-        let places: Vec<_> = (0..frame.len()).filter(|at| frame[*at..].starts_with(MOCK)).collect();
+        let places: Vec<_> = (0..frame.len())
+            .filter(|at| frame[*at..].starts_with(MOCK))
+            .collect();
         for at in places {
             frame[at..at + PROXY.len()].copy_from_slice(PROXY);
         }

@@ -1,14 +1,20 @@
 //! RabbitMQ.
 
 use idem_brokers::{Authority, Certified, RabbitMq, Validity};
-use idem_client::{Publisher, RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription, Settlement, Source};
+use idem_client::{
+    Publisher, RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription, Settlement,
+    Source,
+};
 use lapin::{Connection, ConnectionProperties, options::QueueDeclareOptions, types::FieldTable};
 use tokio::time::timeout;
 
 use crate::{DEADLINE, EXPIRED, OTHER_HOST, UNKNOWN, assert_unavailable, effect, until};
 
 fn url(server: &RabbitMq, host: &str) -> String {
-    format!("amqps://guest:guest@{host}:{}/%2f", server.tls_port().unwrap())
+    format!(
+        "amqps://guest:guest@{host}:{}/%2f",
+        server.tls_port().unwrap()
+    )
 }
 
 fn start(server: &Certified) -> RabbitMq {
@@ -16,13 +22,17 @@ fn start(server: &Certified) -> RabbitMq {
 }
 
 async fn publish(config: RabbitMqConfig) -> Result<(), idem_client::PublishError> {
-    RabbitMqPublisher::new(config).publish(&effect("orders")).await
+    RabbitMqPublisher::new(config)
+        .publish(&effect("orders"))
+        .await
 }
 
 /// The queue is declared over the listener without TLS.
 async fn declare(server: &RabbitMq) {
     let url = server.url();
-    let connection = Connection::connect(&url, ConnectionProperties::default()).await.unwrap();
+    let connection = Connection::connect(&url, ConnectionProperties::default())
+        .await
+        .unwrap();
     let channel = connection.create_channel().await.unwrap();
     let durable = QueueDeclareOptions::durable();
     channel
@@ -33,7 +43,11 @@ async fn declare(server: &RabbitMq) {
 
 async fn assert_delivered(config: RabbitMqConfig) {
     let mut source = RabbitMqSource::new(config, RabbitMqSubscription::new("orders"));
-    let delivery = timeout(DEADLINE, source.next()).await.unwrap().unwrap().unwrap();
+    let delivery = timeout(DEADLINE, source.next())
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
     assert_eq!(&delivery.message().payload()[..], b"1");
     delivery.settle(Settlement::Acknowledge).await.unwrap();
 }

@@ -5,8 +5,8 @@ use std::fs;
 
 use idem_brokers::{Authority, Nats};
 use idem_client::{
-    Effect, Error, KafkaConfig, KafkaPublisher, Message, NatsConfig, NatsPublisher, PoolConfig, Publisher, RabbitMqConfig,
-    RabbitMqPublisher,
+    Effect, Error, KafkaConfig, KafkaPublisher, Message, NatsConfig, NatsPublisher, PoolConfig,
+    Publisher, RabbitMqConfig, RabbitMqPublisher,
 };
 
 use crate::effect;
@@ -50,10 +50,18 @@ fn messages_show_no_payload() {
 
 #[test]
 fn errors_of_settings_show_no_secret() {
-    for url in ["amqp:ann:s3cret@host", "http://ann:s3cret@host", "amqp://ann:s3cret@host:x"] {
+    for url in [
+        "amqp:ann:s3cret@host",
+        "http://ann:s3cret@host",
+        "amqp://ann:s3cret@host:x",
+    ] {
         assert_error_hides(RabbitMqConfig::new(url).check().unwrap_err());
     }
-    for url in ["http://ann:s3cret@host", "nats://ann:s3cret@host:x", "wss://s3cret@host"] {
+    for url in [
+        "http://ann:s3cret@host",
+        "nats://ann:s3cret@host:x",
+        "wss://s3cret@host",
+    ] {
         assert_error_hides(NatsConfig::new(url).check().unwrap_err());
     }
     for text in [
@@ -65,8 +73,17 @@ fn errors_of_settings_show_no_secret() {
     }
     let files = Authority::create().unwrap();
     let file = files.dir().join("secrets");
-    fs::write(&file, format!("SU{SECRET}\n-----BEGIN PRIVATE KEY-----\n{SECRET}\n")).unwrap();
-    assert_error_hides(NatsConfig::new("nats://a").credentials(&file).check().unwrap_err());
+    fs::write(
+        &file,
+        format!("SU{SECRET}\n-----BEGIN PRIVATE KEY-----\n{SECRET}\n"),
+    )
+    .unwrap();
+    assert_error_hides(
+        NatsConfig::new("nats://a")
+            .credentials(&file)
+            .check()
+            .unwrap_err(),
+    );
     let name = file.display();
     let pool = PoolConfig::parse(&format!("host=db sslcert={name} sslkey={name}")).unwrap();
     assert_error_hides(pool.build().err().unwrap());
@@ -104,7 +121,10 @@ async fn errors_of_connections_show_no_secret() {
         NatsConfig::new(nats.url()).nkey_seed_file(&file),
         NatsConfig::new("nats://ann:s3cret@127.0.0.1:1"),
     ] {
-        let error = NatsPublisher::new(config).publish(&effect("x")).await.unwrap_err();
+        let error = NatsPublisher::new(config)
+            .publish(&effect("x"))
+            .await
+            .unwrap_err();
         assert_hidden(&error);
         let text = format!("{error} {error:?}");
         assert!(!text.contains(SECRET) && !text.contains(&seed), "{text}");

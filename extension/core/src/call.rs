@@ -38,8 +38,9 @@ pub enum CallState {
 /// The attempts at one call, told in their order. Times are microseconds of any epoch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Attempts {
-    /// When each attempt began that was not taken back. Who tells of a failure is taken to be the newest of them: the others
-    /// may have had their effect, and one that is counted too often costs a question, one too few a second payment.
+    /// When each attempt began that was not taken back. Who tells of a failure is taken to be the
+    /// newest of them: the others may have had their effect, and one that is counted too often
+    /// costs a question, one too few a second payment.
     unheard: Vec<i64>,
     made: i32,
     last_begun_at: Option<i64>,
@@ -77,7 +78,8 @@ impl Attempts {
         self.made
     }
 
-    /// When the first began that may have had an effect; of calls that all were taken back, when the last began.
+    /// When the first began that may have had an effect; of calls that all were taken back, when
+    /// the last began.
     #[must_use]
     pub fn begun_at(&self) -> Option<i64> {
         self.unheard.first().copied().or(self.last_begun_at)
@@ -120,7 +122,12 @@ mod tests {
             (&[Begun, Finished], CallState::Done, 1, Some(0)),
             (&[Begun, TakenBack], CallState::New, 1, Some(0)),
             (&[Begun, TakenBack, Begun], CallState::Unknown, 2, Some(2)),
-            (&[Begun, TakenBack, Begun, Finished], CallState::Done, 2, Some(2)),
+            (
+                &[Begun, TakenBack, Begun, Finished],
+                CallState::Done,
+                2,
+                Some(2),
+            ),
             (&[Begun, Refused], CallState::Failed, 1, Some(0)),
             (&[Begun, Begun, Finished], CallState::Done, 2, Some(0)),
         ] {
@@ -136,8 +143,14 @@ mod tests {
     #[test]
     fn an_attempt_that_had_no_effect_says_nothing_of_the_one_before() {
         let attempts = told(&[Begun, Begun, TakenBack]);
-        assert_eq!((attempts.state(), attempts.begun_at()), (CallState::Unknown, Some(0)));
-        assert_eq!(told(&[Begun, Begun, TakenBack, TakenBack]).state(), CallState::New);
+        assert_eq!(
+            (attempts.state(), attempts.begun_at()),
+            (CallState::Unknown, Some(0))
+        );
+        assert_eq!(
+            told(&[Begun, Begun, TakenBack, TakenBack]).state(),
+            CallState::New
+        );
     }
 
     #[test]
@@ -162,7 +175,8 @@ mod tests {
             prop_assert_eq!(error_from_json(&error_to_json(&error)), error);
         }
 
-        /// As many are unheard as were begun and not taken back, whatever the order in which they end.
+        /// As many are unheard as were begun and not taken back, whatever the order in which they
+        /// end.
         #[test]
         fn new_means_that_every_attempt_was_taken_back(begun in 0usize..8, taken_back in 0usize..8) {
             let taken_back = taken_back.min(begun);

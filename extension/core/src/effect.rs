@@ -1,7 +1,9 @@
 //! The JSON in which a handler states its effects.
 
 use crate::error::{Invalid, Rejected};
-use crate::limits::{EFFECTS, EFFECTS_BYTES, HEADERS_BYTES, KEY_BYTES, NAME_BYTES, TRACEPARENT_BYTES};
+use crate::limits::{
+    EFFECTS, EFFECTS_BYTES, HEADERS_BYTES, KEY_BYTES, NAME_BYTES, TRACEPARENT_BYTES,
+};
 use crate::{json, memory};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -46,9 +48,11 @@ pub struct EffectSpec<'a> {
 pub const JSON: &str = "application/json";
 pub const OCTETS: &str = "application/octet-stream";
 
-/// Reads an array of effects, or a single one as an object. Payloads keep the bytes that they have in `json`.
+/// Reads an array of effects, or a single one as an object. Payloads keep the bytes that they have
+/// in `json`.
 ///
-/// `json` is what `jsonb` gives as text. `tick` is called for every effect, twice: the caller may end the work there.
+/// `json` is what `jsonb` gives as text. `tick` is called for every effect, twice: the caller may
+/// end the work there.
 pub fn parse_effects(json: &str, mut tick: impl FnMut()) -> Result<Vec<EffectSpec<'_>>, Rejected> {
     if json.len() > EFFECTS_BYTES {
         return Err(Rejected::Invalid(Invalid::new(
@@ -112,7 +116,13 @@ impl<'a> Wire<'a> {
                 "headers" => &mut wire.headers,
                 "message_id" => &mut wire.message_id,
                 "deliver_after" => &mut wire.deliver_after,
-                _ => return Err(json::malformed(what, &format!("unknown field `{}`", json::shown(name))).into()),
+                _ => {
+                    return Err(json::malformed(
+                        what,
+                        &format!("unknown field `{}`", json::shown(name)),
+                    )
+                    .into());
+                }
             };
             // A payload of null is a payload; any other member that is null is missing.
             *member = (value != "null" || name == "payload").then_some(value);
@@ -124,7 +134,9 @@ impl<'a> Wire<'a> {
 
 fn parse_effect<'a>(what: &str, json: &'a str) -> Result<EffectSpec<'a>, Rejected> {
     let wire = Wire::read(what, json)?;
-    let text = |name: &str, json: Option<&'a str>, max| json.map(|json| json::text(&format!("the {name} of {what}"), json, max));
+    let text = |name: &str, json: Option<&'a str>, max| {
+        json.map(|json| json::text(&format!("the {name} of {what}"), json, max))
+    };
     let Some(topic) = text("topic", wire.topic, NAME_BYTES).transpose()? else {
         return Err(json::malformed(what, "missing field `topic`").into());
     };
@@ -162,7 +174,9 @@ fn parse_effect<'a>(what: &str, json: &'a str) -> Result<EffectSpec<'a>, Rejecte
 
 /// Headers must be an object. A traceparent among them is the trace context of the effect.
 pub fn traceparent(what: &str, headers: Option<&str>) -> Result<Option<String>, Invalid> {
-    let Some(headers) = headers else { return Ok(None) };
+    let Some(headers) = headers else {
+        return Ok(None);
+    };
     let wrong = || {
         Invalid::new(
             format!("the headers of {what} are not usable"),
@@ -175,7 +189,9 @@ pub fn traceparent(what: &str, headers: Option<&str>) -> Result<Option<String>, 
     if headers.len() > HEADERS_BYTES {
         return Err(Invalid::new(
             format!("the headers of {what} have {} bytes", headers.len()),
-            format!("They must have at most {HEADERS_BYTES} bytes: put what is large into the payload."),
+            format!(
+                "They must have at most {HEADERS_BYTES} bytes: put what is large into the payload."
+            ),
         ));
     }
     let mut trace = None;
@@ -230,7 +246,9 @@ fn decode(what: &str, json: &str) -> Result<Vec<u8>, Rejected> {
     let most = base64::decoded_len_estimate(base64.len());
     let mut bytes = memory::reserve(most)?;
     bytes.resize(most, 0);
-    let decoded = BASE64_STANDARD.decode_slice(base64, &mut bytes).map_err(|_| wrong())?;
+    let decoded = BASE64_STANDARD
+        .decode_slice(base64, &mut bytes)
+        .map_err(|_| wrong())?;
     bytes.truncate(decoded);
     Ok(bytes)
 }
@@ -260,7 +278,10 @@ mod tests {
         let list = |effects: usize| format!("[{}]", vec![effect; effects].join(","));
         assert_eq!(parse(&list(EFFECTS)).unwrap().len(), EFFECTS);
         assert!(refused(&list(EFFECTS + 1)).contains("more than 10000 effects"));
-        let long = format!(r#"{{"topic": "t", "payload": "{}"}}"#, "x".repeat(EFFECTS_BYTES));
+        let long = format!(
+            r#"{{"topic": "t", "payload": "{}"}}"#,
+            "x".repeat(EFFECTS_BYTES)
+        );
         assert!(refused(&long).contains("bytes"));
     }
 
@@ -291,7 +312,10 @@ mod tests {
     #[test]
     fn every_effect_ticks() {
         let mut ticks = 0;
-        let json = format!("[{}]", vec![r#"{"topic": "t", "payload": 1}"#; 50].join(","));
+        let json = format!(
+            "[{}]",
+            vec![r#"{"topic": "t", "payload": 1}"#; 50].join(",")
+        );
         parse_effects(&json, || ticks += 1).unwrap();
         assert_eq!(ticks, 100);
     }
@@ -321,14 +345,27 @@ mod tests {
         assert!(refused(r#"[{"payload": 1}]"#).contains("missing field `topic`"));
         assert!(refused(r#"[{"topic": "t"}]"#).contains("effect 1 has no payload"));
         assert!(
-            refused(r#"[{"topic": "t", "payload": 1}, {"topic": "", "payload": 1}]"#).contains("the topic of effect 2 is empty")
+            refused(r#"[{"topic": "t", "payload": 1}, {"topic": "", "payload": 1}]"#)
+                .contains("the topic of effect 2 is empty")
         );
-        assert!(refused(r#"[{"topic": "t", "payload": 1, "payload_base64": ""}]"#).contains("two payloads"));
+        assert!(
+            refused(r#"[{"topic": "t", "payload": 1, "payload_base64": ""}]"#)
+                .contains("two payloads")
+        );
         assert!(refused(r#"[{"topic": "t", "payload_base64": "?"}]"#).contains("not base64"));
-        assert!(refused(r#"[{"topic": "t", "payload": 1, "tpoic": 1}]"#).contains("unknown field `tpoic`"));
+        assert!(
+            refused(r#"[{"topic": "t", "payload": 1, "tpoic": 1}]"#)
+                .contains("unknown field `tpoic`")
+        );
         assert!(refused(r#"[{"topic": "t", "payload": 1, "headers": [1]}]"#).contains("headers"));
-        assert!(refused(r#"[{"topic": "t", "payload": 1, "message_id": "x"}]"#).contains("effect 1 is malformed"));
-        assert!(refused(r#"[{"topic": "t", "payload": 1, "deliver_after": "tomorrow"}]"#).contains("deliver_after of effect 1"));
+        assert!(
+            refused(r#"[{"topic": "t", "payload": 1, "message_id": "x"}]"#)
+                .contains("effect 1 is malformed")
+        );
+        assert!(
+            refused(r#"[{"topic": "t", "payload": 1, "deliver_after": "tomorrow"}]"#)
+                .contains("deliver_after of effect 1")
+        );
         assert!(refused(r#"[1]"#).contains("effect 1 is malformed"));
     }
 

@@ -1,5 +1,6 @@
-//! The errors of a message, as they are kept with it: `[{"at": ..., "attempt": ..., "error": ...}]`, the oldest first.
-//! `"final": true` marks an error after which there is no other attempt, `"lease_expired": true` an attempt without an end.
+//! The errors of a message, as they are kept with it: `[{"at": ..., "attempt": ..., "error":
+//! ...}]`, the oldest first. `"final": true` marks an error after which there is no other attempt,
+//! `"lease_expired": true` an attempt without an end.
 
 use crate::limits::{FAILURE_BYTES, FAILURES};
 use serde_json::{Value, json};
@@ -81,7 +82,10 @@ mod tests {
     use super::*;
 
     fn reported(error: &str) -> Failure<'_> {
-        Failure::Reported { error, is_final: false }
+        Failure::Reported {
+            error,
+            is_final: false,
+        }
     }
 
     #[test]
@@ -89,7 +93,10 @@ mod tests {
         let errors = note_failure("[]", 1_893_456_000_000_000, 1, reported("first"));
         let errors = note_failure(&errors, 1_893_456_000_000_001, 2, reported("second"));
         let read: Value = serde_json::from_str(&errors).unwrap();
-        assert_eq!(read[0], json!({"at": "2030-01-01T00:00:00Z", "attempt": 1, "error": "first"}));
+        assert_eq!(
+            read[0],
+            json!({"at": "2030-01-01T00:00:00Z", "attempt": 1, "error": "first"})
+        );
         assert_eq!(last_failure(&errors).as_deref(), Some("second"));
         assert_eq!(last_failure("[]"), None);
     }
@@ -101,7 +108,12 @@ mod tests {
             is_final: true,
         };
         let errors = note_failure(r#"[{"error": "a", "attempt": 1}]"#, 0, 2, last);
-        assert!(is_final(&note_failure(&errors, 0, 2, Failure::LeaseExpired)));
+        assert!(is_final(&note_failure(
+            &errors,
+            0,
+            2,
+            Failure::LeaseExpired
+        )));
         assert!(!is_final(&note_failure("[]", 0, 1, reported("x"))));
     }
 

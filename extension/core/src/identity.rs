@@ -5,7 +5,8 @@ use crate::limits::{ID_BYTES, NAME_BYTES};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-/// The 16 bytes by which a message is known: its uuid, or the first half of the SHA-256 of its text id.
+/// The 16 bytes by which a message is known: its uuid, or the first half of the SHA-256 of its text
+/// id.
 ///
 /// SHA-256, because SQL has it too: `substring(sha256(id::bytea) FROM 1 FOR 16)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,7 +35,8 @@ impl MessageId<'static> {
 }
 
 impl<'a> MessageId<'a> {
-    /// A text of 1 to [`ID_BYTES`] bytes; 8-4-4-4-12 hexadecimal digits, of either case, are the uuid that they spell.
+    /// A text of 1 to [`ID_BYTES`] bytes; 8-4-4-4-12 hexadecimal digits, of either case, are the
+    /// uuid that they spell.
     pub fn from_text(text: &'a str) -> Result<Self, Invalid> {
         check_len("the message id", text, ID_BYTES)?;
         // 36 bytes: the only one of the crate's spellings with that length is the hyphenated one.
@@ -58,7 +60,8 @@ pub fn check_destination(name: &str) -> Result<(), Invalid> {
     check_len("the destination", name, NAME_BYTES)
 }
 
-/// The id of an effect that was not given one: the same for the same place in the same message, everywhere. UUIDv8.
+/// The id of an effect that was not given one: the same for the same place in the same message,
+/// everywhere. UUIDv8.
 pub fn effect_message_id(destination: &str, key: &Key, ordinal: i32) -> Uuid {
     let digest = Sha256::new()
         .chain_update(b"idem effect\0")
@@ -70,8 +73,8 @@ pub fn effect_message_id(destination: &str, key: &Key, ordinal: i32) -> Uuid {
     uuid::Builder::from_custom_bytes(first_half(digest)).into_uuid()
 }
 
-/// The idempotency key of a call: the same for every attempt at the same step of the same message, everywhere. UUIDv8.
-/// `identity` is the destination, or what stands for all of them.
+/// The idempotency key of a call: the same for every attempt at the same step of the same message,
+/// everywhere. UUIDv8. `identity` is the destination, or what stands for all of them.
 pub fn call_key(identity: &str, key: &Key, step: &str) -> Uuid {
     let digest = Sha256::new()
         .chain_update(b"idem call\0")
@@ -88,7 +91,8 @@ pub fn request_digest(request: &str) -> [u8; 32] {
     Sha256::digest(request).into()
 }
 
-/// What decides the partition of an effect: never negative, the same on every server, so that a key keeps its order.
+/// What decides the partition of an effect: never negative, the same on every server, so that a key
+/// keeps its order.
 pub fn partition_hash(key: Option<&str>, message_id: &Uuid) -> i32 {
     let digest = match key {
         Some(key) => Sha256::digest(key),
@@ -121,7 +125,10 @@ mod tests {
             );
         }
         let simple = uuid.simple().to_string();
-        assert_eq!(MessageId::from_text(&simple).map(|id| id.text), Ok(Some(simple.as_str())));
+        assert_eq!(
+            MessageId::from_text(&simple).map(|id| id.text),
+            Ok(Some(simple.as_str()))
+        );
     }
 
     #[test]
@@ -175,7 +182,10 @@ mod tests {
     #[test]
     fn a_call_key_is_no_effect_id() {
         let key = MessageId::from_text("order-1").unwrap().key;
-        assert_ne!(call_key("orders", &key, "\0\0\0\0"), effect_message_id("orders", &key, 0));
+        assert_ne!(
+            call_key("orders", &key, "\0\0\0\0"),
+            effect_message_id("orders", &key, 0)
+        );
     }
 
     proptest! {

@@ -1,5 +1,5 @@
-//! Reading JSON piece by piece, borrowing from its text: what a caller gives is copied only when its length is known to be
-//! within a limit.
+//! Reading JSON piece by piece, borrowing from its text: what a caller gives is copied only when
+//! its length is known to be within a limit.
 
 use crate::error::{Invalid, Rejected, check_len};
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -7,19 +7,25 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 
-const MEMBERS: &str =
-    "Its members are topic, payload or payload_base64, content_type, key, type, headers, message_id and deliver_after.";
+const MEMBERS: &str = "Its members are topic, payload or payload_base64, content_type, key, type, headers, message_id and deliver_after.";
 /// Bytes of a name that are shown in an error.
 const SHOWN_BYTES: usize = 64;
 /// A byte can be written as `\u0000`.
 const ESCAPE_BYTES: usize = 6;
 
 /// Calls `each` with the JSON of every element of an array.
-pub fn elements<'a>(what: &str, json: &'a str, each: impl FnMut(&'a str) -> Result<(), Rejected>) -> Result<(), Rejected> {
-    read(what, json, |json, stopped| json.deserialize_seq(Elements(each, stopped)))
+pub fn elements<'a>(
+    what: &str,
+    json: &'a str,
+    each: impl FnMut(&'a str) -> Result<(), Rejected>,
+) -> Result<(), Rejected> {
+    read(what, json, |json, stopped| {
+        json.deserialize_seq(Elements(each, stopped))
+    })
 }
 
-/// Calls `each` with the name and the JSON of every member of an object. A name is as it is written, without its quotes.
+/// Calls `each` with the name and the JSON of every member of an object. A name is as it is
+/// written, without its quotes.
 pub fn members<'a>(
     what: &str,
     json: &'a str,
@@ -29,7 +35,9 @@ pub fn members<'a>(
     if !json.starts_with('{') {
         return Err(malformed(what, "it is not an object").into());
     }
-    read(what, json, |json, stopped| json.deserialize_map(Members(each, stopped)))
+    read(what, json, |json, stopped| {
+        json.deserialize_map(Members(each, stopped))
+    })
 }
 
 type Json<'a> = serde_json::Deserializer<serde_json::de::StrRead<'a>>;

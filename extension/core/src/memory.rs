@@ -1,5 +1,6 @@
-//! Memory for what comes from a caller. An allocation of Rust that fails ends the process, and PostgreSQL restarts all
-//! sessions then: so where the size is the caller's, memory is asked for by these functions, which can fail.
+//! Memory for what comes from a caller. An allocation of Rust that fails ends the process, and
+//! PostgreSQL restarts all sessions then: so where the size is the caller's, memory is asked for by
+//! these functions, which can fail.
 
 /// There is no memory for so many bytes: SQLSTATE 53200.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -22,8 +23,9 @@ pub fn push<T>(list: &mut Vec<T>, element: T) -> Result<(), OutOfMemory> {
     Ok(())
 }
 
-/// Fails unless so many bytes can be allocated now. It protects PostgreSQL's own code that makes many small allocations:
-/// when memory ends among those, PostgreSQL has none left to report the error.
+/// Fails unless so many bytes can be allocated now. It protects PostgreSQL's own code that makes
+/// many small allocations: when memory ends among those, PostgreSQL has none left to report the
+/// error.
 pub fn ensure(bytes: usize) -> Result<(), OutOfMemory> {
     reserve::<u8>(bytes).map(drop)
 }
@@ -42,7 +44,10 @@ mod tests {
     fn more_than_there_is_fails() {
         let bytes = isize::MAX as usize;
         assert_eq!(reserve::<u8>(bytes), Err(OutOfMemory { bytes }));
-        assert_eq!(reserve::<u64>(usize::MAX).map_err(|e| e.bytes), Err(usize::MAX));
+        assert_eq!(
+            reserve::<u64>(usize::MAX).map_err(|e| e.bytes),
+            Err(usize::MAX)
+        );
     }
 
     #[test]

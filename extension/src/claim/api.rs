@@ -29,7 +29,11 @@ CREATE FUNCTION idem_try_claim(id text, destination text) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_try_claim_text_wrapper';
 "#
 )]
-fn idem_try_claim_text(id: Option<&str>, destination: Option<&str>, fcinfo: pg_sys::FunctionCallInfo) -> Report<bool> {
+fn idem_try_claim_text(
+    id: Option<&str>,
+    destination: Option<&str>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Report<bool> {
     try_claim(text_id(id)?, destination, fcinfo)
 }
 
@@ -40,15 +44,26 @@ CREATE FUNCTION idem_try_claim(id uuid, destination text) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_try_claim_uuid_wrapper';
 "#
 )]
-fn idem_try_claim_uuid(id: Option<Uuid>, destination: Option<&str>, fcinfo: pg_sys::FunctionCallInfo) -> Report<bool> {
+fn idem_try_claim_uuid(
+    id: Option<Uuid>,
+    destination: Option<&str>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Report<bool> {
     try_claim(uuid_id(id)?, destination, fcinfo)
 }
 
-fn try_claim(id: MessageId, destination: Option<&str>, fcinfo: pg_sys::FunctionCallInfo) -> Report<bool> {
+fn try_claim(
+    id: MessageId,
+    destination: Option<&str>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Report<bool> {
     let destination = given(destination, "destination")?;
     check_destination(destination).map_err(Error::from)?;
     lone::check(&Needs::NotAlone(fcinfo), c"idem_try_claim()")?;
-    Ok(matches!(claim(id, destination, Terms::PLAIN)?, Outcome::Claimed { .. }))
+    Ok(matches!(
+        claim(id, destination, Terms::PLAIN)?,
+        Outcome::Claimed { .. }
+    ))
 }
 
 #[pg_extern(
@@ -65,7 +80,9 @@ fn idem_try_claim_batch(
 ) -> Report<Vec<bool>> {
     let ids = given(ids, "ids")?;
     check_batch(ids.len())?;
-    let ids = ids.iter().map(|id| Ok(MessageId::from_text(given(id, "an id in ids")?)?));
+    let ids = ids
+        .iter()
+        .map(|id| Ok(MessageId::from_text(given(id, "an id in ids")?)?));
     let check = || lone::check(&Needs::NotAlone(fcinfo), c"idem_try_claim_batch()");
     try_claim_batch(ids, destination, check)
 }
@@ -101,7 +118,8 @@ fn check_batch(ids: usize) -> Result<()> {
     Ok(())
 }
 
-/// Claims in the order of the keys and answers in the order of the ids, of which there are no more than the limit.
+/// Claims in the order of the keys and answers in the order of the ids, of which there are no more
+/// than the limit.
 fn try_claim_batch<'a>(
     given_ids: impl Iterator<Item = Result<MessageId<'a>>>,
     destination: Option<&str>,
@@ -125,11 +143,16 @@ fn try_claim_batch<'a>(
     let mut answer = reserve(ids.len()).map_err(Error::from)?;
     answer.resize(ids.len(), false);
     let mut places = order.iter();
-    claim_each(order.iter().map(|&n| &ids[n]), destination, Terms::PLAIN, |outcome| {
-        if let Some(&place) = places.next() {
-            answer[place] = matches!(outcome, Outcome::Claimed { .. });
-        }
-    })?;
+    claim_each(
+        order.iter().map(|&n| &ids[n]),
+        destination,
+        Terms::PLAIN,
+        |outcome| {
+            if let Some(&place) = places.next() {
+                answer[place] = matches!(outcome, Outcome::Claimed { .. });
+            }
+        },
+    )?;
     Ok(answer)
 }
 
@@ -149,7 +172,15 @@ fn idem_claim_text(
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Report<CompositeDatum> {
     let check = || lone::check(&Needs::NotAlone(fcinfo), c"idem_claim()");
-    full_claim(text_id(id)?, destination, wait, fingerprint, sent_at, check, fcinfo)
+    full_claim(
+        text_id(id)?,
+        destination,
+        wait,
+        fingerprint,
+        sent_at,
+        check,
+        fcinfo,
+    )
 }
 
 #[pg_extern(
@@ -168,7 +199,15 @@ fn idem_claim_uuid(
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Report<CompositeDatum> {
     let check = || lone::check(&Needs::NotAlone(fcinfo), c"idem_claim()");
-    full_claim(uuid_id(id)?, destination, wait, fingerprint, sent_at, check, fcinfo)
+    full_claim(
+        uuid_id(id)?,
+        destination,
+        wait,
+        fingerprint,
+        sent_at,
+        check,
+        fcinfo,
+    )
 }
 
 #[pg_extern(
@@ -187,7 +226,15 @@ fn idem_claim_in_block_text(
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Report<CompositeDatum> {
     let check = || lone::check(&Needs::Block, c"idem_claim_in_block()");
-    full_claim(text_id(id)?, destination, wait, fingerprint, sent_at, check, fcinfo)
+    full_claim(
+        text_id(id)?,
+        destination,
+        wait,
+        fingerprint,
+        sent_at,
+        check,
+        fcinfo,
+    )
 }
 
 #[pg_extern(
@@ -206,7 +253,15 @@ fn idem_claim_in_block_uuid(
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Report<CompositeDatum> {
     let check = || lone::check(&Needs::Block, c"idem_claim_in_block()");
-    full_claim(uuid_id(id)?, destination, wait, fingerprint, sent_at, check, fcinfo)
+    full_claim(
+        uuid_id(id)?,
+        destination,
+        wait,
+        fingerprint,
+        sent_at,
+        check,
+        fcinfo,
+    )
 }
 
 fn full_claim(

@@ -27,16 +27,23 @@ pub fn claim_of(id: &MessageId, name: &str) -> Result<Option<(Destination, pg_sy
     Ok(None)
 }
 
-/// The destination, and when the claim was made, when this transaction holds the claim of the message. The caller has
-/// entered the rings.
-pub fn my_claim(id: &MessageId, name: &str, rings: &Rings) -> Result<Option<(Destination, pg_sys::TimestampTz)>> {
+/// The destination, and when the claim was made, when this transaction holds the claim of the
+/// message. The caller has entered the rings.
+pub fn my_claim(
+    id: &MessageId,
+    name: &str,
+    rings: &Rings,
+) -> Result<Option<(Destination, pg_sys::TimestampTz)>> {
     let Some(destination) = find(name)? else {
         return Ok(None);
     };
     let mut keys = identity_keys(&id.key, destination.id);
     let ring = destination.ring(rings);
     // The newest first: that is where it was made, unless the ring turned since.
-    for slice in [ring.current()].into_iter().chain(ring.sealed().into_iter().rev()) {
+    for slice in [ring.current()]
+        .into_iter()
+        .chain(ring.sealed().into_iter().rev())
+    {
         let table = Table::for_reading(slice);
         let mut lookup = Lookup::insert_only(&table, 2);
         if lookup.find_mine(&mut keys) {
@@ -51,7 +58,8 @@ fn claimed_at(claim: &Lookup) -> pg_sys::TimestampTz {
     claim.column(2).map_or(0, |d| d.value() as i64)
 }
 
-/// Deletes the claim wherever it stands; whether there was one. Waits for a claim that is being made.
+/// Deletes the claim wherever it stands; whether there was one. Waits for a claim that is being
+/// made.
 pub fn forget(id: &MessageId, name: &str) -> Result<bool> {
     let rings = ring::enter()?;
     let Some(destination) = find(name)? else {

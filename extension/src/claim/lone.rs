@@ -88,7 +88,10 @@ fn is_alone(claim_function: pg_sys::Oid) -> bool {
         let Some(portal) = pg_sys::ActivePortal.as_ref() else {
             return false;
         };
-        if !is_of_client(portal) || portal.strategy != pg_sys::PortalStrategy::PORTAL_ONE_SELECT || length(portal.stmts) != 1 {
+        if !is_of_client(portal)
+            || portal.strategy != pg_sys::PortalStrategy::PORTAL_ONE_SELECT
+            || length(portal.stmts) != 1
+        {
             return false;
         }
         let statement = first(portal.stmts).cast::<pg_sys::PlannedStmt>();
@@ -108,7 +111,9 @@ fn is_of_client(portal: &pg_sys::PortalData) -> bool {
     }
     // SAFETY: the name of a portal ends with NUL.
     let name = unsafe { CStr::from_ptr(portal.name) }.to_bytes();
-    name.is_empty() || portal.cursorOptions == pg_sys::CURSOR_OPT_NO_SCROLL as c_int && !name.starts_with(b"<unnamed portal")
+    name.is_empty()
+        || portal.cursorOptions == pg_sys::CURSOR_OPT_NO_SCROLL as c_int
+            && !name.starts_with(b"<unnamed portal")
 }
 
 /// What the expressions of a plan call.
@@ -143,7 +148,10 @@ unsafe fn only_claims(plan: *mut pg_sys::Plan, claim_function: pg_sys::Oid) -> b
                 note(&mut calls, functions.cast());
             }
             pg_sys::NodeTag::T_ValuesScan => {
-                note(&mut calls, (*leaf.cast::<pg_sys::ValuesScan>()).values_lists.cast());
+                note(
+                    &mut calls,
+                    (*leaf.cast::<pg_sys::ValuesScan>()).values_lists.cast(),
+                );
             }
             _ => return false,
         }
@@ -153,8 +161,8 @@ unsafe fn only_claims(plan: *mut pg_sys::Plan, claim_function: pg_sys::Oid) -> b
     calls.has_claim && !calls.has_other_work
 }
 
-/// The node below LIMIT and set-returning functions, whose expressions are noted: query builders add
-/// LIMIT 1, and a batch is unnested.
+/// The node below LIMIT and set-returning functions, whose expressions are noted: query builders
+/// add LIMIT 1, and a batch is unnested.
 ///
 /// # Safety
 /// The plan is that of a planned statement.
@@ -230,7 +238,8 @@ fn is_no_work(function: pg_sys::Oid) -> bool {
             return false;
         }
         let extension = pg_sys::getExtensionOfObject(pg_sys::ProcedureRelationId, function);
-        extension != pg_sys::InvalidOid && extension == pg_sys::get_extension_oid(c"idem".as_ptr(), true)
+        extension != pg_sys::InvalidOid
+            && extension == pg_sys::get_extension_oid(c"idem".as_ptr(), true)
     }
 }
 

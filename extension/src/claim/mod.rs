@@ -1,7 +1,8 @@
 //! The claim: the right to process a message, won by one transaction.
 //!
-//! Sealed slices are only probed. The current slice, and the next one while the ring is opening, are probed and then
-//! written, in that order; claimed is what every insert took, unless a lease protects the message: see `pending`.
+//! Sealed slices are only probed. The current slice, and the next one while the ring is opening,
+//! are probed and then written, in that order; claimed is what every insert took, unless a lease
+//! protects the message: see `pending`.
 
 mod api;
 mod inspect;
@@ -62,7 +63,8 @@ pub fn claim(id: MessageId, destination: &str, terms: Terms) -> Result<Outcome> 
     Ok(outcome)
 }
 
-/// Claims a message whose pending row this transaction holds. Does not wait: another claimer may wait for that row.
+/// Claims a message whose pending row this transaction holds. Does not wait: another claimer may
+/// wait for that row.
 pub fn claim_leased(id: MessageId, destination: &str) -> Result<Outcome> {
     let terms = Terms {
         wait: false,
@@ -72,9 +74,9 @@ pub fn claim_leased(id: MessageId, destination: &str) -> Result<Outcome> {
     claim(id, destination, terms)
 }
 
-/// Claims messages of one destination in the order given, which must be that of their keys: two batches that meet then
-/// wait for each other in one direction only. The second of two equal ids is a duplicate of the first. `tell` is called with
-/// the outcome of each.
+/// Claims messages of one destination in the order given, which must be that of their keys: two
+/// batches that meet then wait for each other in one direction only. The second of two equal ids is
+/// a duplicate of the first. `tell` is called with the outcome of each.
 pub fn claim_each<'i>(
     ids: impl Iterator<Item = &'i MessageId<'i>>,
     destination: &str,
@@ -107,7 +109,8 @@ pub fn claim_each<'i>(
     Ok(())
 }
 
-/// Where the claims of one destination are made: look-ups and inserts set up once for a whole batch.
+/// Where the claims of one destination are made: look-ups and inserts set up once for a whole
+/// batch.
 struct Desk<'a> {
     destination: Destination,
     name: &'a str,
@@ -125,13 +128,23 @@ enum Settled {
 }
 
 impl<'a> Desk<'a> {
-    fn new(slices: &'a Slices, destination: Destination, name: &'a str, rings: &'a Rings, terms: Terms<'a>) -> Self {
+    fn new(
+        slices: &'a Slices,
+        destination: Destination,
+        name: &'a str,
+        rings: &'a Rings,
+        terms: Terms<'a>,
+    ) -> Self {
         Desk {
             destination,
             name,
             rings,
             terms,
-            sealed: slices.sealed.iter().map(|table| Lookup::insert_only(table, 2)).collect(),
+            sealed: slices
+                .sealed
+                .iter()
+                .map(|table| Lookup::insert_only(table, 2))
+                .collect(),
             written: slices
                 .written
                 .iter()
@@ -170,7 +183,8 @@ impl<'a> Desk<'a> {
                     return Ok(outcome);
                 }
                 if n == 0 {
-                    // That one may have been claimed, forgotten and given effects in the meantime: this execution is later.
+                    // That one may have been claimed, forgotten and given effects in the meantime:
+                    // this execution is later.
                     claimed_at = pg::clock();
                 }
             }
@@ -216,7 +230,8 @@ impl<'a> Desk<'a> {
         }
     }
 
-    /// Takes back what went into the first slices, because a later one was taken: a claim stands in all or in none.
+    /// Takes back what went into the first slices, because a later one was taken: a claim stands in
+    /// all or in none.
     fn retract(&mut self, slices: usize, keys: &mut [pg_sys::ScanKeyData]) {
         for (lookup, _) in &mut self.written[..slices] {
             if lookup.find_mine(keys) {
@@ -226,7 +241,8 @@ impl<'a> Desk<'a> {
     }
 }
 
-/// Looks until the key is free, or taken for good; or until it is in progress, when the terms are not to wait.
+/// Looks until the key is free, or taken for good; or until it is in progress, when the terms are
+/// not to wait.
 fn settle(
     lookup: &mut Lookup,
     keys: &mut [pg_sys::ScanKeyData],
@@ -238,8 +254,13 @@ fn settle(
         match lookup.find(keys) {
             Found::Nothing => return Ok(Settled::Free),
             Found::Row => return taken(lookup, id, destination, terms).map(Settled::Taken),
-            Found::InProgress { .. } if !terms.wait => return Ok(Settled::Taken(Outcome::InProgress)),
-            Found::InProgress { xid, speculative_token } => wait_for(xid, speculative_token),
+            Found::InProgress { .. } if !terms.wait => {
+                return Ok(Settled::Taken(Outcome::InProgress));
+            }
+            Found::InProgress {
+                xid,
+                speculative_token,
+            } => wait_for(xid, speculative_token),
         }
         pgrx::check_for_interrupts!();
     }
@@ -265,8 +286,8 @@ pub fn check_claim(row: &Lookup, id: &MessageId, destination: &str) -> Result<()
     check_same_message(text, id, destination)
 }
 
-/// The text id of a row that was found under the key of a message is that message's, or 23000: another id with the same key
-/// must never be answered for.
+/// The text id of a row that was found under the key of a message is that message's, or 23000:
+/// another id with the same key must never be answered for.
 pub fn check_same_message(text: Option<String>, id: &MessageId, destination: &str) -> Result<()> {
     if text.as_deref() == id.text {
         return Ok(());
@@ -280,12 +301,19 @@ pub fn check_same_message(text: Option<String>, id: &MessageId, destination: &st
 /// The scan keys of an identity: the first and second column of a slice's index.
 pub fn identity_keys(key: &Key, destination: i32) -> [pg_sys::ScanKeyData; 2] {
     let eq = pg_sys::BTEqualStrategyNumber as u16;
-    // SAFETY: ScanKeyInit fills the zeroed keys; the uuid datum lives in the current memory context.
+    // SAFETY: ScanKeyInit fills the zeroed keys; the uuid datum lives in the current memory
+    // context.
     unsafe {
         let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
         let uuid = uuid_datum(key).unwrap_or(pg_sys::Datum::from(0));
         pg_sys::ScanKeyInit(&mut keys[0], 1, eq, pg_sys::F_UUID_EQ.into(), uuid);
-        pg_sys::ScanKeyInit(&mut keys[1], 2, eq, pg_sys::F_INT4EQ.into(), pg_sys::Datum::from(destination));
+        pg_sys::ScanKeyInit(
+            &mut keys[1],
+            2,
+            eq,
+            pg_sys::F_INT4EQ.into(),
+            pg_sys::Datum::from(destination),
+        );
         keys
     }
 }

@@ -9,7 +9,9 @@ use crate::pg::{answer_rows, ensure_writable, transaction_start};
 use crate::ring;
 use crate::sql_types::JsonText;
 use crate::stats::{Counter, count, count_many};
-use idem_core::{EffectSpec, JSON, MessageId, OCTETS, check_len, limits, parse_effects, traceparent};
+use idem_core::{
+    EffectSpec, JSON, MessageId, OCTETS, check_len, limits, parse_effects, traceparent,
+};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use pgrx::{Uuid, pg_sys};
@@ -18,16 +20,28 @@ use std::ffi::CStr;
 type Report<T> = std::result::Result<T, ErrorReport>;
 
 #[pg_extern(requires = ["schema"])]
-fn idem_record_effects(id: Option<&str>, destination: Option<&str>, effects: Option<JsonText>) -> Report<Vec<Uuid>> {
+fn idem_record_effects(
+    id: Option<&str>,
+    destination: Option<&str>,
+    effects: Option<JsonText>,
+) -> Report<Vec<Uuid>> {
     record_effects(text_id(id)?, destination, effects)
 }
 
 #[pg_extern(name = "idem_record_effects", requires = ["schema"])]
-fn idem_record_effects_uuid(id: Option<Uuid>, destination: Option<&str>, effects: Option<JsonText>) -> Report<Vec<Uuid>> {
+fn idem_record_effects_uuid(
+    id: Option<Uuid>,
+    destination: Option<&str>,
+    effects: Option<JsonText>,
+) -> Report<Vec<Uuid>> {
     record_effects(uuid_id(id)?, destination, effects)
 }
 
-fn record_effects(id: MessageId, destination: Option<&str>, effects: Option<JsonText>) -> Report<Vec<Uuid>> {
+fn record_effects(
+    id: MessageId,
+    destination: Option<&str>,
+    effects: Option<JsonText>,
+) -> Report<Vec<Uuid>> {
     let destination = given(destination, "destination")?;
     let effects = given(effects, "effects")?;
     let effects = parse(&effects)?;
@@ -46,12 +60,20 @@ pub fn parse(effects: &JsonText) -> Result<Vec<EffectSpec<'_>>> {
 }
 
 #[pg_extern(requires = ["schema"])]
-fn idem_try_record(id: Option<&str>, destination: Option<&str>, effects: Option<JsonText>) -> Report<bool> {
+fn idem_try_record(
+    id: Option<&str>,
+    destination: Option<&str>,
+    effects: Option<JsonText>,
+) -> Report<bool> {
     try_record(text_id(id)?, destination, effects)
 }
 
 #[pg_extern(name = "idem_try_record", requires = ["schema"])]
-fn idem_try_record_uuid(id: Option<Uuid>, destination: Option<&str>, effects: Option<JsonText>) -> Report<bool> {
+fn idem_try_record_uuid(
+    id: Option<Uuid>,
+    destination: Option<&str>,
+    effects: Option<JsonText>,
+) -> Report<bool> {
     try_record(uuid_id(id)?, destination, effects)
 }
 
@@ -60,7 +82,10 @@ fn try_record(id: MessageId, destination: Option<&str>, effects: Option<JsonText
     let effects = given(effects, "effects")?;
     let effects = parse(&effects)?;
     ensure_writable(c"idem_try_record()");
-    if !matches!(claim(id, destination, Terms::PLAIN)?, Outcome::Claimed { .. }) {
+    if !matches!(
+        claim(id, destination, Terms::PLAIN)?,
+        Outcome::Claimed { .. }
+    ) {
         return Ok(false);
     }
     record(id, destination, &effects)?;
@@ -74,7 +99,11 @@ CREATE FUNCTION idem_effects(id text, destination text) RETURNS SETOF idem_effec
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_effects_text_wrapper';
 "#
 )]
-fn idem_effects_text(id: Option<&str>, destination: Option<&str>, fcinfo: pg_sys::FunctionCallInfo) -> Report<()> {
+fn idem_effects_text(
+    id: Option<&str>,
+    destination: Option<&str>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Report<()> {
     effects(text_id(id)?, destination, fcinfo)
 }
 
@@ -85,11 +114,19 @@ CREATE FUNCTION idem_effects(id uuid, destination text) RETURNS SETOF idem_effec
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_effects_uuid_wrapper';
 "#
 )]
-fn idem_effects_uuid(id: Option<Uuid>, destination: Option<&str>, fcinfo: pg_sys::FunctionCallInfo) -> Report<()> {
+fn idem_effects_uuid(
+    id: Option<Uuid>,
+    destination: Option<&str>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Report<()> {
     effects(uuid_id(id)?, destination, fcinfo)
 }
 
-fn effects(id: MessageId, destination: Option<&str>, fcinfo: pg_sys::FunctionCallInfo) -> Report<()> {
+fn effects(
+    id: MessageId,
+    destination: Option<&str>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Report<()> {
     /// The columns of `idem_effect`.
     const COLUMNS: [i32; 11] = [
         column::MESSAGE_ID,
@@ -105,7 +142,11 @@ fn effects(id: MessageId, destination: Option<&str>, fcinfo: pg_sys::FunctionCal
         column::RECORDED_AT,
     ];
     let rows = recorded(&id, given(destination, "destination")?)?;
-    answer_rows(fcinfo, rows.iter().map(|row| COLUMNS.map(|number| row[number as usize - 1])));
+    answer_rows(
+        fcinfo,
+        rows.iter()
+            .map(|row| COLUMNS.map(|number| row[number as usize - 1])),
+    );
     Ok(())
 }
 
@@ -211,7 +252,9 @@ fn send(
     let headers = headers.as_ref().map(JsonText::as_str);
     let traceparent = traceparent("the message", headers)?;
     ensure_writable(function);
-    let message_id = message_id.map_or_else(uuid::Uuid::now_v7, |id| uuid::Uuid::from_bytes(*id.as_bytes()));
+    let message_id = message_id.map_or_else(uuid::Uuid::now_v7, |id| {
+        uuid::Uuid::from_bytes(*id.as_bytes())
+    });
     let rings = ring::enter()?;
     outbox::append(
         &rings.outbox,

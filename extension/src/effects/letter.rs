@@ -13,8 +13,8 @@ use std::borrow::Cow;
 
 /// Records the letter as an effect of its message, which this transaction has claimed.
 ///
-/// The limits of [`idem_core::parse_effects`] do not apply: what a broker has delivered is kept, and
-/// sent, as it is.
+/// The limits of [`idem_core::parse_effects`] do not apply: what a broker has delivered is kept,
+/// and sent, as it is.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
@@ -48,7 +48,9 @@ pub fn record_letter(
     };
     ensure_writable(c"idem_forward()");
     let message_ids = record(text_id(id)?, given(destination, "destination")?, &[effect])?;
-    Ok(message_ids.first().map(|id| Uuid::from_bytes(*id.as_bytes())))
+    Ok(message_ids
+        .first()
+        .map(|id| Uuid::from_bytes(*id.as_bytes())))
 }
 
 fn copy(payload: &[u8]) -> Result<Vec<u8>> {

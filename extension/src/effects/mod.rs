@@ -1,4 +1,5 @@
-//! Effects: the outgoing messages of a message, recorded with its claim, and found again by every duplicate.
+//! Effects: the outgoing messages of a message, recorded with its claim, and found again by every
+//! duplicate.
 
 mod api;
 pub mod letter;

@@ -1,5 +1,5 @@
-//! Finding the effects of a message again, in every slice, as they are now: a duplicate in REPEATABLE READ asks for facts
-//! that were committed after its snapshot, and must get them.
+//! Finding the effects of a message again, in every slice, as they are now: a duplicate in
+//! REPEATABLE READ asks for facts that were committed after its snapshot, and must get them.
 
 use super::record::source_keys;
 use crate::claim::claim_of;
@@ -10,16 +10,18 @@ use crate::ring;
 use idem_core::{MessageId, memory};
 use pgrx::pg_sys;
 
-/// Rows are copied one by one: a look at the memory comes every so many of them, and asks for so much.
+/// Rows are copied one by one: a look at the memory comes every so many of them, and asks for so
+/// much.
 const BETWEEN_CHECKS: usize = 64;
 const MARGIN_BYTES: usize = 16 * 1024 * 1024;
 
-/// The rows of the effects that the execution which holds the claim has recorded, by ordinal. All columns of the outbox,
-/// `None` is NULL; by-reference values are copies in the current memory context.
+/// The rows of the effects that the execution which holds the claim has recorded, by ordinal. All
+/// columns of the outbox, `None` is NULL; by-reference values are copies in the current memory
+/// context.
 pub fn recorded(id: &MessageId, destination: &str) -> Result<Vec<Vec<Option<pg_sys::Datum>>>> {
     idem_core::check_destination(destination)?;
-    // The claim and its effects carry the same moment, that of the claim: an execution that was forgotten since has left
-    // effects of an earlier moment.
+    // The claim and its effects carry the same moment, that of the claim: an execution that was
+    // forgotten since has left effects of an earlier moment.
     let Some((known, claimed_at)) = claim_of(id, destination)? else {
         return Ok(Vec::new());
     };
@@ -37,12 +39,16 @@ pub fn recorded(id: &MessageId, destination: &str) -> Result<Vec<Vec<Option<pg_s
                 memory::ensure(MARGIN_BYTES)?;
             }
             let recorded_at = lookup.column(column::RECORDED_AT).map(|d| d.value() as i64);
-            let replay = lookup.column(column::REPLAY).is_some_and(|d| d.value() & 1 == 1);
+            let replay = lookup
+                .column(column::REPLAY)
+                .is_some_and(|d| d.value() & 1 == 1);
             if recorded_at == Some(claimed_at) && !replay {
                 memory::push(&mut rows, lookup.row())?;
             }
         }
     }
-    rows.sort_unstable_by_key(|row| row[column::ORDINAL as usize - 1].map_or(0, |d| d.value() as i32));
+    rows.sort_unstable_by_key(|row| {
+        row[column::ORDINAL as usize - 1].map_or(0, |d| d.value() as i32)
+    });
     Ok(rows)
 }

@@ -12,8 +12,8 @@ use pgrx::pg_sys;
 use pgrx::prelude::*;
 use uuid::Uuid;
 
-/// Records effects for a message that this transaction has claimed; answers their message ids, in order. Several calls
-/// add up.
+/// Records effects for a message that this transaction has claimed; answers their message ids, in
+/// order. Several calls add up.
 pub fn record(id: MessageId, destination: &str, effects: &[EffectSpec]) -> Result<Vec<Uuid>> {
     idem_core::check_destination(destination)?;
     let rings = ring::enter()?;
@@ -62,9 +62,15 @@ pub fn since_2000(unix_microseconds: i64) -> pg_sys::TimestampTz {
     unix_microseconds.saturating_sub(EPOCHS_APART)
 }
 
-/// One more than the last ordinal that this execution of the message has recorded. While a transaction with a claim
-/// runs, the outbox turns at most once, so it is in the current slice or in the one before.
-fn next_ordinal(destination: &Destination, claimed_at: pg_sys::TimestampTz, key: &Key, rings: &Rings) -> Result<i32> {
+/// One more than the last ordinal that this execution of the message has recorded. While a
+/// transaction with a claim runs, the outbox turns at most once, so it is in the current slice or
+/// in the one before.
+fn next_ordinal(
+    destination: &Destination,
+    claimed_at: pg_sys::TimestampTz,
+    key: &Key,
+    rings: &Rings,
+) -> Result<i32> {
     let mut next = 0;
     for slice in [rings.outbox.current(), rings.outbox.sealed()[1]] {
         let Some(table) = by_source(&rings.outbox, slice)?.filter(|table| !table.is_empty()) else {
@@ -76,7 +82,11 @@ fn next_ordinal(destination: &Destination, claimed_at: pg_sys::TimestampTz, key:
             pgrx::check_for_interrupts!();
             let recorded_at = lookup.column(column::RECORDED_AT).map(|d| d.value() as i64);
             if recorded_at == Some(claimed_at) && lookup.is_mine() {
-                next = next.max(lookup.column(column::ORDINAL).map_or(0, |d| d.value() as i32 + 1));
+                next = next.max(
+                    lookup
+                        .column(column::ORDINAL)
+                        .map_or(0, |d| d.value() as i32 + 1),
+                );
             }
         }
     }
@@ -86,14 +96,21 @@ fn next_ordinal(destination: &Destination, claimed_at: pg_sys::TimestampTz, key:
 /// The scan keys of the index on the source.
 pub fn source_keys(destination: i32, key: &Key) -> [pg_sys::ScanKeyData; 2] {
     let eq = pg_sys::BTEqualStrategyNumber as u16;
-    // SAFETY: ScanKeyInit fills the zeroed keys; the uuid datum lives in the current memory context.
+    // SAFETY: ScanKeyInit fills the zeroed keys; the uuid datum lives in the current memory
+    // context.
     unsafe {
         let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
         let uuid = pgrx::Uuid::from_bytes(*key.bytes())
             .into_datum()
             .unwrap_or(pg_sys::Datum::from(0));
         pg_sys::ScanKeyInit(&mut keys[0], 1, eq, pg_sys::F_UUID_EQ.into(), uuid);
-        pg_sys::ScanKeyInit(&mut keys[1], 2, eq, pg_sys::F_INT4EQ.into(), pg_sys::Datum::from(destination));
+        pg_sys::ScanKeyInit(
+            &mut keys[1],
+            2,
+            eq,
+            pg_sys::F_INT4EQ.into(),
+            pg_sys::Datum::from(destination),
+        );
         keys
     }
 }

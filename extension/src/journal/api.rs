@@ -29,7 +29,12 @@ fn idem_begin_call_text(
     token: Option<i64>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Report<CompositeDatum> {
-    begin_call(call(text_id(id)?, destination, step)?, request, token, fcinfo)
+    begin_call(
+        call(text_id(id)?, destination, step)?,
+        request,
+        token,
+        fcinfo,
+    )
 }
 
 #[pg_extern(
@@ -47,10 +52,19 @@ fn idem_begin_call_uuid(
     token: Option<i64>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Report<CompositeDatum> {
-    begin_call(call(uuid_id(id)?, destination, step)?, request, token, fcinfo)
+    begin_call(
+        call(uuid_id(id)?, destination, step)?,
+        request,
+        token,
+        fcinfo,
+    )
 }
 
-fn call<'a>(id: MessageId<'a>, destination: Option<&'a str>, step: Option<&'a str>) -> Result<Call<'a>> {
+fn call<'a>(
+    id: MessageId<'a>,
+    destination: Option<&'a str>,
+    step: Option<&'a str>,
+) -> Result<Call<'a>> {
     Ok(Call {
         id,
         destination: given(destination, "destination")?,
@@ -166,7 +180,10 @@ fn fail_call(call: Call, error: Option<&str>, retryable: Option<bool>) -> Report
     if error.len() > limits::ERROR_BYTES {
         invalid(
             format!("the error has {} bytes", error.len()),
-            format!("It must have at most {} bytes: cut it.", limits::ERROR_BYTES),
+            format!(
+                "It must have at most {} bytes: cut it.",
+                limits::ERROR_BYTES
+            ),
         )?;
     }
     ensure_writable(c"idem_fail_call()");
@@ -180,7 +197,11 @@ CREATE FUNCTION idem_calls(id text, destination text) RETURNS TABLE (step text, 
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_calls_text_wrapper';
 "#
 )]
-fn idem_calls_text(id: Option<&str>, destination: Option<&str>, fcinfo: pg_sys::FunctionCallInfo) -> Report<()> {
+fn idem_calls_text(
+    id: Option<&str>,
+    destination: Option<&str>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Report<()> {
     calls(text_id(id)?, destination, fcinfo)
 }
 
@@ -191,7 +212,11 @@ CREATE FUNCTION idem_calls(id uuid, destination text) RETURNS TABLE (step text, 
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_calls_uuid_wrapper';
 "#
 )]
-fn idem_calls_uuid(id: Option<Uuid>, destination: Option<&str>, fcinfo: pg_sys::FunctionCallInfo) -> Report<()> {
+fn idem_calls_uuid(
+    id: Option<Uuid>,
+    destination: Option<&str>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Report<()> {
     calls(uuid_id(id)?, destination, fcinfo)
 }
 
@@ -210,7 +235,9 @@ fn calls(id: MessageId, destination: Option<&str>, fcinfo: pg_sys::FunctionCallI
             page.attempts.made().into_datum(),
             page.attempts.begun_at().into_datum(),
             ended.map(|last| last.at).into_datum(),
-            ended.filter(|_| state == CallState::Done).and_then(|last| last.body),
+            ended
+                .filter(|_| state == CallState::Done)
+                .and_then(|last| last.body),
             error(page, ended.is_some() && state != CallState::Done).into_datum(),
         ])
     });

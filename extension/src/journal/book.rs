@@ -83,9 +83,13 @@ impl Page {
         self.lines.values().next_back()
     }
 
-    /// The digest of the request of the first attempt; of a call that was never begun there is none to compare with.
+    /// The digest of the request of the first attempt; of a call that was never begun there is none
+    /// to compare with.
     pub fn first_digest(&self) -> Option<Option<&[u8]>> {
-        self.lines.values().next().map(|line| line.digest.as_deref())
+        self.lines
+            .values()
+            .next()
+            .map(|line| line.digest.as_deref())
     }
 
     /// When the first thing happened that is remembered.
@@ -118,7 +122,11 @@ impl<'a> Book<'a> {
             call,
             destination: destination.id,
             keys: call_keys(&call, destination.id),
-            sealed: tables.sealed.iter().map(|table| Lookup::insert_only(table, 3)).collect(),
+            sealed: tables
+                .sealed
+                .iter()
+                .map(|table| Lookup::insert_only(table, 3))
+                .collect(),
             written: tables
                 .written
                 .iter()
@@ -132,8 +140,8 @@ impl<'a> Book<'a> {
         let mut looked_twice = false;
         loop {
             let Some(page) = self.look() else { continue };
-            // A look at an index is not of one moment: it can miss a line and see the next one. A second look sees both, if
-            // the first of them is remembered at all.
+            // A look at an index is not of one moment: it can miss a line and see the next one. A
+            // second look sees both, if the first of them is remembered at all.
             if looked_twice || !page.has_a_gap() {
                 return page.sum_up();
             }
@@ -158,7 +166,10 @@ impl<'a> Book<'a> {
                             page.add(line);
                         }
                     }
-                    Found::InProgress { xid, speculative_token } => {
+                    Found::InProgress {
+                        xid,
+                        speculative_token,
+                    } => {
                         // Lets go of the pages before it sleeps.
                         lookup.seek(&mut self.keys);
                         wait_for(xid, speculative_token);
@@ -171,8 +182,9 @@ impl<'a> Book<'a> {
         Some(page)
     }
 
-    /// Tells the next event, unless somebody else came first: then it has to be read again. `digest` is that of the request,
-    /// also with what ends the call: the beginning may be forgotten before.
+    /// Tells the next event, unless somebody else came first: then it has to be read again.
+    /// `digest` is that of the request, also with what ends the call: the beginning may be
+    /// forgotten before.
     pub fn add(
         &mut self,
         page: &Page,
@@ -207,7 +219,9 @@ impl<'a> Book<'a> {
         for (lookup, _) in &mut self.written[..slices] {
             lookup.seek(&mut self.keys);
             while lookup.next() != Found::Nothing {
-                let this = lookup.column(column::EVENT as i32).map(|d| d.value() as i32);
+                let this = lookup
+                    .column(column::EVENT as i32)
+                    .map(|d| d.value() as i32);
                 if this == Some(number) && lookup.is_mine() {
                     lookup.delete();
                     break;
@@ -221,8 +235,8 @@ impl<'a> Book<'a> {
 fn call_keys(call: &Call, destination: i32) -> [pg_sys::ScanKeyData; 3] {
     let eq = pg_sys::BTEqualStrategyNumber as u16;
     let [key, of] = message_keys(call.id.key.bytes(), destination);
-    // SAFETY: ScanKeyInit fills the zeroed key; the datum lives in the current memory context. The column has the collation
-    // "C", which is that of ScanKeyInit.
+    // SAFETY: ScanKeyInit fills the zeroed key; the datum lives in the current memory context. The
+    // column has the collation "C", which is that of ScanKeyInit.
     unsafe {
         let mut step: pg_sys::ScanKeyData = std::mem::zeroed();
         let datum = call.step.into_datum().unwrap_or(Datum::from(0));
@@ -234,12 +248,21 @@ fn call_keys(call: &Call, destination: i32) -> [pg_sys::ScanKeyData; 3] {
 /// The scan keys of all calls of a message.
 pub fn message_keys(key: &[u8; 16], destination: i32) -> [pg_sys::ScanKeyData; 2] {
     let eq = pg_sys::BTEqualStrategyNumber as u16;
-    // SAFETY: ScanKeyInit fills the zeroed keys; the uuid datum lives in the current memory context.
+    // SAFETY: ScanKeyInit fills the zeroed keys; the uuid datum lives in the current memory
+    // context.
     unsafe {
         let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
-        let uuid = pgrx::Uuid::from_bytes(*key).into_datum().unwrap_or(Datum::from(0));
+        let uuid = pgrx::Uuid::from_bytes(*key)
+            .into_datum()
+            .unwrap_or(Datum::from(0));
         pg_sys::ScanKeyInit(&mut keys[0], 1, eq, pg_sys::F_UUID_EQ.into(), uuid);
-        pg_sys::ScanKeyInit(&mut keys[1], 2, eq, pg_sys::F_INT4EQ.into(), Datum::from(destination));
+        pg_sys::ScanKeyInit(
+            &mut keys[1],
+            2,
+            eq,
+            pg_sys::F_INT4EQ.into(),
+            Datum::from(destination),
+        );
         keys
     }
 }

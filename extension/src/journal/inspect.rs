@@ -30,7 +30,10 @@ pub fn calls_of(id: &MessageId, destination: &str) -> Result<Vec<(String, Page)>
             }
         }
     }
-    let mut pages: Vec<_> = pages.into_iter().map(|(step, page)| (step, page.sum_up())).collect();
+    let mut pages: Vec<_> = pages
+        .into_iter()
+        .map(|(step, page)| (step, page.sum_up()))
+        .collect();
     pages.sort_by_key(|(_, page)| page.began_at());
     Ok(pages)
 }

@@ -1,8 +1,10 @@
-//! The journal: what a message asks of somebody outside the database, written down before it is asked, and what came back.
+//! The journal: what a message asks of somebody outside the database, written down before it is
+//! asked, and what came back.
 //!
-//! Insert-only: each row tells one event of a call. Events are counted, and the unique key of the slices decides who tells
-//! the next one, as it decides who claims: of two that begin at once one is the first, at every isolation level. The slices
-//! turn with those of the claims and are written by the same rules, so that a call is remembered as long as a claim.
+//! Insert-only: each row tells one event of a call. Events are counted, and the unique key of the
+//! slices decides who tells the next one, as it decides who claims: of two that begin at once one
+//! is the first, at every isolation level. The slices turn with those of the claims and are written
+//! by the same rules, so that a call is remembered as long as a claim.
 
 mod api;
 mod book;
@@ -15,7 +17,10 @@ use crate::pg::clock;
 use crate::ring::{self, Rings};
 use crate::sql_types::{JsonText, jsonb_datum};
 use book::{Book, Page, Tables};
-use idem_core::{CallEvent, CallState, MessageId, call_key, check_len, error_from_json, error_to_json, limits, request_digest};
+use idem_core::{
+    CallEvent, CallState, MessageId, call_key, check_len, error_from_json, error_to_json, limits,
+    request_digest,
+};
 use pgrx::pg_sys;
 use uuid::Uuid;
 
@@ -48,8 +53,8 @@ pub struct Begun {
     pub error: Option<String>,
 }
 
-/// Begins an attempt, unless the call has ended: then nothing is written. Waits for whoever tells of the same call at this
-/// moment.
+/// Begins an attempt, unless the call has ended: then nothing is written. Waits for whoever tells
+/// of the same call at this moment.
 pub fn begin(call: Call, request: Option<&str>, token: Option<i64>) -> Result<Begun> {
     call.check()?;
     let rings = ring::enter()?.of_calls();
@@ -57,7 +62,9 @@ pub fn begin(call: Call, request: Option<&str>, token: Option<i64>) -> Result<Be
         ensure_holder(&call, &rings, token)?;
     }
     let Interned::Known(known) = intern(call.destination, true)? else {
-        return Err(Error::Corrupt("a destination that was waited for is not there"));
+        return Err(Error::Corrupt(
+            "a destination that was waited for is not there",
+        ));
     };
     let idempotency_key = call_key(identity_name(call.destination)?, &call.id.key, call.step);
     let digest = request.map(request_digest);
@@ -76,7 +83,13 @@ pub fn begin(call: Call, request: Option<&str>, token: Option<i64>) -> Result<Be
         let state = page.attempts.state();
         if matches!(state, CallState::New | CallState::Unknown) {
             let at = clock();
-            if !book.add(&page, CallEvent::Begun, at, digest.as_ref().map(|d| &d[..]), None) {
+            if !book.add(
+                &page,
+                CallEvent::Begun,
+                at,
+                digest.as_ref().map(|d| &d[..]),
+                None,
+            ) {
                 continue;
             }
             page.attempts.tell(CallEvent::Begun, at);
@@ -84,7 +97,10 @@ pub fn begin(call: Call, request: Option<&str>, token: Option<i64>) -> Result<Be
         return Ok(Begun {
             state,
             idempotency_key,
-            response: page.last().filter(|_| state == CallState::Done).and_then(|last| last.body),
+            response: page
+                .last()
+                .filter(|_| state == CallState::Done)
+                .and_then(|last| last.body),
             attempt: page.attempts.made(),
             begun_at: page.attempts.begun_at().unwrap_or_else(clock),
             error: error(&page, state == CallState::Failed),
@@ -101,7 +117,15 @@ fn ensure_holder(call: &Call, rings: &Rings, token: i64) -> Result<()> {
         });
     };
     let id = call.id;
-    ensure_leased(&Identity { id, destination, name }, rings, token)
+    ensure_leased(
+        &Identity {
+            id,
+            destination,
+            name,
+        },
+        rings,
+        token,
+    )
 }
 
 /// Records the answer of an attempt. The same answer once more is nothing new.
@@ -112,7 +136,11 @@ pub fn finish(call: Call, response: Option<&JsonText>) -> Result<()> {
 
 /// Records that an attempt had no effect, or that the other side refused for good.
 pub fn fail(call: Call, error: &str, retryable: bool) -> Result<()> {
-    let event = if retryable { CallEvent::TakenBack } else { CallEvent::Refused };
+    let event = if retryable {
+        CallEvent::TakenBack
+    } else {
+        CallEvent::Refused
+    };
     let json = error_to_json(error);
     let body = jsonb_datum(&json)?.map(|datum| (json.as_str(), datum));
     tell(call, event, body)
@@ -132,7 +160,8 @@ fn tell(call: Call, event: CallEvent, body: Option<(&str, pg_sys::Datum)>) -> Re
         let page = book.read();
         // Whoever does not know whether the commit came through tells it again.
         if page.last().is_some_and(|last| {
-            last.event == event && last.body_text().as_ref().map(JsonText::as_str) == body.map(|(text, _)| text)
+            last.event == event
+                && last.body_text().as_ref().map(JsonText::as_str) == body.map(|(text, _)| text)
         }) {
             return Ok(());
         }
@@ -147,7 +176,11 @@ fn tell(call: Call, event: CallEvent, body: Option<(&str, pg_sys::Datum)>) -> Re
             ended => {
                 return Err(Error::CallEnded {
                     step: call.step.to_owned(),
-                    how: if ended == CallState::Done { "done" } else { "failed" },
+                    how: if ended == CallState::Done {
+                        "done"
+                    } else {
+                        "failed"
+                    },
                 });
             }
         }

@@ -1,4 +1,5 @@
-//! The lease: claim first, commit, then work. Its token fences: every lease has a greater one than those before.
+//! The lease: claim first, commit, then work. Its token fences: every lease has a greater one than
+//! those before.
 
 use super::failures::now_unix;
 use super::identity::Identity;
@@ -45,7 +46,11 @@ pub fn acquire(id: MessageId, name: &str, lease: i64) -> Result<Acquired> {
     let Interned::Known(destination) = intern(name, false)? else {
         return Ok(IN_HANDS);
     };
-    let identity = Identity { id, destination, name };
+    let identity = Identity {
+        id,
+        destination,
+        name,
+    };
     let inbox = Inbox::open(&identity, &rings);
     if let Some(answer) = given_way(inbox.look(&identity)?) {
         return Ok(answer);
@@ -70,7 +75,9 @@ pub fn acquire(id: MessageId, name: &str, lease: i64) -> Result<Acquired> {
                 match row.hold(&mut keys, false) {
                     Hold::Nothing => (),
                     Hold::Busy => return Ok(IN_HANDS),
-                    Hold::Held => return next_lease(&identity, &inbox, &mut row, table.oid(), lease),
+                    Hold::Held => {
+                        return next_lease(&identity, &inbox, &mut row, table.oid(), lease);
+                    }
                 }
             }
         }
@@ -96,13 +103,18 @@ fn not_due(row: &Lookup, state: &State) -> Option<Acquired> {
     if retry_after > 0 {
         return Some(Acquired::InProgress { retry_after });
     }
-    // What was received is handed out by idem_next alone: a claim takes it from whoever has it, and a lease would be no
-    // promise.
+    // What was received is handed out by idem_next alone: a claim takes it from whoever has it, and
+    // a lease would be no promise.
     state.payload_slice.is_some().then_some(IN_HANDS)
 }
 
 /// Nobody has been at it; `None` when somebody came in between.
-fn first_lease(identity: &Identity, inbox: &Inbox, table: &Table, lease: i64) -> Result<Option<Acquired>> {
+fn first_lease(
+    identity: &Identity,
+    inbox: &Inbox,
+    table: &Table,
+    lease: i64,
+) -> Result<Option<Acquired>> {
     let token = next_token()?;
     let now = pg::clock();
     let new = NewRow {
@@ -132,7 +144,13 @@ fn first_lease(identity: &Identity, inbox: &Inbox, table: &Table, lease: i64) ->
 }
 
 /// The row is held, and what it says now counts.
-fn next_lease(identity: &Identity, inbox: &Inbox, row: &mut Lookup, table: pg_sys::Oid, lease: i64) -> Result<Acquired> {
+fn next_lease(
+    identity: &Identity,
+    inbox: &Inbox,
+    row: &mut Lookup,
+    table: pg_sys::Oid,
+    lease: i64,
+) -> Result<Acquired> {
     let state = State::read(row);
     if let Some(answer) = not_due(row, &state) {
         return Ok(answer);
@@ -146,7 +164,11 @@ fn next_lease(identity: &Identity, inbox: &Inbox, row: &mut Lookup, table: pg_sy
         errors = note_failure(&errors, now_unix(), state.attempt, Failure::LeaseExpired);
     }
     let is_exhausted = is_final(&errors) || state.attempt >= max_attempts(&identity.destination)?;
-    let attempt = if is_exhausted { state.attempt } else { state.attempt + 1 };
+    let attempt = if is_exhausted {
+        state.attempt
+    } else {
+        state.attempt + 1
+    };
     let token = next_token()?;
     let leased = Leased {
         token,

@@ -74,7 +74,9 @@ fn acquire_lease(
             lease.as_ref().and_then(|lease| lease.token.into_datum()),
             lease.as_ref().and_then(|lease| lease.attempt.into_datum()),
             retry_after.and_then(IntoDatum::into_datum),
-            lease.and_then(|lease| lease.last_error).and_then(IntoDatum::into_datum),
+            lease
+                .and_then(|lease| lease.last_error)
+                .and_then(IntoDatum::into_datum),
         ],
     )?)
 }
@@ -112,7 +114,12 @@ fn idem_complete_uuid(
     complete_lease(uuid_id(id)?, destination, token, effects)
 }
 
-fn complete_lease(id: MessageId, destination: Option<&str>, token: Option<i64>, effects: Option<JsonText>) -> Report<Vec<Uuid>> {
+fn complete_lease(
+    id: MessageId,
+    destination: Option<&str>,
+    token: Option<i64>,
+    effects: Option<JsonText>,
+) -> Report<Vec<Uuid>> {
     let destination = given(destination, "destination")?;
     let token = given(token, "token")?;
     let effects = given(effects, "effects")?;

@@ -34,7 +34,8 @@ impl<'a> PendingCheck<'a> {
         }
     }
 
-    /// For a claimer that has inserted its claim: deletes the pending message, unless a lease protects it.
+    /// For a claimer that has inserted its claim: deletes the pending message, unless a lease
+    /// protects it.
     pub fn take(&self, identity: &Identity, wait: bool) -> Result<Standing> {
         if !presence::may_exist() {
             return Ok(Standing::Clear);
@@ -75,8 +76,9 @@ pub fn delete_pending(row: &mut Lookup) {
     }
 }
 
-/// A message that idem_next handed out is completed by a claim, so its lease does not stop a claim: of two holders the claim
-/// itself lets one win. An expired lease, a pause after a failure and death do not stop a claim either.
+/// A message that idem_next handed out is completed by a claim, so its lease does not stop a claim:
+/// of two holders the claim itself lets one win. An expired lease, a pause after a failure and
+/// death do not stop a claim either.
 fn standing(state: &State) -> Standing {
     let remaining = state.due_at.saturating_sub(pg::clock());
     if state.lease == LeaseState::Leased && state.payload_slice.is_none() && remaining > 0 {

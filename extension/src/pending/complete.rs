@@ -1,4 +1,5 @@
-//! Completing: the lease becomes a claim, with its effects, in one transaction with whatever else the caller does in it.
+//! Completing: the lease becomes a claim, with its effects, in one transaction with whatever else
+//! the caller does in it.
 
 use super::check::delete_pending;
 use super::identity::Identity;
@@ -13,14 +14,24 @@ use crate::ring::{self, Rings};
 use idem_core::{EffectSpec, MessageId};
 use uuid::Uuid;
 
-/// Answers the message ids of the effects. A lease that has run out can be completed as long as nobody else has begun.
-pub fn complete(id: MessageId, name: &str, token: i64, effects: &[EffectSpec]) -> Result<Vec<Uuid>> {
+/// Answers the message ids of the effects. A lease that has run out can be completed as long as
+/// nobody else has begun.
+pub fn complete(
+    id: MessageId,
+    name: &str,
+    token: i64,
+    effects: &[EffectSpec],
+) -> Result<Vec<Uuid>> {
     let lost = || Error::LeaseLost {
         destination: name.to_owned(),
     };
     let rings = ring::enter()?;
     let destination = find(name)?.ok_or_else(lost)?;
-    let identity = Identity { id, destination, name };
+    let identity = Identity {
+        id,
+        destination,
+        name,
+    };
     let table = tables::current(&rings)?;
     let mut row = Lookup::new(&table, 2);
     if row.hold(&mut identity.keys(), true) != Hold::Held {
@@ -31,8 +42,8 @@ pub fn complete(id: MessageId, name: &str, token: i64, effects: &[EffectSpec]) -
     if state.lease != LeaseState::Leased || state.token != token {
         return Err(lost());
     }
-    // A claim in progress has come after the lease ran out, and will wait for the row that is held here: waiting for it
-    // would be a deadlock.
+    // A claim in progress has come after the lease ran out, and will wait for the row that is held
+    // here: waiting for it would be a deadlock.
     match claim_leased(id, name)? {
         Outcome::Claimed { .. } => (),
         Outcome::InProgress => {
@@ -46,7 +57,8 @@ pub fn complete(id: MessageId, name: &str, token: i64, effects: &[EffectSpec]) -
     record(id, name, effects)
 }
 
-/// 55000 unless this token holds the lease now. Until the end of the transaction no other lease on the message begins.
+/// 55000 unless this token holds the lease now. Until the end of the transaction no other lease on
+/// the message begins.
 pub fn ensure_leased(identity: &Identity, rings: &Rings, token: i64) -> Result<()> {
     let lost = || Error::LeaseLost {
         destination: identity.name.to_owned(),

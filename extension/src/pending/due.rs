@@ -29,9 +29,24 @@ impl<'t> DueIndex<'t> {
     /// Starts over with the messages that are due from one moment to the other.
     pub fn seek(&mut self, from: pg_sys::TimestampTz, to: pg_sys::TimestampTz) {
         let mut conditions = [
-            condition(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_INT4EQ, self.destination.into()),
-            condition(2, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_TIMESTAMPTZ_GE, from.into()),
-            condition(2, pg_sys::BTLessEqualStrategyNumber, pg_sys::F_TIMESTAMPTZ_LE, to.into()),
+            condition(
+                1,
+                pg_sys::BTEqualStrategyNumber,
+                pg_sys::F_INT4EQ,
+                self.destination.into(),
+            ),
+            condition(
+                2,
+                pg_sys::BTGreaterEqualStrategyNumber,
+                pg_sys::F_TIMESTAMPTZ_GE,
+                from.into(),
+            ),
+            condition(
+                2,
+                pg_sys::BTLessEqualStrategyNumber,
+                pg_sys::F_TIMESTAMPTZ_LE,
+                to.into(),
+            ),
         ];
         self.walk.seek(&mut conditions);
     }
@@ -75,7 +90,13 @@ pub struct KeyIndex<'t> {
 }
 
 impl<'t> KeyIndex<'t> {
-    pub fn new(table: &'t Table, snapshot: &'t Latest, destination: i32, here: pg_sys::TimestampTz, max_attempts: i32) -> Self {
+    pub fn new(
+        table: &'t Table,
+        snapshot: &'t Latest,
+        destination: i32,
+        here: pg_sys::TimestampTz,
+        max_attempts: i32,
+    ) -> Self {
         KeyIndex {
             walk: Walk::new(table, snapshot, 3),
             keys: Walk::new(table, snapshot, 2),
@@ -109,7 +130,10 @@ impl<'t> KeyIndex<'t> {
             None => null_condition(2, false),
         };
         self.keys.seek(&mut [destination, after]);
-        self.keys.next().then(|| text(self.keys.column(column::ORDER_KEY))).flatten()
+        self.keys
+            .next()
+            .then(|| text(self.keys.column(column::ORDER_KEY)))
+            .flatten()
     }
 
     /// The message of a key with that `seq`, and its row.
@@ -134,8 +158,9 @@ impl<'t> KeyIndex<'t> {
         self.keys.next()
     }
 
-    /// A lease that lasts blocks the key. Of those that may go, the first by `seq`: an expired lease, a ready message that is
-    /// due, a message that waits for its retry (which blocks the key until it is due).
+    /// A lease that lasts blocks the key. Of those that may go, the first by `seq`: an expired
+    /// lease, a ready message that is due, a message that waits for its retry (which blocks the key
+    /// until it is due).
     fn find_head(&mut self, key: &str) -> KeyHead {
         let mut first: Option<State> = None;
         let mut offer = |state: State| {
@@ -164,10 +189,12 @@ impl<'t> KeyIndex<'t> {
             }
         }
         match first {
-            Some(head) if head.due_at <= self.here && head.payload_slice.is_some() => KeyHead::Message {
-                seq: head.seq,
-                is_exhausted: head.attempt >= self.max_attempts,
-            },
+            Some(head) if head.due_at <= self.here && head.payload_slice.is_some() => {
+                KeyHead::Message {
+                    seq: head.seq,
+                    is_exhausted: head.attempt >= self.max_attempts,
+                }
+            }
             _ => KeyHead::Blocked,
         }
     }
@@ -179,13 +206,23 @@ impl<'t> KeyIndex<'t> {
         let mut conditions = [
             self.of_destination(),
             condition(2, pg_sys::BTEqualStrategyNumber, pg_sys::F_TEXTEQ, key),
-            condition(3, pg_sys::BTEqualStrategyNumber, pg_sys::F_CHAREQ, lease.datum()),
+            condition(
+                3,
+                pg_sys::BTEqualStrategyNumber,
+                pg_sys::F_CHAREQ,
+                lease.datum(),
+            ),
         ];
         self.walk.seek(&mut conditions);
     }
 
     fn of_destination(&self) -> pg_sys::ScanKeyData {
-        condition(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_INT4EQ, self.destination.into())
+        condition(
+            1,
+            pg_sys::BTEqualStrategyNumber,
+            pg_sys::F_INT4EQ,
+            self.destination.into(),
+        )
     }
 }
 

@@ -53,7 +53,10 @@ CREATE FUNCTION idem.note_expired_lease(errors jsonb, attempt integer) RETURNS t
 LANGUAGE c AS 'MODULE_PATHNAME', 'note_expired_lease_wrapper';
 "#
 )]
-fn note_expired_lease(errors: Option<JsonText>, attempt: Option<i32>) -> Result<String, ErrorReport> {
+fn note_expired_lease(
+    errors: Option<JsonText>,
+    attempt: Option<i32>,
+) -> Result<String, ErrorReport> {
     Ok(note_failure(
         given(errors, "errors")?.as_str(),
         now_unix(),
@@ -70,7 +73,11 @@ CREATE FUNCTION idem.is_last_failure(errors jsonb, attempt integer, error text) 
 LANGUAGE c AS 'MODULE_PATHNAME', 'is_last_failure_sql_wrapper';
 "#
 )]
-fn is_last_failure_sql(errors: Option<JsonText>, attempt: Option<i32>, error: Option<&str>) -> Result<bool, ErrorReport> {
+fn is_last_failure_sql(
+    errors: Option<JsonText>,
+    attempt: Option<i32>,
+    error: Option<&str>,
+) -> Result<bool, ErrorReport> {
     Ok(is_last_failure(
         given(errors, "errors")?.as_str(),
         given(attempt, "attempt")?,

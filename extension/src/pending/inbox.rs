@@ -22,9 +22,14 @@ pub enum Seen {
 }
 
 impl Seen {
-    /// Waits until the claim in progress has come to an end. The caller holds nothing that the claim may wait for.
+    /// Waits until the claim in progress has come to an end. The caller holds nothing that the
+    /// claim may wait for.
     pub fn wait(self) {
-        if let Seen::InProgress { xid, speculative_token } = self {
+        if let Seen::InProgress {
+            xid,
+            speculative_token,
+        } = self
+        {
             wait_for(xid, speculative_token);
         }
     }
@@ -56,7 +61,15 @@ impl Inbox {
                     lookup.rely();
                     return Ok(Seen::Claimed);
                 }
-                Found::InProgress { xid, speculative_token } => return Ok(Seen::InProgress { xid, speculative_token }),
+                Found::InProgress {
+                    xid,
+                    speculative_token,
+                } => {
+                    return Ok(Seen::InProgress {
+                        xid,
+                        speculative_token,
+                    });
+                }
             }
         }
         Ok(Seen::Free)
@@ -70,13 +83,20 @@ impl Inbox {
 CREATE FUNCTION idem.claim_state(id text, destination text) RETURNS text LANGUAGE c AS 'MODULE_PATHNAME', 'claim_state_wrapper';
 "#
 )]
-fn claim_state(id: Option<&str>, destination: Option<&str>) -> std::result::Result<&'static str, ErrorReport> {
+fn claim_state(
+    id: Option<&str>,
+    destination: Option<&str>,
+) -> std::result::Result<&'static str, ErrorReport> {
     let (id, name) = (text_id(id)?, given(destination, "destination")?);
     let rings = ring::enter()?;
     let Some(destination) = find(name)? else {
         return Ok("free");
     };
-    let identity = Identity { id, destination, name };
+    let identity = Identity {
+        id,
+        destination,
+        name,
+    };
     Ok(match Inbox::open(&identity, &rings).look(&identity)? {
         Seen::Free => "free",
         Seen::Claimed => "claimed",

@@ -6,10 +6,12 @@ use pgrx::datum::Interval;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
-/// A lease lasts 1 millisecond to 1 day; as SQL compares intervals, a day has 24 hours and a month 30 days.
+/// A lease lasts 1 millisecond to 1 day; as SQL compares intervals, a day has 24 hours and a month
+/// 30 days.
 pub fn microseconds(lease: Interval) -> Result<i64> {
     const DAY: i128 = 86_400_000_000;
-    let microseconds = i128::from(lease.micros()) + DAY * (i128::from(lease.days()) + 30 * i128::from(lease.months()));
+    let microseconds = i128::from(lease.micros())
+        + DAY * (i128::from(lease.days()) + 30 * i128::from(lease.months()));
     if !(1_000..=DAY).contains(&microseconds) {
         return invalid(
             format!("lease is {:.3} seconds", microseconds as f64 / 1e6),
@@ -19,8 +21,8 @@ pub fn microseconds(lease: Interval) -> Result<i64> {
     Ok(microseconds as i64)
 }
 
-/// 25006 where nothing can be written, 25000 unless the transaction is READ COMMITTED: a part of the function is SQL, which
-/// must see what is committed now.
+/// 25006 where nothing can be written, 25000 unless the transaction is READ COMMITTED: a part of
+/// the function is SQL, which must see what is committed now.
 pub fn check_transaction(function: &CStr) -> Result<()> {
     ensure_writable(function);
     // SAFETY: reads a variable of the transaction.

@@ -79,12 +79,18 @@ fn idem_next(
     let destination = given(destination, "destination")?;
     idem_core::check_destination(destination).map_err(Error::from)?;
     lease::check_transaction(c"idem_next()")?;
-    let messages = next(destination, lease, max_messages as usize, max_bytes as usize)?;
+    let messages = next(
+        destination,
+        lease,
+        max_messages as usize,
+        max_bytes as usize,
+    )?;
     answer_rows(fcinfo, messages.into_iter());
     Ok(())
 }
 
-/// Leases messages for so many microseconds: at most `at_most`, and the first one whatever its size.
+/// Leases messages for so many microseconds: at most `at_most`, and the first one whatever its
+/// size.
 fn next(name: &str, lease: i64, at_most: usize, max_bytes: usize) -> Result<Vec<Columns>> {
     let rings = ring::look()?;
     let Some(destination) = find(name)? else {
@@ -155,7 +161,10 @@ impl Call<'_> {
             if !row.lock_row() {
                 return Ok(Visit::Held);
             }
-            let payload = payloads.find(message.state.payload_slice.unwrap_or_default(), message.state.seq)?;
+            let payload = payloads.find(
+                message.state.payload_slice.unwrap_or_default(),
+                message.state.seq,
+            )?;
             let size = payload.size();
             if size > *bytes_left && !taken.is_empty() {
                 return Ok(Visit::TooLarge);
@@ -172,15 +181,22 @@ impl Call<'_> {
         })
     }
 
-    /// Of two messages of a key, each of which another session is about to take, neither session would see the other. So
-    /// messages with keys are handed out by one session of a destination at a time, to the end of its transaction.
+    /// Of two messages of a key, each of which another session is about to take, neither session
+    /// would see the other. So messages with keys are handed out by one session of a destination at
+    /// a time, to the end of its transaction.
     fn take_turn(&mut self) -> Result<()> {
         // Before the row: idem_configure locks idem.ring first, and gives up when it cannot.
         ring::enter()?;
-        let destinations = Table::for_writing(pg::relation_oid(c"destination").ok_or(Error::NotInstalled)?);
+        let destinations =
+            Table::for_writing(pg::relation_oid(c"destination").ok_or(Error::NotInstalled)?);
         let mut row = Lookup::new(&destinations, 1);
         let equal = pg_sys::BTEqualStrategyNumber;
-        let mut key = [condition(1, equal, pg_sys::F_INT4EQ, self.destination.id.into())];
+        let mut key = [condition(
+            1,
+            equal,
+            pg_sys::F_INT4EQ,
+            self.destination.id.into(),
+        )];
         if row.hold(&mut key, true) != Hold::Held {
             return Err(Error::Corrupt("a destination has no row"));
         }
@@ -189,7 +205,11 @@ impl Call<'_> {
     }
 
     fn bury(&self, keys: Vec<Uuid>) -> Result<()> {
-        let arguments = [self.destination.id.into(), keys.into(), self.max_attempts.into()];
+        let arguments = [
+            self.destination.id.into(),
+            keys.into(),
+            self.max_attempts.into(),
+        ];
         Spi::run_with_args("SELECT idem.bury_exhausted($1, $2, $3)", &arguments)
             .map_err(|_| Error::Corrupt("idem.bury_exhausted did not run"))
     }
@@ -203,10 +223,23 @@ struct Taken {
 }
 
 /// Leases the locked row.
-fn take(message: &Due, row: &mut Walk, token: i64, due_at: pg_sys::TimestampTz, appender: &mut Appender) -> Result<Taken> {
+fn take(
+    message: &Due,
+    row: &mut Walk,
+    token: i64,
+    due_at: pg_sys::TimestampTz,
+    appender: &mut Appender,
+) -> Result<Taken> {
     let lease_expired = message.state.lease == LeaseState::Leased;
     let before = errors(row.column(column::ERRORS));
-    let noted = lease_expired.then(|| note_failure(&before, now_unix(), message.state.attempt, Failure::LeaseExpired));
+    let noted = lease_expired.then(|| {
+        note_failure(
+            &before,
+            now_unix(),
+            message.state.attempt,
+            Failure::LeaseExpired,
+        )
+    });
     let leased = Leased {
         token,
         due_at,
@@ -238,7 +271,10 @@ fn columns_of(message: &Taken, payload: [Option<pg_sys::Datum>; 5]) -> Columns {
         traceparent,
         of_row(column::ATTEMPT),
         of_row(column::RECEIVED_AT),
-        message.last_error.as_deref().and_then(IntoDatum::into_datum),
+        message
+            .last_error
+            .as_deref()
+            .and_then(IntoDatum::into_datum),
         message.lease_expired.into_datum(),
     ]
 }
@@ -247,5 +283,7 @@ fn columns_of(message: &Taken, payload: [Option<pg_sys::Datum>; 5]) -> Columns {
 fn uuid_text(key: Option<pg_sys::Datum>) -> Option<pg_sys::Datum> {
     // SAFETY: the datum is a uuid.
     let key: Uuid = unsafe { FromDatum::from_datum(key?, false)? };
-    uuid::Uuid::from_bytes(*key.as_bytes()).to_string().into_datum()
+    uuid::Uuid::from_bytes(*key.as_bytes())
+        .to_string()
+        .into_datum()
 }

@@ -26,7 +26,12 @@ impl Payloads {
     /// transaction moves its payload to another slice.
     pub fn find(&mut self, slice: i16, seq: i64) -> Result<Payload<'_>> {
         let mut rows = Lookup::insert_only(self.slice(slice)?, 1);
-        let seq = condition(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_INT8EQ, pg_sys::Datum::from(seq));
+        let seq = condition(
+            1,
+            pg_sys::BTEqualStrategyNumber,
+            pg_sys::F_INT8EQ,
+            pg_sys::Datum::from(seq),
+        );
         rows.seek(&mut [seq]);
         if !rows.next_settled() {
             return Err(Error::Corrupt("a pending message has no payload"));
@@ -38,9 +43,9 @@ impl Payloads {
         let at = match self.slices.iter().position(|(slice, _)| *slice == number) {
             Some(at) => at,
             None => {
-                let table = ring::refreshed()?
-                    .payloads(number)
-                    .ok_or(Error::Corrupt("a pending message names no slice of payloads"))?;
+                let table = ring::refreshed()?.payloads(number).ok_or(Error::Corrupt(
+                    "a pending message names no slice of payloads",
+                ))?;
                 self.slices.push((number, Table::for_reading(table)));
                 self.slices.len() - 1
             }
@@ -69,6 +74,8 @@ impl Payload<'_> {
     pub fn read(&self) -> Result<[Option<pg_sys::Datum>; 5]> {
         memory::ensure(MARGIN_BYTES).map_err(Error::from)?;
         let columns = self.row.row();
-        Ok(std::array::from_fn(|n| columns.get(n + 1).copied().flatten()))
+        Ok(std::array::from_fn(|n| {
+            columns.get(n + 1).copied().flatten()
+        }))
     }
 }

@@ -1,9 +1,11 @@
-//! Whether any message is pending, known without a look at the tables: most databases have claims and no pending messages.
+//! Whether any message is pending, known without a look at the tables: most databases have claims
+//! and no pending messages.
 //!
-//! A writer locks the current table of pending messages and notes `SOME` before it writes. The maintainer notes `QUIET` when it
-//! finds no pending message, and `NONE` at a later pass if nothing has been noted in between and it holds ACCESS EXCLUSIVE on
-//! both tables. A claim inserts its row first and reads the note after that; a lease notes first and looks at the inbox after
-//! that. So at least the later of the two sees the other.
+//! A writer locks the current table of pending messages and notes `SOME` before it writes. The
+//! maintainer notes `QUIET` when it finds no pending message, and `NONE` at a later pass if nothing
+//! has been noted in between and it holds ACCESS EXCLUSIVE on both tables. A claim inserts its row
+//! first and reads the note after that; a lease notes first and looks at the inbox after that. So
+//! at least the later of the two sees the other.
 //!
 //! After the start of the server, after a promotion and without preloading the note is `SOME`.
 
@@ -36,8 +38,8 @@ pub fn may_exist() -> bool {
     this_database().is_none_or(|database| database.pending.load(Ordering::SeqCst) != NONE)
 }
 
-/// The CHECK constraint of both tables calls this for rows that do not come from the functions of idem: COPY, INSERT, logical
-/// replication. It runs before the row exists.
+/// The CHECK constraint of both tables calls this for rows that do not come from the functions of
+/// idem: COPY, INSERT, logical replication. It runs before the row exists.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
@@ -61,7 +63,8 @@ fn pending_presence() -> &'static str {
     NAMES.get(noted as usize).copied().unwrap_or(NAMES[0])
 }
 
-/// The maintainer notes `quiet`, and `none` only after `quiet`. A note of a writer in between stays.
+/// The maintainer notes `quiet`, and `none` only after `quiet`. A note of a writer in between
+/// stays.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"

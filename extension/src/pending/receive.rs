@@ -1,4 +1,5 @@
-//! Durable receive: the message is stored, so that its broker can forget it, and is processed later.
+//! Durable receive: the message is stored, so that its broker can forget it, and is processed
+//! later.
 
 use super::acquire::next_seq;
 use super::identity::Identity;
@@ -29,8 +30,8 @@ pub struct Message<'a> {
     pub deliver_after: Option<pg_sys::TimestampTz>,
 }
 
-/// Stores the message; `false` when it is known: received, leased, dead, or claimed. Waits for another transaction that is
-/// about to make it known.
+/// Stores the message; `false` when it is known: received, leased, dead, or claimed. Waits for
+/// another transaction that is about to make it known.
 pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
     let rings = ring::enter()?;
     let destination = loop {
@@ -38,7 +39,11 @@ pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
             break destination;
         }
     };
-    let identity = Identity { id, destination, name };
+    let identity = Identity {
+        id,
+        destination,
+        name,
+    };
     let inbox = Inbox::open(&identity, &rings);
     let table = loop {
         match inbox.look(&identity)? {
@@ -65,17 +70,23 @@ pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
                 row.rely();
                 return Ok(false);
             }
-            Found::InProgress { xid, speculative_token } => {
+            Found::InProgress {
+                xid,
+                speculative_token,
+            } => {
                 row.seek(&mut keys);
                 wait_for(xid, speculative_token);
             }
             Found::Nothing => {
                 let seq = next_seq()?;
                 let mut seen = Seen::Free;
-                let inserted = Inserter::new(&table).insert_if(&new_row(seq, slice, message).columns(&identity)?, || {
-                    seen = inbox.look(&identity)?;
-                    Ok::<_, Error>(seen == Seen::Free)
-                })?;
+                let inserted = Inserter::new(&table).insert_if(
+                    &new_row(seq, slice, message).columns(&identity)?,
+                    || {
+                        seen = inbox.look(&identity)?;
+                        Ok::<_, Error>(seen == Seen::Free)
+                    },
+                )?;
                 match (inserted, seen) {
                     (Inserted::Yes, _) => {
                         append_payload(payloads, seq, message)?;
@@ -120,7 +131,11 @@ fn append_payload(slice: pg_sys::Oid, seq: i64, message: &Message) -> Result<()>
         message.content_type.into_datum(),
         message.kind.into_datum(),
         headers,
-        message.traceparent.as_deref().or(inherited.as_deref()).into_datum(),
+        message
+            .traceparent
+            .as_deref()
+            .or(inherited.as_deref())
+            .into_datum(),
     ]);
     Ok(())
 }

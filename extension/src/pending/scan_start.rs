@@ -1,9 +1,10 @@
 //! Where a scan for due messages starts in this session.
 //!
-//! Finished messages leave entries at the head of the index, and while another transaction holds an old snapshot nothing removes
-//! them: a scan from the very beginning passes over all of them each time. So a scan starts where the previous one found its
-//! first message. A message can become due before that place only by a transaction that was open at the time, so a session scans
-//! from the beginning now and then, and always before it returns nothing.
+//! Finished messages leave entries at the head of the index, and while another transaction holds an
+//! old snapshot nothing removes them: a scan from the very beginning passes over all of them each
+//! time. So a scan starts where the previous one found its first message. A message can become due
+//! before that place only by a transaction that was open at the time, so a session scans from the
+//! beginning now and then, and always before it returns nothing.
 
 use pgrx::pg_sys;
 use std::cell::RefCell;
@@ -44,7 +45,11 @@ pub fn begin(destination: i32) -> ScanStart {
             .filter(|place| began < place.full_scan_due)
             .map_or(BEGINNING, |place| place.first_due)
     });
-    ScanStart { destination, at, began }
+    ScanStart {
+        destination,
+        at,
+        began,
+    }
 }
 
 impl ScanStart {

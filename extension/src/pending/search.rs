@@ -1,8 +1,9 @@
 //! The search for messages that can be handed out now.
 //!
-//! Messages that are due are visited in the order (due_at, seq). Of one key only the head can go. When the first messages all
-//! wait for others of their keys, the search goes from key to key instead, however many messages wait behind each.
-//! A message whose lease expired may have crashed its consumer, so it goes alone.
+//! Messages that are due are visited in the order (due_at, seq). Of one key only the head can go.
+//! When the first messages all wait for others of their keys, the search goes from key to key
+//! instead, however many messages wait behind each. A message whose lease expired may have crashed
+//! its consumer, so it goes alone.
 
 use super::due::{Due, DueIndex, KeyHead, KeyIndex};
 use super::row::LeaseState;
@@ -21,7 +22,8 @@ pub struct Search {
     pub here: pg_sys::TimestampTz,
     pub max_attempts: i32,
     pub at_most: usize,
-    /// Whether the caller holds the turn of the destination, without which messages with keys are not handed out.
+    /// Whether the caller holds the turn of the destination, without which messages with keys are
+    /// not handed out.
     pub has_turn: bool,
 }
 
@@ -71,7 +73,13 @@ impl Search {
         let mut run = Run {
             search: self,
             due: DueIndex::new(&due_table, &snapshot, self.destination),
-            keys: KeyIndex::new(&key_table, &snapshot, self.destination, self.here, self.max_attempts),
+            keys: KeyIndex::new(
+                &key_table,
+                &snapshot,
+                self.destination,
+                self.here,
+                self.max_attempts,
+            ),
             visit,
             taken: 0,
             is_full: false,
@@ -111,7 +119,11 @@ impl Run<'_, '_> {
         };
         start.found(first.state.due_at);
         let from = first.state.due_at;
-        let at_most = if is_suspect(&first) { 1 } else { self.search.at_most };
+        let at_most = if is_suspect(&first) {
+            1
+        } else {
+            self.search.at_most
+        };
         self.in_order(first, at_most)?;
         if self.taken == 0 && self.suspects && at_most > 1 {
             self.due.seek(from, self.search.here);
@@ -119,7 +131,8 @@ impl Run<'_, '_> {
                 self.in_order(first, 1)?;
             }
         }
-        if self.taken == 0 && self.found.ended == Ended::Done && self.blocked > self.search.window() {
+        if self.taken == 0 && self.found.ended == Ended::Done && self.blocked > self.search.window()
+        {
             self.by_keys()?;
             self.without_keys(from)?;
         }
@@ -201,7 +214,9 @@ impl Run<'_, '_> {
                         Visit::TooLarge => self.is_full = true,
                         Visit::Held => self.found.is_contended = true,
                     }
-                    if self.has_enough(self.search.at_most) || (is_suspect(&message) && self.taken > 0) {
+                    if self.has_enough(self.search.at_most)
+                        || (is_suspect(&message) && self.taken > 0)
+                    {
                         return Ok(());
                     }
                 }

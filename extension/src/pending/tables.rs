@@ -8,8 +8,9 @@ use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
-/// The current table, open and locked for writing. No rotation happens while the lock is held, because a rotation locks both
-/// tables ACCESS EXCLUSIVE. The lock goes when the table is dropped, unless the caller keeps it.
+/// The current table, open and locked for writing. No rotation happens while the lock is held,
+/// because a rotation locks both tables ACCESS EXCLUSIVE. The lock goes when the table is dropped,
+/// unless the caller keeps it.
 pub fn try_current(rings: &Rings) -> Result<Table> {
     let mut rings = *rings;
     loop {
@@ -31,7 +32,8 @@ pub fn current(rings: &Rings) -> Result<Table> {
     Ok(table)
 }
 
-/// A table of pending messages by one of its other indexes, to look. The caller has locked the table.
+/// A table of pending messages by one of its other indexes, to look. The caller has locked the
+/// table.
 pub fn by_index(table: pg_sys::Oid, kind: IndexKind) -> Result<Table> {
     let is_first = pg::relation_oid(c"pending_0") == Some(table);
     let index = match (is_first, kind) {
@@ -52,7 +54,8 @@ pub enum IndexKind {
     Order,
 }
 
-/// For functions in SQL: the number of the current table, locked for writing to the end of the transaction.
+/// For functions in SQL: the number of the current table, locked for writing to the end of the
+/// transaction.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
@@ -60,7 +63,8 @@ CREATE FUNCTION idem.enter_pending() RETURNS integer LANGUAGE c AS 'MODULE_PATHN
 "#
 )]
 fn enter_pending() -> std::result::Result<i32, ErrorReport> {
-    // It enters the rings: the fence of a rotation of payloads waits for every transaction that may write one.
+    // It enters the rings: the fence of a rotation of payloads waits for every transaction that may
+    // write one.
     current(&ring::enter()?)?;
     Ok(ring::refreshed()?.pending_number() as i32)
 }

@@ -16,10 +16,12 @@ use pgrx::prelude::*;
 
 /// How long a waiter sleeps that nothing wakes: at first, and at most.
 const POLL_MS: (i64, i64) = (10, 1_000);
-/// How long a waiter sleeps while messages are due that other transactions hold: a rollback wakes no waiter.
+/// How long a waiter sleeps while messages are due that other transactions hold: a rollback wakes
+/// no waiter.
 const CONTENDED_MS: i64 = 100;
 
-/// Waits until `idem_next` can hand out a message of the destination, at most `timeout_ms` milliseconds; true when it can.
+/// Waits until `idem_next` can hand out a message of the destination, at most `timeout_ms`
+/// milliseconds; true when it can.
 ///
 /// Without preloading nothing wakes the waiter: it looks less and less often.
 #[pg_extern(
@@ -29,7 +31,10 @@ CREATE FUNCTION idem_next_wait(destination text, timeout_ms integer DEFAULT 1000
 LANGUAGE c AS 'MODULE_PATHNAME', 'idem_next_wait_wrapper';
 "#
 )]
-fn idem_next_wait(destination: Option<&str>, timeout_ms: Option<i32>) -> std::result::Result<bool, ErrorReport> {
+fn idem_next_wait(
+    destination: Option<&str>,
+    timeout_ms: Option<i32>,
+) -> std::result::Result<bool, ErrorReport> {
     let destination = given(destination, "destination")?;
     idem_core::check_destination(destination).map_err(Error::from)?;
     let deadline = deadline(timeout_ms)?;
@@ -78,7 +83,8 @@ impl Look {
     };
 }
 
-/// Searches as idem_next does, without locking anything. No lock stays: a waiter must not hold up a rotation.
+/// Searches as idem_next does, without locking anything. No lock stays: a waiter must not hold up a
+/// rotation.
 fn look(name: &str) -> Result<Look> {
     let rings = ring::look()?;
     let Some(destination) = find(name)? else {
@@ -97,10 +103,17 @@ fn look(name: &str) -> Result<Look> {
     let mut can_go = false;
     let found = search.run(&mut |_, row| {
         // A row that a running transaction has leased or deleted is not to be had.
-        let key = row.column(super::row::column::KEY).unwrap_or(pg_sys::Datum::from(0));
+        let key = row
+            .column(super::row::column::KEY)
+            .unwrap_or(pg_sys::Datum::from(0));
         let mut keys = [
             pg::condition(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_UUID_EQ, key),
-            pg::condition(2, pg_sys::BTEqualStrategyNumber, pg_sys::F_INT4EQ, destination.id.into()),
+            pg::condition(
+                2,
+                pg_sys::BTEqualStrategyNumber,
+                pg_sys::F_INT4EQ,
+                destination.id.into(),
+            ),
         ];
         if rows.find(&mut keys) == Found::Row {
             can_go = true;
@@ -125,7 +138,11 @@ fn look(name: &str) -> Result<Look> {
 }
 
 /// In how many milliseconds the first message becomes due that is not due yet.
-fn next_due(table: pg_sys::Oid, destination: i32, here: pg_sys::TimestampTz) -> Result<Option<i64>> {
+fn next_due(
+    table: pg_sys::Oid,
+    destination: i32,
+    here: pg_sys::TimestampTz,
+) -> Result<Option<i64>> {
     let snapshot = Latest::take();
     let table = tables::by_index(table, tables::IndexKind::Due)?;
     let mut messages = due::DueIndex::new(&table, &snapshot, destination);

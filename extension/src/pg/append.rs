@@ -1,4 +1,5 @@
-//! Appending and replacing rows with the executor's own calls: every index and constraint, no plan, no privileges of the caller.
+//! Appending and replacing rows with the executor's own calls: every index and constraint, no plan,
+//! no privileges of the caller.
 
 use super::scratch::within;
 use super::{Lookup, Walk};
@@ -17,16 +18,20 @@ pub struct Appender {
 
 impl Appender {
     pub fn open(table: pg_sys::Oid) -> Self {
-        // SAFETY: table_open raises unless it is a table. The calls are those of a worker that applies an insert
-        // (logical replication's apply_handle_insert_internal).
+        // SAFETY: table_open raises unless it is a table. The calls are those of a worker that
+        // applies an insert (logical replication's apply_handle_insert_internal).
         unsafe {
             let heap = pg_sys::table_open(table, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE);
             let estate = pg_sys::CreateExecutorState();
-            let target = pg_sys::palloc0(size_of::<pg_sys::ResultRelInfo>()).cast::<pg_sys::ResultRelInfo>();
+            let target =
+                pg_sys::palloc0(size_of::<pg_sys::ResultRelInfo>()).cast::<pg_sys::ResultRelInfo>();
             // 0: in no range table. An update asks for the columns that are changed there.
             pg_sys::InitResultRelInfo(target, heap, 0, std::ptr::null_mut(), 0);
             pg_sys::ExecOpenIndices(target, false);
-            let slot = pg_sys::MakeSingleTupleTableSlot((*heap).rd_att, pg_sys::table_slot_callbacks(heap));
+            let slot = pg_sys::MakeSingleTupleTableSlot(
+                (*heap).rd_att,
+                pg_sys::table_slot_callbacks(heap),
+            );
             Appender {
                 heap,
                 estate,
@@ -66,8 +71,9 @@ impl Appender {
     }
 
     fn replace_row(&mut self, held: *mut pg_sys::TupleTableSlot, values: &[Option<Datum>]) {
-        // SAFETY: as in append; the row is locked, so nobody changes it in between. Triggers that somebody has added are
-        // the only ones to use the EPQState (logical replication's apply_handle_update_internal).
+        // SAFETY: as in append; the row is locked, so nobody changes it in between. Triggers that
+        // somebody has added are the only ones to use the EPQState (logical replication's
+        // apply_handle_update_internal).
         unsafe {
             super::insert::fill(self.slot, values);
             (*self.slot).tts_tableOid = (*self.heap).rd_id;
@@ -76,7 +82,14 @@ impl Appender {
             #[cfg(any(feature = "pg13", feature = "pg14", feature = "pg15"))]
             pg_sys::EvalPlanQualInit(&mut epq, self.estate, none, std::ptr::null_mut(), -1);
             #[cfg(not(any(feature = "pg13", feature = "pg14", feature = "pg15")))]
-            pg_sys::EvalPlanQualInit(&mut epq, self.estate, none, std::ptr::null_mut(), -1, std::ptr::null_mut());
+            pg_sys::EvalPlanQualInit(
+                &mut epq,
+                self.estate,
+                none,
+                std::ptr::null_mut(),
+                -1,
+                std::ptr::null_mut(),
+            );
             pg_sys::ExecSimpleRelationUpdate(self.target, self.estate, &mut epq, held, self.slot);
             pg_sys::EvalPlanQualEnd(&mut epq);
         }

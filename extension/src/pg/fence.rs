@@ -2,24 +2,30 @@
 
 use pgrx::pg_sys;
 
-/// The transactions that held a lock which conflicts with SHARE on a relation, at one moment: those that were writing.
-/// (As WaitForLockers of CREATE INDEX CONCURRENTLY, but one can look again later instead of waiting.)
+/// The transactions that held a lock which conflicts with SHARE on a relation, at one moment: those
+/// that were writing. (As WaitForLockers of CREATE INDEX CONCURRENTLY, but one can look again later
+/// instead of waiting.)
 pub struct Lockers(Vec<pg_sys::VirtualTransactionId>);
 
 impl Lockers {
     /// Takes the list now. The caller has made sure that whoever locks later sees the new state.
     pub fn of(relation: pg_sys::Oid) -> Self {
-        // SAFETY: an all-zero LOCKTAG is filled as SET_LOCKTAG_RELATION does; the answer is palloc'd and ends with an
-        // invalid entry.
+        // SAFETY: an all-zero LOCKTAG is filled as SET_LOCKTAG_RELATION does; the answer is
+        // palloc'd and ends with an invalid entry.
         unsafe {
             let mut tag: pg_sys::LOCKTAG = std::mem::zeroed();
             tag.locktag_field1 = pg_sys::MyDatabaseId.to_u32();
             tag.locktag_field2 = relation.to_u32();
             tag.locktag_type = pg_sys::LockTagType::LOCKTAG_RELATION as u8;
             tag.locktag_lockmethodid = pg_sys::DEFAULT_LOCKMETHOD as u8;
-            let list = pg_sys::GetLockConflicts(&tag, pg_sys::ShareLock as pg_sys::LOCKMODE, std::ptr::null_mut());
+            let list = pg_sys::GetLockConflicts(
+                &tag,
+                pg_sys::ShareLock as pg_sys::LOCKMODE,
+                std::ptr::null_mut(),
+            );
             let mut lockers = Vec::new();
-            while (*list.add(lockers.len())).localTransactionId != pg_sys::InvalidLocalTransactionId {
+            while (*list.add(lockers.len())).localTransactionId != pg_sys::InvalidLocalTransactionId
+            {
                 lockers.push(*list.add(lockers.len()));
             }
             Lockers(lockers)
@@ -31,10 +37,12 @@ impl Lockers {
         self.0.is_empty()
     }
 
-    /// Forgets those that have ended; true when all have. Prepared transactions count until they are resolved.
+    /// Forgets those that have ended; true when all have. Prepared transactions count until they
+    /// are resolved.
     pub fn have_ended(&mut self) -> bool {
         // SAFETY: takes any virtual transaction id; without waiting.
-        self.0.retain(|&vxid| unsafe { !pg_sys::VirtualXactLock(vxid, false) });
+        self.0
+            .retain(|&vxid| unsafe { !pg_sys::VirtualXactLock(vxid, false) });
         self.0.is_empty()
     }
 }

@@ -1,5 +1,6 @@
-//! Holding one row under a unique key: locked at its newest version, then replaced or deleted, whatever the isolation level
-//! (as the apply worker of logical replication does, `execReplication.c`).
+//! Holding one row under a unique key: locked at its newest version, then replaced or deleted,
+//! whatever the isolation level (as the apply worker of logical replication does,
+//! `execReplication.c`).
 
 use super::{Found, Lookup, wait_for};
 use crate::pause::pause_point;
@@ -10,7 +11,8 @@ use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
     Nothing,
-    /// The row is locked to the end of the transaction, and its columns are those of the newest version.
+    /// The row is locked to the end of the transaction, and its columns are those of the newest
+    /// version.
     Held,
     /// Another transaction is at it, and the caller does not wait.
     Busy,
@@ -23,7 +25,10 @@ impl Lookup<'_> {
             match self.find(keys) {
                 Found::Nothing => return Hold::Nothing,
                 Found::InProgress { .. } if !wait => return Hold::Busy,
-                Found::InProgress { xid, speculative_token } => wait_for(xid, speculative_token),
+                Found::InProgress {
+                    xid,
+                    speculative_token,
+                } => wait_for(xid, speculative_token),
                 Found::Row => {
                     pause_point("hold: before lock");
                     match self.lock_found(wait) {
@@ -48,13 +53,18 @@ impl Lookup<'_> {
             pg_sys::LockWaitPolicy::LockWaitSkip
         };
         let mut failure = pg_sys::TM_FailureData::default();
-        // SAFETY: a row was found, so the slot is full and of the table's kind; its place is copied, because the slot is
-        // filled anew. The boundary turns errors (a cancel, a deadlock) into unwinding.
+        // SAFETY: a row was found, so the slot is full and of the table's kind; its place is
+        // copied, because the slot is filled anew. The boundary turns errors (a cancel, a deadlock)
+        // into unwinding.
         unsafe {
-            // What this very command wrote cannot be locked before the next one. Callers write, so this is no parallel
-            // operation.
+            // What this very command wrote cannot be locked before the next one. Callers write, so
+            // this is no parallel operation.
             pg_sys::CommandCounterIncrement();
-            let Some(lock) = (*self.table.heap).rd_tableam.as_ref().and_then(|am| am.tuple_lock) else {
+            let Some(lock) = (*self.table.heap)
+                .rd_tableam
+                .as_ref()
+                .and_then(|am| am.tuple_lock)
+            else {
                 return pg_sys::TM_Result::TM_WouldBlock;
             };
             let mut place = (*self.slot).tts_tid;

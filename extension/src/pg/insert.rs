@@ -8,8 +8,9 @@ use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 
-/// Inserts a row unless its unique key is taken, by the speculative protocol of ON CONFLICT: `false` when somebody came
-/// first (look again). The table's other indexes must have nothing to say about conflicts but errors.
+/// Inserts a row unless its unique key is taken, by the speculative protocol of ON CONFLICT:
+/// `false` when somebody came first (look again). The table's other indexes must have nothing to
+/// say about conflicts but errors.
 ///
 /// `values` are all columns of the table in their order; `None` is NULL.
 pub fn insert_unique(table: &Table, values: &[Option<Datum>]) -> bool {
@@ -53,7 +54,10 @@ impl<'t> Inserter<'t> {
             // SAFETY: table and index are open for as long as 't.
             (self.slot, self.info) = within(self.context, || unsafe {
                 (
-                    pg_sys::MakeSingleTupleTableSlot((*heap).rd_att, pg_sys::table_slot_callbacks(heap)),
+                    pg_sys::MakeSingleTupleTableSlot(
+                        (*heap).rd_att,
+                        pg_sys::table_slot_callbacks(heap),
+                    ),
                     pg_sys::BuildIndexInfo(self.table.index),
                 )
             });
@@ -65,28 +69,44 @@ impl<'t> Inserter<'t> {
         matches!(inserted, Ok(Inserted::Yes))
     }
 
-    /// Inserts unless the key is taken or, looking around while others can see the row in the making, the caller does not
-    /// agree: then it was never there, and whoever waits for it is not kept waiting. `agree` must neither wait nor write.
-    pub fn insert_if<E>(&mut self, values: &[Option<Datum>], agree: impl FnOnce() -> Result<bool, E>) -> Result<Inserted, E> {
+    /// Inserts unless the key is taken or, looking around while others can see the row in the
+    /// making, the caller does not agree: then it was never there, and whoever waits for it is not
+    /// kept waiting. `agree` must neither wait nor write.
+    pub fn insert_if<E>(
+        &mut self,
+        values: &[Option<Datum>],
+        agree: impl FnOnce() -> Result<bool, E>,
+    ) -> Result<Inserted, E> {
         self.set_up();
-        let Inserter { table, slot, info, .. } = *self;
+        let Inserter {
+            table, slot, info, ..
+        } = *self;
         let heap = table.heap;
-        // SAFETY: the slot has the table's columns, which the caller's values match. The calls and their order are those
-        // of ExecInsert with ON CONFLICT; an error in between leaves a dead tuple of an aborted transaction.
+        // SAFETY: the slot has the table's columns, which the caller's values match. The calls and
+        // their order are those of ExecInsert with ON CONFLICT; an error in between leaves a dead
+        // tuple of an aborted transaction.
         unsafe {
             fill(slot, values);
             (*slot).tts_tableOid = (*heap).rd_id;
             let xid = pg_sys::GetCurrentTransactionId();
             let command = pg_sys::GetCurrentCommandId(true);
             let am = (*heap).rd_tableam.as_ref();
-            let Some((insert, complete)) = am.and_then(|am| am.tuple_insert_speculative.zip(am.tuple_complete_speculative))
-            else {
+            let Some((insert, complete)) = am.and_then(|am| {
+                am.tuple_insert_speculative
+                    .zip(am.tuple_complete_speculative)
+            }) else {
                 return Ok(Inserted::Taken);
             };
             let token = pg_sys::SpeculativeInsertionLockAcquire(xid);
             pg_guard_ffi_boundary(|| insert(heap, slot, command, 0, std::ptr::null_mut(), token));
             pause_point("insert: before index");
-            let unique = index_insert(table.index, slot, heap, info, pg_sys::IndexUniqueCheck::UNIQUE_CHECK_PARTIAL);
+            let unique = index_insert(
+                table.index,
+                slot,
+                heap,
+                info,
+                pg_sys::IndexUniqueCheck::UNIQUE_CHECK_PARTIAL,
+            );
             pause_point("insert: before complete");
             let agreed = if unique { agree() } else { Ok(false) };
             let succeeded = matches!(agreed, Ok(true));
@@ -105,7 +125,8 @@ impl<'t> Inserter<'t> {
 
     /// The indexes beside the one that decides: a conflict there is an error (23505).
     unsafe fn insert_other_indexes(&self) {
-        // SAFETY: heap is open; RelationGetIndexList answers a list of its indexes in the current memory context.
+        // SAFETY: heap is open; RelationGetIndexList answers a list of its indexes in the current
+        // memory context.
         unsafe {
             let list = pg_sys::RelationGetIndexList(self.table.heap);
             if list.is_null() || (*list).length <= 1 {
@@ -168,8 +189,8 @@ pub(super) unsafe fn fill(slot: *mut pg_sys::TupleTableSlot, values: &[Option<Da
     }
 }
 
-/// All columns of a slot, copied into the current memory context and fetched from TOAST: the table may be truncated before
-/// they are used.
+/// All columns of a slot, copied into the current memory context and fetched from TOAST: the table
+/// may be truncated before they are used.
 ///
 /// # Safety
 /// The slot is full, and its table is locked.
@@ -192,7 +213,8 @@ pub(super) unsafe fn copy_of(slot: *mut pg_sys::TupleTableSlot) -> Vec<Option<Da
 }
 
 /// # Safety
-/// The slot holds a row of `heap` that has its place there, and `index` is a btree of plain columns of it.
+/// The slot holds a row of `heap` that has its place there, and `index` is a btree of plain columns
+/// of it.
 unsafe fn index_insert(
     index: pg_sys::Relation,
     slot: *mut pg_sys::TupleTableSlot,
@@ -204,7 +226,13 @@ unsafe fn index_insert(
     let mut nulls = [false; pg_sys::INDEX_MAX_KEYS as usize];
     // SAFETY: by the contract of this function; plain columns need no executor state.
     unsafe {
-        pg_sys::FormIndexDatum(info, slot, std::ptr::null_mut(), keys.as_mut_ptr(), nulls.as_mut_ptr());
+        pg_sys::FormIndexDatum(
+            info,
+            slot,
+            std::ptr::null_mut(),
+            keys.as_mut_ptr(),
+            nulls.as_mut_ptr(),
+        );
         pg_sys::index_insert(
             index,
             keys.as_mut_ptr(),

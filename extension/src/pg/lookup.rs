@@ -1,11 +1,14 @@
-//! Look-ups through an index with a dirty snapshot: they see what is committed now and what is being inserted now,
-//! whatever the isolation level (as the apply worker of logical replication does, `execReplication.c`).
+//! Look-ups through an index with a dirty snapshot: they see what is committed now and what is
+//! being inserted now, whatever the isolation level (as the apply worker of logical replication
+//! does, `execReplication.c`).
 //!
-//! A dirty scan can miss a row that another transaction updates: the old version is dead when the scan looks at it, and
-//! the index entry of the new version came after the scan copied the index page. A scan that met a version which it could
-//! not see, and found nothing else, is repeated with a snapshot of that moment: it sees one version of every row.
+//! A dirty scan can miss a row that another transaction updates: the old version is dead when the
+//! scan looks at it, and the index entry of the new version came after the scan copied the index
+//! page. A scan that met a version which it could not see, and found nothing else, is repeated with
+//! a snapshot of that moment: it sees one version of every row.
 //!
-//! After `find` and its variants a look-up has no page pinned, so the caller may wait for another transaction.
+//! After `find` and its variants a look-up has no page pinned, so the caller may wait for another
+//! transaction.
 
 use super::Table;
 use super::now::is_visible;
@@ -21,7 +24,8 @@ pub enum Found {
     Nothing,
     /// Committed, or of this transaction: the columns of the row can be read.
     Row,
-    /// Another transaction is inserting or deleting it. The token is not 0 while its insertion is speculative.
+    /// Another transaction is inserting or deleting it. The token is not 0 while its insertion is
+    /// speculative.
     InProgress {
         xid: pg_sys::TransactionId,
         speculative_token: u32,
@@ -36,7 +40,8 @@ pub struct Lookup<'t> {
     // Boxed: the scan keeps a pointer to it.
     snapshot: Box<pg_sys::SnapshotData>,
     pub(super) table: &'t Table,
-    /// That of the caller of `new`: what scan and slot allocate in passing lives as long as the look-up.
+    /// That of the caller of `new`: what scan and slot allocate in passing lives as long as the
+    /// look-up.
     context: pg_sys::MemoryContext,
     columns: i32,
     rows_are_updated: bool,
@@ -50,8 +55,8 @@ impl<'t> Lookup<'t> {
         Self::over(table, columns, true)
     }
 
-    /// The same in a table whose rows are inserted and deleted, and never updated: a version that cannot be seen there has
-    /// no successor to look for.
+    /// The same in a table whose rows are inserted and deleted, and never updated: a version that
+    /// cannot be seen there has no successor to look for.
     pub fn insert_only(table: &'t Table, columns: i32) -> Self {
         Self::over(table, columns, false)
     }
@@ -79,11 +84,18 @@ impl<'t> Lookup<'t> {
         self.clear();
         // SAFETY: the scan is open; index_rescan copies the keys.
         within(self.context, || unsafe {
-            pg_sys::index_rescan(self.scan, keys.as_mut_ptr(), keys.len() as i32, std::ptr::null_mut(), 0);
+            pg_sys::index_rescan(
+                self.scan,
+                keys.as_mut_ptr(),
+                keys.len() as i32,
+                std::ptr::null_mut(),
+                0,
+            );
         });
     }
 
-    /// The next row or row in the making under the keys. Its pages stay pinned: `seek` before waiting.
+    /// The next row or row in the making under the keys. Its pages stay pinned: `seek` before
+    /// waiting.
     pub fn next(&mut self) -> Found {
         if self.fetch_next(self.scan, pg_sys::ScanDirection::ForwardScanDirection) {
             return self.fetched();
@@ -122,12 +134,18 @@ impl<'t> Lookup<'t> {
     }
 
     /// What index_getnext_slot does, with a slot only for those who need one.
-    fn fetch_next(&mut self, scan: pg_sys::IndexScanDesc, direction: pg_sys::ScanDirection::Type) -> bool {
-        // SAFETY: the scan has its keys; the slot is of the table's kind. A row that several index entries lead to is
-        // fetched for the first alone: xs_heap_continue asks for more of the same chain.
+    fn fetch_next(
+        &mut self,
+        scan: pg_sys::IndexScanDesc,
+        direction: pg_sys::ScanDirection::Type,
+    ) -> bool {
+        // SAFETY: the scan has its keys; the slot is of the table's kind. A row that several index
+        // entries lead to is fetched for the first alone: xs_heap_continue asks for more of the
+        // same chain.
         within(self.context, || unsafe {
             loop {
-                if !(*scan).xs_heap_continue && pg_sys::index_getnext_tid(scan, direction).is_null() {
+                if !(*scan).xs_heap_continue && pg_sys::index_getnext_tid(scan, direction).is_null()
+                {
                     return false;
                 }
                 pause_point("lookup: before heap fetch");
@@ -147,14 +165,21 @@ impl<'t> Lookup<'t> {
         self.find_by(keys, Self::next)
     }
 
-    /// Whether a row is there now under a unique key, passing over one that another transaction is inserting.
+    /// Whether a row is there now under a unique key, passing over one that another transaction is
+    /// inserting.
     pub fn find_settled(&mut self, keys: &mut [pg_sys::ScanKeyData]) -> bool {
-        let next_settled = |lookup: &mut Self| if lookup.next_settled() { Found::Row } else { Found::Nothing };
+        let next_settled = |lookup: &mut Self| {
+            if lookup.next_settled() {
+                Found::Row
+            } else {
+                Found::Nothing
+            }
+        };
         self.find_by(keys, next_settled) != Found::Nothing
     }
 
-    /// The row under the keys that this transaction has inserted. The entry of another one that is inserting the same key,
-    /// and will find that it cannot, may stand before it.
+    /// The row under the keys that this transaction has inserted. The entry of another one that is
+    /// inserting the same key, and will find that it cannot, may stand before it.
     pub fn find_mine(&mut self, keys: &mut [pg_sys::ScanKeyData]) -> bool {
         self.seek(keys);
         loop {
@@ -166,7 +191,11 @@ impl<'t> Lookup<'t> {
         }
     }
 
-    fn find_by(&mut self, keys: &mut [pg_sys::ScanKeyData], next: impl Fn(&mut Self) -> Found) -> Found {
+    fn find_by(
+        &mut self,
+        keys: &mut [pg_sys::ScanKeyData],
+        next: impl Fn(&mut Self) -> Found,
+    ) -> Found {
         loop {
             self.seek(keys);
             let mut found = next(self);
@@ -182,18 +211,27 @@ impl<'t> Lookup<'t> {
         }
     }
 
-    /// The only row under the keys by a snapshot of now, and what the dirty snapshot says of it; `None` when it was changed
-    /// again in between.
+    /// The only row under the keys by a snapshot of now, and what the dirty snapshot says of it;
+    /// `None` when it was changed again in between.
     ///
-    /// The scan fetches every version and tests each: a scan by a snapshot of now would take predicate locks in SERIALIZABLE.
+    /// The scan fetches every version and tests each: a scan by a snapshot of now would take
+    /// predicate locks in SERIALIZABLE.
     fn find_latest(&mut self, keys: &mut [pg_sys::ScanKeyData]) -> Option<Found> {
-        // SAFETY: the snapshot is registered as long as the scan lasts; SnapshotAnyData is a constant of PostgreSQL.
+        // SAFETY: the snapshot is registered as long as the scan lasts; SnapshotAnyData is a
+        // constant of PostgreSQL.
         unsafe {
-            // What this very command deleted must not be visible to the snapshot: the dirty snapshot does not see it either.
+            // What this very command deleted must not be visible to the snapshot: the dirty
+            // snapshot does not see it either.
             pg_sys::CommandCounterIncrement();
             let latest = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
             let scan = begin_scan(self.table, &raw mut pg_sys::SnapshotAnyData, self.columns);
-            pg_sys::index_rescan(scan, keys.as_mut_ptr(), keys.len() as i32, std::ptr::null_mut(), 0);
+            pg_sys::index_rescan(
+                scan,
+                keys.as_mut_ptr(),
+                keys.len() as i32,
+                std::ptr::null_mut(),
+                0,
+            );
             let mut found = Some(Found::Nothing);
             while self.fetch_next(scan, pg_sys::ScanDirection::ForwardScanDirection) {
                 if is_visible(self.table.heap, self.slot, latest) {
@@ -208,8 +246,8 @@ impl<'t> Lookup<'t> {
         }
     }
 
-    /// The next row that is there now, passing over those that others are inserting. A row that another transaction is
-    /// deleting is still there.
+    /// The next row that is there now, passing over those that others are inserting. A row that
+    /// another transaction is deleting is still there.
     pub fn next_settled(&mut self) -> bool {
         loop {
             match self.next() {
@@ -221,8 +259,8 @@ impl<'t> Lookup<'t> {
         }
     }
 
-    /// Whether the row that was found in progress is committed: another transaction is changing or deleting it. Otherwise
-    /// it is being inserted.
+    /// Whether the row that was found in progress is committed: another transaction is changing or
+    /// deleting it. Otherwise it is being inserted.
     pub fn is_there(&self) -> bool {
         self.snapshot.xmin == pg_sys::InvalidTransactionId
     }
@@ -252,7 +290,8 @@ impl<'t> Lookup<'t> {
         }
     }
 
-    /// A column of the found row, counted from 1; `None` is NULL. A by-reference datum lives until the next look-up.
+    /// A column of the found row, counted from 1; `None` is NULL. A by-reference datum lives until
+    /// the next look-up.
     pub fn column(&self, number: i32) -> Option<Datum> {
         debug_assert!(number >= 1);
         // SAFETY: a row was found, so the slot is full; the number is one of the table's columns.
@@ -265,8 +304,8 @@ impl<'t> Lookup<'t> {
         }
     }
 
-    /// All columns of the found row, copied into the current memory context and fetched from TOAST: the table may be
-    /// truncated before they are used.
+    /// All columns of the found row, copied into the current memory context and fetched from TOAST:
+    /// the table may be truncated before they are used.
     pub fn row(&self) -> Vec<Option<Datum>> {
         // SAFETY: a row was found, and its table is locked.
         unsafe { super::insert::copy_of(self.slot) }
@@ -281,11 +320,15 @@ impl<'t> Lookup<'t> {
     /// Whether this transaction inserted the found row.
     pub fn is_mine(&self) -> bool {
         // SAFETY: the header of a heap tuple begins with its xmin.
-        unsafe { pg_sys::TransactionIdIsCurrentTransactionId((*(*self.tuple()).t_data).t_choice.t_heap.t_xmin) }
+        unsafe {
+            pg_sys::TransactionIdIsCurrentTransactionId(
+                (*(*self.tuple()).t_data).t_choice.t_heap.t_xmin,
+            )
+        }
     }
 
-    /// The caller relies on the found row. With `idem.wait_for_flush` this waits until the commit that inserted it is on disk:
-    /// a commit with synchronous_commit = off is visible before.
+    /// The caller relies on the found row. With `idem.wait_for_flush` this waits until the commit
+    /// that inserted it is on disk: a commit with synchronous_commit = off is visible before.
     pub fn rely(&self) {
         if !WAIT_FOR_FLUSH.get() {
             return;
@@ -310,7 +353,8 @@ impl<'t> Lookup<'t> {
 
     /// Deletes the found row. The table is open for writing.
     pub fn delete(&mut self) {
-        // SAFETY: a row was found and is settled; the place is copied before anything else can move the scan.
+        // SAFETY: a row was found and is settled; the place is copied before anything else can move
+        // the scan.
         unsafe {
             // What this very command inserted cannot be deleted before the next one.
             pg_sys::CommandCounterIncrement();
@@ -347,7 +391,14 @@ fn begin_scan(table: &Table, snapshot: pg_sys::Snapshot, columns: i32) -> pg_sys
         #[cfg(not(feature = "pg18"))]
         return pg_sys::index_beginscan(table.heap, table.index, snapshot, columns, 0);
         #[cfg(feature = "pg18")]
-        return pg_sys::index_beginscan(table.heap, table.index, snapshot, std::ptr::null_mut(), columns, 0);
+        return pg_sys::index_beginscan(
+            table.heap,
+            table.index,
+            snapshot,
+            std::ptr::null_mut(),
+            columns,
+            0,
+        );
     }
 }
 

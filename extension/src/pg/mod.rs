@@ -27,17 +27,24 @@ use pgrx::{PgLogLevel, PgSqlErrorCode, pg_sys};
 
 /// Waits until the transaction ends, or only until its speculative insertion is decided.
 pub fn wait_for(xid: pg_sys::TransactionId, speculative_token: u32) {
-    // SAFETY: both take any xid; they raise on cancel and lock_timeout. No relation is named: it serves error context only.
+    // SAFETY: both take any xid; they raise on cancel and lock_timeout. No relation is named: it
+    // serves error context only.
     unsafe {
         if speculative_token != 0 {
             pg_sys::SpeculativeInsertionWait(xid, speculative_token);
         } else {
-            pg_sys::XactLockTableWait(xid, std::ptr::null_mut(), std::ptr::null_mut(), pg_sys::XLTW_Oper::XLTW_None);
+            pg_sys::XactLockTableWait(
+                xid,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                pg_sys::XLTW_Oper::XLTW_None,
+            );
         }
     }
 }
 
-/// 25006 on a standby and in a read-only transaction: nothing else on these paths refuses to write there.
+/// 25006 on a standby and in a read-only transaction: nothing else on these paths refuses to write
+/// there.
 pub fn ensure_writable(call: &std::ffi::CStr) {
     // SAFETY: they raise or return; the name outlives the call.
     unsafe {
@@ -60,7 +67,8 @@ fn raise(code: PgSqlErrorCode, message: String, hint: &'static str) {
         .report(PgLogLevel::ERROR);
 }
 
-/// Does what only one backend at a time may do with a relation. `work` must not wait for another transaction.
+/// Does what only one backend at a time may do with a relation. `work` must not wait for another
+/// transaction.
 pub fn one_at_a_time<T>(relation: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
     /// Apart from the locks of commands, which name the object as a whole.
     const PART: u16 = 1;
@@ -109,9 +117,12 @@ pub fn clock() -> pg_sys::TimestampTz {
 }
 
 /// Answers a set-returning call with these rows, of the function's own result type.
-pub fn answer_rows<const N: usize>(fcinfo: pg_sys::FunctionCallInfo, rows: impl Iterator<Item = [Option<pg_sys::Datum>; N]>) {
-    // SAFETY: InitMaterializedSRF raises unless the caller takes a set; it leaves a tuplestore and a row type with as
-    // many columns as the SQL of the function declares, which is N.
+pub fn answer_rows<const N: usize>(
+    fcinfo: pg_sys::FunctionCallInfo,
+    rows: impl Iterator<Item = [Option<pg_sys::Datum>; N]>,
+) {
+    // SAFETY: InitMaterializedSRF raises unless the caller takes a set; it leaves a tuplestore and
+    // a row type with as many columns as the SQL of the function declares, which is N.
     unsafe {
         pg_sys::InitMaterializedSRF(fcinfo, 0);
         let result = (*fcinfo).resultinfo.cast::<pg_sys::ReturnSetInfo>();

@@ -1,22 +1,29 @@
 //! Small tables read as they are now, whatever the snapshot of the transaction.
 //!
-//! The scan fetches every version of a row and tests each: a scan by an ordinary snapshot would take
-//! predicate locks in SERIALIZABLE.
+//! The scan fetches every version of a row and tests each: a scan by an ordinary snapshot would
+//! take predicate locks in SERIALIZABLE.
 
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 
-/// Visits every row of a small table with what gives its columns by number, `None` for NULL. The caller
-/// has locked the table, or reads a table that only DROP EXTENSION locks.
+/// Visits every row of a small table with what gives its columns by number, `None` for NULL. The
+/// caller has locked the table, or reads a table that only DROP EXTENSION locks.
 pub fn for_each_row(table: pg_sys::Oid, mut visit: impl FnMut(&dyn Fn(i32) -> Option<Datum>)) {
-    // SAFETY: table_open raises unless it is a table; a column points into the row, which lives until the
-    // scan moves. SnapshotAnyData is a constant of PostgreSQL.
+    // SAFETY: table_open raises unless it is a table; a column points into the row, which lives
+    // until the scan moves. SnapshotAnyData is a constant of PostgreSQL.
     unsafe {
         let rel = pg_sys::table_open(table, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
         let now = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
         let every = &raw mut pg_sys::SnapshotAnyData;
-        let scan = pg_sys::systable_beginscan(rel, pg_sys::InvalidOid, false, every, 0, std::ptr::null_mut());
+        let scan = pg_sys::systable_beginscan(
+            rel,
+            pg_sys::InvalidOid,
+            false,
+            every,
+            0,
+            std::ptr::null_mut(),
+        );
         loop {
             let row = pg_sys::systable_getnext(scan);
             if row.is_null() {
@@ -47,10 +54,17 @@ pub fn latest(table: pg_sys::Oid, column: i32) -> Option<Datum> {
 ///
 /// # Safety
 /// The slot holds a version of a row of the table and its page is pinned; the snapshot is valid.
-pub(super) unsafe fn is_visible(table: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, snapshot: pg_sys::Snapshot) -> bool {
+pub(super) unsafe fn is_visible(
+    table: pg_sys::Relation,
+    slot: *mut pg_sys::TupleTableSlot,
+    snapshot: pg_sys::Snapshot,
+) -> bool {
     // SAFETY: as the caller's; the boundary turns errors of the table's routine into unwinding.
     unsafe {
-        let routine = (*table).rd_tableam.as_ref().and_then(|am| am.tuple_satisfies_snapshot);
+        let routine = (*table)
+            .rd_tableam
+            .as_ref()
+            .and_then(|am| am.tuple_satisfies_snapshot);
         routine.is_some_and(|satisfies| pg_guard_ffi_boundary(|| satisfies(table, slot, snapshot)))
     }
 }

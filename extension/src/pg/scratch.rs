@@ -2,8 +2,9 @@
 
 use pgrx::pg_sys;
 
-/// A memory context that is emptied after each element, so that a list takes no more than its largest element. When
-/// memory ends in the middle of many small requests, PostgreSQL has none left to report the error.
+/// A memory context that is emptied after each element, so that a list takes no more than its
+/// largest element. When memory ends in the middle of many small requests, PostgreSQL has none left
+/// to report the error.
 pub struct Scratch(pg_sys::MemoryContext);
 
 impl Scratch {
@@ -22,7 +23,8 @@ impl Scratch {
         })
     }
 
-    /// Does the work of one element. Its result must hold nothing that the work has allocated from PostgreSQL.
+    /// Does the work of one element. Its result must hold nothing that the work has allocated from
+    /// PostgreSQL.
     pub fn with<T>(&self, work: impl FnOnce() -> T) -> T {
         let result = within(self.0, work);
         // SAFETY: by the contract of this function nothing points into the context any longer.
@@ -31,7 +33,8 @@ impl Scratch {
     }
 }
 
-/// Runs with a memory context as the current one; after an error PostgreSQL chooses another by itself.
+/// Runs with a memory context as the current one; after an error PostgreSQL chooses another by
+/// itself.
 pub fn within<T>(context: pg_sys::MemoryContext, work: impl FnOnce() -> T) -> T {
     // SAFETY: the context lives; the one from before is current again afterwards.
     unsafe {

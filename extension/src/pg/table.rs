@@ -5,8 +5,9 @@ use pgrx::pg_sys;
 use std::cell::Cell;
 use std::ffi::CStr;
 
-/// A table and an index of it, open. Dropping it closes both; the index lock always goes, the table lock goes unless the
-/// table was opened for writing. (An error leaves both to the resource owner, as in any C function.)
+/// A table and an index of it, open. Dropping it closes both; the index lock always goes, the table
+/// lock goes unless the table was opened for writing. (An error leaves both to the resource owner,
+/// as in any C function.)
 pub struct Table {
     pub(super) heap: pg_sys::Relation,
     pub(super) index: pg_sys::Relation,
@@ -16,18 +17,21 @@ pub struct Table {
 }
 
 impl Table {
-    /// Opens the table and its primary key to look something up. The locks go when it is dropped: before PostgreSQL 18
-    /// a backend has 16 cheap lock slots, and the business transaction needs them.
+    /// Opens the table and its primary key to look something up. The locks go when it is dropped:
+    /// before PostgreSQL 18 a backend has 16 cheap lock slots, and the business transaction needs
+    /// them.
     pub fn for_reading(table: pg_sys::Oid) -> Self {
         Self::by_primary_key(table, pg_sys::AccessShareLock as pg_sys::LOCKMODE)
     }
 
-    /// Opens the table and its primary key to insert. The table stays locked to the end of the transaction.
+    /// Opens the table and its primary key to insert. The table stays locked to the end of the
+    /// transaction.
     pub fn for_writing(table: pg_sys::Oid) -> Self {
         Self::by_primary_key(table, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE)
     }
 
-    /// The same, but the lock goes when the table is dropped, unless [`Table::keep_lock`] was called.
+    /// The same, but the lock goes when the table is dropped, unless [`Table::keep_lock`] was
+    /// called.
     pub fn for_trying(table: pg_sys::Oid) -> Self {
         let table = Self::for_writing(table);
         table.keeps_lock.set(false);
@@ -48,9 +52,9 @@ impl Table {
         };
         let lock = lock as pg_sys::LOCKMODE;
         pause_point("table: before lock");
-        // REINDEX CONCURRENTLY gives an index another OID, and drops the old one when no lock on the table
-        // is held any longer: the name is looked up under the lock.
-        // SAFETY: table_open and index_open raise unless the OIDs name a table and an index.
+        // REINDEX CONCURRENTLY gives an index another OID, and drops the old one when no lock on
+        // the table is held any longer: the name is looked up under the lock. SAFETY: table_open
+        // and index_open raise unless the OIDs name a table and an index.
         unsafe {
             let heap = pg_sys::table_open(table, lock);
             let Some(index) = super::relation_oid(index) else {
@@ -99,7 +103,8 @@ unsafe fn has_no_page(heap: pg_sys::Relation) -> bool {
     unsafe { pg_sys::RelationGetNumberOfBlocksInFork(heap, pg_sys::ForkNumber::MAIN_FORKNUM) == 0 }
 }
 
-/// The OID of the primary key's index; PostgreSQL 18 asks whether a deferrable one would do, and ours are not.
+/// The OID of the primary key's index; PostgreSQL 18 asks whether a deferrable one would do, and
+/// ours are not.
 ///
 /// # Safety
 /// `heap` is an open relation.
@@ -122,7 +127,14 @@ impl Drop for Table {
         // SAFETY: both are open and nothing borrows them any longer.
         unsafe {
             pg_sys::index_close(self.index, self.lock);
-            pg_sys::table_close(self.heap, if keep { pg_sys::NoLock as pg_sys::LOCKMODE } else { self.lock });
+            pg_sys::table_close(
+                self.heap,
+                if keep {
+                    pg_sys::NoLock as pg_sys::LOCKMODE
+                } else {
+                    self.lock
+                },
+            );
         }
     }
 }

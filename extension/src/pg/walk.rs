@@ -5,7 +5,8 @@ use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 
-/// The newest snapshot, registered until it is dropped: every scan that uses it sees the same state.
+/// The newest snapshot, registered until it is dropped: every scan that uses it sees the same
+/// state.
 pub struct Latest(pg_sys::Snapshot);
 
 impl Latest {
@@ -43,7 +44,14 @@ impl<'t> Walk<'t> {
             #[cfg(not(feature = "pg18"))]
             let scan = pg_sys::index_beginscan(table.heap, table.index, snapshot.0, conditions, 0);
             #[cfg(feature = "pg18")]
-            let scan = pg_sys::index_beginscan(table.heap, table.index, snapshot.0, std::ptr::null_mut(), conditions, 0);
+            let scan = pg_sys::index_beginscan(
+                table.heap,
+                table.index,
+                snapshot.0,
+                std::ptr::null_mut(),
+                conditions,
+                0,
+            );
             let slot = pg_sys::table_slot_create(table.heap, std::ptr::null_mut());
             Walk {
                 scan,
@@ -72,22 +80,35 @@ impl<'t> Walk<'t> {
     /// Moves to the next row; false at the end.
     pub fn next(&mut self) -> bool {
         // SAFETY: seek has been called; the slot is of the table's kind.
-        unsafe { pg_sys::index_getnext_slot(self.scan, pg_sys::ScanDirection::ForwardScanDirection, self.slot) }
+        unsafe {
+            pg_sys::index_getnext_slot(
+                self.scan,
+                pg_sys::ScanDirection::ForwardScanDirection,
+                self.slot,
+            )
+        }
     }
 
-    /// A column of the row, counted from 1; `None` is NULL. A by-reference datum lives until the scan moves.
+    /// A column of the row, counted from 1; `None` is NULL. A by-reference datum lives until the
+    /// scan moves.
     pub fn column(&self, number: i32) -> Option<Datum> {
-        // SAFETY: next has returned true, so the slot is full; the number is one of the table's columns.
+        // SAFETY: next has returned true, so the slot is full; the number is one of the table's
+        // columns.
         unsafe { column_of(self.slot, number) }
     }
 
-    /// Locks the row to the end of the transaction; false when another transaction holds it or has changed it.
+    /// Locks the row to the end of the transaction; false when another transaction holds it or has
+    /// changed it.
     pub fn lock_row(&mut self) -> bool {
         let mut failure = pg_sys::TM_FailureData::default();
-        // SAFETY: the slot is full; its place is copied, because the slot is filled anew. The boundary turns errors into
-        // unwinding.
+        // SAFETY: the slot is full; its place is copied, because the slot is filled anew. The
+        // boundary turns errors into unwinding.
         unsafe {
-            let Some(lock) = (*self.table.heap).rd_tableam.as_ref().and_then(|am| am.tuple_lock) else {
+            let Some(lock) = (*self.table.heap)
+                .rd_tableam
+                .as_ref()
+                .and_then(|am| am.tuple_lock)
+            else {
                 return false;
             };
             let mut place = (*self.slot).tts_tid;
@@ -147,8 +168,8 @@ unsafe fn column_of(slot: *mut pg_sys::TupleTableSlot, number: i32) -> Option<Da
     }
 }
 
-/// One condition of a scan: the column of the index counted from 1, the strategy of the btree, the comparison function and
-/// the value. Text is compared by the collation "C".
+/// One condition of a scan: the column of the index counted from 1, the strategy of the btree, the
+/// comparison function and the value. Text is compared by the collation "C".
 pub fn condition(column: i16, strategy: u32, function: u32, value: Datum) -> pg_sys::ScanKeyData {
     // SAFETY: ScanKeyInit fills the zeroed condition.
     unsafe {

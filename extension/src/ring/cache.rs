@@ -1,8 +1,10 @@
-//! The state of the rings in a backend: read once, and again when `idem.ring` says that it has changed.
+//! The state of the rings in a backend: read once, and again when `idem.ring` says that it has
+//! changed.
 //!
-//! A claim locks `idem.ring` ROW EXCLUSIVE. Taking that lock processes the invalidations of every rotation step that
-//! was committed before, so the state is at least as new as the lock; and a rotation waits for everybody who held the
-//! lock when it published its step. Between them no claim acts on a state that is two steps old.
+//! A claim locks `idem.ring` ROW EXCLUSIVE. Taking that lock processes the invalidations of every
+//! rotation step that was committed before, so the state is at least as new as the lock; and a
+//! rotation waits for everybody who held the lock when it published its step. Between them no claim
+//! acts on a state that is two steps old.
 
 use super::clock::{Clock, Ran};
 use super::interval::interval;
@@ -42,11 +44,18 @@ impl Tables {
     }
 
     fn has(&self, relation: pg_sys::Oid) -> bool {
-        [self.ring, self.destination, self.pending_rotation, self.payload_rotation].contains(&relation)
+        [
+            self.ring,
+            self.destination,
+            self.pending_rotation,
+            self.payload_rotation,
+        ]
+        .contains(&relation)
     }
 }
 
-/// A number that changes whenever the rings or the destinations may have changed: caches of either are good for one.
+/// A number that changes whenever the rings or the destinations may have changed: caches of either
+/// are good for one.
 pub fn generation() -> u64 {
     GENERATION.get()
 }
@@ -70,8 +79,11 @@ pub fn ring_table() -> Result<pg_sys::Oid> {
 
 fn tables() -> Result<Tables> {
     if !REGISTERED.get() {
-        // SAFETY: once a backend; the callback lives as long as the library, which is never unloaded.
-        unsafe { pg_sys::CacheRegisterRelcacheCallback(Some(on_relcache_invalidation), Datum::from(0)) };
+        // SAFETY: once a backend; the callback lives as long as the library, which is never
+        // unloaded.
+        unsafe {
+            pg_sys::CacheRegisterRelcacheCallback(Some(on_relcache_invalidation), Datum::from(0))
+        };
         REGISTERED.set(true);
     }
     if let Some((at, tables)) = TABLES.get()
@@ -84,18 +96,20 @@ fn tables() -> Result<Tables> {
     Ok(tables)
 }
 
-/// Enters the rings to claim: locks `idem.ring` to the end of the transaction and answers the state that holds as long.
+/// Enters the rings to claim: locks `idem.ring` to the end of the transaction and answers the state
+/// that holds as long.
 pub fn enter() -> Result<Rings> {
     locked(pg_sys::RowExclusiveLock as pg_sys::LOCKMODE)
 }
 
-/// The state to read by. Works on a standby; nothing waits for this reader, and it needs no more: what is claimed while
-/// it looks is claimed after it looked.
+/// The state to read by. Works on a standby; nothing waits for this reader, and it needs no more:
+/// what is claimed while it looks is claimed after it looked.
 pub fn look() -> Result<Rings> {
     locked(pg_sys::AccessShareLock as pg_sys::LOCKMODE)
 }
 
-/// The state as it is now. The caller has entered, or looks, and has just acquired another lock: that processed invalidations.
+/// The state as it is now. The caller has entered, or looks, and has just acquired another lock:
+/// that processed invalidations.
 pub fn refreshed() -> Result<Rings> {
     match RINGS_AT.get() {
         Some((at, rings)) if at == generation() => Ok(rings),
@@ -103,7 +117,8 @@ pub fn refreshed() -> Result<Rings> {
     }
 }
 
-/// A lock that the transaction has already brings no news by itself. No fence waits for a reader, so it asks for them.
+/// A lock that the transaction has already brings no news by itself. No fence waits for a reader,
+/// so it asks for them.
 fn hear_the_news(mode: pg_sys::LOCKMODE) {
     if mode == pg_sys::AccessShareLock as pg_sys::LOCKMODE {
         // SAFETY: with a lock held, in a transaction.
@@ -114,7 +129,8 @@ fn hear_the_news(mode: pg_sys::LOCKMODE) {
 fn locked(mode: pg_sys::LOCKMODE) -> Result<Rings> {
     loop {
         let tables = tables()?;
-        // SAFETY: any OID can be locked; if its table was dropped in between, the invalidation has been counted.
+        // SAFETY: any OID can be locked; if its table was dropped in between, the invalidation has
+        // been counted.
         unsafe { pg_sys::LockRelationOid(tables.ring, mode) };
         hear_the_news(mode);
         if let Some((at, rings)) = RINGS_AT.get()
@@ -122,7 +138,9 @@ fn locked(mode: pg_sys::LOCKMODE) -> Result<Rings> {
         {
             return Ok(rings);
         }
-        if TABLES.get().is_none_or(|(at, _)| at != generation()) && self::tables()?.ring != tables.ring {
+        if TABLES.get().is_none_or(|(at, _)| at != generation())
+            && self::tables()?.ring != tables.ring
+        {
             // Dropped and created anew while we waited: that lock protects nothing.
             // SAFETY: it was taken above.
             unsafe { pg_sys::UnlockRelationOid(tables.ring, mode) };
@@ -136,7 +154,8 @@ fn locked(mode: pg_sys::LOCKMODE) -> Result<Rings> {
     }
 }
 
-/// Reads the state as it is now: by an older snapshot claims would go into a slice that is no longer current.
+/// Reads the state as it is now: by an older snapshot claims would go into a slice that is no
+/// longer current.
 fn load(tables: &Tables) -> Result<Rings> {
     check_version()?;
     let mut rings = [None; RINGS + 1];
@@ -150,7 +169,8 @@ fn load(tables: &Tables) -> Result<Rings> {
     });
     const NAMES: [&str; RINGS + 1] = ["short", "standard", "long", "outbox"];
     let ring = |id: usize| -> Result<Ring> {
-        let (current, opening, remembers_since) = rings[id].ok_or(Error::Corrupt("a ring is missing in idem.ring"))?;
+        let (current, opening, remembers_since) =
+            rings[id].ok_or(Error::Corrupt("a ring is missing in idem.ring"))?;
         let (slices, calls) = if id == RINGS {
             (tables_of(NAMES[id])?, [pg_sys::InvalidOid; SLICES])
         } else {
@@ -182,7 +202,8 @@ fn load(tables: &Tables) -> Result<Rings> {
 fn current_of(rotation: pg_sys::Oid) -> Result<usize> {
     /// The column `current` of idem.pending_rotation and of idem.payload_rotation.
     const CURRENT: i32 = 2;
-    let current = pg::latest(rotation, CURRENT).ok_or(Error::Corrupt("the state of a rotation has no row"))?;
+    let current = pg::latest(rotation, CURRENT)
+        .ok_or(Error::Corrupt("the state of a rotation has no row"))?;
     Ok(current.value())
 }
 
@@ -190,7 +211,8 @@ fn current_of(rotation: pg_sys::Oid) -> Result<usize> {
 fn tables_of<const N: usize>(family: &str) -> Result<[pg_sys::Oid; N]> {
     let mut tables = [pg_sys::InvalidOid; N];
     for (n, table) in tables.iter_mut().enumerate() {
-        let name = std::ffi::CString::new(format!("{family}_{n}")).map_err(|_| Error::NotInstalled)?;
+        let name =
+            std::ffi::CString::new(format!("{family}_{n}")).map_err(|_| Error::NotInstalled)?;
         *table = pg::relation_oid(&name).ok_or(Error::NotInstalled)?;
     }
     Ok(tables)

@@ -1,8 +1,10 @@
-//! The clock of the rings: `ran`, the time that is certain to have passed since the extension was created.
+//! The clock of the rings: `ran`, the time that is certain to have passed since the extension was
+//! created.
 //!
-//! Every moment that is compared across rotations is a reading of it. It counts what the monotonic clock counts between two
-//! readings by one run of the server, and nothing across a restart: a wall clock that jumps does not move it, and downtime
-//! only lengthens what a ring remembers. `idem.tick` (sql/12_clock.sql) writes it down.
+//! Every moment that is compared across rotations is a reading of it. It counts what the monotonic
+//! clock counts between two readings by one run of the server, and nothing across a restart: a wall
+//! clock that jumps does not move it, and downtime only lengthens what a ring remembers.
+//! `idem.tick` (sql/12_clock.sql) writes it down.
 
 use super::interval::interval;
 use crate::errors::Error;
@@ -65,7 +67,8 @@ fn ran() -> Result<Interval, ErrorReport> {
     Ok(Interval::from_micros(Clock::read()?.now()))
 }
 
-/// The system's monotonic clock. Two readings can be compared when one run of the server has taken both.
+/// The system's monotonic clock. Two readings can be compared when one run of the server has taken
+/// both.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
@@ -78,7 +81,10 @@ fn monotonic() -> Interval {
 
 /// The system's monotonic clock, in microseconds.
 pub fn monotonic_us() -> i64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: fills the struct; this clock exists on every system that the server runs on.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     now.tv_sec * 1_000_000 + now.tv_nsec / 1_000

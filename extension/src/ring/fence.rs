@@ -1,4 +1,5 @@
-//! The rotation's view of the claims: publish a step, then wait until nobody acts on what was before.
+//! The rotation's view of the claims: publish a step, then wait until nobody acts on what was
+//! before.
 
 use super::cache::ring_table;
 use super::version::check_version;
@@ -13,14 +14,15 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 thread_local! {
-    /// The fence of each ring's last step. Kept between calls, also when it has passed: a list that began anew each time
-    /// would, with enough long transactions, never become empty.
+    /// The fence of each ring's last step. Kept between calls, also when it has passed: a list that
+    /// began anew each time would, with enough long transactions, never become empty.
     static FENCES: RefCell<HashMap<Ring, Fence>> = RefCell::default();
     /// This transaction has changed what claims go by.
     static PUBLISHED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A ring by name. The table is part of it: when the extension is created anew, its turns are counted anew.
+/// A ring by name. The table is part of it: when the extension is created anew, its turns are
+/// counted anew.
 type Ring = (pg_sys::Oid, String);
 
 struct Fence {
@@ -32,10 +34,11 @@ struct Fence {
     asked_for: bool,
 }
 
-/// True when every transaction that held a claim when this step was first asked for has ended. 25001 in the transaction
-/// that published a step.
+/// True when every transaction that held a claim when this step was first asked for has ended.
+/// 25001 in the transaction that published a step.
 ///
-/// `step` names what was published, differently each time; its first word is the ring. With `wait` it waits up to `idem.fence_wait` for that.
+/// `step` names what was published, differently each time; its first word is the ring. With `wait`
+/// it waits up to `idem.fence_wait` for that.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
@@ -48,7 +51,9 @@ fn fence(step: Option<&str>, wait: Option<bool>) -> Result<bool, ErrorReport> {
     not_in_the_transaction_that_published()?;
     check_version()?;
     let table = ring_table()?;
-    let deadline = wait.then(|| Instant::now() + Duration::from_millis(settings::FENCE_WAIT_MS.get().max(0) as u64));
+    let deadline = wait.then(|| {
+        Instant::now() + Duration::from_millis(settings::FENCE_WAIT_MS.get().max(0) as u64)
+    });
     while !has_passed(table, step) {
         if deadline.is_none_or(|deadline| Instant::now() >= deadline) {
             return Ok(false);
@@ -58,8 +63,8 @@ fn fence(step: Option<&str>, wait: Option<bool>) -> Result<bool, ErrorReport> {
     Ok(true)
 }
 
-/// Looks at the fence of a step, which is taken at the first look. It stays where it is while the caller waits: a wait that
-/// is cancelled loses nothing.
+/// Looks at the fence of a step, which is taken at the first look. It stays where it is while the
+/// caller waits: a wait that is cancelled loses nothing.
 fn has_passed(table: pg_sys::Oid, step: &str) -> bool {
     let ring = step.split(' ').next().unwrap_or_default().to_owned();
     FENCES.with_borrow_mut(|fences| {
@@ -78,8 +83,8 @@ fn has_passed(table: pg_sys::Oid, step: &str) -> bool {
     })
 }
 
-/// What this transaction publishes is sent when it commits: whoever claims until then does not know of it, and stands in no
-/// list that is taken here.
+/// What this transaction publishes is sent when it commits: whoever claims until then does not know
+/// of it, and stands in no list that is taken here.
 fn not_in_the_transaction_that_published() -> Result<(), ErrorReport> {
     if !PUBLISHED.get() {
         return Ok(());
@@ -97,8 +102,8 @@ pub fn transaction_ended() {
     PUBLISHED.set(false);
 }
 
-/// Whether a rotation waits at its fence in this backend. What was not asked for since the last look has been done by
-/// another maintainer, and is forgotten.
+/// Whether a rotation waits at its fence in this backend. What was not asked for since the last
+/// look has been done by another maintainer, and is forgotten.
 pub fn fences_pending() -> bool {
     FENCES.with_borrow_mut(|fences| {
         fences.retain(|_, fence| std::mem::take(&mut fence.asked_for));
@@ -115,7 +120,8 @@ pub fn fence_passed() -> bool {
     })
 }
 
-/// Makes every backend read this table's state again at its next claim; sent when the transaction commits.
+/// Makes every backend read this table's state again at its next claim; sent when the transaction
+/// commits.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"

@@ -93,7 +93,10 @@ impl Rings {
 
     /// The slice that takes new payloads, with its number.
     pub fn new_payloads(&self) -> (pg_sys::Oid, i16) {
-        (self.payloads[self.payload_current], self.payload_current as i16)
+        (
+            self.payloads[self.payload_current],
+            self.payload_current as i16,
+        )
     }
 
     /// A slice of payloads by its number.
@@ -109,8 +112,8 @@ impl Rings {
         self.zero_at.saturating_add(at)
     }
 
-    /// The same rings, but their slices are those of the journal: who writes and reads these as claims do is told from
-    /// others, and forgotten, as claims are.
+    /// The same rings, but their slices are those of the journal: who writes and reads these as
+    /// claims do is told from others, and forgotten, as claims are.
     pub fn of_calls(&self) -> Rings {
         Rings {
             inbox: self.inbox.map(|ring| Ring {

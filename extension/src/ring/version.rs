@@ -64,5 +64,8 @@ fn installed_version() -> Option<String> {
 
 /// The numbers of a version, for comparison.
 fn parts(version: &str) -> Vec<u64> {
-    version.split('.').map(|part| part.parse().unwrap_or(0)).collect()
+    version
+        .split('.')
+        .map(|part| part.parse().unwrap_or(0))
+        .collect()
 }

@@ -4,7 +4,10 @@ use super::end_on_sigterm;
 use crate::pg::wait_a_moment;
 use crate::settings;
 use crate::shared;
-use pgrx::bgworkers::{BackgroundWorker, BackgroundWorkerBuilder, BgWorkerStartTime, DynamicBackgroundWorker, SignalWakeFlags};
+use pgrx::bgworkers::{
+    BackgroundWorker, BackgroundWorkerBuilder, BgWorkerStartTime, DynamicBackgroundWorker,
+    SignalWakeFlags,
+};
 use pgrx::prelude::*;
 use pgrx::{PgMemoryContexts, pg_sys};
 use std::collections::HashMap;
@@ -12,11 +15,13 @@ use std::time::{Duration, Instant};
 
 /// After an error the launcher comes back after this, not at once.
 const RESTART: Duration = Duration::from_secs(5);
-/// How often a database is asked whether it has the extension by now, unless a backend of it has used idem already.
+/// How often a database is asked whether it has the extension by now, unless a backend of it has
+/// used idem already.
 const DISCOVERY: Duration = Duration::from_secs(60);
 /// Maintainers at work at once.
 const AT_WORK: usize = 2;
-/// A maintainer that is there for longer waits at a fence: it does no work, and the databases behind it shall not wait too.
+/// A maintainer that is there for longer waits at a fence: it does no work, and the databases
+/// behind it shall not wait too.
 const A_PASS: Duration = Duration::from_secs(1);
 /// How often it looks whether a maintainer has ended.
 const WATCH_MS: i64 = 100;
@@ -46,8 +51,8 @@ struct Site {
 }
 
 impl Site {
-    /// When the next maintainer is due. Asked anew each time: a database becomes known while its maintainer runs, or when
-    /// somebody creates the extension.
+    /// When the next maintainer is due. Asked anew each time: a database becomes known while its
+    /// maintainer runs, or when somebody creates the extension.
     fn next_pass(&self, database: pg_sys::Oid) -> Option<Instant> {
         let naptime = Duration::from_millis(settings::NAPTIME_MS.get() as u64);
         let pause = if shared::is_known(database) {
@@ -59,7 +64,10 @@ impl Site {
     }
 
     fn is_at_work(&self) -> bool {
-        self.running.is_some() && self.last_start.is_some_and(|start| start.elapsed() < A_PASS)
+        self.running.is_some()
+            && self
+                .last_start
+                .is_some_and(|start| start.elapsed() < A_PASS)
     }
 }
 
@@ -83,7 +91,11 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
             sites.entry(database).or_default();
         }
         for site in sites.values_mut() {
-            if site.running.as_ref().is_some_and(|worker| !is_running(worker)) {
+            if site
+                .running
+                .as_ref()
+                .is_some_and(|worker| !is_running(worker))
+            {
                 site.running = None;
             }
         }
@@ -111,7 +123,10 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
         let nap = if running > 0 {
             WATCH_MS
         } else {
-            let next = sites.iter().filter_map(|(&database, site)| site.next_pass(database)).min();
+            let next = sites
+                .iter()
+                .filter_map(|(&database, site)| site.next_pass(database))
+                .min();
             next.map_or(1_000, |next| {
                 next.saturating_duration_since(Instant::now()).as_millis() as i64
             })
@@ -149,21 +164,40 @@ fn start_maintainer(database: pg_sys::Oid) -> Option<DynamicBackgroundWorker> {
         .ok()
 }
 
-/// The databases to look after: those that take connections and that `idem.databases` allows. By a scan of the shared
-/// catalog, because a process without a database has no SQL. What is shared about dropped databases is forgotten.
+/// The databases to look after: those that take connections and that `idem.databases` allows. By a
+/// scan of the shared catalog, because a process without a database has no SQL. What is shared
+/// about dropped databases is forgotten.
 fn databases() -> Vec<pg_sys::Oid> {
     let allowed = settings::DATABASES.get();
-    let allowed = allowed.as_ref().and_then(|names| names.to_str().ok()).unwrap_or("");
-    let allowed: Vec<&str> = allowed.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    let allowed = allowed
+        .as_ref()
+        .and_then(|names| names.to_str().ok())
+        .unwrap_or("");
+    let allowed: Vec<&str> = allowed
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .collect();
     // Known before the scan: one that is created meanwhile is not taken for dropped.
     let mut dropped = shared::known_databases();
     let mut found = Vec::new();
-    // SAFETY: a transaction of its own around a scan of a shared catalog, as the autovacuum launcher does it.
+    // SAFETY: a transaction of its own around a scan of a shared catalog, as the autovacuum
+    // launcher does it.
     unsafe {
         pg_sys::SetCurrentStatementStartTimestamp();
         pg_sys::StartTransactionCommand();
-        let rel = pg_sys::table_open(pg_sys::DatabaseRelationId, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
-        let scan = pg_sys::systable_beginscan(rel, pg_sys::InvalidOid, false, std::ptr::null_mut(), 0, std::ptr::null_mut());
+        let rel = pg_sys::table_open(
+            pg_sys::DatabaseRelationId,
+            pg_sys::AccessShareLock as pg_sys::LOCKMODE,
+        );
+        let scan = pg_sys::systable_beginscan(
+            rel,
+            pg_sys::InvalidOid,
+            false,
+            std::ptr::null_mut(),
+            0,
+            std::ptr::null_mut(),
+        );
         loop {
             let tuple = pg_sys::systable_getnext(scan);
             if tuple.is_null() {

@@ -20,7 +20,10 @@ const FENCE_MS: i64 = 50;
 pub extern "C-unwind" fn idem_maintainer_main(database: pg_sys::Datum) {
     end_on_sigterm();
     BackgroundWorker::attach_signal_handlers(SignalWakeFlags::SIGHUP);
-    BackgroundWorker::connect_worker_to_spi_by_oid(Some(pg_sys::Oid::from(database.value() as u32)), None);
+    BackgroundWorker::connect_worker_to_spi_by_oid(
+        Some(pg_sys::Oid::from(database.value() as u32)),
+        None,
+    );
     // What the database sets for its users must not change how a step sees the others.
     for (name, value) in [
         (c"default_transaction_isolation", c"read committed"),
@@ -57,18 +60,25 @@ enum Pass {
     Nothing,
 }
 
-/// Every step once, each in a transaction of its own. A step that fails is reported by `idem.maintain_step`, which goes on:
-/// this process keeps the fences that it waits for.
+/// Every step once, each in a transaction of its own. A step that fails is reported by
+/// `idem.maintain_step`, which goes on: this process keeps the fences that it waits for.
 fn pass() -> Pass {
     if !transaction(|| Ok(Some(version_is_served()))).unwrap_or_default() {
         return Pass::NotInstalled;
     }
-    let Some(steps) = transaction(|| Spi::get_one::<Vec<String>>("SELECT idem.maintenance_steps()")) else {
+    let Some(steps) =
+        transaction(|| Spi::get_one::<Vec<String>>("SELECT idem.maintenance_steps()"))
+    else {
         return Pass::NotInstalled;
     };
     let mut pass = Pass::Nothing;
     for step in steps {
-        let run = || Spi::get_one_with_args::<bool>("SELECT idem.maintain_step($1, false)", &[step.as_str().into()]);
+        let run = || {
+            Spi::get_one_with_args::<bool>(
+                "SELECT idem.maintain_step($1, false)",
+                &[step.as_str().into()],
+            )
+        };
         match transaction(run) {
             None => return Pass::NotInstalled,
             Some(true) => pass = Pass::Done,
@@ -84,7 +94,11 @@ fn pass() -> Pass {
 /// Whether the library serves the version that is installed. When it does not, the log has it once.
 fn version_is_served() -> bool {
     let refusal = check_version().err();
-    let known = this_database().is_some_and(|database| database.version_refused.swap(refusal.is_some(), Ordering::Relaxed));
+    let known = this_database().is_some_and(|database| {
+        database
+            .version_refused
+            .swap(refusal.is_some(), Ordering::Relaxed)
+    });
     let Some(refusal) = refusal else {
         return true;
     };
@@ -105,8 +119,8 @@ fn wait_at_the_fence() {
     }
 }
 
-/// One transaction; `None` when the extension is not there, or is being dropped. A schema of its name
-/// is no proof.
+/// One transaction; `None` when the extension is not there, or is being dropped. A schema of its
+/// name is no proof.
 fn transaction<T: Default>(
     work: impl FnOnce() -> spi::Result<Option<T>> + std::panic::UnwindSafe + std::panic::RefUnwindSafe,
 ) -> Option<T> {
@@ -120,14 +134,15 @@ fn transaction<T: Default>(
             Err(e) => pgrx::error!("idem maintenance: {e}"),
         }
     });
-    // SAFETY: outside a transaction. Without it the statistics, and so autovacuum, would not learn of what was done.
+    // SAFETY: outside a transaction. Without it the statistics, and so autovacuum, would not learn
+    // of what was done.
     unsafe { pg_sys::pgstat_report_stat(true) };
     report_activity(pg_sys::BackendState::STATE_IDLE, c"");
     result
 }
 
-/// Locks the extension until the transaction ends. DROP EXTENSION locks it before it locks tables, so
-/// it waits here and not in the middle of the tables of a step, where the two could deadlock.
+/// Locks the extension until the transaction ends. DROP EXTENSION locks it before it locks tables,
+/// so it waits here and not in the middle of the tables of a step, where the two could deadlock.
 ///
 /// Returns false when there is no extension, or when a DROP holds or awaits its lock.
 fn hold_extension() -> bool {

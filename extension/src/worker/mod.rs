@@ -1,9 +1,10 @@
 //! The worker: it does what `CALL idem_maintain()` does, in every database that has the extension.
 //!
-//! A launcher, started with the server, has no database of its own. For each database it starts, one pass after another,
-//! a maintainer that connects, does the steps that are due, and ends: a connection that stayed would stand in the way of
-//! DROP DATABASE. Only while a rotation waits at its fence does a maintainer stay, and then the transaction it waits for
-//! is in that database too. Both run on the primary only.
+//! A launcher, started with the server, has no database of its own. For each database it starts,
+//! one pass after another, a maintainer that connects, does the steps that are due, and ends: a
+//! connection that stayed would stand in the way of DROP DATABASE. Only while a rotation waits at
+//! its fence does a maintainer stay, and then the transaction it waits for is in that database too.
+//! Both run on the primary only.
 
 mod launcher;
 mod maintainer;
@@ -19,9 +20,9 @@ use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::sync::atomic::Ordering;
 
-/// Lets SIGTERM end the process at the next interrupt check, in the middle of a statement if need be. The handler that
-/// pgrx offers only sets a flag: fast shutdown then waits for the statement, and a normal return would unregister the
-/// worker for good.
+/// Lets SIGTERM end the process at the next interrupt check, in the middle of a statement if need
+/// be. The handler that pgrx offers only sets a flag: fast shutdown then waits for the statement,
+/// and a normal return would unregister the worker for good.
 fn end_on_sigterm() {
     unsafe extern "C-unwind" {
         #[link_name = "die"]
@@ -52,7 +53,8 @@ fn worker_state() -> TableIterator<
         name!(naptime_ms, i32),
     ),
 > {
-    let last_pass = this_database().map_or(0, |database| database.last_pass.load(Ordering::Relaxed));
+    let last_pass =
+        this_database().map_or(0, |database| database.last_pass.load(Ordering::Relaxed));
     let since_pass = (last_pass != 0).then(|| Interval::from_micros(monotonic_us() - last_pass));
     TableIterator::once((preloaded(), since_pass, settings::NAPTIME_MS.get()))
 }

@@ -21,7 +21,9 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 pub fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_idem-relay"));
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("IDEM_RELAY_")) {
+    for (name, _) in
+        std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("IDEM_RELAY_"))
+    {
         command.env_remove(name);
     }
     command
@@ -37,7 +39,11 @@ pub fn stderr(output: &Output) -> String {
 
 /// A port that was free a moment ago.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
 }
 
 /// A running relay, killed at the end whatever happens, and with this process if that is killed.
@@ -68,7 +74,10 @@ impl Running {
     fn spawn(cluster: &Cluster, mut command: Command, log: File) -> Self {
         let port = free_port();
         command
-            .env("IDEM_RELAY_DATABASE_URL", cluster.connection_string("postgres"))
+            .env(
+                "IDEM_RELAY_DATABASE_URL",
+                cluster.connection_string("postgres"),
+            )
             .args(["--listen", &format!("127.0.0.1:{port}")]);
         let process = Process::spawn(command, log, &[Signal::SIGKILL]).unwrap();
         Self { process, port }
@@ -97,7 +106,10 @@ impl Running {
             {
                 return body.clone();
             }
-            assert!(start.elapsed() < DEADLINE, "{path} still answers {answer:?}");
+            assert!(
+                start.elapsed() < DEADLINE,
+                "{path} still answers {answer:?}"
+            );
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -120,14 +132,20 @@ pub fn make_stream(nats: &Nats) {
             subjects: vec!["facts".into()],
             ..Default::default()
         };
-        async_nats::jetstream::new(client).create_stream(stream).await.unwrap();
+        async_nats::jetstream::new(client)
+            .create_stream(stream)
+            .await
+            .unwrap();
     });
 }
 
 pub fn stream_length(nats: &Nats) -> u64 {
     on_runtime(async {
         let client = async_nats::connect(nats.url()).await.unwrap();
-        let mut stream = async_nats::jetstream::new(client).get_stream("FACTS").await.unwrap();
+        let mut stream = async_nats::jetstream::new(client)
+            .get_stream("FACTS")
+            .await
+            .unwrap();
         stream.info().await.unwrap().state.messages
     })
 }

@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 use idem_cluster::Home;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair,
+};
 use time::{Duration, OffsetDateTime};
 
 /// A certificate authority with its own directory, which goes when this is dropped.
@@ -42,7 +45,10 @@ impl Authority {
     pub fn create() -> Result<Self> {
         // Of two authorities with one name, a client would try the key of the wrong one.
         static NUMBER: AtomicU32 = AtomicU32::new(1);
-        let name = format!("idem test authority {}", NUMBER.fetch_add(1, Ordering::Relaxed));
+        let name = format!(
+            "idem test authority {}",
+            NUMBER.fetch_add(1, Ordering::Relaxed)
+        );
         let mut params = params(&[], &name, Validity::Now)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
@@ -82,15 +88,30 @@ impl Authority {
     /// # Errors
     /// When it cannot be made or written.
     pub fn client(&self, name: &str) -> Result<Certified> {
-        self.sign(&[], name, Validity::Now, ExtendedKeyUsagePurpose::ClientAuth)
+        self.sign(
+            &[],
+            name,
+            Validity::Now,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        )
     }
 
-    fn sign(&self, names: &[&str], name: &str, validity: Validity, usage: ExtendedKeyUsagePurpose) -> Result<Certified> {
+    fn sign(
+        &self,
+        names: &[&str],
+        name: &str,
+        validity: Validity,
+        usage: ExtendedKeyUsagePurpose,
+    ) -> Result<Certified> {
         let key = KeyPair::generate()?;
         let mut params = params(names, name, validity)?;
         params.extended_key_usages = vec![usage];
         let certificate = params.signed_by(&key, &self.issuer)?;
-        let file = |suffix: &str| self.home.dir().join(format!("{name}-{validity:?}{suffix}.pem"));
+        let file = |suffix: &str| {
+            self.home
+                .dir()
+                .join(format!("{name}-{validity:?}{suffix}.pem"))
+        };
         let certified = Certified {
             certificate: file(""),
             key: file(".key"),
@@ -104,7 +125,9 @@ impl Authority {
 fn params(names: &[&str], common_name: &str, validity: Validity) -> Result<CertificateParams> {
     let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
     let mut params = CertificateParams::new(names)?;
-    params.distinguished_name.push(DnType::CommonName, common_name);
+    params
+        .distinguished_name
+        .push(DnType::CommonName, common_name);
     let now = OffsetDateTime::now_utc();
     params.not_before = now - Duration::days(1);
     params.not_after = match validity {

@@ -1,7 +1,9 @@
-//! Throwaway brokers and proxies for tests, on free loopback ports, with their data under `target/`.
+//! Throwaway brokers and proxies for tests, on free loopback ports, with their data under
+//! `target/`.
 //!
-//! The programs are those of Debian's packages, which `cargo xtask setup` installs. A server is started, used and gone: nothing of
-//! it outlives its owner, whatever becomes of that. A server that cannot start is an error that ends with the last lines of its log.
+//! The programs are those of Debian's packages, which `cargo xtask setup` installs. A server is
+//! started, used and gone: nothing of it outlives its owner, whatever becomes of that. A server
+//! that cannot start is an error that ends with the last lines of its log.
 //!
 //! ```no_run
 //! use idem_brokers::Nats;

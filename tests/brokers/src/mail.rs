@@ -12,7 +12,8 @@ use idem_cluster::Home;
 use crate::port::Port;
 use crate::server::{Program, Server};
 
-/// An SMTP server that takes every mail and puts it into a Maildir: written before it says that it took it.
+/// An SMTP server that takes every mail and puts it into a Maildir: written before it says that it
+/// took it.
 pub type MailSink = Server<Aiosmtpd>;
 
 /// What [`MailSink`] runs.
@@ -54,13 +55,22 @@ impl Program for Aiosmtpd {
 
     fn command(&self, home: &Home) -> Result<Command> {
         let mails = home.dir().join("mails");
-        // Made by the program if need be, and only when the first mail comes: there shall be an empty one as well.
+        // Made by the program if need be, and only when the first mail comes: there shall be an
+        // empty one as well.
         for part in ["tmp", "new", "cur"] {
-            fs::create_dir_all(mails.join(part)).with_context(|| format!("cannot create {}", mails.display()))?;
+            fs::create_dir_all(mails.join(part))
+                .with_context(|| format!("cannot create {}", mails.display()))?;
         }
         let mut command = Command::new("/usr/bin/aiosmtpd");
-        command.args(["--nosetuid", "--class", "aiosmtpd.handlers.Mailbox", "--listen"]);
-        command.arg(format!("127.0.0.1:{}", self.port.number())).arg(mails);
+        command.args([
+            "--nosetuid",
+            "--class",
+            "aiosmtpd.handlers.Mailbox",
+            "--listen",
+        ]);
+        command
+            .arg(format!("127.0.0.1:{}", self.port.number()))
+            .arg(mails);
         Ok(command)
     }
 

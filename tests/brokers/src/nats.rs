@@ -40,7 +40,10 @@ impl Nats {
     pub fn start_with(settings: &str) -> Result<Self> {
         let port = Port::claim()?;
         let settings = settings.to_owned();
-        Self::start_in(Home::create(NatsServer::NAME)?, NatsServer { port, settings })
+        Self::start_in(
+            Home::create(NatsServer::NAME)?,
+            NatsServer { port, settings },
+        )
     }
 
     /// Gives the running server other lines of its configuration. It reads them soon.
@@ -107,6 +110,8 @@ impl Program for NatsServer {
             let mut line = String::new();
             BufReader::new(stream).read_line(&mut line).map(|_| line)
         };
-        greeting().is_ok_and(|line: String| line.starts_with("INFO ") && line.contains("\"jetstream\":true"))
+        greeting().is_ok_and(|line: String| {
+            line.starts_with("INFO ") && line.contains("\"jetstream\":true")
+        })
     }
 }

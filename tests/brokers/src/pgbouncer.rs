@@ -30,8 +30,8 @@ pub struct Proxy {
 }
 
 impl PgBouncer {
-    /// Starts a proxy for all databases of a cluster; `database` is what [`PgBouncer::connection_string`] names. It lets in every
-    /// role that the cluster has.
+    /// Starts a proxy for all databases of a cluster; `database` is what
+    /// [`PgBouncer::connection_string`] names. It lets in every role that the cluster has.
     ///
     /// # Errors
     /// When it does not start; with the last lines of its log.
@@ -75,9 +75,13 @@ impl Program for Proxy {
     const NAME: &'static str = "pgbouncer";
 
     fn command(&self, home: &Home) -> Result<Command> {
-        let (config, users) = (home.dir().join("pgbouncer.ini"), home.dir().join("users.txt"));
-        // Users that the file does not name are looked up in the server, by the one it names. What a database has left idle makes
-        // room for the next one's: the server takes a hundred connections.
+        let (config, users) = (
+            home.dir().join("pgbouncer.ini"),
+            home.dir().join("users.txt"),
+        );
+        // Users that the file does not name are looked up in the server, by the one it names. What
+        // a database has left idle makes room for the next one's: the server takes a hundred
+        // connections.
         let text = format!(
             "[databases]\n\
              * = host={upstream} port=5432\n\

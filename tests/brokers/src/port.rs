@@ -6,7 +6,8 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 
 use anyhow::{Context, Result};
 
-/// Below those that the kernel hands out to clients: one of these would sit on the port when its server comes back.
+/// Below those that the kernel hands out to clients: one of these would sit on the port when its
+/// server comes back.
 const FIRST: u16 = 12_000;
 const LAST: u16 = 31_999;
 
@@ -36,7 +37,10 @@ impl Port {
         let name = SocketAddr::from_abstract_name(format!("idem-port-{number}")).ok()?;
         let claim = UnixListener::bind_addr(&name).ok()?;
         TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
-        Some(Self { number, _claim: claim })
+        Some(Self {
+            number,
+            _claim: claim,
+        })
     }
 
     pub fn number(&self) -> u16 {

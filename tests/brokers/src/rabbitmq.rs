@@ -30,8 +30,8 @@ pub struct RabbitMqServer {
     epmd: Epmd,
 }
 
-/// Erlang's name server. A node would start one for the whole machine, as a daemon, and leave it there; so each has its own, which
-/// it finds running.
+/// Erlang's name server. A node would start one for the whole machine, as a daemon, and leave it
+/// there; so each has its own, which it finds running.
 struct Epmd {
     port: Port,
     _process: Process,
@@ -130,7 +130,10 @@ impl RabbitMq {
     /// The same for another user, whose password is the name.
     #[must_use]
     pub fn url_of(&self, user: &str) -> String {
-        format!("amqp://{user}:{user}@127.0.0.1:{}/%2f", self.program().port.number())
+        format!(
+            "amqp://{user}:{user}@127.0.0.1:{}/%2f",
+            self.program().port.number()
+        )
     }
 
     /// Runs `rabbitmqctl` with these arguments, and returns its output. That takes some seconds.
@@ -140,7 +143,10 @@ impl RabbitMq {
     pub fn control(&self, arguments: &[&str]) -> Result<String> {
         let mut command = self.program().program("rabbitmqctl", self.home());
         // Erlang writes UTF-8 only where the locale says so, and warns otherwise.
-        command.env("LC_ALL", "C.UTF-8").arg("--quiet").args(arguments);
+        command
+            .env("LC_ALL", "C.UTF-8")
+            .arg("--quiet")
+            .args(arguments);
         let output = command.output().context("cannot run rabbitmqctl")?;
         let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         ensure!(
@@ -173,7 +179,10 @@ impl RabbitMqServer {
             .env("HOME", home.dir())
             // The machine's settings are not ours.
             .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
-            .env("RABBITMQ_NODENAME", format!("idem-{}@localhost", self.port.number()))
+            .env(
+                "RABBITMQ_NODENAME",
+                format!("idem-{}@localhost", self.port.number()),
+            )
             .env("ERL_EPMD_PORT", self.epmd.port.number().to_string())
             .env("ERL_EPMD_ADDRESS", "127.0.0.1");
         command
@@ -185,7 +194,11 @@ impl Program for RabbitMqServer {
 
     fn command(&self, home: &Home) -> Result<Command> {
         let dir = home.dir();
-        let (config, plugins, cookie) = (dir.join("rabbitmq.conf"), dir.join("plugins"), dir.join(".erlang.cookie"));
+        let (config, plugins, cookie) = (
+            dir.join("rabbitmq.conf"),
+            dir.join("plugins"),
+            dir.join(".erlang.cookie"),
+        );
         let text = format!(
             "listeners.tcp.1 = 127.0.0.1:{port}\n\
              log.console = true\n\
@@ -212,7 +225,8 @@ impl Program for RabbitMqServer {
 
         let mut command = self.program("rabbitmq-server", home);
         command
-            // The script becomes the server, and does not wait for it: signals hit the right process.
+            // The script becomes the server, and does not wait for it: signals hit the right
+            // process.
             .env("RUNNING_UNDER_SYSTEMD", "true")
             .env("RABBITMQ_MNESIA_BASE", dir.join("data"))
             .env("RABBITMQ_LOG_BASE", dir.join("logs"))
@@ -237,7 +251,8 @@ impl Program for RabbitMqServer {
             let mut frame_type = [0];
             stream.read_exact(&mut frame_type).map(|()| frame_type)
         };
-        answer().is_ok_and(|frame_type: [u8; 1]| frame_type == [1]) && home.log().is_ok_and(|log| has_booted(&log))
+        answer().is_ok_and(|frame_type: [u8; 1]| frame_type == [1])
+            && home.log().is_ok_and(|log| has_booted(&log))
     }
 }
 
@@ -256,6 +271,9 @@ impl Epmd {
         wait_for("epmd listens", Duration::from_secs(60), || {
             Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, port.number())).is_ok())
         })?;
-        Ok(Self { port, _process: process })
+        Ok(Self {
+            port,
+            _process: process,
+        })
     }
 }

@@ -76,7 +76,8 @@ impl<P: Program> Server<P> {
     /// Starts the server on the port and with the data that it had; returns when it serves.
     ///
     /// # Errors
-    /// When it runs already, or ends, or does not serve in two minutes; with the last lines of its log.
+    /// When it runs already, or ends, or does not serve in two minutes; with the last lines of its
+    /// log.
     pub fn start_again(&mut self) -> Result<()> {
         if self.process.is_some() {
             bail!("{} runs already", P::NAME);
@@ -88,7 +89,13 @@ impl<P: Program> Server<P> {
             Some(status) => bail!("it has ended ({status})"),
             None => Ok(self.program.is_ready(&self.home)),
         })
-        .with_context(|| format!("{} does not start; its log ends with\n{}", P::NAME, self.home.log_tail()))?;
+        .with_context(|| {
+            format!(
+                "{} does not start; its log ends with\n{}",
+                P::NAME,
+                self.home.log_tail()
+            )
+        })?;
         self.process = Some(process);
         Ok(())
     }
@@ -103,7 +110,8 @@ impl<P: Program> Server<P> {
         Ok(())
     }
 
-    /// Kills the server with SIGKILL; returns when it and its children are gone, so that it can be started again.
+    /// Kills the server with SIGKILL; returns when it and its children are gone, so that it can be
+    /// started again.
     ///
     /// # Errors
     /// When it does not run, or something of it stays.
@@ -114,7 +122,9 @@ impl<P: Program> Server<P> {
     }
 
     fn running(&self) -> Result<&Process> {
-        self.process.as_ref().with_context(|| format!("{} does not run", P::NAME))
+        self.process
+            .as_ref()
+            .with_context(|| format!("{} does not run", P::NAME))
     }
 }
 
@@ -125,7 +135,11 @@ impl<P: Program> Drop for Server<P> {
         let ended = self.process.as_ref().and_then(Process::exit_status);
         if thread::panicking() || ended.is_some() {
             self.home.keep();
-            eprintln!("{}: the log is in {}", P::NAME, self.home.log_file().display());
+            eprintln!(
+                "{}: the log is in {}",
+                P::NAME,
+                self.home.log_file().display()
+            );
         }
         if let Some(status) = ended
             && !thread::panicking()
@@ -182,12 +196,17 @@ mod tests {
         let server = Server::start_in(Home::create("brief").unwrap(), Brief).unwrap();
         std::fs::write(server.home().dir().join("end"), "").unwrap();
         let process = server.process.as_ref().unwrap();
-        wait_for("it has ended", PATIENCE, || Ok(process.exit_status().is_some())).unwrap();
+        wait_for("it has ended", PATIENCE, || {
+            Ok(process.exit_status().is_some())
+        })
+        .unwrap();
     }
 
     #[test]
     fn a_server_that_cannot_start_is_an_error_with_the_end_of_its_log() {
-        let error = Server::start_in(Home::create("broken").unwrap(), Broken).err().unwrap();
+        let error = Server::start_in(Home::create("broken").unwrap(), Broken)
+            .err()
+            .unwrap();
         let message = format!("{error:#}");
         assert!(
             message.contains("the disk is on fire") && message.contains("exit status: 3"),

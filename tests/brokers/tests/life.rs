@@ -20,7 +20,9 @@ const DEADLINE: Duration = Duration::from_secs(60);
 async fn fill_queue(url: &str, count: usize) -> Result<()> {
     let connection = Connection::connect(url, ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;
-    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    channel
+        .confirm_select(ConfirmSelectOptions::default())
+        .await?;
     let mandatory = BasicPublishOptions {
         mandatory: true,
         ..BasicPublishOptions::default()
@@ -41,7 +43,9 @@ async fn fill_queue(url: &str, count: usize) -> Result<()> {
 
 /// Declares the queue, which stays.
 async fn declare_queue(url: &str) -> Result<()> {
-    find_queue(url, QueueDeclareOptions::durable()).await.map(drop)
+    find_queue(url, QueueDeclareOptions::durable())
+        .await
+        .map(drop)
 }
 
 /// How many messages the queue has. A missing queue is an error.
@@ -56,7 +60,9 @@ async fn count_queue(url: &str) -> Result<u32> {
 async fn find_queue(url: &str, options: QueueDeclareOptions) -> Result<u32> {
     let connection = Connection::connect(url, ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;
-    let queue = channel.queue_declare("kept".into(), options, FieldTable::default()).await?;
+    let queue = channel
+        .queue_declare("kept".into(), options, FieldTable::default())
+        .await?;
     Ok(queue.message_count())
 }
 
@@ -71,7 +77,11 @@ async fn rabbitmq_keeps_confirmed_messages_when_killed_or_stopped() {
     fill_queue(&url, 200).await.unwrap();
     for end in [RabbitMq::kill, RabbitMq::stop] {
         end(&mut broker).unwrap();
-        assert!(Connection::connect(&url, ConnectionProperties::default()).await.is_err());
+        assert!(
+            Connection::connect(&url, ConnectionProperties::default())
+                .await
+                .is_err()
+        );
         broker.start_again().unwrap();
         assert_eq!(broker.url(), url);
         assert_eq!(count_queue(&url).await.unwrap(), 200);
@@ -141,7 +151,12 @@ async fn nats_keeps_what_it_confirmed_when_it_is_killed_and_shares_nothing_with_
     };
     context.create_stream(config).await.unwrap();
     for _ in 0..200 {
-        context.publish("kept.x", "x".into()).await.unwrap().await.unwrap();
+        context
+            .publish("kept.x", "x".into())
+            .await
+            .unwrap()
+            .await
+            .unwrap();
     }
     one.kill().unwrap();
     assert!(async_nats::connect(&url).await.is_err());
@@ -183,9 +198,10 @@ async fn pgbouncer_gives_a_session_for_the_time_of_one_transaction() {
 }
 
 async fn connect(proxy: &PgBouncer) -> tokio_postgres::Client {
-    let (client, connection) = tokio_postgres::connect(&proxy.connection_string(), tokio_postgres::NoTls)
-        .await
-        .unwrap();
+    let (client, connection) =
+        tokio_postgres::connect(&proxy.connection_string(), tokio_postgres::NoTls)
+            .await
+            .unwrap();
     tokio::spawn(connection);
     client
 }
@@ -201,26 +217,38 @@ fn nothing_of_a_dropped_server_is_left() {
     assert_eq!(left, [0; 0]);
 }
 
-/// The test process cannot be killed, so the owner is another one: this binary with this one test and a variable.
+/// The test process cannot be killed, so the owner is another one: this binary with this one test
+/// and a variable.
 #[test]
 fn servers_do_not_outlive_an_owner_that_is_killed() {
     const ROLE: &str = "IDEM_BROKERS_TEST_OWNER";
     if std::env::var_os(ROLE).is_some() {
         let (rabbitmq, nats) = (RabbitMq::start().unwrap(), Nats::start().unwrap());
-        println!("SERVERS {} {}", rabbitmq.pid().unwrap(), nats.pid().unwrap());
+        println!(
+            "SERVERS {} {}",
+            rabbitmq.pid().unwrap(),
+            nats.pid().unwrap()
+        );
         loop {
             std::thread::park();
         }
     }
 
     let mut owner = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "servers_do_not_outlive_an_owner_that_is_killed", "--nocapture"])
+        .args([
+            "--exact",
+            "servers_do_not_outlive_an_owner_that_is_killed",
+            "--nocapture",
+        ])
         .env(ROLE, "1")
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let lines = std::io::BufRead::lines(std::io::BufReader::new(owner.stdout.take().unwrap()));
-    let line = lines.map(Result::unwrap).find(|line| line.contains("SERVERS ")).unwrap();
+    let line = lines
+        .map(Result::unwrap)
+        .find(|line| line.contains("SERVERS "))
+        .unwrap();
     let names = line.split_once("SERVERS ").unwrap().1;
     let mut pids: Vec<u32> = names.split(' ').map(|pid| pid.parse().unwrap()).collect();
     // Erlang's name server too, and whatever else there is.
@@ -228,17 +256,26 @@ fn servers_do_not_outlive_an_owner_that_is_killed() {
 
     owner.kill().unwrap();
     owner.wait().unwrap();
-    wait_for("the servers end", DEADLINE, || Ok(pids.iter().all(|pid| !is_running(*pid)))).unwrap();
+    wait_for("the servers end", DEADLINE, || {
+        Ok(pids.iter().all(|pid| !is_running(*pid)))
+    })
+    .unwrap();
 }
 
 /// The given processes and their descendants, as far as they run.
 fn processes_of(roots: &[u32]) -> Vec<u32> {
     let mut found = Vec::new();
     for entry in Path::new("/proc").read_dir().unwrap() {
-        let Some(pid) = entry.unwrap().file_name().to_str().and_then(|name| name.parse().ok()) else {
+        let Some(pid) = entry
+            .unwrap()
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        else {
             continue;
         };
-        let mut line = std::iter::successors(Some(pid), |pid| stat_of(*pid).map(|(_, parent)| parent));
+        let mut line =
+            std::iter::successors(Some(pid), |pid| stat_of(*pid).map(|(_, parent)| parent));
         if is_running(pid) && line.any(|pid| roots.contains(&pid)) {
             found.push(pid);
         }

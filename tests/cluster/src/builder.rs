@@ -15,10 +15,12 @@ use crate::install::Install;
 use crate::loopback;
 use crate::user::ServerUser;
 
-/// What a new cluster has unless the caller changes it. Each line differs from PostgreSQL's default and gives the reason;
-/// none changes how a statement is planned or executed, because tests and benchmarks show what users get.
+/// What a new cluster has unless the caller changes it. Each line differs from PostgreSQL's default
+/// and gives the reason; none changes how a statement is planned or executed, because tests and
+/// benchmarks show what users get.
 const DEFAULTS: [(&str, &str); 9] = [
-    // Tests kill processes, not machines: what was written is there without fsync. Benchmarks set it on.
+    // Tests kill processes, not machines: what was written is there without fsync. Benchmarks set
+    // it on.
     ("fsync", "off"),
     // Every test binary starts servers; the tables of a test are small.
     ("shared_buffers", "256MB"),
@@ -119,14 +121,16 @@ impl Builder {
         self
     }
 
-    /// Whether the server loads `idem` at its start (the worker, the counters and the wake-up need that). It does by default.
+    /// Whether the server loads `idem` at its start (the worker, the counters and the wake-up need
+    /// that). It does by default.
     #[must_use]
     pub fn preload(mut self, preload: bool) -> Self {
         self.preload = preload;
         self
     }
 
-    /// Data that shall stay: a directory of the caller's, which is initialised if it is empty, and never removed.
+    /// Data that shall stay: a directory of the caller's, which is initialised if it is empty, and
+    /// never removed.
     #[must_use]
     pub fn data_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.data_dir = Some(dir.into());
@@ -160,7 +164,8 @@ impl Builder {
     /// Makes the data directory, starts the server and waits until it answers.
     ///
     /// # Errors
-    /// When a program fails or the server does not answer in a minute; the message ends with the last lines of its log.
+    /// When a program fails or the server does not answer in a minute; the message ends with the
+    /// last lines of its log.
     pub fn start(mut self) -> Result<Cluster> {
         if self.preload {
             self.settings
@@ -172,18 +177,27 @@ impl Builder {
         let home = Home::create(&self.name)?;
         let user = ServerUser::choose(&self.install.program("postgres")?, home.dir())?;
         user.own(home.socket_dir())?;
-        self.settings
-            .insert("unix_socket_directories".to_owned(), home.socket_dir().display().to_string());
+        self.settings.insert(
+            "unix_socket_directories".to_owned(),
+            home.socket_dir().display().to_string(),
+        );
 
-        let data_dir = self.data_dir.clone().unwrap_or_else(|| home.dir().join("data"));
+        let data_dir = self
+            .data_dir
+            .clone()
+            .unwrap_or_else(|| home.dir().join("data"));
         if !data_dir.join("PG_VERSION").exists() {
             self.fill(&data_dir, user)?;
         }
         self.copy_tls(&data_dir, user)?;
         if let Some(lines) = &self.hba {
-            fs::write(data_dir.join("pg_hba.conf"), format!("local all all trust\n{lines}\n"))?;
+            fs::write(
+                data_dir.join("pg_hba.conf"),
+                format!("local all all trust\n{lines}\n"),
+            )?;
         }
-        let mut cluster = Cluster::new(self.install, self.name, home, user, data_dir, self.settings);
+        let mut cluster =
+            Cluster::new(self.install, self.name, home, user, data_dir, self.settings);
         cluster.set_environment(self.environment);
         cluster.set_address(self.address);
         cluster.start()?;
@@ -211,14 +225,20 @@ impl Builder {
     }
 
     fn fill(&self, data_dir: &Path, user: ServerUser) -> Result<()> {
-        fs::create_dir_all(data_dir).with_context(|| format!("cannot create {}", data_dir.display()))?;
-        // The server refuses a directory that others can look into, and pg_basebackup does not change one that is there.
+        fs::create_dir_all(data_dir)
+            .with_context(|| format!("cannot create {}", data_dir.display()))?;
+        // The server refuses a directory that others can look into, and pg_basebackup does not
+        // change one that is there.
         fs::set_permissions(data_dir, Permissions::from_mode(0o700))?;
         user.own(data_dir)?;
         match &self.source {
             Source::Initdb => {
                 let mut initdb = user.command(&self.install.program("initdb")?);
-                initdb.arg("-D").arg(data_dir).arg("-L").arg(self.install.share_dir());
+                initdb
+                    .arg("-D")
+                    .arg(data_dir)
+                    .arg("-L")
+                    .arg(self.install.share_dir());
                 // Whoever can reach the socket directory is trusted.
                 initdb.args([
                     "--username=postgres",

@@ -79,7 +79,8 @@ impl Cluster {
         self.address = address;
     }
 
-    /// Begins a physical standby of this server: a base backup that then follows it over the socket.
+    /// Begins a physical standby of this server: a base backup that then follows it over the
+    /// socket.
     #[must_use]
     pub fn standby(&self) -> Builder {
         Builder::standby_of(self)
@@ -130,7 +131,10 @@ impl Cluster {
     /// How to connect as superuser `postgres`, for libpq and for `tokio-postgres`.
     #[must_use]
     pub fn connection_string(&self, database: &str) -> String {
-        format!("host={} user=postgres dbname={database}", self.socket_dir().display())
+        format!(
+            "host={} user=postgres dbname={database}",
+            self.socket_dir().display()
+        )
     }
 
     /// Everything the server has logged so far, over all its starts.
@@ -146,7 +150,8 @@ impl Cluster {
     /// Writes the configuration and starts the server; returns when it answers.
     ///
     /// # Errors
-    /// When it runs already, or ends, or does not answer in a minute; with the last lines of its log.
+    /// When it runs already, or ends, or does not answer in a minute; with the last lines of its
+    /// log.
     pub fn start(&mut self) -> Result<()> {
         if self.postmaster.is_some() {
             bail!("cluster {} runs already", self.name);
@@ -154,7 +159,10 @@ impl Cluster {
         self.write_settings()?;
         let log = self.home.open_log()?;
         let mut postgres = self.user.command(&self.install.program("postgres")?);
-        postgres.arg("-D").arg(&self.data_dir).current_dir(&self.data_dir);
+        postgres
+            .arg("-D")
+            .arg(&self.data_dir)
+            .current_dir(&self.data_dir);
         postgres.envs(self.environment.iter().map(|(name, value)| (name, value)));
         self.postmaster = Some(Process::spawn(postgres, log, Shutdown::IN_TURN)?);
         let answered = self.wait_until_ready(PATIENCE);
@@ -185,7 +193,8 @@ impl Cluster {
         self.start()
     }
 
-    /// Kills the server with SIGKILL; returns when it and its backends are gone, so that it can be started again.
+    /// Kills the server with SIGKILL; returns when it and its backends are gone, so that it can be
+    /// started again.
     ///
     /// # Errors
     /// When it does not run, or something of it stays.
@@ -195,17 +204,22 @@ impl Cluster {
         Ok(())
     }
 
-    /// Kills one backend with SIGKILL; returns when the server has noticed, that is, when it has begun to end all other sessions
-    /// and to recover. [`Cluster::wait_until_ready`] says when it is back.
+    /// Kills one backend with SIGKILL; returns when the server has noticed, that is, when it has
+    /// begun to end all other sessions and to recover. [`Cluster::wait_until_ready`] says when it
+    /// is back.
     ///
     /// # Errors
     /// When there is no such process.
     pub fn crash_backend(&self, pid: i32) -> Result<()> {
         self.running()?;
-        kill(Pid::from_raw(pid), Signal::SIGKILL).with_context(|| format!("cannot kill backend {pid}"))?;
-        // The process disappears when the server reaps it, and the server lets nobody in between that and its recovery.
+        kill(Pid::from_raw(pid), Signal::SIGKILL)
+            .with_context(|| format!("cannot kill backend {pid}"))?;
+        // The process disappears when the server reaps it, and the server lets nobody in between
+        // that and its recovery.
         let process = PathBuf::from(format!("/proc/{pid}"));
-        wait_for("the server notices a crash", PATIENCE, || Ok(!process.exists()))
+        wait_for("the server notices a crash", PATIENCE, || {
+            Ok(!process.exists())
+        })
     }
 
     /// Waits until the server lets sessions in.
@@ -225,7 +239,13 @@ impl Cluster {
                 .status()?;
             Ok(answer.success())
         });
-        answered.with_context(|| format!("cluster {}; its log ends with\n{}", self.name, self.home.log_tail()))
+        answered.with_context(|| {
+            format!(
+                "cluster {}; its log ends with\n{}",
+                self.name,
+                self.home.log_tail()
+            )
+        })
     }
 
     /// Makes a standby the primary; returns when it is.
@@ -240,7 +260,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Changes a line of `postgresql.conf`, or removes it; the server takes it with the next reload, or restart if it needs one.
+    /// Changes a line of `postgresql.conf`, or removes it; the server takes it with the next
+    /// reload, or restart if it needs one.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -254,23 +275,40 @@ impl Cluster {
 
     // Use
 
-    /// Runs SQL as the superuser and returns what it printed: rows as lines, columns separated by `|`, nothing else.
+    /// Runs SQL as the superuser and returns what it printed: rows as lines, columns separated by
+    /// `|`, nothing else.
     ///
     /// # Errors
     /// The message of the first statement that failed, with its SQLSTATE.
     pub fn psql(&self, database: &str, sql: &str) -> Result<String> {
         let mut psql = self.command("psql")?;
-        psql.args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-v", "VERBOSITY=verbose", "-f", "-", "-d"])
-            .arg(database);
-        // Through standard input every statement is a transaction of its own, as procedures need it.
+        psql.args([
+            "-XAtq",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-v",
+            "VERBOSITY=verbose",
+            "-f",
+            "-",
+            "-d",
+        ])
+        .arg(database);
+        // Through standard input every statement is a transaction of its own, as procedures need
+        // it.
         finish(psql, Some(sql))
     }
 
-    /// Runs a program (`pg_dump`, `pgbench`, `pg_isolation_regress`...) against this server and returns its standard output.
+    /// Runs a program (`pg_dump`, `pgbench`, `pg_isolation_regress`...) against this server and
+    /// returns its standard output.
     ///
     /// # Errors
     /// When it cannot be run or fails; with all it printed.
-    pub fn run<A>(&self, program: &str, args: impl IntoIterator<Item = A>, env: &[(&str, &str)]) -> Result<String>
+    pub fn run<A>(
+        &self,
+        program: &str,
+        args: impl IntoIterator<Item = A>,
+        env: &[(&str, &str)],
+    ) -> Result<String>
     where
         A: AsRef<OsStr>,
     {
@@ -279,7 +317,8 @@ impl Cluster {
         finish(command, None)
     }
 
-    /// A client program that will find this server by its environment, for callers who want to handle the process themselves.
+    /// A client program that will find this server by its environment, for callers who want to
+    /// handle the process themselves.
     ///
     /// # Errors
     /// When there is no such program.
@@ -314,7 +353,11 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         if thread::panicking() {
             self.home.keep();
-            eprintln!("cluster {}: the log is in {}", self.name, self.home.log_file().display());
+            eprintln!(
+                "cluster {}: the log is in {}",
+                self.name,
+                self.home.log_file().display()
+            );
         }
     }
 }
@@ -322,12 +365,19 @@ impl Drop for Cluster {
 /// Feeds `input`, waits for the end, and makes a failure tell what the program said.
 fn finish(mut command: Command, input: Option<&str>) -> Result<String> {
     let name = command.get_program().to_owned();
-    command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
+    command.stdin(if input.is_some() {
+        Stdio::piped()
+    } else {
+        Stdio::null()
+    });
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().with_context(|| format!("cannot run {}", name.display()))?;
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("cannot run {}", name.display()))?;
     let stdin = child.stdin.take();
     let output = thread::scope(|scope| {
-        // From another thread: a program that prints while it reads would otherwise wait for us, and we for it.
+        // From another thread: a program that prints while it reads would otherwise wait for us,
+        // and we for it.
         if let (Some(mut stdin), Some(input)) = (stdin, input) {
             // A program that ended early says why by itself.
             scope.spawn(move || stdin.write_all(input.as_bytes()));
@@ -337,7 +387,11 @@ fn finish(mut command: Command, input: Option<&str>) -> Result<String> {
     let mut stdout = String::from_utf8(output.stdout).context("output that is not UTF-8")?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
-        bail!("{} failed ({}):\n{stderr}{stdout}", name.display(), output.status);
+        bail!(
+            "{} failed ({}):\n{stderr}{stdout}",
+            name.display(),
+            output.status
+        );
     }
     stdout.truncate(stdout.trim_end().len());
     Ok(stdout)

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-/// Sockets live here because their path may have 107 bytes at most, and because every user can reach it.
+/// Sockets live here because their path may have 107 bytes at most, and because every user can
+/// reach it.
 const SOCKET_PARENT: &str = "/tmp";
 
 /// Holds the path of the socket directory; locked as long as the owner lives.
@@ -18,7 +19,8 @@ const LOCK_FILE: &str = "owner.lock";
 pub struct Home {
     dir: TempDir,
     socket_dir: TempDir,
-    /// The lock goes with the process, however it ends; that is how the next one knows what is left behind.
+    /// The lock goes with the process, however it ends; that is how the next one knows what is left
+    /// behind.
     _lock: File,
 }
 
@@ -29,10 +31,13 @@ impl Home {
     /// When they cannot be made.
     pub fn create(name: &str) -> Result<Self> {
         let parent = crate::workspace_root().join("target/clusters");
-        fs::create_dir_all(&parent).with_context(|| format!("cannot create {}", parent.display()))?;
+        fs::create_dir_all(&parent)
+            .with_context(|| format!("cannot create {}", parent.display()))?;
         remove_orphans(&parent)?;
 
-        let dir = tempfile::Builder::new().prefix(&format!("{name}-")).tempdir_in(&parent)?;
+        let dir = tempfile::Builder::new()
+            .prefix(&format!("{name}-"))
+            .tempdir_in(&parent)?;
         let socket_dir = tempfile::Builder::new()
             .prefix("idem-")
             .permissions(Permissions::from_mode(0o700))
@@ -90,15 +95,19 @@ impl Home {
     /// The last lines of the log: why a server did not start.
     #[must_use]
     pub fn log_tail(&self) -> String {
-        let log = self.log().unwrap_or_else(|error| format!("(no log: {error})"));
+        let log = self
+            .log()
+            .unwrap_or_else(|error| format!("(no log: {error})"));
         let lines: Vec<_> = log.lines().collect();
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
 
-    /// Leaves data and log for whoever wants to know what happened; they stay until somebody removes `target/clusters`.
+    /// Leaves data and log for whoever wants to know what happened; they stay until somebody
+    /// removes `target/clusters`.
     pub fn keep(&mut self) {
         self.dir.disable_cleanup(true);
-        // Without its lock file it is nobody's orphan. A failure here only means that it may be cleaned away.
+        // Without its lock file it is nobody's orphan. A failure here only means that it may be
+        // cleaned away.
         let _ = fs::remove_file(self.dir().join(LOCK_FILE));
     }
 }

@@ -1,4 +1,5 @@
-//! A private copy of PostgreSQL's programs, so that the extension can be installed without touching the machine's.
+//! A private copy of PostgreSQL's programs, so that the extension can be installed without touching
+//! the machine's.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -9,10 +10,11 @@ use anyhow::{Context, Result, bail, ensure};
 /// The major version that everything takes when none is named.
 const DEFAULT_VERSION: u16 = 15;
 
-/// A tree with PostgreSQL's programs, libraries and shared files, laid out as Debian does under one root.
+/// A tree with PostgreSQL's programs, libraries and shared files, laid out as Debian does under one
+/// root.
 ///
-/// PostgreSQL finds its libraries and shared files relative to the real path of its executable: a tree that is copied, not
-/// linked, is complete in itself.
+/// PostgreSQL finds its libraries and shared files relative to the real path of its executable: a
+/// tree that is copied, not linked, is complete in itself.
 #[derive(Clone, Debug)]
 pub struct Install {
     root: PathBuf,
@@ -20,7 +22,8 @@ pub struct Install {
 }
 
 impl Install {
-    /// The install that the environment names: `IDEM_PG_INSTALL` and `IDEM_PG_VERSION`, or else `target/pg/15`.
+    /// The install that the environment names: `IDEM_PG_INSTALL` and `IDEM_PG_VERSION`, or else
+    /// `target/pg/15`.
     ///
     /// # Errors
     /// When there is none: `cargo xtask setup` makes it.
@@ -31,14 +34,17 @@ impl Install {
                 .with_context(|| format!("IDEM_PG_VERSION={text} is not a major version"))?,
             Err(_) => DEFAULT_VERSION,
         };
-        let root = std::env::var_os("IDEM_PG_INSTALL").map_or_else(|| Self::default_root(version), PathBuf::from);
+        let root = std::env::var_os("IDEM_PG_INSTALL")
+            .map_or_else(|| Self::default_root(version), PathBuf::from);
         Self::open(&root, version)
     }
 
     /// Where the copy of a major version lives in this workspace.
     #[must_use]
     pub fn default_root(version: u16) -> PathBuf {
-        crate::workspace_root().join("target/pg").join(version.to_string())
+        crate::workspace_root()
+            .join("target/pg")
+            .join(version.to_string())
     }
 
     /// The install that is at `root`.
@@ -78,7 +84,8 @@ impl Install {
         Ok(install)
     }
 
-    /// Lays a package of the extension (a tree ready for `/`) over this copy; what an earlier package left is removed.
+    /// Lays a package of the extension (a tree ready for `/`) over this copy; what an earlier
+    /// package left is removed.
     ///
     /// # Errors
     /// When files cannot be read or written.
@@ -117,29 +124,47 @@ impl Install {
     /// Where control files, scripts and samples are.
     #[must_use]
     pub fn share_dir(&self) -> PathBuf {
-        self.root.join("usr/share/postgresql").join(self.version.to_string())
+        self.root
+            .join("usr/share/postgresql")
+            .join(self.version.to_string())
     }
 
-    /// A program by its name; `pg_regress`, `pg_isolation_regress` and `isolationtester` are found as well.
+    /// A program by its name; `pg_regress`, `pg_isolation_regress` and `isolationtester` are found
+    /// as well.
     ///
     /// # Errors
     /// When there is no such program.
     pub fn program(&self, name: &str) -> Result<PathBuf> {
         let tests = self.lib_root().join("lib/pgxs/src/test");
-        [self.bin_dir(), tests.join("isolation"), tests.join("regress")]
-            .into_iter()
-            .map(|dir| dir.join(name))
-            .find(|path| path.is_file())
-            .with_context(|| format!("PostgreSQL {} in {} has no program {name}", self.version, self.root.display()))
+        [
+            self.bin_dir(),
+            tests.join("isolation"),
+            tests.join("regress"),
+        ]
+        .into_iter()
+        .map(|dir| dir.join(name))
+        .find(|path| path.is_file())
+        .with_context(|| {
+            format!(
+                "PostgreSQL {} in {} has no program {name}",
+                self.version,
+                self.root.display()
+            )
+        })
     }
 
     fn lib_root(&self) -> PathBuf {
-        self.root.join("usr/lib/postgresql").join(self.version.to_string())
+        self.root
+            .join("usr/lib/postgresql")
+            .join(self.version.to_string())
     }
 
-    /// A copy that looks into the machine's own directories would load another extension than the one under test.
+    /// A copy that looks into the machine's own directories would load another extension than the
+    /// one under test.
     fn check_relocated(&self) -> Result<()> {
-        let output = Command::new(self.program("pg_config")?).arg("--sharedir").output()?;
+        let output = Command::new(self.program("pg_config")?)
+            .arg("--sharedir")
+            .output()?;
         let said = String::from_utf8(output.stdout)?;
         let said = Path::new(said.trim()).canonicalize()?;
         let expected = self.share_dir().canonicalize()?;
@@ -154,13 +179,18 @@ impl Install {
     }
 }
 
-/// What a server at work never opens stays where it is. The bitcode is opened: compiled plans inline functions from it.
+/// What a server at work never opens stays where it is. The bitcode is opened: compiled plans
+/// inline functions from it.
 fn is_needed(path: &Path) -> bool {
-    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    let name = path
+        .file_name()
+        .map(|name| name.to_string_lossy())
+        .unwrap_or_default();
     !matches!(name.as_ref(), "man" | "doc" | "locale" | "perl") && !name.ends_with(".a")
 }
 
-/// Copies the files below `from` that differ in size or age. Links are followed: the copy has to be complete in itself.
+/// Copies the files below `from` that differ in size or age. Links are followed: the copy has to be
+/// complete in itself.
 fn copy_tree(from: &Path, to: &Path, wanted: &dyn Fn(&Path) -> bool) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
     for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
@@ -179,22 +209,29 @@ fn copy_tree(from: &Path, to: &Path, wanted: &dyn Fn(&Path) -> bool) -> Result<(
         if metadata.is_dir() {
             copy_tree(&source, &target, wanted)?;
         } else if !is_same(&metadata, &target) {
-            copy_file(&source, &metadata, &target).with_context(|| format!("cannot copy {}", source.display()))?;
+            copy_file(&source, &metadata, &target)
+                .with_context(|| format!("cannot copy {}", source.display()))?;
         }
     }
     Ok(())
 }
 
 fn is_same(source: &fs::Metadata, target: &Path) -> bool {
-    fs::metadata(target).is_ok_and(|target| target.len() == source.len() && target.modified().ok() == source.modified().ok())
+    fs::metadata(target).is_ok_and(|target| {
+        target.len() == source.len() && target.modified().ok() == source.modified().ok()
+    })
 }
 
-/// The new file takes the place of the old one in one step: a running server keeps the library that it has mapped.
+/// The new file takes the place of the old one in one step: a running server keeps the library that
+/// it has mapped.
 fn copy_file(source: &Path, metadata: &fs::Metadata, target: &Path) -> Result<()> {
     let mut draft = target.as_os_str().to_owned();
     draft.push(".new");
     fs::copy(source, &draft)?;
-    File::options().write(true).open(&draft)?.set_modified(metadata.modified()?)?;
+    File::options()
+        .write(true)
+        .open(&draft)?
+        .set_modified(metadata.modified()?)?;
     fs::rename(draft, target)?;
     Ok(())
 }

@@ -1,8 +1,9 @@
 //! Throwaway PostgreSQL clusters for the demo, the tests and the benchmarks.
 //!
-//! A cluster is initialised, started, used and gone: it listens on a socket in a private directory and nowhere else, keeps its
-//! data under `target/clusters`, and stops with its owner whatever becomes of it. The machine's own PostgreSQL is only ever read:
-//! [`Install`] copies its programs into `target/pg/<major>`, and the extension is laid over the copy.
+//! A cluster is initialised, started, used and gone: it listens on a socket in a private directory
+//! and nowhere else, keeps its data under `target/clusters`, and stops with its owner whatever
+//! becomes of it. The machine's own PostgreSQL is only ever read: [`Install`] copies its programs
+//! into `target/pg/<major>`, and the extension is laid over the copy.
 //!
 //! ```no_run
 //! use idem_cluster::{Cluster, Install};
@@ -16,9 +17,11 @@
 //! # }
 //! ```
 //!
-//! Other throwaway servers are made of the same parts: a [`Home`], a [`Process`] and a [`ServerUser`].
+//! Other throwaway servers are made of the same parts: a [`Home`], a [`Process`] and a
+//! [`ServerUser`].
 //!
-//! What an owner leaves behind when it is killed (`SIGKILL`, a power cut) is removed by the next server that starts.
+//! What an owner leaves behind when it is killed (`SIGKILL`, a power cut) is removed by the next
+//! server that starts.
 
 mod builder;
 mod cluster;

@@ -20,22 +20,24 @@ use nix::unistd::{Pid, getppid};
 
 use crate::wait::wait_for;
 
-/// A running server. It is a direct child of a thread of its own, and the kernel sends it the first of its [`Stops`] when that
-/// thread ends. The thread ends only after the server, or with the whole process, also when that is killed.
+/// A running server. It is a direct child of a thread of its own, and the kernel sends it the first
+/// of its [`Stops`] when that thread ends. The thread ends only after the server, or with the whole
+/// process, also when that is killed.
 pub struct Process {
     pid: Pid,
     exit: Arc<Exit>,
     stops: Stops,
 }
 
-/// What tells a server to stop, the gentlest first. When the process is dropped they are tried in turn, and at last SIGKILL.
+/// What tells a server to stop, the gentlest first. When the process is dropped they are tried in
+/// turn, and at last SIGKILL.
 pub type Stops = &'static [Signal];
 
 /// How long a dropped server has for each of its signals.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Filled in when the process has been reaped; a pid is signalled only under this lock and before that, so that the signal
-/// cannot hit another process that got the same number.
+/// Filled in when the process has been reaped; a pid is signalled only under this lock and before
+/// that, so that the signal cannot hit another process that got the same number.
 #[derive(Default)]
 struct Exit {
     status: Mutex<Option<ExitStatus>>,
@@ -57,11 +59,14 @@ impl Process {
         let owner = Pid::this();
         let program = command.get_program().to_owned();
         let at_death = stops.first().copied().unwrap_or(Signal::SIGKILL);
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
         // Ctrl-C on the terminal is for us or for psql, not for the server.
         command.process_group(0);
-        // SAFETY: between fork and exec only system calls are made. std has changed the user before, which would have
-        // cleared the setting.
+        // SAFETY: between fork and exec only system calls are made. std has changed the user
+        // before, which would have cleared the setting.
         unsafe { command.pre_exec(move || die_with(owner, at_death)) };
 
         let exit = Arc::new(Exit::default());
@@ -107,10 +112,12 @@ impl Process {
     /// When it has not ended at the deadline.
     pub fn stop(&self, signal: Signal, deadline: Duration) -> Result<()> {
         self.signal(signal)?;
-        self.wait(deadline).with_context(|| format!("shutdown by {signal}"))
+        self.wait(deadline)
+            .with_context(|| format!("shutdown by {signal}"))
     }
 
-    /// Kills the server as a power cut would, and waits until its descendants have noticed: a new server could not start before.
+    /// Kills the server as a power cut would, and waits until its descendants have noticed: a new
+    /// server could not start before.
     ///
     /// # Errors
     /// When something of it is still there at the deadline.
@@ -128,7 +135,8 @@ impl Process {
     fn signal(&self, signal: Signal) -> Result<()> {
         let status = self.exit.lock();
         if status.is_none() {
-            kill(self.pid, signal).with_context(|| format!("cannot send {signal} to the server"))?;
+            kill(self.pid, signal)
+                .with_context(|| format!("cannot send {signal} to the server"))?;
         }
         Ok(())
     }
@@ -148,7 +156,10 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let stopped = self.stops.iter().any(|signal| self.stop(*signal, LAST_PATIENCE).is_ok());
+        let stopped = self
+            .stops
+            .iter()
+            .any(|signal| self.stop(*signal, LAST_PATIENCE).is_ok());
         if !stopped && let Err(error) = self.kill(LAST_PATIENCE) {
             eprintln!("server {} could not be stopped: {error:#}", self.pid);
         }
@@ -168,7 +179,9 @@ fn die_with(owner: Pid, signal: Signal) -> io::Result<()> {
 /// Waits for the end of the child, and only under the lock gives its pid back to the system.
 fn reap(mut child: Child, exit: &Exit) {
     let pid = Pid::from_raw(child.id().cast_signed());
-    while waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) == Err(nix::Error::EINTR) {}
+    while waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT)
+        == Err(nix::Error::EINTR)
+    {}
     let mut status = exit.lock();
     *status = child.wait().ok().or(Some(ExitStatus::default()));
     exit.known.notify_all();

@@ -1,4 +1,5 @@
-//! Who runs the server programs. PostgreSQL and PgBouncer refuse root, so root has to become somebody else.
+//! Who runs the server programs. PostgreSQL and PgBouncer refuse root, so root has to become
+//! somebody else.
 
 use std::fs;
 use std::io;
@@ -11,7 +12,8 @@ use anyhow::{Context, Result, bail};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{User, geteuid};
 
-/// The system user that Debian's packages create; its name is needed even where its rights are not (see [`ServerUser::Mapped`]).
+/// The system user that Debian's packages create; its name is needed even where its rights are not
+/// (see [`ServerUser::Mapped`]).
 const NAME: &str = "postgres";
 
 /// The identity of the server programs.
@@ -26,8 +28,9 @@ pub enum ServerUser {
         /// That of its group.
         gid: u32,
     },
-    /// We are root in a directory that `postgres` cannot reach (`/root`, `mktemp -d`): the server runs as root, but in a user
-    /// namespace that shows root as `postgres`. The uid shown must exist, because initdb looks its name up.
+    /// We are root in a directory that `postgres` cannot reach (`/root`, `mktemp -d`): the server
+    /// runs as root, but in a user namespace that shows root as `postgres`. The uid shown must
+    /// exist, because initdb looks its name up.
     Mapped {
         /// The user that is shown.
         uid: u32,
@@ -37,7 +40,8 @@ pub enum ServerUser {
 }
 
 impl ServerUser {
-    /// Finds the identity that can run `program` and write to `dir`, which exists, by trying. It answers `--version`.
+    /// Finds the identity that can run `program` and write to `dir`, which exists, by trying. It
+    /// answers `--version`.
     ///
     /// # Errors
     /// When there is none; the message says what to do.
@@ -45,8 +49,9 @@ impl ServerUser {
         if !geteuid().is_root() {
             return Ok(Self::Myself);
         }
-        let user = User::from_name(NAME)?
-            .with_context(|| format!("there is no system user `{NAME}`: install PostgreSQL (cargo xtask setup)"))?;
+        let user = User::from_name(NAME)?.with_context(|| {
+            format!("there is no system user `{NAME}`: install PostgreSQL (cargo xtask setup)")
+        })?;
         let (uid, gid) = (user.uid.as_raw(), user.gid.as_raw());
 
         let mut refusals = Vec::new();
@@ -102,11 +107,13 @@ impl ServerUser {
             Self::Other { uid, gid } => (uid, gid),
             Self::Mapped { .. } => (0, 0),
         };
-        chown(path, Some(uid), Some(gid)).with_context(|| format!("cannot give {} to the server's user", path.display()))
+        chown(path, Some(uid), Some(gid))
+            .with_context(|| format!("cannot give {} to the server's user", path.display()))
     }
 
-    /// A command that will run as this user, with an environment that does not leak into the server: with `RUST_BACKTRACE`
-    /// set the extension would put backtraces into error details, and libpq's variables would lead a client astray.
+    /// A command that will run as this user, with an environment that does not leak into the
+    /// server: with `RUST_BACKTRACE` set the extension would put backtraces into error details, and
+    /// libpq's variables would lead a client astray.
     #[must_use]
     pub fn command(self, program: &Path) -> Command {
         let mut command = Command::new(program);
@@ -120,7 +127,8 @@ impl ServerUser {
             Self::Mapped { uid, gid } => {
                 let uid_map = format!("{uid} 0 1\n");
                 let gid_map = format!("{gid} 0 1\n");
-                // SAFETY: between fork and exec only system calls are made; the strings were allocated before.
+                // SAFETY: between fork and exec only system calls are made; the strings were
+                // allocated before.
                 unsafe { command.pre_exec(move || enter_namespace(&uid_map, &gid_map)) };
             }
         }

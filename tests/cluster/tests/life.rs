@@ -18,26 +18,43 @@ fn plain(name: &str) -> Builder {
 }
 
 fn directories(cluster: &Cluster) -> [PathBuf; 2] {
-    [cluster.data_dir().to_path_buf(), cluster.socket_dir().to_path_buf()]
+    [
+        cluster.data_dir().to_path_buf(),
+        cluster.socket_dir().to_path_buf(),
+    ]
 }
 
 #[test]
 fn a_cluster_answers_and_leaves_nothing_behind() {
-    let cluster = plain("answers").setting("application_name", "it's").start().unwrap();
+    let cluster = plain("answers")
+        .setting("application_name", "it's")
+        .start()
+        .unwrap();
     assert_eq!(
-        cluster.psql("postgres", "SELECT 1, 'a'; SHOW application_name").unwrap(),
+        cluster
+            .psql("postgres", "SELECT 1, 'a'; SHOW application_name")
+            .unwrap(),
         "1|a\npsql"
     );
     assert_eq!(
         cluster
-            .psql("postgres", "SELECT reset_val FROM pg_settings WHERE name = 'fsync'")
+            .psql(
+                "postgres",
+                "SELECT reset_val FROM pg_settings WHERE name = 'fsync'"
+            )
             .unwrap(),
         "off"
     );
     let own_files = cluster
-        .psql("postgres", "SELECT setting FROM pg_config WHERE name = 'SHAREDIR'")
+        .psql(
+            "postgres",
+            "SELECT setting FROM pg_config WHERE name = 'SHAREDIR'",
+        )
         .unwrap();
-    assert_eq!(Path::new(&own_files), cluster.install().share_dir().canonicalize().unwrap());
+    assert_eq!(
+        Path::new(&own_files),
+        cluster.install().share_dir().canonicalize().unwrap()
+    );
 
     let (directories, process) = (directories(&cluster), process(cluster.pid().unwrap()));
     assert!(process.exists() && directories.iter().all(|dir| dir.exists()));
@@ -48,14 +65,25 @@ fn a_cluster_answers_and_leaves_nothing_behind() {
 #[test]
 fn an_error_says_its_sqlstate_and_ends_the_script() {
     let cluster = plain("errors").start().unwrap();
-    let error = cluster.psql("postgres", "SELECT 1/0; CREATE TABLE never ()").unwrap_err();
+    let error = cluster
+        .psql("postgres", "SELECT 1/0; CREATE TABLE never ()")
+        .unwrap_err();
     assert!(format!("{error:#}").contains("22012"), "{error:#}");
-    assert_eq!(cluster.psql("postgres", "SELECT to_regclass('never') IS NULL").unwrap(), "t");
+    assert_eq!(
+        cluster
+            .psql("postgres", "SELECT to_regclass('never') IS NULL")
+            .unwrap(),
+        "t"
+    );
 }
 
 #[test]
 fn a_server_that_cannot_start_says_why() {
-    let error = plain("broken").setting("shared_buffers", "no number").start().err().unwrap();
+    let error = plain("broken")
+        .setting("shared_buffers", "no number")
+        .start()
+        .err()
+        .unwrap();
     assert!(format!("{error:#}").contains("shared_buffers"), "{error:#}");
 }
 
@@ -73,7 +101,10 @@ fn committed_rows_survive_every_kind_of_stop() {
     cluster.psql("postgres", insert).unwrap();
     cluster.kill().unwrap();
     cluster.start().unwrap();
-    assert_eq!(cluster.psql("postgres", "SELECT count(*) FROM t").unwrap(), "3");
+    assert_eq!(
+        cluster.psql("postgres", "SELECT count(*) FROM t").unwrap(),
+        "3"
+    );
 }
 
 #[test]
@@ -111,20 +142,31 @@ fn a_crashed_backend_makes_the_server_recover() {
 fn a_standby_follows_and_can_be_promoted() {
     let primary = plain("primary").start().unwrap();
     let standby = primary.standby().start().unwrap();
-    primary.psql("postgres", "CREATE TABLE t AS SELECT 42 AS n").unwrap();
-    let position = primary.psql("postgres", "SELECT pg_current_wal_flush_lsn()").unwrap();
+    primary
+        .psql("postgres", "CREATE TABLE t AS SELECT 42 AS n")
+        .unwrap();
+    let position = primary
+        .psql("postgres", "SELECT pg_current_wal_flush_lsn()")
+        .unwrap();
     let behind = format!("SELECT pg_last_wal_replay_lsn() >= '{position}'");
     wait_for("the standby catches up", DEADLINE, || {
         Ok(standby.psql("postgres", &behind)? == "t")
     })
     .unwrap();
     assert_eq!(standby.psql("postgres", "SELECT n FROM t").unwrap(), "42");
-    let error = standby.psql("postgres", "INSERT INTO t VALUES (1)").unwrap_err();
+    let error = standby
+        .psql("postgres", "INSERT INTO t VALUES (1)")
+        .unwrap_err();
     assert!(format!("{error:#}").contains("25006"), "{error:#}");
 
     drop(primary);
     standby.promote().unwrap();
-    assert_eq!(standby.psql("postgres", "INSERT INTO t VALUES (1) RETURNING n").unwrap(), "1");
+    assert_eq!(
+        standby
+            .psql("postgres", "INSERT INTO t VALUES (1) RETURNING n")
+            .unwrap(),
+        "1"
+    );
 }
 
 #[test]
@@ -135,7 +177,10 @@ fn data_in_a_directory_of_the_callers_stays() {
     second.psql("postgres", "CREATE TABLE t ()").unwrap();
     drop(second);
     let third = plain("keeps").data_dir(&dir).start().unwrap();
-    assert_eq!(third.psql("postgres", "SELECT to_regclass('t')").unwrap(), "t");
+    assert_eq!(
+        third.psql("postgres", "SELECT to_regclass('t')").unwrap(),
+        "t"
+    );
 }
 
 #[test]
@@ -143,25 +188,39 @@ fn programs_find_the_server_by_their_environment() {
     let cluster = plain("programs").start().unwrap();
     let dump = cluster.run("pg_dump", ["--schema-only"], &[]).unwrap();
     assert!(dump.contains("PostgreSQL database dump complete"), "{dump}");
-    let version = cluster.run("pg_isolation_regress", ["--version"], &[]).unwrap();
-    assert!(version.contains(&cluster.install().version().to_string()), "{version}");
+    let version = cluster
+        .run("pg_isolation_regress", ["--version"], &[])
+        .unwrap();
+    assert!(
+        version.contains(&cluster.install().version().to_string()),
+        "{version}"
+    );
     assert!(cluster.run("no_such_program", [""; 0], &[]).is_err());
 }
 
-/// The test process cannot be killed, so the owner is another one: this binary with this one test and a variable.
+/// The test process cannot be killed, so the owner is another one: this binary with this one test
+/// and a variable.
 #[test]
 fn a_server_does_not_outlive_an_owner_that_is_killed() {
     const ROLE: &str = "IDEM_CLUSTER_TEST_OWNER";
     if std::env::var_os(ROLE).is_some() {
         let cluster = plain("orphan").start().unwrap();
-        println!("SERVER {} {}", cluster.pid().unwrap(), cluster.data_dir().display());
+        println!(
+            "SERVER {} {}",
+            cluster.pid().unwrap(),
+            cluster.data_dir().display()
+        );
         loop {
             std::thread::park();
         }
     }
 
     let mut owner = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_server_does_not_outlive_an_owner_that_is_killed", "--nocapture"])
+        .args([
+            "--exact",
+            "a_server_does_not_outlive_an_owner_that_is_killed",
+            "--nocapture",
+        ])
         .env(ROLE, "1")
         .stdout(Stdio::piped())
         .spawn()
@@ -190,5 +249,6 @@ fn process(pid: u32) -> PathBuf {
 /// An orphan may stay a zombie for ever in a container whose first process reaps nobody.
 fn is_running(process: &Path) -> bool {
     let stat = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }

@@ -4,13 +4,18 @@
 
 use deadpool_postgres::Pool;
 use idem_client::{
-    Claim, ClaimOptions, Destination, Effect, Error, Idem, Message, MessageId, Settlement, begin_and_claim, claim, commit,
-    try_claim, try_claim_batch, try_record,
+    Claim, ClaimOptions, Destination, Effect, Error, Idem, Message, MessageId, Settlement,
+    begin_and_claim, claim, commit, try_claim, try_claim_batch, try_record,
 };
 use tokio_postgres::{Client, Transaction};
 
 /// Claims and records, in a transaction of the driver and in one of this crate.
-pub async fn by_hand(client: &mut Client, id: &MessageId, to: &Destination, effects: &[Effect]) -> Result<(), Error> {
+pub async fn by_hand(
+    client: &mut Client,
+    id: &MessageId,
+    to: &Destination,
+    effects: &[Effect],
+) -> Result<(), Error> {
     let tx = client.transaction().await?;
     let Claim::New(claimed) = try_claim(&tx, id, to).await? else {
         return Ok(());
@@ -27,7 +32,11 @@ pub async fn by_hand(client: &mut Client, id: &MessageId, to: &Destination, effe
 }
 
 /// Claims in a savepoint.
-pub async fn in_a_savepoint(tx: &mut Transaction<'_>, id: &MessageId, to: &Destination) -> Result<(), Error> {
+pub async fn in_a_savepoint(
+    tx: &mut Transaction<'_>,
+    id: &MessageId,
+    to: &Destination,
+) -> Result<(), Error> {
     let savepoint = tx.transaction().await?;
     if let Claim::New(claimed) = claim(&savepoint, id, to, &ClaimOptions::default()).await? {
         claimed.record_effects(&[]).await?;
@@ -47,7 +56,11 @@ pub async fn many(tx: &Transaction<'_>, ids: &[MessageId], to: &Destination) -> 
 }
 
 /// Claims when the work is done.
-pub async fn at_the_end(tx: Transaction<'_>, id: &MessageId, to: &Destination) -> Result<(), Error> {
+pub async fn at_the_end(
+    tx: Transaction<'_>,
+    id: &MessageId,
+    to: &Destination,
+) -> Result<(), Error> {
     match try_record(&tx, id, to, &[]).await? {
         Claim::New(()) => commit(tx).await,
         _ => Ok(tx.rollback().await?),

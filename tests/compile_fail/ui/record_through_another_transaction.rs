@@ -1,4 +1,5 @@
-//! Recording names no transaction: it goes through the one of the claim, and there is no way to give another.
+//! Recording names no transaction: it goes through the one of the claim, and there is no way to
+//! give another.
 
 use idem_client::{Claim, Destination, Error, MessageId, try_claim};
 use tokio_postgres::Transaction;

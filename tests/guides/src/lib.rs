@@ -1,4 +1,5 @@
-//! The Rust examples of the guides in `docs/`, each a function that is compiled and never called, with what they speak of.
+//! The Rust examples of the guides in `docs/`, each a function that is compiled and never called,
+//! with what they speak of.
 
 #![allow(unused)]
 

@@ -1,4 +1,5 @@
-//! Batches of 1,000 claims, against one set-based insert into a compact table with the same identities.
+//! Batches of 1,000 claims, against one set-based insert into a compact table with the same
+//! identities.
 
 use std::time::Instant;
 
@@ -51,14 +52,21 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
                 Side::Idem => {
                     for (synchronous_commit, rounds) in &mut singles {
                         ours.run(&format!("SET synchronous_commit = {synchronous_commit}"))?;
-                        rounds.ours.push(batch_rate(&mut ours, batches, DESTINATION, won_in_array)?);
+                        rounds.ours.push(batch_rate(
+                            &mut ours,
+                            batches,
+                            DESTINATION,
+                            won_in_array,
+                        )?);
                         rounds.theirs.push(single_rate(&mut ours, batches * 50)?);
                     }
                     sets.ours.extend(singles[0].1.ours.last());
                 }
                 Side::HandWritten => {
                     sets.theirs
-                        .push(batch_rate(&mut theirs, batches, "1", |answer| answer.rows as usize)?);
+                        .push(batch_rate(&mut theirs, batches, "1", |answer| {
+                            answer.rows as usize
+                        })?);
                 }
             }
         }
@@ -78,7 +86,9 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         Target::AtLeast(0.8),
     );
     for (synchronous_commit, rounds) in &singles {
-        let what = format!("against single claims, each a transaction, synchronous_commit={synchronous_commit}");
+        let what = format!(
+            "against single claims, each a transaction, synchronous_commit={synchronous_commit}"
+        );
         table.rounds(&what, rounds, Target::AtLeast(8.0));
     }
     Ok(vec![table])
@@ -96,7 +106,12 @@ fn open(cluster: &Cluster, side: Side) -> Result<Session> {
 }
 
 /// Claims per second in batches of new ids; every one must be won.
-fn batch_rate(session: &mut Session, batches: usize, destination: &str, won: impl Fn(&Answer) -> usize) -> Result<f64> {
+fn batch_rate(
+    session: &mut Session,
+    batches: usize,
+    destination: &str,
+    won: impl Fn(&Answer) -> usize,
+) -> Result<f64> {
     // Made before the clock runs: the client's work is not what is measured.
     let arrays: Vec<String> = (0..batches)
         .map(|_| {

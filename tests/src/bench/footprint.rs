@@ -1,7 +1,8 @@
-//! WAL per claim and bytes per retained claim, with what forgetting costs, over ten retention periods.
+//! WAL per claim and bytes per retained claim, with what forgetting costs, over ten retention
+//! periods.
 //!
-//! A period is so many claims, not so many seconds: then both sides do the same work between two checkpoints, and the
-//! figures do not depend on how fast the machine is at the moment.
+//! A period is so many claims, not so many seconds: then both sides do the same work between two
+//! checkpoints, and the figures do not depend on how fast the machine is at the moment.
 
 use anyhow::{Context, Result, ensure};
 use idem_cluster::{Cluster, Install};
@@ -15,13 +16,15 @@ use super::wire::Session;
 use super::{ground, idem, inbox};
 
 const PERIODS: usize = 10;
-/// Until both sides look as they will for ever: every slice has been used, every page of the table too.
+/// Until both sides look as they will for ever: every slice has been used, every page of the table
+/// too.
 const WARM_UP: usize = 2;
 /// Samples of the size, and turns of the janitors, in one period.
 const STEPS: u64 = 10;
 /// The ring turns twice in one retention.
 const STEPS_OF_A_SLICE: u64 = STEPS / 2;
-/// As many as the machine has cores at least: many more would extend a small table in strides that it never fills.
+/// As many as the machine has cores at least: many more would extend a small table in strides that
+/// it never fills.
 const CLIENTS: usize = 2;
 /// What autovacuum does by default: 50 rows and a fifth of the table.
 const DEAD_ROWS: u64 = 50;
@@ -44,29 +47,53 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         "(b) WAL and disk: bytes per claim, retention included",
         ["idem", "hand-written"],
     );
-    sizes.note(ground::settings(&mut Session::connect(&cluster, Side::Idem.database())?)?);
+    sizes.note(ground::settings(&mut Session::connect(
+        &cluster,
+        Side::Idem.database(),
+    )?)?);
     sizes.note(format!(
         "{claims} claims in a retention period, {PERIODS} periods after {WARM_UP} to warm up, {CLIENTS} clients, each claim a transaction; a checkpoint after every period"
     ));
     sizes.note(
         "hand-written: expired rows are deleted during the load, and vacuumed when autovacuum would, at 50 + 20 % dead rows",
     );
-    let mean = |periods: &[Period], of: fn(&Period) -> f64| periods.iter().map(of).sum::<f64>() / periods.len() as f64;
+    let mean = |periods: &[Period], of: fn(&Period) -> f64| {
+        periods.iter().map(of).sum::<f64>() / periods.len() as f64
+    };
     let peak = |periods: &[Period]| periods.iter().map(|p| p.peak_per_claim).fold(0.0, f64::max);
     let wal: fn(&Period) -> f64 = |p| p.wal_per_claim;
     let bytes: fn(&Period) -> f64 = |p| p.bytes_per_claim;
-    sizes.pair("WAL per claim", mean(&ours, wal), mean(&theirs, wal), Target::AtMost(0.5));
+    sizes.pair(
+        "WAL per claim",
+        mean(&ours, wal),
+        mean(&theirs, wal),
+        Target::AtMost(0.5),
+    );
     sizes.pair(
         "on disk per retained claim, mean",
         mean(&ours, bytes),
         mean(&theirs, bytes),
         Target::AtMost(0.5),
     );
-    sizes.pair("on disk per retained claim, peak", peak(&ours), peak(&theirs), Target::None);
+    sizes.pair(
+        "on disk per retained claim, peak",
+        peak(&ours),
+        peak(&theirs),
+        Target::None,
+    );
 
-    let mut flat = Table::new("    The last of the ten periods against the first", ["last", "first"]);
-    for (name, periods, target) in [("idem", &ours, Target::Within(0.05)), ("hand-written", &theirs, Target::None)] {
-        let (first, last) = (periods.first().context("no period")?, periods.last().context("no period")?);
+    let mut flat = Table::new(
+        "    The last of the ten periods against the first",
+        ["last", "first"],
+    );
+    for (name, periods, target) in [
+        ("idem", &ours, Target::Within(0.05)),
+        ("hand-written", &theirs, Target::None),
+    ] {
+        let (first, last) = (
+            periods.first().context("no period")?,
+            periods.last().context("no period")?,
+        );
         flat.pair(
             &format!("{name}: WAL per claim"),
             last.wal_per_claim,
@@ -151,8 +178,14 @@ fn periods(cluster: &Cluster, side: Side, claims: u64) -> Result<Vec<Period>> {
         }
     }
     match side {
-        Side::Idem => ensure!(idem::stored(&mut session)? >= claims, "idem has forgotten too early"),
-        Side::HandWritten => ensure!(inbox::retained(&mut session)? == claims, "the inbox has not kept its size"),
+        Side::Idem => ensure!(
+            idem::stored(&mut session)? >= claims,
+            "idem has forgotten too early"
+        ),
+        Side::HandWritten => ensure!(
+            inbox::retained(&mut session)? == claims,
+            "the inbox has not kept its size"
+        ),
     }
     Ok(periods)
 }

@@ -9,7 +9,8 @@ use idem_cluster::{Cluster, Install};
 use super::side::Side;
 use super::wire::Session;
 
-/// What differs from the cluster of the tests, or from PostgreSQL's defaults. Everything else is as PostgreSQL ships it.
+/// What differs from the cluster of the tests, or from PostgreSQL's defaults. Everything else is as
+/// PostgreSQL ships it.
 const SETTINGS: [(&str, &str); 4] = [
     // Durability as people run it.
     ("fsync", "on"),
@@ -39,7 +40,8 @@ const SHOWN: [&str; 12] = [
 /// The accounts that the business updates go to.
 pub const ACCOUNTS: u32 = 100_000;
 
-/// A server with both databases in it: the settings are the same for both because they are the same settings.
+/// A server with both databases in it: the settings are the same for both because they are the same
+/// settings.
 pub fn start(install: &Install, name: &str, more: &[(&str, &str)]) -> Result<Cluster> {
     let mut builder = Cluster::builder(install).name(name);
     for (name, value) in SETTINGS.iter().chain(more) {
@@ -63,7 +65,8 @@ pub fn create_accounts(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// The settings of the server: every one that is not PostgreSQL's default, and those that the figures depend on.
+/// The settings of the server: every one that is not PostgreSQL's default, and those that the
+/// figures depend on.
 pub fn settings(session: &mut Session) -> Result<String> {
     let names = SHOWN.map(|name| format!("'{name}'")).join(", ");
     let shown = session.column(&format!(
@@ -88,7 +91,9 @@ pub fn machine(install: &Install) -> Result<String> {
     let model = processors
         .lines()
         .find_map(|line| line.strip_prefix("model name"))
-        .map_or("processor of unknown model", |rest| rest.trim_start_matches([':', '\t', ' ']));
+        .map_or("processor of unknown model", |rest| {
+            rest.trim_start_matches([':', '\t', ' '])
+        });
     let version = std::process::Command::new(install.program("postgres")?)
         .arg("--version")
         .output()?;

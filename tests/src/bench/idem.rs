@@ -1,4 +1,5 @@
-//! The ring that the claims are measured on: filled as it is in the middle of its life, and turned on demand.
+//! The ring that the claims are measured on: filled as it is in the middle of its life, and turned
+//! on demand.
 
 use std::time::{Duration, Instant};
 
@@ -27,8 +28,12 @@ impl Ring {
         ))?;
         ensure!(phase == "steady", "the ring is {phase}");
         Ok(Self {
-            current: session.value(&format!("SELECT current FROM idem.ring WHERE name = '{RING}'"))?,
-            turns: session.value(&format!("SELECT turns FROM idem.ring WHERE name = '{RING}'"))?,
+            current: session.value(&format!(
+                "SELECT current FROM idem.ring WHERE name = '{RING}'"
+            ))?,
+            turns: session.value(&format!(
+                "SELECT turns FROM idem.ring WHERE name = '{RING}'"
+            ))?,
         })
     }
 
@@ -51,7 +56,8 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// In the middle of a ring's life with so many claims in one retention: both sealed slices are full, current half.
+    /// In the middle of a ring's life with so many claims in one retention: both sealed slices are
+    /// full, current half.
     pub fn mid_life(retained: u64) -> Self {
         Self {
             sealed: retained / 2,
@@ -76,7 +82,8 @@ pub fn create(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Adds random claims to each slice until it holds what it should. Directly, because claims cannot be made in the past.
+/// Adds random claims to each slice until it holds what it should. Directly, because claims cannot
+/// be made in the past.
 pub fn top_up(session: &mut Session, fill: Fill) -> Result<()> {
     let ring = Ring::steady(session)?;
     for (distance, wanted) in [(2, fill.sealed), (3, fill.sealed), (0, fill.current)] {
@@ -86,8 +93,8 @@ pub fn top_up(session: &mut Session, fill: Fill) -> Result<()> {
         if missing == 0 {
             continue;
         }
-        // Current is written while it is measured, so its index has to look as after random inserts. The sealed slices
-        // are only read: sorted is faster to fill.
+        // Current is written while it is measured, so its index has to look as after random
+        // inserts. The sealed slices are only read: sorted is faster to fill.
         let order = if distance == 0 { "" } else { "ORDER BY key" };
         session.run(&format!(
             "INSERT INTO {slice} (key, claimed_at, destination)
@@ -122,7 +129,10 @@ pub fn turn(session: &mut Session) -> Result<()> {
         if let Ok(ring) = Ring::steady(session)
             && ring.turns > before.turns
         {
-            ensure!(ring.turns == before.turns + 1, "the ring turned more than once");
+            ensure!(
+                ring.turns == before.turns + 1,
+                "the ring turned more than once"
+            );
             return Ok(());
         }
         if started.elapsed() > TURN_DEADLINE {

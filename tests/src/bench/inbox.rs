@@ -43,8 +43,8 @@ pub fn sample(session: &mut Session, ids: u64) -> Result<Vec<String>> {
 
 /// Deletes the oldest, as many as are given, in batches, each a transaction of its own.
 ///
-/// Where as many claims are made as expire, the expired are the oldest: so the number that is retained stays as it is,
-/// whatever the rate of this run is.
+/// Where as many claims are made as expire, the expired are the oldest: so the number that is
+/// retained stays as it is, whatever the rate of this run is.
 pub fn forget_oldest(session: &mut Session, claims: u64) -> Result<()> {
     let mut left = claims;
     while left > 0 {
@@ -53,7 +53,11 @@ pub fn forget_oldest(session: &mut Session, claims: u64) -> Result<()> {
             "DELETE FROM inbox WHERE ctid = ANY (ARRAY(
                 SELECT ctid FROM inbox WHERE claimed_at < now() ORDER BY claimed_at LIMIT {rows}))"
         ))?;
-        ensure!(deleted.rows == rows, "{} of {rows} rows were deleted", deleted.rows);
+        ensure!(
+            deleted.rows == rows,
+            "{} of {rows} rows were deleted",
+            deleted.rows
+        );
         left -= rows;
     }
     Ok(())

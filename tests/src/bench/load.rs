@@ -17,13 +17,15 @@ use super::wire::Session;
 
 /// How many of its own ids a client remembers to deliver again.
 const RECENT: usize = 1_000;
-/// And for how long: less than any retention that is measured, so that such an id must be a duplicate.
+/// And for how long: less than any retention that is measured, so that such an id must be a
+/// duplicate.
 const RECENT_FOR: Duration = Duration::from_secs(5);
 
 /// What one transaction does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// BEGIN, claim, business update if it was won, COMMIT: four round trips, three for a duplicate.
+    /// BEGIN, claim, business update if it was won, COMMIT: four round trips, three for a
+    /// duplicate.
     Business,
     /// BEGIN, claim, record one effect if it was won, COMMIT.
     Effect,
@@ -94,7 +96,10 @@ impl Progress {
 
     /// The server processes of the clients.
     pub fn pids(&self) -> Vec<i32> {
-        self.pids.lock().map(|pids| pids.clone()).unwrap_or_default()
+        self.pids
+            .lock()
+            .map(|pids| pids.clone())
+            .unwrap_or_default()
     }
 
     /// Waits, but not longer than the load runs.
@@ -111,9 +116,12 @@ impl Load<'_> {
         self.run_with(|_| Ok(())).map(|(done, _)| done)
     }
 
-    /// Runs it with somebody beside it, from the first transaction on; returns when both have ended. Answers also the
-    /// ids that each client has claimed last.
-    pub fn run_with(&self, beside: impl FnOnce(&Progress) -> Result<()> + Send) -> Result<(Done, Vec<String>)> {
+    /// Runs it with somebody beside it, from the first transaction on; returns when both have
+    /// ended. Answers also the ids that each client has claimed last.
+    pub fn run_with(
+        &self,
+        beside: impl FnOnce(&Progress) -> Result<()> + Send,
+    ) -> Result<(Done, Vec<String>)> {
         let progress = Progress {
             won: AtomicU64::new(0),
             tickets: AtomicU64::new(0),
@@ -122,7 +130,9 @@ impl Load<'_> {
             ids: Mutex::default(),
             started: Instant::now(),
         };
-        let sessions = (0..self.clients).map(|_| self.session()).collect::<Result<Vec<_>>>()?;
+        let sessions = (0..self.clients)
+            .map(|_| self.session())
+            .collect::<Result<Vec<_>>>()?;
         if let Ok(mut pids) = progress.pids.lock() {
             pids.extend(sessions.iter().map(Session::pid));
         }
@@ -150,7 +160,9 @@ impl Load<'_> {
             }
             let seconds = started.elapsed().as_secs_f64();
             progress.ended.store(true, Ordering::Release);
-            beside.join().map_err(|_| anyhow!("what ran beside the load panicked"))??;
+            beside
+                .join()
+                .map_err(|_| anyhow!("what ran beside the load panicked"))??;
             if let Some(error) = failed {
                 return Err(error);
             }
@@ -173,8 +185,13 @@ impl Load<'_> {
         })?;
         session.prepare("claim", self.side.claim_sql())?;
         match self.work {
-            Work::Business => session.prepare("work", "UPDATE account SET balance = balance + 1 WHERE id = $1")?,
-            Work::Effect => session.prepare("work", "SELECT idem_record_effects($1::text, $2, $3)")?,
+            Work::Business => session.prepare(
+                "work",
+                "UPDATE account SET balance = balance + 1 WHERE id = $1",
+            )?,
+            Work::Effect => {
+                session.prepare("work", "SELECT idem_record_effects($1::text, $2, $3)")?
+            }
             Work::ClaimAlone => {}
         }
         Ok(session)
@@ -233,7 +250,8 @@ impl Load<'_> {
     }
 
     fn any_known(&self, random: &mut SmallRng) -> Option<String> {
-        (!self.known.is_empty()).then(|| self.known[random.random_range(0..self.known.len())].clone())
+        (!self.known.is_empty())
+            .then(|| self.known[random.random_range(0..self.known.len())].clone())
     }
 
     /// Whether the claim was won.
@@ -271,7 +289,11 @@ impl Recent {
     }
 
     fn drop_old(&mut self) {
-        while self.0.front().is_some_and(|(since, _)| since.elapsed() > RECENT_FOR) {
+        while self
+            .0
+            .front()
+            .is_some_and(|(since, _)| since.elapsed() > RECENT_FOR)
+        {
             self.0.pop_front();
         }
     }
@@ -294,5 +316,7 @@ pub const EFFECTS: &str = r#"[{"topic": "orders.reserved", "key": "customer-4711
 fn new_id(random: &mut SmallRng) -> String {
     let mut bytes = [0; 16];
     random.fill_bytes(&mut bytes);
-    uuid::Builder::from_random_bytes(bytes).into_uuid().to_string()
+    uuid::Builder::from_random_bytes(bytes)
+        .into_uuid()
+        .to_string()
 }

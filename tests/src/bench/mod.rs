@@ -1,9 +1,9 @@
 //! How fast idem is, against what people write by hand.
 //!
-//! Each part starts a cluster of its own, with `fsync` on and both sides in it, each in its own database. The sides take
-//! turns round by round, so that noise hits both; a ratio is the median over the rounds of what the two did in the same
-//! round. Every answer is checked while it is measured: a new id must be won, a duplicate must not, and each win makes one
-//! business update.
+//! Each part starts a cluster of its own, with `fsync` on and both sides in it, each in its own
+//! database. The sides take turns round by round, so that noise hits both; a ratio is the median
+//! over the rounds of what the two did in the same round. Every answer is checked while it is
+//! measured: a new id must be won, a duplicate must not, and each win makes one business update.
 
 mod batch;
 mod broker;
@@ -34,12 +34,15 @@ use report::Table;
 /// Runs the parts that are asked for and prints a table for each; whether every target was met.
 ///
 /// # Errors
-/// When a server fails, or when an answer was wrong: figures of a run that was not right are worth nothing.
+/// When a server fails, or when an answer was wrong: figures of a run that was not right are worth
+/// nothing.
 pub fn run(options: &Options) -> Result<bool> {
     let install = Install::from_env()?;
     println!("{}", ground::machine(&install)?);
     if options.quick {
-        println!("Quick: small sizes and short rounds. These figures show that the benchmark works, not how fast idem is.");
+        println!(
+            "Quick: small sizes and short rounds. These figures show that the benchmark works, not how fast idem is."
+        );
     }
     if options.profile {
         return profile::run(&install, options).map(|()| true);

@@ -1,7 +1,7 @@
 //! The same work with and without a transaction in another session that has been open for long.
 //!
-//! Two clusters that differ in nothing else: both carry the same load for as long as the transaction is held, then they
-//! are measured in turns while it is still held.
+//! Two clusters that differ in nothing else: both carry the same load for as long as the
+//! transaction is held, then they are measured in turns while it is still held.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,7 +17,8 @@ use super::side::Side;
 use super::wire::Session;
 use super::{ground, idem};
 
-/// Clients of the load while the transaction is held, and the pause between two transactions of one of them.
+/// Clients of the load while the transaction is held, and the pause between two transactions of one
+/// of them.
 const BACKGROUND: (usize, Duration) = (4, Duration::from_millis(8));
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
@@ -57,7 +58,10 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
                 (&free, &mut relays[1])
             };
             let rates = measure(cluster, relay, options)?;
-            for (rounds, rate) in [&mut claims, &mut duplicates, &mut drained].into_iter().zip(rates) {
+            for (rounds, rate) in [&mut claims, &mut duplicates, &mut drained]
+                .into_iter()
+                .zip(rates)
+            {
                 if is_held {
                     rounds.ours.push(rate)
                 } else {
@@ -75,9 +79,13 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         "(d) With a transaction held open in another session, against the same without: per second",
         ["with", "without"],
     );
-    let turns =
-        |cluster| -> Result<u64> { Ok(idem::Ring::steady(&mut Session::connect(cluster, Side::Idem.database())?)?.turns()) };
-    table.note(ground::settings(&mut Session::connect(&held, Side::Idem.database())?)?);
+    let turns = |cluster| -> Result<u64> {
+        Ok(idem::Ring::steady(&mut Session::connect(cluster, Side::Idem.database())?)?.turns())
+    };
+    table.note(ground::settings(&mut Session::connect(
+        &held,
+        Side::Idem.database(),
+    )?)?);
     table.note(format!(
         "held for {:.0} s before the first round and {:.0} s in all{}; {} and {} effects recorded and drained meanwhile",
         hold.as_secs_f64(),
@@ -92,7 +100,11 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         ));
     }
     table.note("REPEATABLE READ, has read and written; 8 clients, synchronous_commit=off");
-    table.rounds("claims, each with one effect", &claims, Target::AtLeast(0.95));
+    table.rounds(
+        "claims, each with one effect",
+        &claims,
+        Target::AtLeast(0.95),
+    );
     table.rounds("duplicates", &duplicates, Target::AtLeast(0.95));
     table.rounds("effects drained", &drained, Target::AtLeast(0.95));
     Ok(vec![table])
@@ -105,7 +117,9 @@ fn prepare(install: &Install, name: &str, retention: &str) -> Result<Cluster> {
     idem::create(&mut session)?;
     // All of them, because the outbox keeps its effects as long as the longest.
     for ring in ["short", "standard", "long"] {
-        session.run(&format!("SELECT idem_set_retention('{ring}', '{retention}')"))?;
+        session.run(&format!(
+            "SELECT idem_set_retention('{ring}', '{retention}')"
+        ))?;
     }
     Ok(cluster)
 }
@@ -124,7 +138,8 @@ fn load<'a>(cluster: &'a Cluster, known: &'a [String], until: Until) -> Load<'a>
     }
 }
 
-/// Claims, duplicates and a relay, at a pace that leaves the machine room; how many effects went through.
+/// Claims, duplicates and a relay, at a pace that leaves the machine room; how many effects went
+/// through.
 fn carry_load(cluster: &Cluster, hold: Duration) -> Result<u64> {
     let (clients, pause) = BACKGROUND;
     let mut relay = Relay::connect(cluster)?;
@@ -139,7 +154,11 @@ fn carry_load(cluster: &Cluster, hold: Duration) -> Result<u64> {
         drained = relay.accompany(progress)?;
         Ok(())
     })?;
-    ensure!(drained == done.won, "{} effects recorded, {drained} drained", done.won);
+    ensure!(
+        drained == done.won,
+        "{} effects recorded, {drained} drained",
+        done.won
+    );
     Ok(drained)
 }
 

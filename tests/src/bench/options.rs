@@ -23,7 +23,8 @@ pub enum Part {
     G,
     /// The relay to RabbitMQ and NATS, against a publisher that reads from memory
     H,
-    /// The durable inbox against graphile-worker, pg-boss and pg-transactional-outbox (needs Node.js' npm)
+    /// The durable inbox against graphile-worker, pg-boss and pg-transactional-outbox (needs
+    /// Node.js' npm)
     I,
     /// The durable inbox with and without an old snapshot in another session
     J,
@@ -82,7 +83,11 @@ impl Options {
 
     /// How long one side is measured in one round.
     pub(super) fn round(&self) -> Duration {
-        Duration::from_secs_f64(self.seconds.unwrap_or(if self.quick { 1.0 } else { 5.0 }).max(0.1))
+        Duration::from_secs_f64(
+            self.seconds
+                .unwrap_or(if self.quick { 1.0 } else { 5.0 })
+                .max(0.1),
+        )
     }
 
     /// The client counts of part a.

@@ -65,7 +65,11 @@ fn recording(cluster: &Cluster, session: &mut Session, options: &Options) -> Res
         ["idem", "bare INSERT"],
     );
     table.note("pgbench, prepared statements, one client; BEGIN, claim, (this), COMMIT; synchronous_commit=off");
-    table.rounds("latency of the statement, us", &latency, Target::AtMost(1.3));
+    table.rounds(
+        "latency of the statement, us",
+        &latency,
+        Target::AtMost(1.3),
+    );
     table.rounds("whole transactions in a round", &rate, Target::None);
     Ok(table)
 }
@@ -95,8 +99,16 @@ fn pgbench(cluster: &Cluster, statement: &str, time: Duration) -> Result<Bench> 
         &file,
         Side::Idem.database(),
     ];
-    let said = cluster.run("pgbench", arguments, &[("PGOPTIONS", "-c synchronous_commit=off")])?;
-    let number = |line: &str, word: usize| line.split_whitespace().nth(word).and_then(|word| word.parse::<f64>().ok());
+    let said = cluster.run(
+        "pgbench",
+        arguments,
+        &[("PGOPTIONS", "-c synchronous_commit=off")],
+    )?;
+    let number = |line: &str, word: usize| {
+        line.split_whitespace()
+            .nth(word)
+            .and_then(|word| word.parse::<f64>().ok())
+    };
     let transactions = said
         .lines()
         .find_map(|line| line.strip_prefix("number of transactions actually processed: "))
@@ -108,8 +120,10 @@ fn pgbench(cluster: &Cluster, statement: &str, time: Duration) -> Result<Bench> 
         .find(|line| line.contains(begin))
         .and_then(|line| number(line, 0));
     Ok(Bench {
-        transactions: transactions.with_context(|| format!("no count of transactions in\n{said}"))?,
-        latency_us: 1_000.0 * latency_ms.with_context(|| format!("no latency of the statement in\n{said}"))?,
+        transactions: transactions
+            .with_context(|| format!("no count of transactions in\n{said}"))?,
+        latency_us: 1_000.0
+            * latency_ms.with_context(|| format!("no latency of the statement in\n{said}"))?,
     })
 }
 
@@ -142,15 +156,22 @@ fn draining(cluster: &Cluster, session: &mut Session, options: &Options) -> Resu
             match side {
                 Side::Idem => {
                     came.push(relay.drain(effects)?);
-                    rounds.ours.push(effects as f64 / started.elapsed().as_secs_f64());
+                    rounds
+                        .ours
+                        .push(effects as f64 / started.elapsed().as_secs_f64());
                 }
                 Side::HandWritten => {
                     came.push(mark_all(&mut worker)?);
-                    rounds.theirs.push(effects as f64 / started.elapsed().as_secs_f64());
+                    rounds
+                        .theirs
+                        .push(effects as f64 / started.elapsed().as_secs_f64());
                 }
             }
         }
-        ensure!(came[0] == came[1], "the two have not read the same: {came:?}");
+        ensure!(
+            came[0] == came[1],
+            "the two have not read the same: {came:?}"
+        );
     }
     let mut table = Table::new(
         "    Draining: effects per second, against UPDATE ... SKIP LOCKED that marks 100 rows at a time",
@@ -171,7 +192,9 @@ fn make_marked(session: &mut Session, worker: &mut Session, after: u64) -> Resul
         "CREATE TABLE marked_outbox AS SELECT *, NULL::timestamptz AS published_at FROM idem.outbox_row WHERE seq > {after} ORDER BY seq"
     ))?;
     session.run("ALTER TABLE marked_outbox ADD PRIMARY KEY (seq)")?;
-    session.run("CREATE INDEX marked_outbox_waiting ON marked_outbox (seq) WHERE published_at IS NULL")?;
+    session.run(
+        "CREATE INDEX marked_outbox_waiting ON marked_outbox (seq) WHERE published_at IS NULL",
+    )?;
     session.run("VACUUM (ANALYZE) marked_outbox")?;
     worker.run("DEALLOCATE ALL")?;
     worker.prepare(

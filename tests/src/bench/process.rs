@@ -1,4 +1,5 @@
-//! `process()` against the same business transaction without protection, through the same client and the same pool.
+//! `process()` against the same business transaction without protection, through the same client
+//! and the same pool.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,13 +31,20 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     for side in Side::in_turn(0) {
         ground::create_accounts(&mut Session::connect(&cluster, side.database())?)?;
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     let mut table = Table::new(
         "f. process(): claim, one business update, commit; 8 connections",
         ["idem, messages/s", "without protection, messages/s"],
     );
-    table.note("both sides: three round trips, unnamed statements, one pool each; every message is new");
-    for (commit, name) in [("on", "synchronous_commit on"), ("off", "synchronous_commit off")] {
+    table.note(
+        "both sides: three round trips, unnamed statements, one pool each; every message is new",
+    );
+    for (commit, name) in [
+        ("on", "synchronous_commit on"),
+        ("off", "synchronous_commit off"),
+    ] {
         let ours = pool(&cluster, &runtime, Side::Idem, commit)?;
         let theirs = pool(&cluster, &runtime, Side::HandWritten, commit)?;
         let mut rounds = Rounds::default();
@@ -44,7 +52,9 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
             for side in Side::in_turn(round) {
                 let rate = match side {
                     Side::Idem => runtime.block_on(measure(&ours, options, protected))?,
-                    Side::HandWritten => runtime.block_on(measure(&theirs, options, unprotected))?,
+                    Side::HandWritten => {
+                        runtime.block_on(measure(&theirs, options, unprotected))?
+                    }
                 };
                 match side {
                     Side::Idem => rounds.ours.push(rate),
@@ -54,11 +64,19 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         }
         table.rounds(name, &rounds, Target::AtLeast(0.75));
     }
-    table.note(ground::settings(&mut Session::connect(&cluster, Side::Idem.database())?)?);
+    table.note(ground::settings(&mut Session::connect(
+        &cluster,
+        Side::Idem.database(),
+    )?)?);
     Ok(vec![table])
 }
 
-fn pool(cluster: &Cluster, runtime: &Runtime, side: Side, synchronous_commit: &str) -> Result<Pool> {
+fn pool(
+    cluster: &Cluster,
+    runtime: &Runtime,
+    side: Side,
+    synchronous_commit: &str,
+) -> Result<Pool> {
     let mut config: tokio_postgres::Config = cluster.connection_string(side.database()).parse()?;
     config.options(format!("-c synchronous_commit={synchronous_commit}"));
     let manager = Manager::from_config(
@@ -115,7 +133,8 @@ async fn protected(pool: Pool, account: i32) -> Result<()> {
     let message = Message::new("bench.process", "{}").with_message_id(Uuid::new_v4().to_string());
     let processed = IDEM
         .process(&pool, &message, |tx, _| async move {
-            tx.execute_typed(BUSINESS, &[(&account, Type::INT4)]).await?;
+            tx.execute_typed(BUSINESS, &[(&account, Type::INT4)])
+                .await?;
             Ok(Vec::new())
         })
         .await?;
@@ -126,7 +145,8 @@ async fn protected(pool: Pool, account: i32) -> Result<()> {
 async fn unprotected(pool: Pool, account: i32) -> Result<()> {
     let mut connection = pool.get().await?;
     let tx = connection.transaction().await?;
-    tx.execute_typed(BUSINESS, &[(&account, Type::INT4)]).await?;
+    tx.execute_typed(BUSINESS, &[(&account, Type::INT4)])
+        .await?;
     tx.commit().await?;
     Ok(())
 }

@@ -74,7 +74,11 @@ fn profile(cluster: &Cluster, side: Side, work: Work, time: Duration) -> Result<
         ])
         .stderr(Stdio::null())
         .output()?;
-    ensure!(report.status.success(), "perf report failed ({})", report.status);
+    ensure!(
+        report.status.success(),
+        "perf report failed ({})",
+        report.status
+    );
     let text = String::from_utf8_lossy(&report.stdout);
     let lines: Vec<_> = text
         .lines()

@@ -39,7 +39,10 @@ impl Relay {
 
     /// The first column of a row, where that is `seq`.
     pub fn seq(row: &DataRowBody) -> Result<u64> {
-        Ok(row_columns(row.buffer()).next().context("no seq")??.parse()?)
+        Ok(row_columns(row.buffer())
+            .next()
+            .context("no seq")??
+            .parse()?)
     }
 
     /// One batch: read, (publish,) acknowledge.
@@ -70,11 +73,19 @@ impl Relay {
         let mut all = Drained::default();
         while all.effects < effects {
             let step = self.step()?;
-            ensure!(step.effects > 0, "{} of {effects} effects came", all.effects);
+            ensure!(
+                step.effects > 0,
+                "{} of {effects} effects came",
+                all.effects
+            );
             all.effects += step.effects;
             all.seq_sum += step.seq_sum;
         }
-        ensure!(all.effects == effects, "{} effects came instead of {effects}", all.effects);
+        ensure!(
+            all.effects == effects,
+            "{} effects came instead of {effects}",
+            all.effects
+        );
         Ok(all)
     }
 
@@ -89,7 +100,8 @@ impl Relay {
                 if ended {
                     return Ok(effects);
                 }
-                self.session.run(&format!("SELECT idem_relay_wait({WAIT_MS})"))?;
+                self.session
+                    .run(&format!("SELECT idem_relay_wait({WAIT_MS})"))?;
             }
         }
     }

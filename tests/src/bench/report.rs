@@ -90,9 +90,11 @@ impl Table {
     /// Adds the medians of what was measured in rounds.
     pub fn rounds(&mut self, what: &str, rounds: &Rounds, target: Target) {
         let ratios = rounds.ratios();
-        let (low, high) = ratios.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &ratio| {
-            (low.min(ratio), high.max(ratio))
-        });
+        let (low, high) = ratios
+            .iter()
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &ratio| {
+                (low.min(ratio), high.max(ratio))
+            });
         self.lines.push(Line {
             what: what.to_owned(),
             ours: figure(median(&rounds.ours)),
@@ -117,7 +119,9 @@ impl Table {
 
     /// Whether every line meets its target.
     pub fn is_met(&self) -> bool {
-        self.lines.iter().all(|line| line.target.is_met_by(line.ratio))
+        self.lines
+            .iter()
+            .all(|line| line.target.is_met_by(line.ratio))
     }
 }
 
@@ -153,7 +157,13 @@ impl fmt::Display for Table {
             ]
         });
         let lines: Vec<_> = std::iter::once(head).chain(body).collect();
-        let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+        let width = |column: usize| {
+            lines
+                .iter()
+                .map(|line| line[column].chars().count())
+                .max()
+                .unwrap_or(0)
+        };
         for line in &lines {
             let mut text = format!("  {:<1$}", line[0], width(0));
             for (column, cell) in line.iter().enumerate().skip(1) {

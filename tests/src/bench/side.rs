@@ -13,7 +13,8 @@ pub enum Side {
 }
 
 impl Side {
-    /// Both, in an order that changes from round to round: neither always runs on what the other has warmed or worn.
+    /// Both, in an order that changes from round to round: neither always runs on what the other
+    /// has warmed or worn.
     pub fn in_turn(round: usize) -> [Self; 2] {
         if round.is_multiple_of(2) {
             [Self::Idem, Self::HandWritten]
@@ -34,7 +35,9 @@ impl Side {
     pub fn claim_sql(self) -> &'static str {
         match self {
             Self::Idem => "SELECT idem_try_claim($1::text, $2)",
-            Self::HandWritten => "INSERT INTO inbox (message_id, destination) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+            Self::HandWritten => {
+                "INSERT INTO inbox (message_id, destination) VALUES ($1, $2) ON CONFLICT DO NOTHING"
+            }
         }
     }
 

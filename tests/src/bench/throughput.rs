@@ -1,4 +1,5 @@
-//! Claims with their business update, idem against a hand-written inbox, while both forget as fast as they learn.
+//! Claims with their business update, idem against a hand-written inbox, while both forget as fast
+//! as they learn.
 
 use std::time::Duration;
 
@@ -50,7 +51,10 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         "(a) BEGIN, claim, business update, COMMIT: transactions per second",
         ["idem", "hand-written"],
     );
-    table.note(ground::settings(&mut Session::connect(&cluster, Side::Idem.database())?)?);
+    table.note(ground::settings(&mut Session::connect(
+        &cluster,
+        Side::Idem.database(),
+    )?)?);
     table.note(format!(
         "{retained} identities retained; {} rounds of {:.1} s a side, interleaved",
         options.rounds(),
@@ -159,7 +163,8 @@ fn measure(cluster: &Cluster, side: Side, setup: Setup, options: &Options) -> Re
     Ok(done)
 }
 
-/// Deletes every second as many as have been won since; the rest when the load has ended and nothing is measured.
+/// Deletes every second as many as have been won since; the rest when the load has ended and
+/// nothing is measured.
 pub fn keep_retention(session: &mut Session, progress: &Progress) -> Result<()> {
     let mut deleted = 0;
     let mut pass = DELETE_EVERY;

@@ -1,8 +1,9 @@
-//! A session with the server that costs next to nothing: one thread, one socket, one system call each way.
+//! A session with the server that costs next to nothing: one thread, one socket, one system call
+//! each way.
 //!
-//! On a small machine the client's own work is part of every figure, and it makes two sides look more alike than they are.
-//! pgbench is as cheap, but it cannot see how many rows an INSERT took and act on it, which is how a hand-written inbox
-//! learns that it has won.
+//! On a small machine the client's own work is part of every figure, and it makes two sides look
+//! more alike than they are. pgbench is as cheap, but it cannot see how many rows an INSERT took
+//! and act on it, which is how a hand-written inbox learns that it has won.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -44,7 +45,9 @@ impl Answer {
 
     /// The first column as text.
     pub fn text(&self) -> Option<&str> {
-        self.first.as_deref().and_then(|bytes| std::str::from_utf8(bytes).ok())
+        self.first
+            .as_deref()
+            .and_then(|bytes| std::str::from_utf8(bytes).ok())
     }
 }
 
@@ -52,7 +55,8 @@ impl Session {
     /// Connects as superuser.
     pub fn connect(cluster: &Cluster, database: &str) -> Result<Self> {
         let socket = cluster.socket_dir().join(".s.PGSQL.5432");
-        let stream = UnixStream::connect(&socket).with_context(|| format!("cannot connect to {}", socket.display()))?;
+        let stream = UnixStream::connect(&socket)
+            .with_context(|| format!("cannot connect to {}", socket.display()))?;
         let mut session = Self {
             stream,
             incoming: BytesMut::new(),
@@ -60,7 +64,11 @@ impl Session {
             chunk: vec![0; READ_BYTES].into_boxed_slice(),
             pid: 0,
         };
-        let parameters = [("user", "postgres"), ("database", database), ("application_name", "bench")];
+        let parameters = [
+            ("user", "postgres"),
+            ("database", database),
+            ("application_name", "bench"),
+        ];
         frontend::startup_message(parameters, &mut session.outgoing)?;
         session.answer(|_| Ok(()))?;
         Ok(session)
@@ -145,7 +153,8 @@ impl Session {
             self.send_statement("", sql)?;
         }
         frontend::sync(&mut self.outgoing);
-        self.answer(|_| Ok(())).with_context(|| statements.join("; "))
+        self.answer(|_| Ok(()))
+            .with_context(|| statements.join("; "))
     }
 
     fn send_statement(&mut self, portal: &str, sql: &str) -> Result<()> {
@@ -175,7 +184,11 @@ impl Session {
                     each(&row)?;
                 }
                 Message::CommandComplete(complete) => {
-                    let count = complete.tag()?.rsplit(' ').next().and_then(|count| count.parse().ok());
+                    let count = complete
+                        .tag()?
+                        .rsplit(' ')
+                        .next()
+                        .and_then(|count| count.parse().ok());
                     answer.rows = count.unwrap_or(0);
                 }
                 Message::BackendKeyData(key) => self.pid = key.process_id(),

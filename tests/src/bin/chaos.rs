@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use idem_tests::chaos::{self, CampaignConfig};
 
-/// The live range under fault injection. Prints a ledger, and fails when an error happened or a fault
-/// did not happen often enough.
+/// The live range under fault injection. Prints a ledger, and fails when an error happened or a
+/// fault did not happen often enough.
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
@@ -20,7 +20,9 @@ fn main() -> Result<ExitCode> {
     chaos::campaign::prepare()?;
     let mut worker = std::env::current_exe()?;
     worker.set_file_name("range-worker");
-    worker.try_exists().context("range-worker is built with this program")?;
+    worker
+        .try_exists()
+        .context("range-worker is built with this program")?;
     let Some(ledger) = chaos::run(&config, &worker)? else {
         eprintln!("a signal has ended the campaign before its ledger");
         return Ok(ExitCode::FAILURE);

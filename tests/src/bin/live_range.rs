@@ -11,8 +11,8 @@ use clap::Parser;
 use idem_tests::range::live::{self, LiveConfig, Look};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A shooting range over a real broker: producer, consumers and relays are killed again and again, the broker and the
-/// database once.
+/// A shooting range over a real broker: producer, consumers and relays are killed again and again,
+/// the broker and the database once.
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
@@ -24,7 +24,9 @@ async fn main() -> Result<ExitCode> {
     let Arguments { config } = Arguments::parse();
     let mut program = std::env::current_exe()?;
     program.set_file_name("range-worker");
-    program.try_exists().context("range-worker is built with this program")?;
+    program
+        .try_exists()
+        .context("range-worker is built with this program")?;
 
     eprintln!("{} and PostgreSQL are starting", config.broker.name());
     let mut display = Display::new();
@@ -32,7 +34,9 @@ async fn main() -> Result<ExitCode> {
     display.finish();
     println!("\n{report}");
     match (report.verdict.is_right(), config.unprotected) {
-        (true, true) => println!("This traffic was too kind to show a difference: raise --duplicates or --messages."),
+        (true, true) => println!(
+            "This traffic was too kind to show a difference: raise --duplicates or --messages."
+        ),
         (false, false) => {
             eprintln!("idem made errors: this must not be");
             return Ok(ExitCode::FAILURE);
@@ -54,7 +58,8 @@ impl Display {
     fn new() -> Self {
         let style = ProgressStyle::with_template("{spinner} {wide_msg}");
         Self {
-            bar: ProgressBar::new_spinner().with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner())),
+            bar: ProgressBar::new_spinner()
+                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner())),
             on_terminal: std::io::stderr().is_terminal(),
             next: Instant::now(),
             last: String::new(),

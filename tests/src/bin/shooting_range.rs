@@ -1,4 +1,5 @@
-//! The shooting range as a program: `cargo xtask demo`, or against any database that has the extension.
+//! The shooting range as a program: `cargo xtask demo`, or against any database that has the
+//! extension.
 
 use std::{io::IsTerminal, process::ExitCode, time::Duration};
 
@@ -8,8 +9,8 @@ use idem_tests::range::{self, Config, Watch};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::task::JoinHandle;
 
-/// A shooting range on an at-least-once transport: the same traffic to handlers with nothing, handlers that are idempotent
-/// by id, and handlers on idem.
+/// A shooting range on an at-least-once transport: the same traffic to handlers with nothing,
+/// handlers that are idempotent by id, and handlers on idem.
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
@@ -26,12 +27,15 @@ async fn main() -> Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     if !report.others_are_wrong() {
-        println!("This traffic was too kind to show a difference: raise --duplicates, --kill or --shots.");
+        println!(
+            "This traffic was too kind to show a difference: raise --duplicates, --kill or --shots."
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows one trial until it is dropped: a line that moves on a terminal, a line now and then anywhere else.
+/// Shows one trial until it is dropped: a line that moves on a terminal, a line now and then
+/// anywhere else.
 struct Display {
     watch: Watch,
     bar: ProgressBar,
@@ -41,8 +45,10 @@ struct Display {
 impl Display {
     fn show(watch: Watch) -> Self {
         let on_terminal = std::io::stderr().is_terminal();
-        let bar = ProgressBar::new_spinner()
-            .with_style(ProgressStyle::with_template("{spinner} {msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()));
+        let bar = ProgressBar::new_spinner().with_style(
+            ProgressStyle::with_template("{spinner} {msg}")
+                .unwrap_or_else(|_| ProgressStyle::default_spinner()),
+        );
         let interval = Duration::from_millis(if on_terminal { 100 } else { 2_000 });
         let ticker = tokio::spawn({
             let (watch, bar) = (watch.clone(), bar.clone());

@@ -91,7 +91,9 @@ pub fn run(config: &CampaignConfig, worker: &Path) -> Result<Option<Ledger>> {
         .tempdir_in(&parent)?
         .keep();
     eprintln!("the campaign runs in {}", dir.display());
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     let ended = runtime.block_on(until_ended(config, worker, &dir));
     // Its tasks own the servers. It waits for those that block.
     drop(runtime);
@@ -101,7 +103,10 @@ pub fn run(config: &CampaignConfig, worker: &Path) -> Result<Option<Ledger>> {
         Err(_) => true,
     };
     if is_kept {
-        eprintln!("the logs of the processes and of the servers are in {}", dir.display());
+        eprintln!(
+            "the logs of the processes and of the servers are in {}",
+            dir.display()
+        );
     } else {
         remove(&dir);
     }
@@ -140,7 +145,11 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
         format!("--per-second={SENDS_PER_SECOND}"),
     ];
     arguments.extend(field.arguments());
-    arguments.extend(config.flaw.map(|flaw| format!("--break={}", flaw.argument())));
+    arguments.extend(
+        config
+            .flaw
+            .map(|flaw| format!("--break={}", flaw.argument())),
+    );
     let mut crew = Crew::with(worker, dir, arguments, &STRENGTH);
     if config.flaw == Some(Flaw::StuckObserver) {
         // A kill between the loss of its connection and the end of the fault would mend it.
@@ -176,12 +185,20 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
         save_logs(&site, dir).await;
     }
     let cycles = config.cycles();
-    let row = |name: String, count, minimum| FaultRow { name, count, minimum };
+    let row = |name: String, count, minimum| FaultRow {
+        name,
+        count,
+        minimum,
+    };
     let mut rows: Vec<FaultRow> = crew
         .killed_roles()
         .map(|role| {
             let kills = u64::from(crew.tally().kills_of(role));
-            row(format!("process killed: {role}"), kills, cycles * KILLS_PER_CYCLE)
+            row(
+                format!("process killed: {role}"),
+                kills,
+                cycles * KILLS_PER_CYCLE,
+            )
         })
         .collect();
     let count = |kind| injected.counts.get(&kind).copied().unwrap_or_default();
@@ -212,19 +229,36 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
         cycles * LOOKS_PER_CYCLE,
     ));
     let poison = site.poison().len() as u64;
-    rows.push(row("poisonous messages sent".to_owned(), poison, minimum * 10));
+    rows.push(row(
+        "poisonous messages sent".to_owned(),
+        poison,
+        minimum * 10,
+    ));
 
     Ok(Ledger {
         header: vec![
             ("broker", place::version(site.kind, &site.broker_url).await?),
-            ("minutes of faults", format!("{:.1}", attacked.as_secs_f64() / 60.0)),
+            (
+                "minutes of faults",
+                format!("{:.1}", attacked.as_secs_f64() / 60.0),
+            ),
             ("seed", config.seed.to_string()),
-            ("planted bug", config.flaw.map_or("none", |flaw| flaw.argument()).to_owned()),
+            (
+                "planted bug",
+                config
+                    .flaw
+                    .map_or("none", |flaw| flaw.argument())
+                    .to_owned(),
+            ),
             ("commit", commit()),
             ("PostgreSQL", text(&client, "SHOW server_version").await?),
             (
                 "idem",
-                text(&client, "SELECT extversion FROM pg_extension WHERE extname = 'idem'").await?,
+                text(
+                    &client,
+                    "SELECT extversion FROM pg_extension WHERE extname = 'idem'",
+                )
+                .await?,
             ),
         ],
         faults: rows,
@@ -249,7 +283,10 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
                 "completions of these leases",
                 number(&client, "SELECT count(*) FROM completed").await?,
             ),
-            ("steps", number(&client, "SELECT sum(n)::bigint FROM step").await?),
+            (
+                "steps",
+                number(&client, "SELECT sum(n)::bigint FROM step").await?,
+            ),
             ("most bytes of inbox and outbox", watched.most_bytes),
         ],
         errors,
@@ -257,7 +294,12 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
 }
 
 /// Kills processes and injects faults until the time is up and each fault has met its minimum.
-async fn attack(config: &CampaignConfig, site: &Site, dir: &Path, crew: &mut Crew) -> Result<Injected> {
+async fn attack(
+    config: &CampaignConfig,
+    site: &Site,
+    dir: &Path,
+    crew: &mut Crew,
+) -> Result<Injected> {
     let mut dice = StdRng::seed_from_u64(config.seed);
     let mut next_kill = Instant::now() + KILL_EVERY;
     // A kill would mend a process that hangs after a fault.
@@ -297,26 +339,43 @@ fn tend(crew: &mut Crew) -> Result<()> {
 
 /// Injects faults one after the other. `is_recovering` is true between the end of a fault and the
 /// recovery from it.
-async fn inject(config: &CampaignConfig, site: &Site, dir: &Path, is_recovering: &Cell<bool>) -> Result<Injected> {
+async fn inject(
+    config: &CampaignConfig,
+    site: &Site,
+    dir: &Path,
+    is_recovering: &Cell<bool>,
+) -> Result<Injected> {
     let faults = faults::all();
-    let mut plan = Plan::new(config.seed, faults.iter().map(|fault| fault.kind()).collect());
+    let mut plan = Plan::new(
+        config.seed,
+        faults.iter().map(|fault| fault.kind()).collect(),
+    );
     let mut dice = plan.dice();
     let mut injected = Injected::default();
     let began = Instant::now();
-    let minimum = if config.flaw.is_some() { 0 } else { config.cycles() };
+    let minimum = if config.flaw.is_some() {
+        0
+    } else {
+        config.cycles()
+    };
     let is_enough = |injected: &Injected| {
         let count = |kind| injected.counts.get(&kind).copied().unwrap_or_default();
         faults.iter().all(|fault| count(fault.kind()) >= minimum)
     };
     injected.note_recovery(&progress::stuck_streams(site, dir).await);
     is_recovering.set(false);
-    while began.elapsed() < config.duration() || (!is_enough(&injected) && began.elapsed() < config.longest()) {
+    while began.elapsed() < config.duration()
+        || (!is_enough(&injected) && began.elapsed() < config.longest())
+    {
         let Some(kind) = plan.next() else { break };
         let Some(fault) = faults.iter().find(|fault| fault.kind() == kind) else {
             break;
         };
         let struck = Instant::now();
-        let has_effect = fault.strike(site, &mut dice).await.with_context(|| kind.to_string())?;
+        let has_effect = fault
+            .strike(site, &mut dice)
+            .await
+            .with_context(|| kind.to_string())?;
         *injected.counts.entry(kind).or_default() += u64::from(has_effect);
         let (held, healed) = (struck.elapsed(), Instant::now());
         is_recovering.set(true);
@@ -355,11 +414,19 @@ async fn save_logs(site: &Site, dir: &Path) {
 /// The commit that is checked out, marked when there are changes.
 fn commit() -> String {
     let git = Command::new("git")
-        .args(["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"])
+        .args([
+            "describe",
+            "--always",
+            "--dirty",
+            "--abbrev=12",
+            "--exclude=*",
+        ])
         .current_dir(workspace_root())
         .output();
     match git {
-        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+        Ok(output) if output.status.success() => {
+            String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        }
         _ => "unknown".to_owned(),
     }
 }

@@ -114,17 +114,22 @@ mod tests {
     fn load_of_the_longest_campaign_outlasts_its_faults() {
         let longest = (1..=1_440)
             .rev()
-            .find_map(|minutes| CommandLine::try_parse_from(["chaos", &format!("--minutes={minutes}")]).ok())
+            .find_map(|minutes| {
+                CommandLine::try_parse_from(["chaos", &format!("--minutes={minutes}")]).ok()
+            })
             .unwrap()
             .config;
-        let seconds = f64::from(longest.field().messages) * (1.0 + DUPLICATES) / f64::from(SENDS_PER_SECOND);
+        let seconds =
+            f64::from(longest.field().messages) * (1.0 + DUPLICATES) / f64::from(SENDS_PER_SECOND);
         let faults = (longest.longest() + LONGEST_FAULT).as_secs_f64() - 1.0;
         assert!(
             seconds >= faults,
             "{} minutes: the load ends after {seconds} s, the faults after {faults} s",
             longest.minutes
         );
-        let line = ["worker".to_owned()].into_iter().chain(longest.field().arguments());
+        let line = ["worker".to_owned()]
+            .into_iter()
+            .chain(longest.field().arguments());
         assert_eq!(Worker::try_parse_from(line).unwrap().field, longest.field());
     }
 }

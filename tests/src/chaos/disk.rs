@@ -17,14 +17,22 @@ use nix::sched::{CloneFlags, unshare};
 /// How large a disk is.
 const SIZE: &str = "size=1500m,mode=755";
 
-/// Gives this process a mount namespace of its own. Threads that were started before do not have it.
+/// Gives this process a mount namespace of its own. Threads that were started before do not have
+/// it.
 ///
 /// # Errors
 /// When this process may not: it has to run as root.
 pub fn unshare_mounts() -> Result<()> {
     unshare(CloneFlags::CLONE_NEWNS).context("a campaign mounts its own disks: run it as root")?;
     let nothing: Option<&str> = None;
-    mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing).context("cannot make the mounts private")
+    mount(
+        nothing,
+        "/",
+        nothing,
+        MsFlags::MS_REC | MsFlags::MS_PRIVATE,
+        nothing,
+    )
+    .context("cannot make the mounts private")
 }
 
 /// A mounted disk, gone with this.

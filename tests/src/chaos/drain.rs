@@ -1,4 +1,5 @@
-//! The end of a campaign: what was sent is handled, and the processes stop in the order of the stream.
+//! The end of a campaign: what was sent is handled, and the processes stop in the order of the
+//! stream.
 
 use std::time::{Duration, Instant};
 
@@ -91,8 +92,15 @@ impl Drain<'_> {
 
     async fn until(&mut self, reached: impl AsyncFn(&[i64]) -> Result<bool>) -> Result<()> {
         loop {
-            let row = self.site.connect_as("postgres", LOOK).await?.query_one(PROGRESS, &[]).await?;
-            let seen = (0..row.len()).map(|n| row.try_get(n)).collect::<Result<_, _>>()?;
+            let row = self
+                .site
+                .connect_as("postgres", LOOK)
+                .await?
+                .query_one(PROGRESS, &[])
+                .await?;
+            let seen = (0..row.len())
+                .map(|n| row.try_get(n))
+                .collect::<Result<_, _>>()?;
             if self.seen != seen {
                 self.seen = seen;
                 self.changed = Instant::now();

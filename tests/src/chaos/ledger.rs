@@ -47,9 +47,17 @@ impl fmt::Display for Ledger {
         }
         writeln!(f)?;
         table(f, ["fault", "count", "minimum", ""], &[42, 9, 9, 7])?;
-        for FaultRow { name, count, minimum } in &self.faults {
+        for FaultRow {
+            name,
+            count,
+            minimum,
+        } in &self.faults
+        {
             let verdict = if count < minimum { "TOO FEW" } else { "ok" };
-            writeln!(f, "| {name:<42} | {count:>9} | {minimum:>9} | {verdict:<7} |")?;
+            writeln!(
+                f,
+                "| {name:<42} | {count:>9} | {minimum:>9} | {verdict:<7} |"
+            )?;
         }
         writeln!(f)?;
         table(f, ["traffic", "count"], &[52, 9])?;
@@ -62,7 +70,9 @@ impl fmt::Display for Ledger {
             let name = violation.name();
             match self.errors.get(&violation) {
                 Some(0) => writeln!(f, "| {name:<52} | {:>9} | {:>9} | {:<7} |", 0, 0, "ok")?,
-                Some(count) => writeln!(f, "| {name:<52} | {count:>9} | {:>9} | {:<7} |", 0, "ERROR")?,
+                Some(count) => {
+                    writeln!(f, "| {name:<52} | {count:>9} | {:>9} | {:<7} |", 0, "ERROR")?
+                }
                 None => writeln!(f, "| {name:<52} | {:>9} | {:>9} | {:<7} |", "?", 0, "ERROR")?,
             }
         }
@@ -72,7 +82,11 @@ impl fmt::Display for Ledger {
 }
 
 /// The head of a table: numbers are on the right.
-fn table<const N: usize>(f: &mut fmt::Formatter<'_>, names: [&str; N], widths: &[usize; N]) -> fmt::Result {
+fn table<const N: usize>(
+    f: &mut fmt::Formatter<'_>,
+    names: [&str; N],
+    widths: &[usize; N],
+) -> fmt::Result {
     for (name, width) in names.iter().zip(widths) {
         write!(f, "| {name:<width$} ")?;
     }
@@ -96,7 +110,10 @@ mod tests {
                 count: 1,
                 minimum: 1,
             }],
-            errors: Violation::ALL.into_iter().map(|violation| (violation, 0)).collect(),
+            errors: Violation::ALL
+                .into_iter()
+                .map(|violation| (violation, 0))
+                .collect(),
             ..Ledger::default()
         }
     }
@@ -110,7 +127,10 @@ mod tests {
             ledger.errors.insert(violation, 1);
             assert!(!ledger.is_green(), "{violation:?}");
             let text = ledger.to_string();
-            let red: Vec<_> = text.lines().filter(|line| line.ends_with("| ERROR   |")).collect();
+            let red: Vec<_> = text
+                .lines()
+                .filter(|line| line.ends_with("| ERROR   |"))
+                .collect();
             assert_eq!(red.len(), 1, "{text}");
             assert!(red[0].contains(violation.name()), "{text}");
             assert!(text.contains("RED"), "{text}");

@@ -47,7 +47,10 @@ impl Pair {
     /// When a server does not start.
     pub fn start(dir: &Path, clock: &Clock) -> Result<Self> {
         let environment = clock.environment();
-        let disks = [Disk::mount(dir.join("disk-a"))?, Disk::mount(dir.join("disk-b"))?];
+        let disks = [
+            Disk::mount(dir.join("disk-a"))?,
+            Disk::mount(dir.join("disk-b"))?,
+        ];
         let mut builder = Cluster::builder(&Install::from_env()?).name("chaos");
         for (name, value) in SETTINGS.into_iter().chain(server_log::SETTINGS) {
             builder = builder.setting(name, value);
@@ -115,7 +118,8 @@ impl Pair {
         Ok(log.lines().filter(|line| line.contains(text)).count())
     }
 
-    /// Waits until the standby is synchronous and has everything that the primary has written by now.
+    /// Waits until the standby is synchronous and has everything that the primary has written by
+    /// now.
     ///
     /// # Errors
     /// When it does not follow.
@@ -158,24 +162,35 @@ impl Pair {
         Ok(())
     }
 
-    /// Rebuilds the old primary as the standby of the new one. Both have the role that their names say.
+    /// Rebuilds the old primary as the standby of the new one. Both have the role that their names
+    /// say.
     ///
     /// # Errors
     /// When the new standby does not follow.
     pub fn rebuild(&mut self) -> Result<()> {
-        let mut logs = fs::File::options().create(true).append(true).open(&self.old_logs)?;
+        let mut logs = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&self.old_logs)?;
         logs.write_all(self.standby.cluster.log()?.as_bytes())?;
         fs::remove_dir_all(self.standby.cluster.data_dir())?;
-        self.standby.cluster = follow(&self.primary.cluster, &self.standby.disk, &self.environment)?;
+        self.standby.cluster =
+            follow(&self.primary.cluster, &self.standby.disk, &self.environment)?;
         self.synchronize()
     }
 
-    /// Starts the primary again if it has ended: a full disk ends it when it needs the next file of its log.
+    /// Starts the primary again if it has ended: a full disk ends it when it needs the next file of
+    /// its log.
     ///
     /// # Errors
     /// When it does not start.
     pub fn revive_primary(&mut self) -> Result<()> {
-        if self.primary.cluster.wait_until_ready(Duration::from_secs(20)).is_ok() {
+        if self
+            .primary
+            .cluster
+            .wait_until_ready(Duration::from_secs(20))
+            .is_ok()
+        {
             return Ok(());
         }
         self.primary.cluster.kill()?;

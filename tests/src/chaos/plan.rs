@@ -56,7 +56,10 @@ mod tests {
     use super::*;
 
     fn plan(seed: u64) -> Plan {
-        Plan::new(seed, faults::all().iter().map(|fault| fault.kind()).collect())
+        Plan::new(
+            seed,
+            faults::all().iter().map(|fault| fault.kind()).collect(),
+        )
     }
 
     #[test]

@@ -43,7 +43,11 @@ struct Progress([i64; STREAMS.len()]);
 
 impl Progress {
     async fn look(site: &Site, dir: &Path) -> Result<Self> {
-        let row = site.connect_as("postgres", LOOK).await?.query_one(IN_DATABASE, &[]).await?;
+        let row = site
+            .connect_as("postgres", LOOK)
+            .await?
+            .query_one(IN_DATABASE, &[])
+            .await?;
         let mut progress = Self([0; STREAMS.len()]);
         progress.0[0] = i64::try_from(work::noted(dir)?)?;
         for (n, stream) in progress.0[1..].iter_mut().enumerate() {

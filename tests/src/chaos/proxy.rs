@@ -166,7 +166,11 @@ async fn carry(client: TcpStream, wire: Wire) {
             if halves.wait_for(is_open).await.is_err() {
                 return;
             }
-            let target = wire.target.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let target = wire
+                .target
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone();
             let passed = async {
                 match target {
                     Target::Tcp(port) => {
@@ -218,7 +222,11 @@ async fn both(
 }
 
 /// Passes bytes in one direction while the network is open.
-async fn pass(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, wire: &Wire) -> std::io::Result<()> {
+async fn pass(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    wire: &Wire,
+) -> std::io::Result<()> {
     let mut line = wire.line.clone();
     let mut bytes = vec![0; 1 << 14];
     loop {
@@ -229,7 +237,11 @@ async fn pass(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin,
         if line.borrow().mode == Mode::Stalled {
             wire.note_hit();
         }
-        if line.wait_for(|line| line.mode != Mode::Stalled).await.is_err() {
+        if line
+            .wait_for(|line| line.mode != Mode::Stalled)
+            .await
+            .is_err()
+        {
             return Ok(());
         }
         to.write_all(&bytes[..read]).await?;
@@ -290,7 +302,11 @@ mod tests {
         proxy.cut(Cut::Stall);
         client.write_all(b"hello").await?;
         let mut answer = [0; 5];
-        assert!(timeout(SHORT, client.read_exact(&mut answer)).await.is_err());
+        assert!(
+            timeout(SHORT, client.read_exact(&mut answer))
+                .await
+                .is_err()
+        );
         assert_eq!(proxy.hits(), 1);
         proxy.heal();
         timeout(LONG, client.read_exact(&mut answer)).await??;

@@ -34,7 +34,12 @@ const TABLES: &str = "
 ///
 /// # Errors
 /// When the database refuses.
-pub async fn set_up(client: &Client, players: u32, positions: &[i32], flaw: Option<Flaw>) -> Result<()> {
+pub async fn set_up(
+    client: &Client,
+    players: u32,
+    positions: &[i32],
+    flaw: Option<Flaw>,
+) -> Result<()> {
     business::set_up(client, players, positions).await?;
     client.batch_execute(TABLES).await?;
     client
@@ -53,7 +58,9 @@ pub async fn set_up(client: &Client, players: u32, positions: &[i32], flaw: Opti
         .await?;
     match flaw {
         Some(Flaw::SkippedFence) => {
-            client.batch_execute(&TURN_AT_ONCE.replace("'standard'", "'short'")).await?;
+            client
+                .batch_execute(&TURN_AT_ONCE.replace("'standard'", "'short'"))
+                .await?;
             // The worker leaves the ring alone: what is reported is the bug, and no turn too many.
             client
                 .batch_execute("SELECT idem_set_retention('short', '2 minutes')")

@@ -47,7 +47,10 @@ impl<'l> Processes<'l> {
 
     /// Goes on to this line.
     pub fn read(&mut self, line: &str) {
-        let is_restart = ["LOG:  starting PostgreSQL ", "LOG:  all server processes terminated"];
+        let is_restart = [
+            "LOG:  starting PostgreSQL ",
+            "LOG:  all server processes terminated",
+        ];
         if is_restart.iter().any(|text| line.contains(text)) {
             self.clients.clear();
         }
@@ -64,7 +67,9 @@ impl<'l> Processes<'l> {
     #[must_use]
     pub fn is_maintenance(&self, pid: i32) -> bool {
         let client = self.clients.get(&pid);
-        client.copied().unwrap_or_else(|| self.workers.contains(&pid))
+        client
+            .copied()
+            .unwrap_or_else(|| self.workers.contains(&pid))
     }
 }
 

@@ -64,7 +64,8 @@ impl Site {
         );
         let broker_url = broker.url();
         let site = Self {
-            proxied_broker_url: broker_url.replace(&broker.port().to_string(), &broker_proxy.port().to_string()),
+            proxied_broker_url: broker_url
+                .replace(&broker.port().to_string(), &broker_proxy.port().to_string()),
             proxied_database: format!(
                 "host=127.0.0.1 port={} user=postgres dbname=postgres {SEARCH_PATH}",
                 database_proxy.port()
@@ -100,7 +101,11 @@ impl Site {
     /// # Errors
     /// When the primary is away or refuses.
     pub async fn connect_as(&self, role: &str, application: &str) -> Result<Client> {
-        let url = self.database.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let url = self
+            .database
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         let url = format!("{url} application_name={application} {SEARCH_PATH}");
         let mut config: tokio_postgres::Config = url.parse()?;
         config.user(role);
@@ -114,9 +119,13 @@ impl Site {
     ///
     /// # Errors
     /// That of `work`.
-    pub async fn with_pair<T: Send + 'static>(&self, work: impl FnOnce(&mut Pair) -> Result<T> + Send + 'static) -> Result<T> {
+    pub async fn with_pair<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Pair) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         let pair = Arc::clone(&self.pair);
-        spawn_blocking(move || work(&mut pair.lock().unwrap_or_else(PoisonError::into_inner))).await?
+        spawn_blocking(move || work(&mut pair.lock().unwrap_or_else(PoisonError::into_inner)))
+            .await?
     }
 
     /// How many lines of the primary's log have this text.
@@ -133,7 +142,9 @@ impl Site {
     /// # Errors
     /// None so far.
     pub async fn follow_primary(&self) -> Result<()> {
-        let (url, socket) = self.with_pair(|pair| Ok((pair.connection_string(), pair.socket()))).await?;
+        let (url, socket) = self
+            .with_pair(|pair| Ok((pair.connection_string(), pair.socket())))
+            .await?;
         *self.database.lock().unwrap_or_else(PoisonError::into_inner) = url;
         self.database_proxy.switch(Target::Unix(socket));
         Ok(())
@@ -145,28 +156,49 @@ impl Site {
     /// When it does not start.
     pub async fn crash_broker(&self) -> Result<()> {
         let broker = Arc::clone(&self.broker);
-        spawn_blocking(move || broker.lock().unwrap_or_else(PoisonError::into_inner).crash()).await?
+        spawn_blocking(move || {
+            broker
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .crash()
+        })
+        .await?
     }
 
     /// Notes poison that was sent, for the checker.
     pub fn note_poison(&self, sent: impl IntoIterator<Item = SentPoison>) {
-        self.poison.lock().unwrap_or_else(PoisonError::into_inner).extend(sent);
+        self.poison
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(sent);
     }
 
     /// All poison that was sent.
     #[must_use]
     pub fn poison(&self) -> Vec<SentPoison> {
-        self.poison.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.poison
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
-    /// Waits until `sql`, which returns one boolean, returns true. Errors of the database are waited out, too.
+    /// Waits until `sql`, which returns one boolean, returns true. Errors of the database are
+    /// waited out, too.
     ///
     /// # Errors
     /// When it is not true in time.
     pub async fn until(&self, what: &str, patience: Duration, sql: &str) -> Result<()> {
         let began = Instant::now();
         loop {
-            let answer = async { anyhow::Ok(self.connect().await?.query_one(sql, &[]).await?.try_get(0)?) };
+            let answer = async {
+                anyhow::Ok(
+                    self.connect()
+                        .await?
+                        .query_one(sql, &[])
+                        .await?
+                        .try_get(0)?,
+                )
+            };
             let answer: Result<bool> = answer.await;
             if matches!(answer, Ok(true)) {
                 return Ok(());
@@ -189,7 +221,11 @@ impl Site {
         loop {
             match client.batch_execute(sql).await {
                 Ok(()) => return Ok(()),
-                Err(error) if error.code().is_some_and(|code| matches!(code.code(), "55P03" | "40P01")) => {
+                Err(error)
+                    if error
+                        .code()
+                        .is_some_and(|code| matches!(code.code(), "55P03" | "40P01")) =>
+                {
                     if began.elapsed() > PATIENCE {
                         return Err(error).context(sql.to_owned());
                     }

@@ -29,8 +29,8 @@ const FORGOTTEN: &str = "SELECT count(*) FILTER (WHERE NOT idem_is_claimed(attem
 pub struct Watched {
     /// The background workers of idem.
     pub workers: BTreeSet<i32>,
-    /// Rows of inbox and outbox that were updated, at most in one look: a crash resets the counters.
-    /// `None` before the first look.
+    /// Rows of inbox and outbox that were updated, at most in one look: a crash resets the
+    /// counters. `None` before the first look.
     pub updated_rows: Option<u64>,
     /// How often it was looked for updated rows.
     pub looks_for_updates: u64,
@@ -90,7 +90,10 @@ impl Watch {
     /// Stops, and returns what was noted. Nothing of it uses the site any more.
     pub async fn stop(mut self) -> Watched {
         self.tasks.shutdown().await;
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.watched
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
@@ -139,7 +142,9 @@ async fn look_for_claims(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
 }
 
 async fn forgotten(client: &Client) -> Result<u64> {
-    let row = client.query_one(FORGOTTEN, &[&RETENTION.as_secs_f64()]).await?;
+    let row = client
+        .query_one(FORGOTTEN, &[&RETENTION.as_secs_f64()])
+        .await?;
     Ok(u64::try_from(row.try_get::<_, i64>(0)?)?)
 }
 
@@ -154,13 +159,18 @@ async fn look_for_workers(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
         {
             let mut raised = BTreeSet::new();
             while let Ok(rows) = client.query(&look, &[]).await {
-                let pids: BTreeSet<i32> = rows.iter().filter_map(|row| row.try_get(0).ok()).collect();
+                let pids: BTreeSet<i32> =
+                    rows.iter().filter_map(|row| row.try_get(0).ok()).collect();
                 for new in pids.difference(&raised) {
                     // It may have ended meanwhile.
                     let _ = prioritize(*new);
                 }
                 raised.clone_from(&pids);
-                watched.lock().unwrap_or_else(PoisonError::into_inner).workers.extend(pids);
+                watched
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .workers
+                    .extend(pids);
                 tokio::time::sleep(PAUSE / 20).await;
             }
         }
@@ -174,7 +184,10 @@ async fn maintain(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
             && raise_priority(&client).await.is_ok()
         {
             while client.batch_execute("CALL idem_maintain()").await.is_ok() {
-                watched.lock().unwrap_or_else(PoisonError::into_inner).maintenance_calls += 1;
+                watched
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .maintenance_calls += 1;
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -184,7 +197,10 @@ async fn maintain(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
 
 /// Raises the priority of the server's process of a session.
 async fn raise_priority(client: &Client) -> Result<()> {
-    let pid = client.query_one("SELECT pg_backend_pid()", &[]).await?.try_get(0)?;
+    let pid = client
+        .query_one("SELECT pg_backend_pid()", &[])
+        .await?
+        .try_get(0)?;
     if !prioritize(pid) {
         eprintln!("the maintenance has no priority: waits for it can be waits for the processor");
     }

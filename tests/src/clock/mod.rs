@@ -47,7 +47,10 @@ impl Clock {
     #[must_use]
     pub fn environment(&self) -> [(String, String); 2] {
         [
-            ("LD_PRELOAD".to_owned(), env!("WRONG_CLOCK_LIBRARY").to_owned()),
+            (
+                "LD_PRELOAD".to_owned(),
+                env!("WRONG_CLOCK_LIBRARY").to_owned(),
+            ),
             (
                 "WRONG_CLOCK_FILE".to_owned(),
                 self.directory.path().join(FILE).display().to_string(),

@@ -10,7 +10,8 @@ use super::session::Session;
 use super::shared::{keep_the_log, shared_cluster};
 use super::until::until;
 
-/// A database of its own in a cluster, dropped at the end; kept, with the server's log, when the test panics.
+/// A database of its own in a cluster, dropped at the end; kept, with the server's log, when the
+/// test panics.
 pub struct Database {
     cluster: Arc<Cluster>,
     name: String,
@@ -97,18 +98,22 @@ impl Database {
         Session::connect(&self.cluster, &self.name, role).await
     }
 
-    /// A new role that can log in and has no other right; a session of the superuser makes it. Its name begins with that of
-    /// this database, because roles belong to the whole cluster.
+    /// A new role that can log in and has no other right; a session of the superuser makes it. Its
+    /// name begins with that of this database, because roles belong to the whole cluster.
     ///
     /// # Errors
     /// When the server refuses.
     pub async fn role(&self, name: &str) -> Result<String> {
         let role = format!("{}_{name}", self.name);
-        self.connect().await?.run(&format!("CREATE ROLE {role} LOGIN")).await?;
+        self.connect()
+            .await?
+            .run(&format!("CREATE ROLE {role} LOGIN"))
+            .await?;
         Ok(role)
     }
 
-    /// Waits until that backend waits for a lock that others hold: the only proof that a session "is waiting".
+    /// Waits until that backend waits for a lock that others hold: the only proof that a session
+    /// "is waiting".
     ///
     /// # Errors
     /// When it does not wait before the deadline.
@@ -116,7 +121,10 @@ impl Database {
         let observer = self.connect().await?;
         let blocked = until("the session waits for another", async || {
             let row = observer
-                .query_one("SELECT pg_catalog.cardinality(pg_catalog.pg_blocking_pids($1)) > 0", &[&pid])
+                .query_one(
+                    "SELECT pg_catalog.cardinality(pg_catalog.pg_blocking_pids($1)) > 0",
+                    &[&pid],
+                )
                 .await?;
             Ok(row.get(0))
         });

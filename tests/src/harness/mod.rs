@@ -1,4 +1,5 @@
-//! What the server tests share: one cluster for all of them, a database for each, sessions that tell what they were told.
+//! What the server tests share: one cluster for all of them, a database for each, sessions that
+//! tell what they were told.
 //!
 //! ```no_run
 //! # use idem_tests::harness::Database;

@@ -6,7 +6,8 @@ use super::database::Database;
 use super::session::Session;
 use super::until::until;
 
-/// A held pause point: sessions that opted in wait there until [`Pause::release`]. Dropping it releases the point too.
+/// A held pause point: sessions that opted in wait there until [`Pause::release`]. Dropping it
+/// releases the point too.
 pub struct Pause {
     holder: Session,
     name: String,
@@ -35,7 +36,9 @@ impl Pause {
     /// # Errors
     /// When the connection is lost.
     pub async fn arm(&self, session: &Session) -> Result<()> {
-        session.run(&format!("SET idem.pause_at = '{}'", self.name)).await
+        session
+            .run(&format!("SET idem.pause_at = '{}'", self.name))
+            .await
     }
 
     /// Waits until that backend stands at the point.
@@ -62,7 +65,9 @@ impl Pause {
     /// # Errors
     /// When the connection is lost.
     pub async fn release(self) -> Result<()> {
-        self.holder.run(&locking("pg_advisory_unlock", &self.name)).await
+        self.holder
+            .run(&locking("pg_advisory_unlock", &self.name))
+            .await
     }
 }
 

@@ -34,8 +34,8 @@ pub struct Refusal {
 
 /// What the sessions of tests change:
 /// - `statement_timeout`: a statement that nothing wakes fails and does not keep the tests waiting.
-/// - `idem.lone_claims`: the tests look at one call at a time. That a lone claim fails by default is
-///   a test of its own, and the examples of the documentation run with the default.
+/// - `idem.lone_claims`: the tests look at one call at a time. That a lone claim fails by default
+///   is a test of its own, and the examples of the documentation run with the default.
 const SETTINGS: &str = "-c statement_timeout=120s -c idem.lone_claims=allow";
 
 impl Session {
@@ -47,11 +47,17 @@ impl Session {
         Self::connect_with(cluster, database, role, SETTINGS).await
     }
 
-    /// Connects with these settings, written as options of the server's command line, and no others.
+    /// Connects with these settings, written as options of the server's command line, and no
+    /// others.
     ///
     /// # Errors
     /// When the server does not let the role in.
-    pub async fn connect_with(cluster: &Cluster, database: &str, role: &str, settings: &str) -> Result<Self> {
+    pub async fn connect_with(
+        cluster: &Cluster,
+        database: &str,
+        role: &str,
+        settings: &str,
+    ) -> Result<Self> {
         let config = format!(
             "host={} user={role} dbname={database} application_name=test options='{settings}'",
             cluster.socket_dir().display()
@@ -86,7 +92,8 @@ impl Session {
             .with_context(|| sql.to_owned())
     }
 
-    /// What statements answer: rows as lines, columns separated by `|`, as psql -A prints them; NULL is `NULL`.
+    /// What statements answer: rows as lines, columns separated by `|`, as psql -A prints them;
+    /// NULL is `NULL`.
     ///
     /// # Errors
     /// The first error, with its SQLSTATE.
@@ -100,7 +107,9 @@ impl Session {
         let mut lines = Vec::new();
         for answer in answers {
             if let SimpleQueryMessage::Row(row) = answer {
-                let columns: Vec<_> = (0..row.len()).map(|n| row.get(n).unwrap_or("NULL")).collect();
+                let columns: Vec<_> = (0..row.len())
+                    .map(|n| row.get(n).unwrap_or("NULL"))
+                    .collect();
                 lines.push(columns.join("|"));
             }
         }
@@ -126,11 +135,15 @@ impl Session {
     /// # Errors
     /// When the connection is lost.
     pub async fn pid(&self) -> Result<i32> {
-        Ok(self.client.query_one("SELECT pg_catalog.pg_backend_pid()", &[]).await?.get(0))
+        Ok(self
+            .client
+            .query_one("SELECT pg_catalog.pg_backend_pid()", &[])
+            .await?
+            .get(0))
     }
 
-    /// Raises the priority of the server's process of this session: see [`prioritize`]. Where that is
-    /// not possible the function prints a warning.
+    /// Raises the priority of the server's process of this session: see [`prioritize`]. Where that
+    /// is not possible the function prints a warning.
     ///
     /// # Errors
     /// When the connection is lost.
@@ -142,7 +155,8 @@ impl Session {
         Ok(())
     }
 
-    /// The notices since the last call, whatever their severity (`client_min_messages` decides what is sent).
+    /// The notices since the last call, whatever their severity (`client_min_messages` decides what
+    /// is sent).
     #[must_use]
     pub fn notices(&self) -> Vec<Refusal> {
         std::mem::take(&mut self.told.lock().unwrap_or_else(PoisonError::into_inner))
@@ -178,7 +192,14 @@ impl From<&DbError> for Refusal {
 /// The client's own message for a server's error is only "db error".
 fn explained(error: Error) -> anyhow::Error {
     match error.as_db_error().map(Refusal::from) {
-        Some(r) => anyhow::anyhow!("{} {}: {} {} {}", r.severity, r.sqlstate, r.message, r.detail, r.hint),
+        Some(r) => anyhow::anyhow!(
+            "{} {}: {} {} {}",
+            r.severity,
+            r.sqlstate,
+            r.message,
+            r.detail,
+            r.hint
+        ),
         None => error.into(),
     }
 }

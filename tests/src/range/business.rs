@@ -5,7 +5,8 @@ use tokio_postgres::{Client, GenericClient, types::Type};
 
 use super::message::{Fact, FireAt, MoveTarget};
 
-/// Makes the tables anew, in this schema, and places the targets. The schema is the first of the search path.
+/// Makes the tables anew, in this schema, and places the targets. The schema is the first of the
+/// search path.
 pub async fn set_up(client: &Client, schema: &str, players: u32, positions: &[i32]) -> Result<()> {
     client
         .batch_execute(&format!(
@@ -37,7 +38,10 @@ pub async fn set_up(client: &Client, schema: &str, players: u32, positions: &[i3
 /// Where is the target *now*? Did the shot hit it?
 pub async fn decide(client: &impl GenericClient, shot: FireAt) -> Result<Fact> {
     let position: i32 = client
-        .query_typed_one("SELECT position FROM target WHERE id = $1", &[(&shot.target, Type::INT4)])
+        .query_typed_one(
+            "SELECT position FROM target WHERE id = $1",
+            &[(&shot.target, Type::INT4)],
+        )
         .await?
         .try_get(0)?;
     Ok(Fact {

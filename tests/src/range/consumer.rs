@@ -12,7 +12,8 @@ use super::{
     world::World,
 };
 
-/// Works until the transport has nothing more or pauses. An error that no new attempt can mend ends the trial.
+/// Works until the transport has nothing more or pauses. An error that no new attempt can mend ends
+/// the trial.
 pub async fn run(world: Arc<World>) -> Result<()> {
     let mut session = Session::open(&world).await?;
     while let Some(delivery) = world.transport.next().await {
@@ -40,7 +41,8 @@ pub async fn run(world: Arc<World>) -> Result<()> {
     Ok(())
 }
 
-/// Whether the consumer died or its transaction lost: either way the message was not acknowledged and comes again.
+/// Whether the consumer died or its transaction lost: either way the message was not acknowledged
+/// and comes again.
 pub fn comes_again(error: &anyhow::Error) -> bool {
     if error.is::<Killed>() {
         return true;

@@ -1,4 +1,5 @@
-//! What goes wrong with which message: drawn from the seed and the message, never from the clock or the order of threads.
+//! What goes wrong with which message: drawn from the seed and the message, never from the clock or
+//! the order of threads.
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
@@ -46,7 +47,8 @@ impl Fates {
         Self { seed, rates }
     }
 
-    /// How much later than sent each copy of a message arrives. `publication` counts how often its subject was published.
+    /// How much later than sent each copy of a message arrives. `publication` counts how often its
+    /// subject was published.
     #[must_use]
     pub fn copies(&self, message: &Message, publication: u32) -> Vec<u64> {
         let mut dice = self.dice(message, publication, 0, 0);
@@ -64,11 +66,13 @@ impl Fates {
     pub fn delivery(&self, message: &Message, publication: u32, copy: u8, delivery: u16) -> Fate {
         let mut dice = self.dice(message, publication, copy + 1, delivery);
         let faulty = delivery <= LAST_FAULTY_DELIVERY;
-        let kill = dice.random_bool(self.rates.kill).then(|| match dice.random_range(0..3) {
-            0 => Kill::BackendTerminated,
-            1 => Kill::ConnectionCut,
-            _ => Kill::AfterCommit,
-        });
+        let kill = dice
+            .random_bool(self.rates.kill)
+            .then(|| match dice.random_range(0..3) {
+                0 => Kill::BackendTerminated,
+                1 => Kill::ConnectionCut,
+                _ => Kill::AfterCommit,
+            });
         Fate {
             kill: kill.filter(|_| faulty),
             ack_lost: faulty && dice.random_bool(self.rates.ack_loss),

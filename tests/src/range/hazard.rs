@@ -31,13 +31,15 @@ impl<'a> Hazard<'a> {
         }
     }
 
-    /// Between the first and the last statement. Who is killed here finds the connection dead at the next statement.
+    /// Between the first and the last statement. Who is killed here finds the connection dead at
+    /// the next statement.
     pub async fn mid_transaction(&self) -> Result<()> {
         match self.kill {
             Some(Kill::BackendTerminated) => {
                 self.world.kills.fetch_add(1, Ordering::Relaxed);
                 let executioner = Session::open(self.world).await?;
-                // Waits until the backend is gone, 5 s at most. No row: it died with its server meanwhile.
+                // Waits until the backend is gone, 5 s at most. No row: it died with its server
+                // meanwhile.
                 let answer = executioner
                     .client
                     .query_opt(
@@ -45,7 +47,10 @@ impl<'a> Hazard<'a> {
                         &[&self.backend],
                     )
                     .await?;
-                let is_gone = answer.map(|row| row.try_get(0)).transpose()?.unwrap_or(true);
+                let is_gone = answer
+                    .map(|row| row.try_get(0))
+                    .transpose()?
+                    .unwrap_or(true);
                 ensure!(is_gone, "backend {} does not go away", self.backend);
             }
             Some(Kill::ConnectionCut) => {

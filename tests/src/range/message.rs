@@ -89,7 +89,11 @@ impl Fact {
     /// The kind of the message that carries it.
     #[must_use]
     pub fn kind(&self) -> Kind {
-        if self.hit { Kind::TargetHit } else { Kind::TargetMissed }
+        if self.hit {
+            Kind::TargetHit
+        } else {
+            Kind::TargetMissed
+        }
     }
 
     /// The fact as a message under this id.

@@ -1,11 +1,12 @@
 //! The shooting range: the story of a duplicate that finds a changed world.
 //!
-//! Players fire at targets (`FireAt`, with an attempt id), targets move (`MoveTarget`), and whether a shot hit depends on
-//! where the target is when the message is *processed*. So a duplicate of `FireAt` that comes after a `MoveTarget` can decide
-//! otherwise than the first, and the world hears that one attempt both hit and missed. A leader board counts the hits.
+//! Players fire at targets (`FireAt`, with an attempt id), targets move (`MoveTarget`), and whether
+//! a shot hit depends on where the target is when the message is *processed*. So a duplicate of
+//! `FireAt` that comes after a `MoveTarget` can decide otherwise than the first, and the world
+//! hears that one attempt both hit and missed. A leader board counts the hits.
 //!
-//! The same [`traffic`] goes through the same faulty [`transport`] to three [`System`]s, which differ in nothing but their
-//! [`handlers`], and [`verdict`] says what came of it.
+//! The same [`traffic`] goes through the same faulty [`transport`] to three [`System`]s, which
+//! differ in nothing but their [`handlers`], and [`verdict`] says what came of it.
 //!
 //! ```no_run
 //! # async fn range() -> anyhow::Result<()> {
@@ -18,8 +19,8 @@
 //! # }
 //! ```
 //!
-//! Who wants to stop in the middle, to restart the server for one, plays a [`Trial`] in parts. The same story over a real
-//! broker, with processes that are killed, is in [`live`].
+//! Who wants to stop in the middle, to restart the server for one, plays a [`Trial`] in parts. The
+//! same story over a real broker, with processes that are killed, is in [`live`].
 
 pub mod business;
 pub mod config;
@@ -53,7 +54,8 @@ pub async fn run(config: &Config) -> Result<Report> {
     run_watched(config, drop).await
 }
 
-/// The same before an audience: `watch` is called at the start of each trial, and what it answers is dropped at its end.
+/// The same before an audience: `watch` is called at the start of each trial, and what it answers
+/// is dropped at its end.
 pub async fn run_watched<G>(config: &Config, mut watch: impl FnMut(Watch) -> G) -> Result<Report> {
     let mut systems = Vec::new();
     for system in System::ALL {

@@ -29,11 +29,14 @@ pub struct Published {
 impl Observer {
     /// Notes a fact.
     pub fn hear(&self, fact: &Message) {
-        self.heard().entry(fact.subject).or_default().push(Published {
-            message_id: fact.id,
-            hit: fact.kind == Kind::TargetHit,
-            payload: fact.body.clone(),
-        });
+        self.heard()
+            .entry(fact.subject)
+            .or_default()
+            .push(Published {
+                message_id: fact.id,
+                hit: fact.kind == Kind::TargetHit,
+                payload: fact.body.clone(),
+            });
     }
 
     /// Everything that was heard about each attempt, in the order of publication.
@@ -45,7 +48,10 @@ impl Observer {
     /// How many attempts are said to have both hit and missed.
     #[must_use]
     pub fn contradictions(&self) -> usize {
-        self.heard().values().filter(|facts| contradict(facts)).count()
+        self.heard()
+            .values()
+            .filter(|facts| contradict(facts))
+            .count()
     }
 
     fn heard(&self) -> MutexGuard<'_, BTreeMap<Uuid, Vec<Published>>> {

@@ -1,4 +1,5 @@
-//! The relay of the range: takes effects from the outbox to the transport, and dies now and then before it can say so.
+//! The relay of the range: takes effects from the outbox to the transport, and dies now and then
+//! before it can say so.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,12 +18,13 @@ const LEASE: Duration = Duration::from_millis(100);
 /// How long to let the outbox be when it was empty.
 const IDLE: Duration = Duration::from_millis(2);
 
-/// Publishes until nobody can record anything more, or the transport pauses. `death` is the share of batches that are
-/// published and not acknowledged.
+/// Publishes until nobody can record anything more, or the transport pauses. `death` is the share
+/// of batches that are published and not acknowledged.
 pub async fn run(world: Arc<World>, seed: u64, death: f64) -> Result<()> {
     let mut dice = StdRng::seed_from_u64(seed);
     let mut session = Session::open(&world).await?;
-    // Until then a relay that died, maybe before this one started, can hold effects that this one does not see.
+    // Until then a relay that died, maybe before this one started, can hold effects that this one
+    // does not see.
     let mut leased_until = Instant::now() + LEASE;
     loop {
         if world.transport.has_paused() {
@@ -68,7 +70,8 @@ async fn publish_batch(world: &World, session: &Session, dies: bool) -> Result<B
         return Ok(Batch::Empty);
     };
     for effect in &batch {
-        // A relay sees every effect of the database; others than this trial's are not for this transport.
+        // A relay sees every effect of the database; others than this trial's are not for this
+        // transport.
         if effect.try_get::<_, &str>("topic")? == world.topic {
             let id: Uuid = effect.try_get("message_id")?;
             world.publish(Fact::published(id, effect.try_get("payload")?)?);

@@ -28,7 +28,8 @@ pub struct SystemReport {
     pub played: Duration,
     /// The errors.
     pub verdict: Verdict,
-    /// Every fact that was published about each attempt, in order: duplicates must equal the first, byte for byte.
+    /// Every fact that was published about each attempt, in order: duplicates must equal the first,
+    /// byte for byte.
     pub facts: BTreeMap<Uuid, Vec<Published>>,
 }
 
@@ -42,7 +43,8 @@ impl Report {
     /// Whether idem made no error at all.
     #[must_use]
     pub fn idem_is_right(&self) -> bool {
-        self.of(System::Idem).is_some_and(|report| report.verdict.is_right())
+        self.of(System::Idem)
+            .is_some_and(|report| report.verdict.is_right())
     }
 
     /// Whether the others made some: without them the traffic was too kind to show anything.
@@ -77,15 +79,23 @@ const TRAFFIC: &[Line] = &[
     ("consumers killed", |r| r.kills.to_string()),
     ("facts told again", |r| r.retold_facts().to_string()),
     ("seconds", |r| format!("{:.1}", r.played.as_secs_f64())),
-    ("deliveries per second", |r| format!("{:.0}", r.deliveries_per_s())),
+    ("deliveries per second", |r| {
+        format!("{:.0}", r.deliveries_per_s())
+    }),
 ];
 
 const ERRORS: &[Line] = &[
-    ("contradictions (hit and missed)", |r| r.verdict.contradictions.to_string()),
-    ("wrong hit counts (players)", |r| r.verdict.wrong_hit_counts.to_string()),
+    ("contradictions (hit and missed)", |r| {
+        r.verdict.contradictions.to_string()
+    }),
+    ("wrong hit counts (players)", |r| {
+        r.verdict.wrong_hit_counts.to_string()
+    }),
     ("hits off by", |r| r.verdict.hits_off_by.to_string()),
     ("lost messages", |r| r.verdict.lost_messages.to_string()),
-    ("attempts unlike their first fact", |r| r.verdict.torn_attempts.to_string()),
+    ("attempts unlike their first fact", |r| {
+        r.verdict.torn_attempts.to_string()
+    }),
     ("duplicates with other id or bytes", |r| {
         r.verdict.unequal_duplicates.to_string()
     }),
@@ -103,7 +113,10 @@ impl fmt::Display for Report {
             seed,
             ..
         } = &self.config;
-        writeln!(f, "{shots} shots of {players} players, {consumers} consumers, seed {seed}\n")?;
+        writeln!(
+            f,
+            "{shots} shots of {players} players, {consumers} consumers, seed {seed}\n"
+        )?;
         self.line(f, "", |report| report.system.name().to_owned())?;
         self.rule(f)?;
         for (label, value) in TRAFFIC {
@@ -118,7 +131,12 @@ impl fmt::Display for Report {
 }
 
 impl Report {
-    fn line(&self, f: &mut fmt::Formatter<'_>, label: &str, value: impl Fn(&SystemReport) -> String) -> fmt::Result {
+    fn line(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        label: &str,
+        value: impl Fn(&SystemReport) -> String,
+    ) -> fmt::Result {
         write!(f, "{label:<LABEL$}")?;
         for report in &self.systems {
             write!(f, "{:>COLUMN$}", value(report))?;

@@ -32,7 +32,9 @@ impl Session {
         loop {
             match Self::connect(world).await {
                 Ok(session) => return Ok(session),
-                Err(error) if error.kind() == ErrorKind::ConnectionLost && Instant::now() < deadline => {
+                Err(error)
+                    if error.kind() == ErrorKind::ConnectionLost && Instant::now() < deadline =>
+                {
                     tokio::time::sleep(BETWEEN_ATTEMPTS).await;
                 }
                 Err(error) => return Err(error).context("cannot connect to the database"),
@@ -47,7 +49,8 @@ impl Session {
             let _ = connection.await;
         })
         .abort_handle();
-        // The tables of the trial come first; the functions of idem are found where they were before.
+        // The tables of the trial come first; the functions of idem are found where they were
+        // before.
         let row = client
             .query_one(
                 "SELECT pg_backend_pid(), \

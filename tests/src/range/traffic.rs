@@ -12,7 +12,8 @@ use super::{
 /// Few, so that a player who aims at an old position still hits now and then.
 const POSITIONS: i32 = 3;
 
-/// One in so many commands is a move. With eight targets a shot's duplicate finds its target moved about as often as not.
+/// One in so many commands is a move. With eight targets a shot's duplicate finds its target moved
+/// about as often as not.
 const COMMANDS_PER_MOVE: u32 = 4;
 
 /// What is sent, and where the targets stand at the start.
@@ -29,7 +30,9 @@ impl Traffic {
     /// The traffic of this seed.
     pub fn generate(config: &Config) -> Result<Self> {
         let mut dice = StdRng::seed_from_u64(config.seed);
-        let positions: Vec<i32> = (0..config.targets).map(|_| dice.random_range(0..POSITIONS)).collect();
+        let positions: Vec<i32> = (0..config.targets)
+            .map(|_| dice.random_range(0..POSITIONS))
+            .collect();
         let mut seen = positions.clone();
         let mut commands = Vec::new();
         let mut attempts = Vec::new();
@@ -70,7 +73,10 @@ impl Traffic {
     #[must_use]
     pub fn first(mut self, commands: usize) -> Self {
         self.commands.truncate(commands);
-        let shots = self.commands.iter().filter(|command| command.kind == Kind::FireAt);
+        let shots = self
+            .commands
+            .iter()
+            .filter(|command| command.kind == Kind::FireAt);
         self.attempts.truncate(shots.count());
         self
     }

@@ -1,7 +1,8 @@
-//! An at-least-once transport: it duplicates, reorders, delays, and forgets acknowledgements, but loses nothing.
+//! An at-least-once transport: it duplicates, reorders, delays, and forgets acknowledgements, but
+//! loses nothing.
 //!
-//! Time is virtual: a message is due at a point of it, the next delivery is whatever is due first, and the clock jumps there.
-//! So delays change the order and cost no waiting.
+//! Time is virtual: a message is due at a point of it, the next delivery is whatever is due first,
+//! and the clock jumps there. So delays change the order and cost no waiting.
 
 use std::{
     cmp::Reverse,
@@ -107,7 +108,10 @@ impl Transport {
     }
 
     fn enqueue(&self, state: &mut State, sent: u64, message: Message) {
-        let nth = state.publications.entry((message.kind, message.subject)).or_default();
+        let nth = state
+            .publications
+            .entry((message.kind, message.subject))
+            .or_default();
         *nth += 1;
         let publication = *nth;
         let message = Arc::new(message);
@@ -153,7 +157,9 @@ impl Transport {
             state.counts.duplicates += 1;
         }
         Delivery {
-            fate: self.fates.delivery(&next.message, next.publication, next.copy, next.delivery),
+            fate: self
+                .fates
+                .delivery(&next.message, next.publication, next.copy, next.delivery),
             message: next.message,
             publication: next.publication,
             copy: next.copy,
@@ -239,7 +245,8 @@ impl State {
     }
 
     fn is_paused(&self) -> bool {
-        self.pause_at.is_some_and(|limit| self.counts.deliveries >= limit)
+        self.pause_at
+            .is_some_and(|limit| self.counts.deliveries >= limit)
     }
 
     fn is_over(&self) -> bool {
@@ -307,7 +314,10 @@ mod tests {
         });
         assert_eq!(drain(&transport).await.len(), sent);
         let counts = transport.counts();
-        assert_eq!((counts.duplicates, counts.lost_acks, counts.returned), (0, 0, 0));
+        assert_eq!(
+            (counts.duplicates, counts.lost_acks, counts.returned),
+            (0, 0, 0)
+        );
     }
 
     #[tokio::test]

@@ -48,7 +48,13 @@ impl Trial {
         let traffic = Traffic::generate(config)?;
         let world = Arc::new(World::new(config, system)?);
         let session = Session::open(&world).await?;
-        business::set_up(&session.client, &world.schema, config.players, &traffic.positions).await?;
+        business::set_up(
+            &session.client,
+            &world.schema,
+            config.players,
+            &traffic.positions,
+        )
+        .await?;
         match system {
             System::Nothing => {}
             System::ById => by_id::add_keys(&session.client).await?,
@@ -91,19 +97,22 @@ impl Trial {
             }
             anyhow::Ok(())
         };
-        tokio::time::timeout(self.config.deadline(), all).await.with_context(|| {
-            format!(
-                "{} is not done after {:?}: {:?}",
-                self.world.system.name(),
-                self.config.deadline(),
-                self.world.transport.counts()
-            )
-        })??;
+        tokio::time::timeout(self.config.deadline(), all)
+            .await
+            .with_context(|| {
+                format!(
+                    "{} is not done after {:?}: {:?}",
+                    self.world.system.name(),
+                    self.config.deadline(),
+                    self.world.transport.counts()
+                )
+            })??;
         self.played += started.elapsed();
         Ok(())
     }
 
-    /// What every attempt has on record: the payloads that a duplicate is given. On idem only, else empty.
+    /// What every attempt has on record: the payloads that a duplicate is given. On idem only, else
+    /// empty.
     pub async fn recorded(&self) -> Result<Facts> {
         if self.world.system != System::Idem {
             return Ok(Facts::new());

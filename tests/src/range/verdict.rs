@@ -1,6 +1,7 @@
 //! What came of it: the tables and the facts, held against each other.
 //!
-//! The truth about an attempt is the first fact that was published about it: from then on someone may have acted on it.
+//! The truth about an attempt is the first fact that was published about it: from then on someone
+//! may have acted on it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -29,9 +30,11 @@ pub struct Verdict {
     pub hits_off_by: u64,
     /// Attempts of which nobody heard, and hits of which the board did not.
     pub lost_messages: usize,
-    /// Attempts whose rows are missing, double, or tell another story than the first fact (together or not at all).
+    /// Attempts whose rows are missing, double, or tell another story than the first fact (together
+    /// or not at all).
     pub torn_attempts: usize,
-    /// Attempts whose facts are not the same message each time: id and bytes, on idem those on record too.
+    /// Attempts whose facts are not the same message each time: id and bytes, on idem those on
+    /// record too.
     pub unequal_duplicates: usize,
 }
 
@@ -44,7 +47,12 @@ impl Verdict {
 }
 
 /// Judges what a trial has left behind: its tables, the facts that were heard, and those on record.
-pub async fn judge(client: &Client, attempts: &[FireAt], facts: &Facts, recorded: &Facts) -> Result<Verdict> {
+pub async fn judge(
+    client: &Client,
+    attempts: &[FireAt],
+    facts: &Facts,
+    recorded: &Facts,
+) -> Result<Verdict> {
     let shots = shots(client).await?;
     let counted: HashSet<Uuid> = client
         .query("SELECT attempt FROM counted", &[])
@@ -55,7 +63,10 @@ pub async fn judge(client: &Client, attempts: &[FireAt], facts: &Facts, recorded
     let mut board = leader_board::read(client).await?;
 
     let mut verdict = Verdict::default();
-    for FireAt { attempt, player, .. } in attempts {
+    for FireAt {
+        attempt, player, ..
+    } in attempts
+    {
         let Some(told) = facts.get(attempt) else {
             verdict.lost_messages += 1;
             continue;
@@ -85,7 +96,11 @@ pub async fn judge(client: &Client, attempts: &[FireAt], facts: &Facts, recorded
 }
 
 /// The effects on record of each attempt, as a duplicate would be given them.
-pub async fn recorded(client: &Client, targets: &Destination, attempts: &[FireAt]) -> Result<Facts> {
+pub async fn recorded(
+    client: &Client,
+    targets: &Destination,
+    attempts: &[FireAt],
+) -> Result<Facts> {
     let mut recorded = Facts::new();
     let ids: Vec<Uuid> = attempts.iter().map(|shot| shot.attempt).collect();
     let rows = client
@@ -96,11 +111,14 @@ pub async fn recorded(client: &Client, targets: &Destination, attempts: &[FireAt
         )
         .await?;
     for row in rows {
-        recorded.entry(row.try_get("attempt")?).or_default().push(Published {
-            message_id: row.try_get("message_id")?,
-            hit: row.try_get::<_, &str>("type")? == Kind::TargetHit.name(),
-            payload: row.try_get("payload")?,
-        });
+        recorded
+            .entry(row.try_get("attempt")?)
+            .or_default()
+            .push(Published {
+                message_id: row.try_get("message_id")?,
+                hit: row.try_get::<_, &str>("type")? == Kind::TargetHit.name(),
+                payload: row.try_get("payload")?,
+            });
     }
     Ok(recorded)
 }
@@ -108,7 +126,10 @@ pub async fn recorded(client: &Client, targets: &Destination, attempts: &[FireAt
 async fn shots(client: &Client) -> Result<HashMap<Uuid, Vec<bool>>> {
     let mut shots: HashMap<Uuid, Vec<bool>> = HashMap::new();
     for row in client.query("SELECT attempt, hit FROM shot", &[]).await? {
-        shots.entry(row.try_get(0)?).or_default().push(row.try_get(1)?);
+        shots
+            .entry(row.try_get(0)?)
+            .or_default()
+            .push(row.try_get(1)?);
     }
     Ok(shots)
 }

@@ -6,7 +6,9 @@ use anyhow::Result;
 use idem_client::Destination;
 use uuid::Uuid;
 
-use super::{Config, System, fate::Fates, message::Message, observer::Observer, transport::Transport};
+use super::{
+    Config, System, fate::Fates, message::Message, observer::Observer, transport::Transport,
+};
 
 /// One system on one database.
 pub struct World {
@@ -35,7 +37,8 @@ pub struct World {
 impl World {
     /// A world without messages.
     pub fn new(config: &Config, system: System) -> Result<Self> {
-        // Attempts have the same ids in every run of one seed; in a new run they are new messages all the same.
+        // Attempts have the same ids in every run of one seed; in a new run they are new messages
+        // all the same.
         let run = Uuid::new_v4().simple();
         let fates = Fates::new(config.seed, config.rates.clone());
         Ok(Self {

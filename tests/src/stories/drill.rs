@@ -14,7 +14,8 @@ use super::{
 };
 use crate::harness::Database;
 
-/// How many messages are on their way at once: most of the time a worker waits for the end of a dead one's lease.
+/// How many messages are on their way at once: most of the time a worker waits for the end of a
+/// dead one's lease.
 const AT_ONCE: usize = 12;
 
 /// How often a message is delivered before something must be wrong.
@@ -44,14 +45,14 @@ pub struct Outcome {
     pub point: Option<Point>,
     /// What the first worker has said, a name for each turn.
     pub turns: Vec<String>,
-    /// The turns of the first worker, up to the kill, are those of an undisturbed worker. A slow worker
-    /// also renews its lease, so another turn can be in progress when it is killed.
+    /// The turns of the first worker, up to the kill, are those of an undisturbed worker. A slow
+    /// worker also renews its lease, so another turn can be in progress when it is killed.
     pub is_regular: bool,
 }
 
 impl Drill<'_> {
-    /// Has one message handled undisturbed, and then one for each point of that. Answers when all are done: the undisturbed one first,
-    /// then the points in their order.
+    /// Has one message handled undisturbed, and then one for each point of that. Answers when all
+    /// are done: the undisturbed one first, then the points in their order.
     ///
     /// # Errors
     /// When a worker fails, or a message is never done.
@@ -79,7 +80,10 @@ impl Drill<'_> {
                 return Ok(outcome);
             }
         }
-        bail!("none of {MOST_REPEATS} undisturbed workers has ended within {:?}", LEASE / 3)
+        bail!(
+            "none of {MOST_REPEATS} undisturbed workers has ended within {:?}",
+            LEASE / 3
+        )
     }
 
     /// One message for a point. When the turns up to the kill are not those of the script, another
@@ -115,7 +119,10 @@ impl Drill<'_> {
                     });
                 }
                 Ending::Killed => {}
-                Ending::Failed(status) => bail!("{}, message {message}: a worker failed ({status})", self.role),
+                Ending::Failed(status) => bail!(
+                    "{}, message {message}: a worker failed ({status})",
+                    self.role
+                ),
             }
             ending = self.deliver(message, None).await?.0;
         }
@@ -128,8 +135,20 @@ impl Drill<'_> {
     async fn deliver(&self, message: &str, point: Option<Point>) -> Result<(Ending, Vec<String>)> {
         let fate = Arc::new(Fate::new(point));
         let socket = self.database.cluster().socket_dir().join(".s.PGSQL.5432");
-        let database = Line::open("database", Server::Unix(socket), Tongue::Postgres, Arc::clone(&fate)).await?;
-        let outside = Line::open("outside", Server::Tcp(self.outside), Tongue::Lines, Arc::clone(&fate)).await?;
+        let database = Line::open(
+            "database",
+            Server::Unix(socket),
+            Tongue::Postgres,
+            Arc::clone(&fate),
+        )
+        .await?;
+        let outside = Line::open(
+            "outside",
+            Server::Tcp(self.outside),
+            Tongue::Lines,
+            Arc::clone(&fate),
+        )
+        .await?;
         let arguments = [
             self.role.argument().to_owned(),
             format!(
@@ -142,13 +161,17 @@ impl Drill<'_> {
             format!("--message={message}"),
         ];
         let worker = Worker::start(self.program, arguments)?;
-        let ending = worker.end(&fate).await.with_context(|| format!("message {message}"))?;
+        let ending = worker
+            .end(&fate)
+            .await
+            .with_context(|| format!("message {message}"))?;
         Ok((ending, fate.turns()))
     }
 }
 
 impl Outcome {
-    /// What was being said when the worker was killed; none when it was left alone, or did not come so far.
+    /// What was being said when the worker was killed; none when it was left alone, or did not come
+    /// so far.
     #[must_use]
     pub fn said(&self) -> Option<&str> {
         self.turns.get(self.point?.turn).map(String::as_str)
@@ -158,7 +181,9 @@ impl Outcome {
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.point, self.said()) {
-            (Some(Point { turn, moment }), Some(said)) => write!(f, "{turn:>3}  {said:<48} {moment}"),
+            (Some(Point { turn, moment }), Some(said)) => {
+                write!(f, "{turn:>3}  {said:<48} {moment}")
+            }
             (Some(_), None) => f.write_str("     done before it came so far"),
             (None, _) => f.write_str("     undisturbed"),
         }

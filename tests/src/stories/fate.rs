@@ -58,7 +58,9 @@ impl Fate {
         let mut story = self.story();
         let turn = story.turns.len();
         story.turns.push(name);
-        self.point.filter(|point| point.turn == turn).map(|point| point.moment)
+        self.point
+            .filter(|point| point.turn == turn)
+            .map(|point| point.moment)
     }
 
     /// From now on nothing passes.

@@ -39,7 +39,12 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 impl Line {
     /// Opens a line. `name` is for the names of the turns.
-    pub async fn open(name: &'static str, server: Server, tongue: Tongue, fate: Arc<Fate>) -> Result<Self> {
+    pub async fn open(
+        name: &'static str,
+        server: Server,
+        tongue: Tongue,
+        fate: Arc<Fate>,
+    ) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let listening = tokio::spawn(async move {

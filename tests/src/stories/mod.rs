@@ -1,10 +1,13 @@
-//! The hard stories: work that cannot share the business transaction, done by processes that are killed at every step.
+//! The hard stories: work that cannot share the business transaction, done by processes that are
+//! killed at every step.
 //!
-//! A worker process reaches the database and the world outside through a [`Line`] each. The lines understand what is said, count each
-//! request (to the database each statement, also of a pipeline), and at one of them the worker is killed with SIGKILL: before it passes, in
-//! the middle of it, when it was answered but the answer did not pass, or when the answer did. No fault is built into the worker, and
-//! no request is left out, because they are counted and not listed. Then the message is delivered again, until a worker is done with
-//! it, and the world outside is asked what has been done to it.
+//! A worker process reaches the database and the world outside through a [`Line`] each. The lines
+//! understand what is said, count each request (to the database each statement, also of a
+//! pipeline), and at one of them the worker is killed with SIGKILL: before it passes, in the middle
+//! of it, when it was answered but the answer did not pass, or when the answer did. No fault is
+//! built into the worker, and no request is left out, because they are counted and not listed. Then
+//! the message is delivered again, until a worker is done with it, and the world outside is asked
+//! what has been done to it.
 //!
 //! ```text
 //!            ┌──line──► PostgreSQL
@@ -12,7 +15,8 @@
 //!            └──line──► card gateway, carrier, mail server
 //! ```
 //!
-//! Other workers are not killed but paused, or believe in a wrong time ([`Clock`](crate::clock::Clock)).
+//! Other workers are not killed but paused, or believe in a wrong time
+//! ([`Clock`](crate::clock::Clock)).
 
 mod drill;
 mod fate;

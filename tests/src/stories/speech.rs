@@ -1,4 +1,5 @@
-//! Understanding what passes a line: when a request is answered, and names for a table of points that can be read.
+//! Understanding what passes a line: when a request is answered, and names for a table of points
+//! that can be read.
 
 use std::collections::HashMap;
 
@@ -64,7 +65,10 @@ impl Ear {
             }];
         }
         let messages = self.asked.take(bytes);
-        messages.into_iter().map(|message| self.piece(message)).collect()
+        messages
+            .into_iter()
+            .map(|message| self.piece(message))
+            .collect()
     }
 
     /// This piece goes to the server.
@@ -99,7 +103,11 @@ impl Ear {
                 let (statement, sql) = (field(), shortened(&field()));
                 self.statements.insert(statement.clone(), sql.clone());
                 // What has no name is run at once.
-                if statement.is_empty() { sql } else { format!("prepare {sql}") }
+                if statement.is_empty() {
+                    sql
+                } else {
+                    format!("prepare {sql}")
+                }
             }
             b'B' => {
                 field();
@@ -108,8 +116,8 @@ impl Ear {
             b'X' => "goodbye".to_owned(),
             _ => "other".to_owned(),
         };
-        // Several messages make one statement, up to a Sync; the others stand by themselves. To a goodbye the end of the connection
-        // is the answer.
+        // Several messages make one statement, up to a Sync; the others stand by themselves. To a
+        // goodbye the end of the connection is the answer.
         let is_whole = matches!(kind, CONNECT | b'Q' | b'S' | b'X');
         let was_amid = std::mem::replace(&mut self.is_amid, !is_whole);
         Piece {
@@ -155,7 +163,11 @@ impl Messages {
         let length = self.pending.get(kind_bytes..)?.first_chunk()?;
         let end = kind_bytes + u32::from_be_bytes(*length) as usize;
         self.pending.get(..end)?;
-        let kind = if self.has_kinds { self.pending[0] } else { CONNECT };
+        let kind = if self.has_kinds {
+            self.pending[0]
+        } else {
+            CONNECT
+        };
         self.has_kinds = true;
         let bytes = self.pending.drain(..end).collect();
         Some(Message { kind, bytes })
@@ -194,7 +206,10 @@ mod tests {
     use super::*;
 
     fn names(pieces: &[Piece]) -> Vec<&str> {
-        pieces.iter().filter_map(|piece| piece.begins.as_deref()).collect()
+        pieces
+            .iter()
+            .filter_map(|piece| piece.begins.as_deref())
+            .collect()
     }
 
     fn ask(ear: &mut Ear, bytes: &[u8]) -> Vec<String> {
@@ -228,14 +243,20 @@ mod tests {
             b"B\0\0\0\x06\0\0S\0\0\0\x04",
             b"Q\0\0\0\x0bCOMMIT\0",
         ];
-        assert_eq!(ask(&mut ear, &pipeline.concat()), ["BEGIN", "idem_acquire", "COMMIT"]);
+        assert_eq!(
+            ask(&mut ear, &pipeline.concat()),
+            ["BEGIN", "idem_acquire", "COMMIT"]
+        );
         ear.answer(&[IS_READY, IS_READY].concat());
         ear.answer(&IS_READY[..3]);
         assert!(!ear.is_answered());
         ear.answer(&IS_READY[3..]);
         assert!(ear.is_answered());
 
-        assert!(ear.ask(&pipeline[0][..5]).is_empty(), "half a message is none");
+        assert!(
+            ear.ask(&pipeline[0][..5]).is_empty(),
+            "half a message is none"
+        );
         assert_eq!(names(&ear.ask(&pipeline[0][5..])), ["BEGIN"]);
     }
 
@@ -243,7 +264,10 @@ mod tests {
     fn a_request_in_pieces_has_one_name_and_one_answer() {
         let mut ear = Ear::new(Tongue::Lines);
         ear.answer(b"220 hello\r\n");
-        assert_eq!(ask(&mut ear, b"POST /charges HTTP/1.1\r\n"), ["POST /charges"]);
+        assert_eq!(
+            ask(&mut ear, b"POST /charges HTTP/1.1\r\n"),
+            ["POST /charges"]
+        );
         assert!(ask(&mut ear, b"\r\n{}").is_empty() && !ear.is_answered());
         ear.answer(b"HTTP/1.1 200 OK\r\n\r\n");
         assert!(ear.is_answered());

@@ -24,7 +24,8 @@ use crate::clock::Clock;
 /// Longer than any healthy worker takes for a step on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A worker process, killed when dropped. It says on its standard output what it does, line by line, and may wait to be told to go on.
+/// A worker process, killed when dropped. It says on its standard output what it does, line by
+/// line, and may wait to be told to go on.
 pub struct Worker {
     child: Child,
     /// It ends when this pipe does, so that it does not outlive whoever started it.
@@ -47,7 +48,10 @@ pub enum Ending {
 
 impl Worker {
     /// Starts a process of `program` (the binary `story-worker`).
-    pub fn start<A: AsRef<OsStr>>(program: &Path, arguments: impl IntoIterator<Item = A>) -> Result<Self> {
+    pub fn start<A: AsRef<OsStr>>(
+        program: &Path,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Result<Self> {
         Self::start_with(program, arguments, None)
     }
 
@@ -94,7 +98,10 @@ impl Worker {
     /// When it says anything else.
     pub async fn says_that(&mut self, what: &str) -> Result<()> {
         let line = self.says().await?;
-        ensure!(line == what, "the worker was to say {what:?}, and said {line:?}");
+        ensure!(
+            line == what,
+            "the worker was to say {what:?}, and said {line:?}"
+        );
         Ok(())
     }
 
@@ -121,7 +128,10 @@ impl Worker {
     pub async fn dismiss(self) -> Result<()> {
         self.signal(Signal::SIGTERM)?;
         let ending = self.end(&Fate::default()).await?;
-        ensure!(ending == Ending::Done, "the worker did not end well: {ending:?}");
+        ensure!(
+            ending == Ending::Done,
+            "the worker did not end well: {ending:?}"
+        );
         Ok(())
     }
 

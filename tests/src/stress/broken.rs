@@ -1,4 +1,5 @@
-//! Two ways to get the rotation wrong, and one to get a lease wrong, each of which looks right until it is put under stress.
+//! Two ways to get the rotation wrong, and one to get a lease wrong, each of which looks right
+//! until it is put under stress.
 
 use std::time::Duration;
 
@@ -7,8 +8,8 @@ use anyhow::Result;
 use super::line::{connect, expect_kill};
 use super::run::Arena;
 
-/// The ring turns at once and what fell off is truncated: no opening, no fence. The rest of the protocol is untouched, so
-/// the backends learn of the turn as they should, just too late.
+/// The ring turns at once and what fell off is truncated: no opening, no fence. The rest of the
+/// protocol is untouched, so the backends learn of the turn as they should, just too late.
 pub(crate) const TURN_AT_ONCE: &str = "
 CREATE FUNCTION turn_at_once() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -21,8 +22,9 @@ BEGIN
 END
 $$";
 
-/// The claim as one would write it in SQL: it locks `idem.ring`, honours the opening, probes the sealed slices and inserts
-/// with ON CONFLICT, but reads the state of the ring by the snapshot of its transaction.
+/// The claim as one would write it in SQL: it locks `idem.ring`, honours the opening, probes the
+/// sealed slices and inserts with ON CONFLICT, but reads the state of the ring by the snapshot of
+/// its transaction.
 const CLAIM_BY_OWN_SNAPSHOT: &str = "
 CREATE FUNCTION claim_by_own_snapshot(id text, destination text) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -50,7 +52,8 @@ BEGIN
 END
 $$";
 
-/// Whoever says that he is done is believed: the work goes, and the claim is made once, but the token is not looked at.
+/// Whoever says that he is done is believed: the work goes, and the claim is made once, but the
+/// token is not looked at.
 pub(crate) const COMPLETE_UNFENCED: &str = "
 CREATE FUNCTION complete_unfenced(id text, destination text, token bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -79,7 +82,8 @@ pub const STALE_CLAIM: &str = "claim_by_own_snapshot";
 /// The name of the function that completes in the third variant.
 pub const UNFENCED_COMPLETE: &str = "complete_unfenced";
 
-/// Turns without opening and fence until the arena closes, in the rhythm that the retention asks for.
+/// Turns without opening and fence until the arena closes, in the rhythm that the retention asks
+/// for.
 pub(super) async fn turn(arena: &Arena, period: Duration) -> Result<()> {
     let client = connect(&arena.url).await?;
     client.batch_execute("SET lock_timeout = '1s'").await?;

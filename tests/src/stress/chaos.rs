@@ -1,5 +1,5 @@
-//! What happens to the clients: sessions and workers are ended, backends are killed, the server recovers, and the
-//! destination moves from ring to ring.
+//! What happens to the clients: sessions and workers are ended, backends are killed, the server
+//! recovers, and the destination moves from ring to ring.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -52,9 +52,15 @@ pub async fn strike(arena: Arc<Arena>) -> Result<()> {
 
 async fn terminate(arena: &Arena, client: &tokio_postgres::Client) -> Result<()> {
     let terminated = client
-        .execute(&format!("SELECT pg_terminate_backend(pid) FROM ({VICTIM}) v"), &[])
+        .execute(
+            &format!("SELECT pg_terminate_backend(pid) FROM ({VICTIM}) v"),
+            &[],
+        )
         .await?;
-    arena.counts.terminated.fetch_add(terminated, Ordering::Relaxed);
+    arena
+        .counts
+        .terminated
+        .fetch_add(terminated, Ordering::Relaxed);
     Ok(())
 }
 
@@ -75,7 +81,8 @@ async fn crash(arena: &Arc<Arena>, client: &tokio_postgres::Client) -> Result<()
     Ok(())
 }
 
-/// Moves the destination to and fro between the rings `standard` and `long`, until the arena closes.
+/// Moves the destination to and fro between the rings `standard` and `long`, until the arena
+/// closes.
 pub async fn move_destination(arena: Arc<Arena>) -> Result<()> {
     let retention = arena.config.retention;
     let mut keep = [retention, retention.mul_f64(1.2)];
@@ -85,7 +92,9 @@ pub async fn move_destination(arena: Arc<Arena>) -> Result<()> {
             tokio::time::sleep(BETWEEN_MOVES).await;
             let next = keep[0].as_millis();
             let moved = client
-                .batch_execute(&format!("SELECT idem_configure('stress', '{next} milliseconds')"))
+                .batch_execute(&format!(
+                    "SELECT idem_configure('stress', '{next} milliseconds')"
+                ))
                 .await;
             match moved {
                 Ok(()) => {

@@ -1,8 +1,8 @@
 //! The checker: what the clients were told against what the business table holds.
 //!
-//! All times are the server's clock in microseconds, taken before and after a claim in one statement: the claim was made
-//! between the two. Every judgement uses the end of that interval which speaks for the accused, so what it reports is
-//! certain.
+//! All times are the server's clock in microseconds, taken before and after a claim in one
+//! statement: the claim was made between the two. Every judgement uses the end of that interval
+//! which speaks for the accused, so what it reports is certain.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -139,7 +139,11 @@ pub fn check(handled: &[Handled], answers: &[Answer], looks: &[Look], retention:
         match (answer.claimed, answer.fate) {
             (true, Fate::Committed) if !there.contains(&claim.attempt) => verdict.lost.push(claim),
             (true, Fate::RolledBack) if there.contains(&claim.attempt) => verdict.risen.push(claim),
-            (false, _) if first_claim.get(&claim.identity).is_none_or(|&first| first > claim.after) => {
+            (false, _)
+                if first_claim
+                    .get(&claim.identity)
+                    .is_none_or(|&first| first > claim.after) =>
+            {
                 verdict.unfounded.push(claim);
             }
             _ => {}
@@ -156,7 +160,8 @@ pub fn check(handled: &[Handled], answers: &[Answer], looks: &[Look], retention:
     verdict
 }
 
-/// The claims of one message that are certainly closer together than the retention, and how many are not.
+/// The claims of one message that are certainly closer together than the retention, and how many
+/// are not.
 #[must_use]
 pub fn repeated(handled: &[Handled], retention: i64) -> (Vec<(Handled, Handled)>, usize) {
     let mut by_identity: BTreeMap<i64, Vec<Handled>> = BTreeMap::new();
@@ -195,7 +200,11 @@ mod tests {
     }
 
     fn answer(claim: Handled, claimed: bool, fate: Fate) -> Answer {
-        Answer { claim, claimed, fate }
+        Answer {
+            claim,
+            claimed,
+            fate,
+        }
     }
 
     #[test]
@@ -219,13 +228,21 @@ mod tests {
             answer(handled(2, 8, 0), true, Fate::Unknown),
             answer(handled(3, 9, 0), true, Fate::RolledBack),
         ];
-        assert_eq!(check(&[], &answers, &[], RETENTION).lost, [answers[0].claim]);
+        assert_eq!(
+            check(&[], &answers, &[], RETENTION).lost,
+            [answers[0].claim]
+        );
     }
 
     #[test]
     fn a_rolled_back_claim_with_a_row_has_risen() {
         let row = handled(1, 7, 0);
-        let verdict = check(&[row], &[answer(row, true, Fate::RolledBack)], &[], RETENTION);
+        let verdict = check(
+            &[row],
+            &[answer(row, true, Fate::RolledBack)],
+            &[],
+            RETENTION,
+        );
         assert_eq!(verdict.risen, [row]);
     }
 
@@ -233,7 +250,12 @@ mod tests {
     fn a_duplicate_needs_a_claim_before_it() {
         let duplicate = answer(handled(2, 7, 100), false, Fate::RolledBack);
         assert_eq!(check(&[], &[duplicate], &[], RETENTION).unfounded.len(), 1);
-        assert_eq!(check(&[handled(1, 7, 111)], &[duplicate], &[], RETENTION).unfounded.len(), 1);
+        assert_eq!(
+            check(&[handled(1, 7, 111)], &[duplicate], &[], RETENTION)
+                .unfounded
+                .len(),
+            1
+        );
         assert!(check(&[handled(1, 7, 110)], &[duplicate], &[], RETENTION).is_clean());
     }
 

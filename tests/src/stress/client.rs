@@ -1,4 +1,5 @@
-//! One client: transactions of claims and business writes, at every isolation level, some of them rolled back.
+//! One client: transactions of claims and business writes, at every isolation level, some of them
+//! rolled back.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -37,7 +38,11 @@ pub async fn work(arena: Arc<Arena>, number: i64) -> Result<Vec<Answer>> {
     while worker.arena.is_open() {
         let client = connect(&worker.arena.url).await?;
         if let Err(error) = worker.session(client).await {
-            worker.arena.counts.sessions_lost.fetch_add(1, Ordering::Relaxed);
+            worker
+                .arena
+                .counts
+                .sessions_lost
+                .fetch_add(1, Ordering::Relaxed);
             expect_kill(error)?;
         }
     }
@@ -48,7 +53,8 @@ struct Worker {
     arena: Arc<Arena>,
     rng: SmallRng,
     answers: Vec<Answer>,
-    /// The claims of the current transaction that no savepoint took back, by their place in `answers`.
+    /// The claims of the current transaction that no savepoint took back, by their place in
+    /// `answers`.
     standing: Vec<usize>,
     next_attempt: i64,
 }
@@ -63,7 +69,9 @@ impl Worker {
     /// Transaction after transaction, until the session is lost or the arena closes.
     async fn session(&mut self, mut client: Client) -> Result<(), Error> {
         let statements = Statements {
-            claim: client.prepare(&claim_sql(&self.arena.config.claim_function)).await?,
+            claim: client
+                .prepare(&claim_sql(&self.arena.config.claim_function))
+                .await?,
             handle: client.prepare(HANDLE).await?,
             work: client.prepare(WORK).await?,
         };
@@ -77,18 +85,28 @@ impl Worker {
         Ok(())
     }
 
-    async fn transaction(&mut self, client: &mut Client, statements: &Statements) -> Result<(), Error> {
+    async fn transaction(
+        &mut self,
+        client: &mut Client,
+        statements: &Statements,
+    ) -> Result<(), Error> {
         let level = match self.rng.random_range(0..10) {
             0..4 => IsolationLevel::ReadCommitted,
             4..8 => IsolationLevel::RepeatableRead,
             _ => IsolationLevel::Serializable,
         };
         self.standing.clear();
-        let mut tx = client.build_transaction().isolation_level(level).start().await?;
+        let mut tx = client
+            .build_transaction()
+            .isolation_level(level)
+            .start()
+            .await?;
         if self.rng.random_bool(0.5) {
             // The first statement takes the snapshot; the claims come some milliseconds later.
             tx.batch_execute("SELECT 1").await?;
-            let round_trips = self.rng.random_range(1..=self.arena.config.work_before_claims);
+            let round_trips = self
+                .rng
+                .random_range(1..=self.arena.config.work_before_claims);
             self.do_work(&tx, statements, round_trips).await?;
         }
         let count = self.rng.random_range(1..5);
@@ -105,7 +123,9 @@ impl Worker {
             } else {
                 self.claim(&mut tx, statements, identity).await?;
             }
-            let round_trips = self.rng.random_range(0..=self.arena.config.work_between_claims);
+            let round_trips = self
+                .rng
+                .random_range(0..=self.arena.config.work_between_claims);
             self.do_work(&tx, statements, round_trips).await?;
         }
         if self.rng.random_bool(0.15) {
@@ -129,7 +149,12 @@ impl Worker {
         }
     }
 
-    async fn claim(&mut self, tx: &mut Transaction<'_>, statements: &Statements, identity: i64) -> Result<(), Error> {
+    async fn claim(
+        &mut self,
+        tx: &mut Transaction<'_>,
+        statements: &Statements,
+        identity: i64,
+    ) -> Result<(), Error> {
         let id = format!("message {identity}");
         let row = tx.query_one(&statements.claim, &[&id]).await?;
         let claimed: bool = row.try_get(1)?;
@@ -156,7 +181,12 @@ impl Worker {
         Ok(())
     }
 
-    async fn do_work(&mut self, tx: &Transaction<'_>, statements: &Statements, round_trips: i32) -> Result<(), Error> {
+    async fn do_work(
+        &mut self,
+        tx: &Transaction<'_>,
+        statements: &Statements,
+        round_trips: i32,
+    ) -> Result<(), Error> {
         for _ in 0..round_trips {
             let place: i32 = self.rng.random_range(0..100);
             tx.query_one(&statements.work, &[&place]).await?;
@@ -174,12 +204,16 @@ impl Worker {
     /// Tells the auditor which claims are committed.
     fn publish(&self) {
         let claims = self.standing.iter().map(|&n| &self.answers[n]);
-        self.arena
-            .publish(claims.filter(|answer| answer.claimed).map(|answer| answer.claim));
+        self.arena.publish(
+            claims
+                .filter(|answer| answer.claimed)
+                .map(|answer| answer.claim),
+        );
     }
 }
 
-/// What the variant that reads by the transaction's snapshot cannot avoid: 40001, and the deadlocks of its plain inserts.
+/// What the variant that reads by the transaction's snapshot cannot avoid: 40001, and the deadlocks
+/// of its plain inserts.
 fn is_conflict(error: &Error) -> bool {
     error
         .as_db_error()
@@ -188,5 +222,7 @@ fn is_conflict(error: &Error) -> bool {
 
 /// Somebody is at the message outside.
 fn is_leased(error: &Error) -> bool {
-    error.as_db_error().is_some_and(|refusal| refusal.code().code() == "55P03")
+    error
+        .as_db_error()
+        .is_some_and(|refusal| refusal.code().code() == "55P03")
 }

@@ -21,16 +21,20 @@ pub async fn connect(url: &str) -> Result<Client> {
                 });
                 return Ok(client);
             }
-            Err(error) if is_kill(&error) && Instant::now() < deadline => tokio::time::sleep(BETWEEN_ATTEMPTS).await,
+            Err(error) if is_kill(&error) && Instant::now() < deadline => {
+                tokio::time::sleep(BETWEEN_ATTEMPTS).await
+            }
             Err(error) => return Err(error).context("cannot connect"),
         }
     }
 }
 
-/// Whether this is what a killed session, or a server in recovery, says. Anything else is a finding.
+/// Whether this is what a killed session, or a server in recovery, says. Anything else is a
+/// finding.
 pub fn is_kill(error: &Error) -> bool {
     match error.as_db_error() {
-        // admin_shutdown, crash_shutdown, cannot_connect_now, too_many_connections (the killed have not all gone)
+        // admin_shutdown, crash_shutdown, cannot_connect_now, too_many_connections (the killed have
+        // not all gone)
         Some(refusal) => matches!(refusal.code().code(), "57P01" | "57P02" | "57P03" | "53300"),
         None => true,
     }

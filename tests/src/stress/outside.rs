@@ -1,5 +1,6 @@
-//! Clients that work outside the transaction, beside those that claim: they lease, call, complete and give back, receive and
-//! take what was received, or leave it lying; and what they were told, judged.
+//! Clients that work outside the transaction, beside those that claim: they lease, call, complete
+//! and give back, receive and take what was received, or leave it lying; and what they were told,
+//! judged.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,13 +22,15 @@ const CLOCK: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
 const HANDLE: &str = "INSERT INTO handled (attempt, identity, before, after, xid) VALUES ($1, $2, $3, $4, pg_current_xact_id())";
 
-/// What the tables of work need to turn in a run of seconds, and a destination that does not give up.
+/// What the tables of work need to turn in a run of seconds, and a destination that does not give
+/// up.
 pub(super) const SCHEMA: &str = "
 CREATE OR REPLACE FUNCTION idem.pending_is_large(rotation idem.pending_rotation) RETURNS boolean LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN pg_relation_size(idem.pending_table((rotation).current)) > 32768;
 SELECT idem_configure_retries('stress', 1000, '5 milliseconds', 1, '5 milliseconds', 0)";
 
-/// A lease that somebody was given: the clock before and after the call, and until when it certainly was his.
+/// A lease that somebody was given: the clock before and after the call, and until when it
+/// certainly was his.
 #[derive(Clone, Copy, Debug)]
 pub struct Leased {
     pub identity: i64,
@@ -151,7 +154,8 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Judges what the clients were told. Every interval speaks for the accused; `retention` in microseconds.
+/// Judges what the clients were told. Every interval speaks for the accused; `retention` in
+/// microseconds.
 #[must_use]
 pub fn check(told: &Told, handled: &[Handled], retention: i64) -> Verdict {
     let mut verdict = Verdict {
@@ -179,7 +183,9 @@ pub fn check(told: &Told, handled: &[Handled], retention: i64) -> Verdict {
     }
     for completed in &told.completed {
         let newer = leases.get(&completed.identity).into_iter().flatten();
-        for lease in newer.filter(|lease| lease.token > completed.token && lease.after < completed.before) {
+        for lease in
+            newer.filter(|lease| lease.token > completed.token && lease.after < completed.before)
+        {
             verdict.zombies.push((*completed, *lease));
         }
     }
@@ -196,16 +202,24 @@ pub fn check(told: &Told, handled: &[Handled], retention: i64) -> Verdict {
     }
     for finished in &told.finished {
         let later = begun.get(&finished.identity).into_iter().flatten();
-        let forgotten =
-            |it: &Begun| it.call.before > finished.after && it.call.after < finished.before + retention && !it.is_done;
-        verdict.unfinished.extend(later.filter(|it| forgotten(it)).map(|it| it.call));
+        let forgotten = |it: &Begun| {
+            it.call.before > finished.after
+                && it.call.after < finished.before + retention
+                && !it.is_done
+        };
+        verdict
+            .unfinished
+            .extend(later.filter(|it| forgotten(it)).map(|it| it.call));
     }
     let mut last: HashMap<i64, i64> = HashMap::new();
     for h in handled {
         let at = last.entry(h.identity).or_insert(h.after);
         *at = (*at).max(h.after);
     }
-    let is_lost = |message: &&Handled| last.get(&message.identity).is_none_or(|at| *at < message.before);
+    let is_lost = |message: &&Handled| {
+        last.get(&message.identity)
+            .is_none_or(|at| *at < message.before)
+    };
     verdict.lost = told.received.iter().filter(is_lost).copied().collect();
     verdict
 }
@@ -229,7 +243,11 @@ pub(super) async fn work(arena: Arc<Arena>, number: i64) -> Result<Told> {
             match done {
                 Err(error) if is_lost(&error) => {}
                 Err(error) => {
-                    worker.arena.counts.sessions_lost.fetch_add(1, Ordering::Relaxed);
+                    worker
+                        .arena
+                        .counts
+                        .sessions_lost
+                        .fetch_add(1, Ordering::Relaxed);
                     expect_kill(error)?;
                     break;
                 }
@@ -279,8 +297,14 @@ impl Worker {
 
     async fn receive(&mut self, client: &mut Client) -> Result<(), Error> {
         let (identity, level) = (self.draw(), self.any_level());
-        let tx = client.build_transaction().isolation_level(level).start().await?;
-        let sql = format!("SELECT {CLOCK}, idem_receive($1::text, 'stress', to_jsonb($1::text)), {CLOCK}");
+        let tx = client
+            .build_transaction()
+            .isolation_level(level)
+            .start()
+            .await?;
+        let sql = format!(
+            "SELECT {CLOCK}, idem_receive($1::text, 'stress', to_jsonb($1::text)), {CLOCK}"
+        );
         let row = tx.query_one(&sql, &[&name(identity)]).await?;
         tx.commit().await?;
         if row.try_get(1)? {
@@ -322,12 +346,18 @@ impl Worker {
     async fn lease(&mut self, client: &mut Client) -> Result<(), Error> {
         let (identity, level) = (self.draw(), self.any_level());
         let lease_ms = self.rng.random_range(20..250);
-        let tx = client.build_transaction().isolation_level(level).start().await?;
+        let tx = client
+            .build_transaction()
+            .isolation_level(level)
+            .start()
+            .await?;
         let sql = format!(
             "SELECT x.before, (x.l).outcome = 'acquired', (x.l).token, x.after
                FROM (SELECT {CLOCK} AS before, idem_acquire($1::text, 'stress', $2 * interval '1 millisecond') AS l, {CLOCK} AS after OFFSET 0) x"
         );
-        let row = tx.query_one(&sql, &[&name(identity), &f64::from(lease_ms)]).await?;
+        let row = tx
+            .query_one(&sql, &[&name(identity), &f64::from(lease_ms)])
+            .await?;
         tx.commit().await?;
         if !row.try_get(1)? {
             return Ok(());
@@ -362,7 +392,9 @@ impl Worker {
             is_done: state == "done",
         });
         if state != "done" && self.rng.random_bool(0.7) {
-            let sql = format!("SELECT {CLOCK}, idem_finish_call($1::text, 'stress', 'charge', '1') IS NULL, {CLOCK}");
+            let sql = format!(
+                "SELECT {CLOCK}, idem_finish_call($1::text, 'stress', 'charge', '1') IS NULL, {CLOCK}"
+            );
             let row = client.query_one(&sql, &[&name(identity)]).await?;
             let finished = self.at(identity, row.try_get(0)?, row.try_get(2)?);
             self.told.finished.push(finished);
@@ -370,10 +402,14 @@ impl Worker {
         Ok(())
     }
 
-    /// What becomes of a lease: left lying, given back, completed in time or too late, or claimed by the plain claim.
+    /// What becomes of a lease: left lying, given back, completed in time or too late, or claimed
+    /// by the plain claim.
     async fn end(&mut self, client: &mut Client, lease: usize, lease_ms: i32) -> Result<(), Error> {
         let Leased {
-            identity, token, before, ..
+            identity,
+            token,
+            before,
+            ..
         } = self.told.leases[lease];
         let runs_out = before + i64::from(lease_ms) * 1_000;
         let fate = self.rng.random_range(0..20);
@@ -383,20 +419,35 @@ impl Worker {
         }
         let works = self.rng.random_range(0.0..1.6) * f64::from(lease_ms) / 4.0;
         let overstays = self.rng.random_bool(0.15);
-        let works = if overstays { f64::from(lease_ms) * 1.3 } else { works };
+        let works = if overstays {
+            f64::from(lease_ms) * 1.3
+        } else {
+            works
+        };
         tokio::time::sleep(Duration::from_secs_f64(works / 1_000.0)).await;
         self.told.leases[lease].until = clock(client).await?.min(runs_out);
         match fate {
             3..7 => {
                 let sql = "SELECT idem_release($1::text, 'stress', $2, 'not yet')";
-                client.query_one(sql, &[&name(identity), &token]).await.map(drop)
+                client
+                    .query_one(sql, &[&name(identity), &token])
+                    .await
+                    .map(drop)
             }
-            _ => self.handle(client, identity, (fate < 16).then_some(token)).await,
+            _ => {
+                self.handle(client, identity, (fate < 16).then_some(token))
+                    .await
+            }
         }
     }
 
     /// Completes with the token; without one, claims.
-    async fn handle(&mut self, client: &mut Client, identity: i64, token: Option<i64>) -> Result<(), Error> {
+    async fn handle(
+        &mut self,
+        client: &mut Client,
+        identity: i64,
+        token: Option<i64>,
+    ) -> Result<(), Error> {
         let function = match token {
             Some(token) => format!(
                 "{}($1::text, 'stress', {token}) IS NOT NULL",
@@ -410,8 +461,11 @@ impl Worker {
         let claim = self.at(identity, row.try_get(0)?, row.try_get(2)?);
         let claimed: bool = row.try_get(1)?;
         if claimed {
-            tx.execute(HANDLE, &[&claim.attempt, &identity, &claim.before, &claim.after])
-                .await?;
+            tx.execute(
+                HANDLE,
+                &[&claim.attempt, &identity, &claim.before, &claim.after],
+            )
+            .await?;
         }
         let answer = self.told.answers.len();
         self.told.answers.push(Answer {
@@ -442,7 +496,10 @@ impl Worker {
 }
 
 async fn clock(client: &Client) -> Result<i64, Error> {
-    client.query_one(&format!("SELECT {CLOCK}"), &[]).await?.try_get(0)
+    client
+        .query_one(&format!("SELECT {CLOCK}"), &[])
+        .await?
+        .try_get(0)
 }
 
 fn name(identity: i64) -> String {
@@ -450,7 +507,10 @@ fn name(identity: i64) -> String {
 }
 
 fn number(name: &str) -> i64 {
-    name.rsplit(' ').next().and_then(|n| n.parse().ok()).unwrap_or(-1)
+    name.rsplit(' ')
+        .next()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(-1)
 }
 
 /// How often the tables of work and the slices of bodies turned.
@@ -468,9 +528,16 @@ pub(super) async fn turn(arena: Arc<Arena>) -> Result<()> {
             tokio::time::sleep(Duration::from_millis(80)).await;
             for (sql, counter) in [
                 ("SELECT idem.rotate_pending()", &arena.turns.work),
-                ("SELECT idem.rotate_payloads(65536, '100 milliseconds')", &arena.turns.bodies),
+                (
+                    "SELECT idem.rotate_payloads(65536, '100 milliseconds')",
+                    &arena.turns.bodies,
+                ),
             ] {
-                match client.query_one(sql, &[]).await.and_then(|row| row.try_get::<_, bool>(0)) {
+                match client
+                    .query_one(sql, &[])
+                    .await
+                    .and_then(|row| row.try_get::<_, bool>(0))
+                {
                     Ok(turned) => {
                         counter.fetch_add(u64::from(turned), Ordering::Relaxed);
                     }
@@ -514,7 +581,10 @@ pub(super) async fn drain(client: &Client) -> Result<()> {
                 .await?;
         }
         let waiting: i64 = client
-            .query_one("SELECT count(*) FROM idem.pending WHERE payload_slice IS NOT NULL", &[])
+            .query_one(
+                "SELECT count(*) FROM idem.pending WHERE payload_slice IS NOT NULL",
+                &[],
+            )
             .await?
             .try_get(0)?;
         if waiting == 0 {
@@ -582,14 +652,24 @@ mod tests {
 
     #[test]
     fn two_leases_at_one_time_are_found_and_those_that_may_follow_each_other_are_not() {
-        assert_eq!(judged(leases(&[lease(1, 0, 100), lease(2, 50, 60)])).two_holders.len(), 1);
+        assert_eq!(
+            judged(leases(&[lease(1, 0, 100), lease(2, 50, 60)]))
+                .two_holders
+                .len(),
+            1
+        );
         assert!(judged(leases(&[lease(1, 0, 100), lease(2, 90, 200)])).is_clean());
         assert!(judged(leases(&[lease(1, 0, 100), lease(2, 5, 60)])).is_clean());
     }
 
     #[test]
     fn a_later_lease_has_a_greater_token() {
-        assert_eq!(judged(leases(&[lease(2, 0, 20), lease(2, 50, 60)])).token_order.len(), 1);
+        assert_eq!(
+            judged(leases(&[lease(2, 0, 20), lease(2, 50, 60)]))
+                .token_order
+                .len(),
+            1
+        );
     }
 
     #[test]
@@ -622,13 +702,28 @@ mod tests {
         );
         assert!(judged(begun(&[call(0, true, false), call(500, false, false)], &[])).is_clean());
         assert_eq!(
-            judged(begun(&[call(0, true, false), call(500, false, false)], &[100]))
-                .unfinished
-                .len(),
+            judged(begun(
+                &[call(0, true, false), call(500, false, false)],
+                &[100]
+            ))
+            .unfinished
+            .len(),
             1
         );
-        assert!(judged(begun(&[call(0, true, false), call(500, false, true)], &[100])).is_clean());
-        assert!(judged(begun(&[call(0, true, false), call(1_200, true, false)], &[100])).is_clean());
+        assert!(
+            judged(begun(
+                &[call(0, true, false), call(500, false, true)],
+                &[100]
+            ))
+            .is_clean()
+        );
+        assert!(
+            judged(begun(
+                &[call(0, true, false), call(1_200, true, false)],
+                &[100]
+            ))
+            .is_clean()
+        );
     }
 
     #[test]

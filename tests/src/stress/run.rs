@@ -1,4 +1,5 @@
-//! A run: clients, chaos, rotation and auditor on one cluster, until the ring has turned often enough.
+//! A run: clients, chaos, rotation and auditor on one cluster, until the ring has turned often
+//! enough.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -151,10 +152,17 @@ impl Arena {
 
     /// Claims whose commit was reported. Those that are older than the retention may be forgotten.
     pub fn publish(&self, claims: impl Iterator<Item = Handled>) {
-        let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut committed = self
+            .committed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         committed.extend(claims);
         let retention = i64::try_from(self.config.retention.as_micros()).unwrap_or(i64::MAX);
-        let newest = committed.iter().map(|claim| claim.before).max().unwrap_or(0);
+        let newest = committed
+            .iter()
+            .map(|claim| claim.before)
+            .max()
+            .unwrap_or(0);
         committed.retain(|claim| claim.before + retention > newest);
     }
 
@@ -197,7 +205,10 @@ pub async fn run(cluster: Arc<Cluster>, config: Config) -> Result<Outcome> {
     }
     let mut outsiders = JoinSet::new();
     for number in 0..arena.config.outside {
-        outsiders.spawn(outside::work(Arc::clone(&arena), arena.config.clients + number));
+        outsiders.spawn(outside::work(
+            Arc::clone(&arena),
+            arena.config.clients + number,
+        ));
     }
     let mut helpers = JoinSet::new();
     if arena.config.outside > 0 {
@@ -214,10 +225,25 @@ pub async fn run(cluster: Arc<Cluster>, config: Config) -> Result<Outcome> {
 
     let reached = reach_goal(&arena, began).await;
     arena.open.store(false, Ordering::Relaxed);
-    let mut answers: Vec<Answer> = clients.join_all().await.into_iter().collect::<Result<Vec<_>>>()?.concat();
-    let mut told = outside::together(outsiders.join_all().await.into_iter().collect::<Result<Vec<_>>>()?);
+    let mut answers: Vec<Answer> = clients
+        .join_all()
+        .await
+        .into_iter()
+        .collect::<Result<Vec<_>>>()?
+        .concat();
+    let mut told = outside::together(
+        outsiders
+            .join_all()
+            .await
+            .into_iter()
+            .collect::<Result<Vec<_>>>()?,
+    );
     answers.append(&mut told.answers);
-    helpers.join_all().await.into_iter().collect::<Result<()>>()?;
+    helpers
+        .join_all()
+        .await
+        .into_iter()
+        .collect::<Result<()>>()?;
     let looks = auditor.await??;
     reached?;
 
@@ -269,7 +295,9 @@ async fn prepare(cluster: &Cluster, config: &Config) -> Result<()> {
     for (ring, share) in [("short", 0.5), ("standard", 1.0), ("long", 1.5)] {
         let keeps = config.retention.mul_f64(share).as_millis();
         client
-            .batch_execute(&format!("SELECT idem_set_retention('{ring}', '{keeps} milliseconds')"))
+            .batch_execute(&format!(
+                "SELECT idem_set_retention('{ring}', '{keeps} milliseconds')"
+            ))
             .await?;
     }
     Ok(())
@@ -304,8 +332,13 @@ async fn audit(arena: Arc<Arena>) -> Result<Vec<Look>> {
         let client = connect(&arena.url).await?;
         while arena.is_open() {
             let asked: Vec<Handled> = {
-                let committed = arena.committed.lock().unwrap_or_else(PoisonError::into_inner);
-                let choose = |_| (!committed.is_empty()).then(|| committed[rng.random_range(0..committed.len())]);
+                let committed = arena
+                    .committed
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
+                let choose = |_| {
+                    (!committed.is_empty()).then(|| committed[rng.random_range(0..committed.len())])
+                };
                 (0..20).filter_map(choose).collect()
             };
             match look(&client, &asked).await {
@@ -323,7 +356,10 @@ async fn audit(arena: Arc<Arena>) -> Result<Vec<Look>> {
 }
 
 async fn look(client: &tokio_postgres::Client, asked: &[Handled]) -> Result<Vec<Look>, Error> {
-    let ids: Vec<String> = asked.iter().map(|claim| format!("message {}", claim.identity)).collect();
+    let ids: Vec<String> = asked
+        .iter()
+        .map(|claim| format!("message {}", claim.identity))
+        .collect();
     let rows = client
         .query(
             "SELECT idem_is_claimed(id, 'stress'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint \
@@ -355,7 +391,9 @@ async fn reach_goal(arena: &Arena, began: Instant) -> Result<()> {
                 arena.window.follow(began.elapsed() / rotations);
             }
             let reached = match arena.config.goal {
-                Goal::Covered { run_for, ref least } => began.elapsed() >= run_for && arena.coverage(turns).reaches(least),
+                Goal::Covered { run_for, ref least } => {
+                    began.elapsed() >= run_for && arena.coverage(turns).reaches(least)
+                }
                 Goal::Double => !repeated(&handled(&client).await?, retention).0.is_empty(),
             };
             Ok((reached, turns))
@@ -450,7 +488,8 @@ impl Config {
         }
     }
 
-    /// Rotation without opening and fence. It goes wrong when the ring turns between two claims of a transaction.
+    /// Rotation without opening and fence. It goes wrong when the ring turns between two claims of
+    /// a transaction.
     #[must_use]
     pub fn without_fence() -> Self {
         Self {
@@ -464,8 +503,9 @@ impl Config {
         }
     }
 
-    /// The state of the ring read with the transaction's own snapshot. It goes wrong when the ring turns between the snapshot
-    /// and the first claim, and it turns only when no claim of another is in its way.
+    /// The state of the ring read with the transaction's own snapshot. It goes wrong when the ring
+    /// turns between the snapshot and the first claim, and it turns only when no claim of another
+    /// is in its way.
     #[must_use]
     pub fn by_own_snapshot() -> Self {
         Self {

@@ -9,9 +9,13 @@ pub fn start(session: Session, sql: &'static str) -> JoinHandle<Result<String>> 
     tokio::spawn(async move { session.text(sql).await })
 }
 
-/// A claimer that will lose stops twice: when its row is in the table and not in the index, and when both are there.
+/// A claimer that will lose stops twice: when its row is in the table and not in the index, and
+/// when both are there.
 async fn loser(db: &Database) -> Result<(Pause, Pause, i32, JoinHandle<Result<String>>)> {
-    db.connect().await?.run("SELECT idem.intern_destination('orders')").await?;
+    db.connect()
+        .await?
+        .run("SELECT idem.intern_destination('orders')")
+        .await?;
     let (in_table, in_index) = (
         Pause::hold(db, "insert: before index").await?,
         Pause::hold(db, "insert: before complete").await?,
@@ -21,18 +25,27 @@ async fn loser(db: &Database) -> Result<(Pause, Pause, i32, JoinHandle<Result<St
         .run("SET idem.pause_at = 'insert: before index, insert: before complete'")
         .await?;
     let pid = session.pid().await?;
-    let claim = start(session, "BEGIN; SELECT idem_try_claim('m', 'orders'); COMMIT");
+    let claim = start(
+        session,
+        "BEGIN; SELECT idem_try_claim('m', 'orders'); COMMIT",
+    );
     in_table.until_reached(pid).await?;
     Ok((in_table, in_index, pid, claim))
 }
 
-/// I1: the index entry of a claimer that loses stands before the claim, and the claim is found all the same.
+/// I1: the index entry of a claimer that loses stands before the claim, and the claim is found all
+/// the same.
 #[tokio::test]
 async fn i1_index_entry_of_a_loser_does_not_hide_the_claim() -> Result<()> {
     let db = Database::with_idem("loser").await?;
     let (in_table, in_index, pid, loser) = loser(&db).await?;
     let winner = db.connect().await?;
-    assert_eq!(winner.text("BEGIN; SELECT idem_try_claim('m', 'orders')").await?, "t");
+    assert_eq!(
+        winner
+            .text("BEGIN; SELECT idem_try_claim('m', 'orders')")
+            .await?,
+        "t"
+    );
     in_table.release().await?;
     in_index.until_reached(pid).await?;
 
@@ -46,7 +59,8 @@ async fn i1_index_entry_of_a_loser_does_not_hide_the_claim() -> Result<()> {
     Ok(())
 }
 
-/// I4: a claim that is taken back behind the index entry of a loser leaves no row: the message is not lost.
+/// I4: a claim that is taken back behind the index entry of a loser leaves no row: the message is
+/// not lost.
 #[tokio::test]
 async fn i4_claim_is_taken_back_behind_a_losers_index_entry() -> Result<()> {
     let db = Database::with_idem("taken_back").await?;
@@ -76,7 +90,10 @@ async fn i4_claim_is_taken_back_behind_a_losers_index_entry() -> Result<()> {
 
     inserted.release().await?;
     assert_eq!(claim.await??, "in_progress");
-    assert_eq!(leaser.text("SELECT idem_is_claimed('m', 'orders')").await?, "f");
+    assert_eq!(
+        leaser.text("SELECT idem_is_claimed('m', 'orders')").await?,
+        "f"
+    );
     in_index.release().await?;
     let refused = format!("{:#}", loser.await?.expect_err("the message is leased"));
     assert!(refused.contains("55P03"), "{refused}");
@@ -88,7 +105,9 @@ async fn i4_claim_is_taken_back_behind_a_losers_index_entry() -> Result<()> {
 async fn second_of_two_that_forget_returns_false() -> Result<()> {
     let db = Database::with_idem("forget").await?;
     let (first, second) = (db.connect().await?, db.connect().await?);
-    first.run("BEGIN; SELECT idem_try_claim('m', 'orders'); COMMIT").await?;
+    first
+        .run("BEGIN; SELECT idem_try_claim('m', 'orders'); COMMIT")
+        .await?;
     let found = Pause::hold(&db, "hold: before lock").await?;
     found.arm(&second).await?;
     let pid = second.pid().await?;

@@ -3,7 +3,8 @@
 use anyhow::Result;
 use idem_tests::harness::{Database, Pause};
 
-/// A session that opted in stops at the point and goes on when the test releases it; another session does not stop.
+/// A session that opted in stops at the point and goes on when the test releases it; another
+/// session does not stop.
 #[tokio::test]
 async fn session_waits_at_its_pause_point_until_it_is_released() -> Result<()> {
     let db = Database::with_idem("pause").await?;

@@ -5,11 +5,16 @@ use idem_tests::harness::{Database, Pause};
 
 use super::claims::start;
 
-/// I3: REINDEX CONCURRENTLY replaces and drops an index between the call and its lock on the table: the effects are found.
+/// I3: REINDEX CONCURRENTLY replaces and drops an index between the call and its lock on the table:
+/// the effects are found.
 #[tokio::test]
 async fn i3_effects_are_found_while_their_index_is_replaced() -> Result<()> {
     let db = Database::with_idem("reindex").await?;
-    let (reader, admin, old) = (db.connect().await?, db.connect().await?, db.connect().await?);
+    let (reader, admin, old) = (
+        db.connect().await?,
+        db.connect().await?,
+        db.connect().await?,
+    );
     reader
         .run(
             r#"BEGIN; SELECT idem_try_record('m', 'orders', '[{"topic": "t", "payload": 1}]'); COMMIT;
@@ -17,7 +22,8 @@ async fn i3_effects_are_found_while_their_index_is_replaced() -> Result<()> {
         )
         .await?;
     // Its snapshot keeps the rebuild from replacing the index.
-    old.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1").await?;
+    old.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+        .await?;
     let pid = admin.pid().await?;
     let rebuilt = start(admin, "REINDEX INDEX CONCURRENTLY idem.outbox_0_source");
     db.until_blocked(pid).await?;

@@ -1,4 +1,5 @@
-//! A dirty scan beside an update: the old version is dead, and the entry of the new one came after the page was copied.
+//! A dirty scan beside an update: the old version is dead, and the entry of the new one came after
+//! the page was copied.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Pause, Session, until};
@@ -7,16 +8,20 @@ use super::claims::start;
 
 /// A message with a lease that has ended.
 async fn ended_lease(session: &Session) -> Result<()> {
-    session.run("SELECT idem_acquire('m', 'orders', '1 millisecond')").await?;
+    session
+        .run("SELECT idem_acquire('m', 'orders', '1 millisecond')")
+        .await?;
     until("the lease has ended", async || {
-        let ended = session.text("SELECT due_at < clock_timestamp() FROM idem.pending_0").await?;
+        let ended = session
+            .text("SELECT due_at < clock_timestamp() FROM idem.pending_0")
+            .await?;
         Ok(ended == "t")
     })
     .await
 }
 
-/// I1: a lease is renewed between the claimer's copy of the index page and its look at the row. One of the two has the
-/// message, and not both.
+/// I1: a lease is renewed between the claimer's copy of the index page and its look at the row. One
+/// of the two has the message, and not both.
 #[tokio::test]
 async fn i1_claim_finds_a_lease_that_is_renewed_beside_it() -> Result<()> {
     let db = Database::with_idem("renewed").await?;
@@ -25,7 +30,10 @@ async fn i1_claim_finds_a_lease_that_is_renewed_beside_it() -> Result<()> {
     let seen_free = Pause::hold(&db, "acquire: before update").await?;
     seen_free.arm(&leaser).await?;
     let leaser_pid = leaser.pid().await?;
-    let lease = start(leaser, "SELECT outcome FROM idem_acquire('m', 'orders', '1 hour')");
+    let lease = start(
+        leaser,
+        "SELECT outcome FROM idem_acquire('m', 'orders', '1 hour')",
+    );
     seen_free.until_reached(leaser_pid).await?;
 
     let inserted = Pause::hold(&db, "claim: before second look").await?;
@@ -49,14 +57,20 @@ async fn i1_claim_finds_a_lease_that_is_renewed_beside_it() -> Result<()> {
     Ok(())
 }
 
-/// A lease is extended between the page copy and the look at the row: its holder still completes it.
+/// A lease is extended between the page copy and the look at the row: its holder still completes
+/// it.
 #[tokio::test]
 async fn completion_finds_a_lease_that_is_extended_beside_it() -> Result<()> {
     let db = Database::with_idem("extended").await?;
     let (holder, other) = (db.connect().await?, db.connect().await?);
-    let token = holder.text("SELECT token FROM idem_acquire('m', 'orders', '1 hour')").await?;
+    let token = holder
+        .text("SELECT token FROM idem_acquire('m', 'orders', '1 hour')")
+        .await?;
     // From here on the session knows the destination: its first look-up is that of the row.
-    assert_eq!(holder.text("SELECT idem_is_claimed('m', 'orders')").await?, "f");
+    assert_eq!(
+        holder.text("SELECT idem_is_claimed('m', 'orders')").await?,
+        "f"
+    );
     let page_copied = Pause::hold(&db, "lookup: before heap fetch").await?;
     page_copied.arm(&holder).await?;
     let pid = holder.pid().await?;
@@ -65,11 +79,16 @@ async fn completion_finds_a_lease_that_is_extended_beside_it() -> Result<()> {
     page_copied.until_reached(pid).await?;
 
     other
-        .run(&format!("SELECT idem_extend('m', 'orders', {token}, '2 hours')"))
+        .run(&format!(
+            "SELECT idem_extend('m', 'orders', {token}, '2 hours')"
+        ))
         .await?;
     page_copied.release().await?;
     assert_eq!(completed.await??, "0");
-    assert_eq!(other.text("SELECT idem_is_claimed('m', 'orders')").await?, "t");
+    assert_eq!(
+        other.text("SELECT idem_is_claimed('m', 'orders')").await?,
+        "t"
+    );
     Ok(())
 }
 
@@ -78,7 +97,8 @@ async fn completion_finds_a_lease_that_is_extended_beside_it() -> Result<()> {
 async fn i1_destination_that_is_configured_beside_a_look_is_found() -> Result<()> {
     let db = Database::with_idem("configured").await?;
     let (other, reader) = (db.connect().await?, db.connect().await?);
-    // With an index on a column that changes, as with a full page, the new version has index entries of its own.
+    // With an index on a column that changes, as with a full page, the new version has index
+    // entries of its own.
     other
         .run("CREATE INDEX ON idem.destination (ring); BEGIN; SELECT idem_try_claim('m', 'orders'); COMMIT")
         .await?;
@@ -88,7 +108,9 @@ async fn i1_destination_that_is_configured_beside_a_look_is_found() -> Result<()
     let found = start(reader, "SELECT idem_is_claimed('m', 'orders')");
     page_copied.until_reached(pid).await?;
 
-    other.run("SELECT idem_configure('orders', '30 days')").await?;
+    other
+        .run("SELECT idem_configure('orders', '30 days')")
+        .await?;
     page_copied.release().await?;
     assert_eq!(found.await??, "t");
     Ok(())

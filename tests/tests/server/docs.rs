@@ -1,7 +1,7 @@
 //! The SQL in the documentation runs, as it stands there.
 //!
-//! Each file gets a database of its own with the extension, and its ```` ```sql ```` blocks in their order. What is no SQL for
-//! psql is marked ```` ```sql,ignore ````.
+//! Each file gets a database of its own with the extension, and its ```` ```sql ```` blocks in
+//! their order. What is no SQL for psql is marked ```` ```sql,ignore ````.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -84,7 +84,9 @@ fn files() -> Result<Vec<PathBuf>> {
     }
     for expected in TELL_SQL {
         ensure!(
-            files.iter().any(|file| file == &root.join(Path::new(expected))),
+            files
+                .iter()
+                .any(|file| file == &root.join(Path::new(expected))),
             "{expected} is not there"
         );
     }
@@ -119,14 +121,21 @@ fn sql_blocks(markdown: &str) -> Vec<Block> {
     blocks
 }
 
-/// The example is a function of this crate: the same lines, so that what a reader sees compiles and does what it says.
+/// The example is a function of this crate: the same lines, so that what a reader sees compiles and
+/// does what it says.
 #[tokio::test]
 async fn the_rust_of_the_readme_is_code_that_runs() -> Result<()> {
     let readme = fs::read_to_string(workspace_root().join("README.md"))?;
     let code = fs::read_to_string(workspace_root().join("tests/src/readme.rs"))?;
-    let (_, shown) = readme.split_once("```rust\n").context("the README has no ```rust block")?;
+    let (_, shown) = readme
+        .split_once("```rust\n")
+        .context("the README has no ```rust block")?;
     let (shown, _) = shown.split_once("```").context("the block does not end")?;
-    let lines = |text: &str| text.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
+    let lines = |text: &str| {
+        text.lines()
+            .map(|line| line.trim().to_owned())
+            .collect::<Vec<_>>()
+    };
     let code = lines(&code);
     let shown = lines(shown);
     ensure!(
@@ -143,17 +152,24 @@ async fn the_rust_of_the_readme_is_code_that_runs() -> Result<()> {
         url: Some(db.cluster().connection_string(db.name())),
         ..Default::default()
     }
-    .create_pool(Some(deadpool_postgres::Runtime::Tokio1), tokio_postgres::NoTls)?;
+    .create_pool(
+        Some(deadpool_postgres::Runtime::Tokio1),
+        tokio_postgres::NoTls,
+    )?;
     let idem = Idem::default();
     let settled = Arc::new(Mutex::new(Vec::new()));
     for _ in 0..2 {
-        let message = Message::new("billing.charge", r#"{"account": 7, "amount": 100}"#).with_message_id("payment-4711");
+        let message = Message::new("billing.charge", r#"{"account": 7, "amount": 100}"#)
+            .with_message_id("payment-4711");
         let delivery = Delivery::new(message, Notes(Arc::clone(&settled)));
         idem_tests::readme::charge(&idem, &pool, delivery)
             .await
             .map_err(|error| anyhow::anyhow!(error))?;
     }
-    let settled = settled.lock().map_err(|_| anyhow::anyhow!("poisoned"))?.clone();
+    let settled = settled
+        .lock()
+        .map_err(|_| anyhow::anyhow!("poisoned"))?
+        .clone();
     assert_eq!(settled, [Settlement::Acknowledge, Settlement::Acknowledge]);
     assert_eq!(
         admin
@@ -168,7 +184,10 @@ async fn the_rust_of_the_readme_is_code_that_runs() -> Result<()> {
 struct Notes(Arc<Mutex<Vec<Settlement>>>);
 
 impl Receipt for Notes {
-    fn settle(self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>> {
+    fn settle(
+        self: Box<Self>,
+        settlement: Settlement,
+    ) -> BoxFuture<'static, Result<(), TransportError>> {
         Box::pin(async move {
             self.0.lock().map_err(|_| "poisoned")?.push(settlement);
             Ok(())
@@ -178,8 +197,7 @@ impl Receipt for Notes {
 
 #[test]
 fn only_blocks_of_sql_are_taken() {
-    let markdown =
-        "text\n```sql\nSELECT 1;\nSELECT 2;\n```\n```sh\nrm\n```\n```sql,ignore\nno\n```\n  ```sql\n  SELECT 3;\n  ```\n";
+    let markdown = "text\n```sql\nSELECT 1;\nSELECT 2;\n```\n```sh\nrm\n```\n```sql,ignore\nno\n```\n  ```sql\n  SELECT 3;\n  ```\n";
     assert_eq!(
         sql_blocks(markdown),
         [

@@ -1,5 +1,5 @@
-//! I8: a duplicate is an outcome, not an error. It aborts nothing, logs nothing above DEBUG, assigns no transaction id and
-//! writes nothing to the log.
+//! I8: a duplicate is an outcome, not an error. It aborts nothing, logs nothing above DEBUG,
+//! assigns no transaction id and writes nothing to the log.
 
 use std::sync::Arc;
 
@@ -10,16 +10,31 @@ use idem_tests::harness::{Database, Session};
 /// Every way to meet a duplicate: one call each, with its answer.
 const DUPLICATES: [(&str, &str); 15] = [
     ("idem_try_claim('m1'::text, 'orders')", "f"),
-    ("idem_try_claim('0192f3a4-0000-7abc-8def-0123456789ab'::uuid, 'orders')", "f"),
-    ("idem_try_claim_batch(ARRAY['m2', 'm1', 'm1'], 'orders')", "{f,f,f}"),
+    (
+        "idem_try_claim('0192f3a4-0000-7abc-8def-0123456789ab'::uuid, 'orders')",
+        "f",
+    ),
+    (
+        "idem_try_claim_batch(ARRAY['m2', 'm1', 'm1'], 'orders')",
+        "{f,f,f}",
+    ),
     (
         "idem_try_claim_uuid_batch(ARRAY['0192f3a4-0000-7abc-8def-0123456789ab']::uuid[], 'orders')",
         "{f}",
     ),
     ("(idem_claim('m1', 'orders')).outcome", "duplicate"),
-    ("(idem_claim('m1', 'orders', wait => false)).outcome", "duplicate"),
-    (r"(idem_claim('m1', 'orders', fingerprint => '\x02')).outcome", "mismatch"),
-    (r#"idem_try_record('m2', 'orders', '{"topic": "t", "payload": 1}')"#, "f"),
+    (
+        "(idem_claim('m1', 'orders', wait => false)).outcome",
+        "duplicate",
+    ),
+    (
+        r"(idem_claim('m1', 'orders', fingerprint => '\x02')).outcome",
+        "mismatch",
+    ),
+    (
+        r#"idem_try_record('m2', 'orders', '{"topic": "t", "payload": 1}')"#,
+        "f",
+    ),
     ("(idem_effects('m2', 'orders')).topic", "t"),
     // Claimed, received and waiting, leased.
     ("idem_receive('m1', 'orders', '1'::jsonb)", "f"),
@@ -57,9 +72,12 @@ async fn quiet() -> Result<(Database, Session)> {
     Ok((db, session))
 }
 
-/// Bytes of log between two moments, while `work` runs again and again: the least of a few rounds, because the server itself
-/// writes a record now and then. What the work writes is in every round.
-async fn log_bytes(session: &Session, mut work: impl AsyncFnMut(usize) -> Result<()>) -> Result<i64> {
+/// Bytes of log between two moments, while `work` runs again and again: the least of a few rounds,
+/// because the server itself writes a record now and then. What the work writes is in every round.
+async fn log_bytes(
+    session: &Session,
+    mut work: impl AsyncFnMut(usize) -> Result<()>,
+) -> Result<i64> {
     let mut least = i64::MAX;
     for round in 0..5 {
         let before = session.text("SELECT pg_current_wal_insert_lsn()").await?;
@@ -99,7 +117,8 @@ async fn i8_a_duplicate_assigns_no_xid_and_writes_nothing_to_the_log() -> Result
         }
     }
 
-    // What is measured can be seen: the first claim of an id has a transaction id, and a record or two in the log.
+    // What is measured can be seen: the first claim of an id has a transaction id, and a record or
+    // two in the log.
     let claim = async |round: usize| {
         let said = session
             .text(&format!(
@@ -119,9 +138,14 @@ async fn i8_a_duplicate_that_had_to_wait_costs_no_xid_either() -> Result<()> {
     let (db, session) = quiet().await?;
     let first = db.connect().await?;
     let pid = session.pid().await?;
-    for (n, level) in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"].into_iter().enumerate() {
+    for (n, level) in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
+        .into_iter()
+        .enumerate()
+    {
         first
-            .run(&format!("BEGIN; SELECT idem_try_claim('waited for {n}', 'orders')"))
+            .run(&format!(
+                "BEGIN; SELECT idem_try_claim('waited for {n}', 'orders')"
+            ))
             .await?;
         let waits = format!(
             "BEGIN ISOLATION LEVEL {level}; SELECT 1; SELECT idem_try_claim('waited for {n}', 'orders');
@@ -149,15 +173,25 @@ async fn i8_a_duplicate_aborts_nothing_and_logs_nothing() -> Result<()> {
     drop(session.notices());
     for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
         session
-            .run(&format!("BEGIN ISOLATION LEVEL {level}; INSERT INTO business VALUES (1)"))
+            .run(&format!(
+                "BEGIN ISOLATION LEVEL {level}; INSERT INTO business VALUES (1)"
+            ))
             .await?;
         for (call, answer) in DUPLICATES {
-            assert_eq!(session.text(&format!("SELECT {call}")).await?, answer, "{level}: {call}");
+            assert_eq!(
+                session.text(&format!("SELECT {call}")).await?,
+                answer,
+                "{level}: {call}"
+            );
         }
-        session.run("INSERT INTO business VALUES (2); COMMIT").await?;
+        session
+            .run("INSERT INTO business VALUES (2); COMMIT")
+            .await?;
     }
     assert_eq!(
-        session.text("SELECT count(*), sum(n) FROM business").await?,
+        session
+            .text("SELECT count(*), sum(n) FROM business")
+            .await?,
         "6|9",
         "what stood beside the duplicates is there"
     );

@@ -1,4 +1,5 @@
-//! I1 and I3 under isolation: what sessions see of each other's claims, at every level, by PostgreSQL's own tester.
+//! I1 and I3 under isolation: what sessions see of each other's claims, at every level, by
+//! PostgreSQL's own tester.
 //!
 //! The specs are in `tests/isolation/specs`, what they must print in `tests/isolation/expected`.
 
@@ -35,10 +36,13 @@ async fn i1_i3_under_every_isolation_level() -> Result<()> {
         // Steps are single calls; some of them claim outside a transaction block.
         ("PGOPTIONS", "-c idem.lone_claims=allow"),
     ];
-    db.cluster().run("pg_isolation_regress", args, &env).with_context(|| {
-        let differences = output.join("regression.diffs");
-        fs::read_to_string(&differences).unwrap_or_else(|_| format!("no {}", differences.display()))
-    })?;
+    db.cluster()
+        .run("pg_isolation_regress", args, &env)
+        .with_context(|| {
+            let differences = output.join("regression.diffs");
+            fs::read_to_string(&differences)
+                .unwrap_or_else(|_| format!("no {}", differences.display()))
+        })?;
     Ok(())
 }
 

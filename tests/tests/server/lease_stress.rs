@@ -1,4 +1,5 @@
-//! I1 with leases: a lease and a claim never both win, while the tables of work turn and sessions are killed.
+//! I1 with leases: a lease and a claim never both win, while the tables of work turn and sessions
+//! are killed.
 //!
 //! The same checker has to catch a lease that looks at the inbox before it writes only.
 
@@ -13,8 +14,14 @@ async fn i1_a_lease_and_a_claim_never_both_win_while_work_turns() -> Result<()> 
 
     // What would make this a test of nothing.
     let verdict = &outcome.verdict;
-    assert!(verdict.claimed > 100 && verdict.completed > 100, "{outcome:?}");
-    assert!(verdict.taken_over > 50 && verdict.received > 20, "{outcome:?}");
+    assert!(
+        verdict.claimed > 100 && verdict.completed > 100,
+        "{outcome:?}"
+    );
+    assert!(
+        verdict.taken_over > 50 && verdict.received > 20,
+        "{outcome:?}"
+    );
     assert!(
         outcome.turns >= LEAST_TURNS && outcome.terminated >= LEAST_TERMINATED,
         "{outcome:?}"

@@ -1,7 +1,7 @@
 //! The proofs that need a server: one module an idea, each test named after what must hold.
 //!
-//! They share one cluster and have a database each; what needs a server of its own starts one. The programs and the
-//! extension come from `cargo xtask build`.
+//! They share one cluster and have a database each; what needs a server of its own starts one. The
+//! programs and the extension come from `cargo xtask build`.
 
 mod api;
 mod bad_input;

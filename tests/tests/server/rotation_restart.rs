@@ -1,4 +1,5 @@
-//! I1 and I6 across restarts: the state of a rotation is in `idem.ring`, so it goes on from whatever step it was in.
+//! I1 and I6 across restarts: the state of a rotation is in `idem.ring`, so it goes on from
+//! whatever step it was in.
 
 use std::time::{Duration, Instant};
 
@@ -67,7 +68,9 @@ async fn make_due(session: &Session, ring: &str) -> Result<()> {
 }
 
 async fn rotate(session: &Session, ring: &str) -> Result<String> {
-    session.text(&format!("SELECT idem.rotate('{ring}', false)")).await
+    session
+        .text(&format!("SELECT idem.rotate('{ring}', false)"))
+        .await
 }
 
 /// Steps until nothing is left to do; answers the steps.
@@ -78,13 +81,18 @@ async fn finish(session: &Session, ring: &str) -> Result<Vec<String>> {
         if step == "idle" {
             return Ok(steps);
         }
-        ensure!(["opened", "turned", "emptied"].contains(&step.as_str()), "{step}");
+        ensure!(
+            ["opened", "turned", "emptied"].contains(&step.as_str()),
+            "{step}"
+        );
         steps.push(step);
     }
 }
 
 async fn claim(session: &Session, id: &str) -> Result<bool> {
-    let answer = session.text(&format!("SELECT idem_try_claim('{id}', 'orders')")).await?;
+    let answer = session
+        .text(&format!("SELECT idem_try_claim('{id}', 'orders')"))
+        .await?;
     Ok(answer == "t")
 }
 
@@ -107,7 +115,13 @@ async fn effects(session: &Session, id: &str) -> Result<String> {
 }
 
 /// One interrupted rotation, from a fresh database to a ring that has forgotten.
-async fn interrupted(cluster: &mut Cluster, database: &str, ring: &str, moment: Moment, how: Shutdown) -> Result<()> {
+async fn interrupted(
+    cluster: &mut Cluster,
+    database: &str,
+    ring: &str,
+    moment: Moment,
+    how: Shutdown,
+) -> Result<()> {
     let (committed, under_way) = moment.steps(ring);
     let maintainer = new_database(cluster, database).await?;
     ensure!(record(&maintainer, "before").await?);
@@ -133,7 +147,10 @@ async fn interrupted(cluster: &mut Cluster, database: &str, ring: &str, moment: 
     } else {
         consumer.run("ROLLBACK").await?;
         maintainer.run("BEGIN").await?;
-        assert_eq!(rotate(&maintainer, ring).await?, under_way.unwrap_or_default());
+        assert_eq!(
+            rotate(&maintainer, ring).await?,
+            under_way.unwrap_or_default()
+        );
     }
 
     cluster.stop(how)?;
@@ -174,7 +191,10 @@ async fn interrupted(cluster: &mut Cluster, database: &str, ring: &str, moment: 
             make_due(&maintainer, ring).await?;
             assert_eq!(finish(&maintainer, ring).await?, all);
         }
-        ensure!(claim(&maintainer, "before").await?, "forgotten after three turns");
+        ensure!(
+            claim(&maintainer, "before").await?,
+            "forgotten after three turns"
+        );
     }
     Ok(())
 }
@@ -185,7 +205,10 @@ async fn i1_i6_a_restart_in_the_middle_of_each_step_loses_and_doubles_nothing() 
     let mut cluster = server("restart")?;
     for how in [Shutdown::Fast, Shutdown::Immediate] {
         for (ring, moments) in [
-            ("standard", &[Opening, Opened, Turning, Turned, Emptying][..]),
+            (
+                "standard",
+                &[Opening, Opened, Turning, Turned, Emptying][..],
+            ),
             ("outbox", &[Turning, Turned, Emptying][..]),
         ] {
             for &moment in moments {
@@ -221,8 +244,14 @@ async fn i1_a_prepared_claim_pins_the_fence_across_a_restart() -> Result<()> {
     consumer.run("COMMIT PREPARED 'held'").await?;
     assert_eq!(finish(&consumer, "standard").await?, ["turned", "emptied"]);
     make_due(&consumer, "standard").await?;
-    assert_eq!(finish(&consumer, "standard").await?, ["opened", "turned", "emptied"]);
-    ensure!(!claim(&consumer, "prepared").await?, "found until it falls off");
+    assert_eq!(
+        finish(&consumer, "standard").await?,
+        ["opened", "turned", "emptied"]
+    );
+    ensure!(
+        !claim(&consumer, "prepared").await?,
+        "found until it falls off"
+    );
     Ok(())
 }
 
@@ -233,11 +262,16 @@ async fn i6_a_claim_made_while_the_fence_waits_is_kept_for_its_whole_retention()
     let observer = new_database(&cluster, "fence").await?;
     for ring in ["short", "standard"] {
         observer
-            .run(&format!("SELECT idem_set_retention('{ring}', '{RETENTION} seconds')"))
+            .run(&format!(
+                "SELECT idem_set_retention('{ring}', '{RETENTION} seconds')"
+            ))
             .await?;
     }
     let clock = async |session: &Session| -> Result<f64> {
-        Ok(session.text("SELECT extract(epoch FROM clock_timestamp())").await?.parse()?)
+        Ok(session
+            .text("SELECT extract(epoch FROM clock_timestamp())")
+            .await?
+            .parse()?)
     };
 
     let consumer = session(&cluster, "fence").await?;
@@ -272,7 +306,9 @@ async fn i6_a_claim_made_while_the_fence_waits_is_kept_for_its_whole_retention()
     let mut looks = 0;
     loop {
         maintainer.run("CALL idem_maintain()").await?;
-        let found = observer.text("SELECT idem_is_claimed('late', 'orders')").await?;
+        let found = observer
+            .text("SELECT idem_is_claimed('late', 'orders')")
+            .await?;
         if clock(&observer).await? >= claimed_from + RETENTION {
             break;
         }

@@ -1,4 +1,5 @@
-//! I1 under rotation: once means once while the ring turns, sessions are killed and the server crashes.
+//! I1 under rotation: once means once while the ring turns, sessions are killed and the server
+//! crashes.
 //!
 //! The same checker has to catch the broken variants of the protocol.
 
@@ -8,7 +9,8 @@ use anyhow::Result;
 use idem_tests::stress::{Config, Coverage, Goal, Outcome, duration, run};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i1_i6_once_and_for_the_retention_while_the_ring_turns_and_everything_is_killed() -> Result<()> {
+async fn i1_i6_once_and_for_the_retention_while_the_ring_turns_and_everything_is_killed()
+-> Result<()> {
     let least = Coverage {
         rotations: 60,
         terminated: 20,
@@ -47,7 +49,8 @@ async fn i1_the_checker_catches_a_state_read_by_the_transactions_own_snapshot() 
     caught("own snapshot", Config::by_own_snapshot()).await
 }
 
-/// Leases, received messages and journalled calls beside the claims, of the same messages, while the tables of work turn too.
+/// Leases, received messages and journalled calls beside the claims, of the same messages, while
+/// the tables of work turn too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_i4_i6_once_and_nothing_lost_with_leases_and_durable_messages_mixed_in() -> Result<()> {
     let least = Coverage {
@@ -70,11 +73,17 @@ async fn i1_i4_i6_once_and_nothing_lost_with_leases_and_durable_messages_mixed_i
 
     let outside = &outcome.outside;
     assert!(
-        outside.leases > 200 && outside.completed > 50 && outside.calls > 50 && outside.received > 50,
+        outside.leases > 200
+            && outside.completed > 50
+            && outside.calls > 50
+            && outside.received > 50,
         "{outside}"
     );
     assert!(outcome.coverage.reaches(&least), "{outcome:?}");
-    assert!(outcome.handled > 300 && outcome.duplicates > 100, "{outcome:?}");
+    assert!(
+        outcome.handled > 300 && outcome.duplicates > 100,
+        "{outcome:?}"
+    );
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! I7: retention is free. Claims and effects are insert-only, old ones go by TRUNCATE, and a transaction that stays open
-//! changes nothing of that.
+//! I7: retention is free. Claims and effects are insert-only, old ones go by TRUNCATE, and a
+//! transaction that stays open changes nothing of that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -16,7 +16,8 @@ const PERIODS: usize = 10;
 const CLIENTS: i64 = 3;
 /// One transaction of a client: so many claims, one of them with an effect.
 const BATCH: i64 = 25;
-/// What a client does in a second is bounded, so that a free machine does not fill the disk faster at the end of the run.
+/// What a client does in a second is bounded, so that a free machine does not fill the disk faster
+/// at the end of the run.
 const TRANSACTION_EVERY: Duration = Duration::from_millis(25);
 
 /// Load on one database until it is stopped.
@@ -40,7 +41,8 @@ impl Load {
         };
         for client in 0..CLIENTS {
             let (open, claimed) = (Arc::clone(&load.open), Arc::clone(&load.claimed));
-            load.consumers.spawn(consume(db.connect().await?, client, open, claimed));
+            load.consumers
+                .spawn(consume(db.connect().await?, client, open, claimed));
         }
         Ok(load)
     }
@@ -48,14 +50,23 @@ impl Load {
     /// Answers how many claims were committed and how many effects published.
     async fn stop(self) -> Result<(i64, i64)> {
         self.open.store(false, Ordering::Relaxed);
-        self.consumers.join_all().await.into_iter().collect::<Result<()>>()?;
+        self.consumers
+            .join_all()
+            .await
+            .into_iter()
+            .collect::<Result<()>>()?;
         self.all_recorded.store(true, Ordering::Relaxed);
         let published = self.relay.await??;
         Ok((self.claimed.load(Ordering::Relaxed), published))
     }
 }
 
-async fn consume(session: Session, client: i64, open: Arc<AtomicBool>, claimed: Arc<AtomicI64>) -> Result<()> {
+async fn consume(
+    session: Session,
+    client: i64,
+    open: Arc<AtomicBool>,
+    claimed: Arc<AtomicI64>,
+) -> Result<()> {
     let sql =
         "WITH ids AS (SELECT array_agg('m-' || $1::bigint || '-' || n) AS ids FROM generate_series($2::bigint, $2 + $3 - 1) n),
                     claims AS MATERIALIZED (SELECT idem_try_claim_batch(ids, 'orders') AS answers FROM ids)
@@ -73,7 +84,10 @@ async fn consume(session: Session, client: i64, open: Arc<AtomicBool>, claimed: 
     while open.load(Ordering::Relaxed) {
         rhythm.tick().await;
         session.run("BEGIN").await?;
-        let won: i64 = session.query_one(&claim, &[&client, &next, &BATCH]).await?.get(0);
+        let won: i64 = session
+            .query_one(&claim, &[&client, &next, &BATCH])
+            .await?
+            .get(0);
         ensure!(won == BATCH, "new ids are not duplicates");
         session.query_one(&effect, &[&client, &next]).await?;
         session.run("COMMIT").await?;
@@ -89,7 +103,9 @@ async fn publish(session: Session, all_recorded: Arc<AtomicBool>) -> Result<i64>
     let next = session
         .prepare("SELECT count(*), max(token) FROM idem_relay_next('default', 0, 500)")
         .await?;
-    let ack = session.prepare("SELECT idem_relay_ack('default', 0, $1)").await?;
+    let ack = session
+        .prepare("SELECT idem_relay_ack('default', 0, $1)")
+        .await?;
     let wait = session.prepare("SELECT idem_relay_wait(200)").await?;
     loop {
         // Read before looking, so that an empty answer after it is the last word.
@@ -171,7 +187,8 @@ async fn ten_periods(db: &Database) -> Result<()> {
         db.name()
     );
 
-    // What it would be without TRUNCATE: more than three times as much. Within a period it goes up and down by a slice.
+    // What it would be without TRUNCATE: more than three times as much. Within a period it goes up
+    // and down by a slice.
     let (third, tenth) = (most[2], most[PERIODS - 1]);
     ensure!(third > 500_000, "too little load to say anything: {most:?}");
     ensure!(tenth * 2 <= third * 3, "storage grows: {most:?}");
@@ -183,7 +200,8 @@ async fn ten_periods(db: &Database) -> Result<()> {
 
     // The statistics come when a session ends: they are there when they account for every claim.
     until("the statistics know every claim and effect", async || {
-        Ok(rows(&observer, "^inbox_").await?.0 >= claimed && rows(&observer, "^outbox_[0-3]$").await?.0 >= published)
+        Ok(rows(&observer, "^inbox_").await?.0 >= claimed
+            && rows(&observer, "^outbox_[0-3]$").await?.0 >= published)
     })
     .await?;
     for slices in ["^inbox_", "^outbox_[0-3]$"] {
@@ -195,7 +213,10 @@ async fn ten_periods(db: &Database) -> Result<()> {
         );
     }
     let turns = observer.text("SELECT min(turns) FROM idem.ring").await?;
-    ensure!(turns.parse::<i64>()? >= 10, "the rings have turned {turns} times");
+    ensure!(
+        turns.parse::<i64>()? >= 10,
+        "the rings have turned {turns} times"
+    );
     Ok(())
 }
 
@@ -211,7 +232,8 @@ fn server() -> Result<Arc<Cluster>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i7_ten_retention_periods_leave_bounded_storage_and_no_dead_rows_also_under_an_open_transaction() -> Result<()> {
+async fn i7_ten_retention_periods_leave_bounded_storage_and_no_dead_rows_also_under_an_open_transaction()
+-> Result<()> {
     let cluster = server()?;
     let free = Database::with_idem_in(Arc::clone(&cluster), "free").await?;
     let held = Database::with_idem_in(Arc::clone(&cluster), "held").await?;
@@ -229,7 +251,9 @@ async fn i7_ten_retention_periods_leave_bounded_storage_and_no_dead_rows_also_un
                    FROM pg_stat_activity WHERE pid = ";
     let observer = held.connect().await?;
     assert_eq!(
-        observer.text(&format!("{horizon}{}", holder.pid().await?)).await?,
+        observer
+            .text(&format!("{horizon}{}", holder.pid().await?))
+            .await?,
         "t",
         "it was open all the time, with its snapshot"
     );
@@ -246,13 +270,16 @@ async fn i7_progress_is_bounded_and_a_turn_of_its_tables_keeps_cursor_and_lease(
         .run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class")
         .await?;
     for n in 0..3 {
-        session.run(&format!("SELECT idem_send('t', '{n}'::jsonb)")).await?;
+        session
+            .run(&format!("SELECT idem_send('t', '{n}'::jsonb)"))
+            .await?;
     }
-    let payloads =
-        "SELECT max(token), string_agg(convert_from(payload, 'UTF8'), ',' ORDER BY seq) FROM idem_relay_next('default', 0, 1)";
+    let payloads = "SELECT max(token), string_agg(convert_from(payload, 'UTF8'), ',' ORDER BY seq) FROM idem_relay_next('default', 0, 1)";
     let first = session.text(payloads).await?;
     let (token, _) = first.split_once('|').unwrap_or_default();
-    session.run(&format!("SELECT idem_relay_ack('default', 0, {token})")).await?;
+    session
+        .run(&format!("SELECT idem_relay_ack('default', 0, {token})"))
+        .await?;
     let leased = session.text(payloads).await?;
     let (token, payload) = leased.split_once('|').unwrap_or_default();
     assert_eq!(payload, "1");
@@ -284,16 +311,29 @@ async fn i7_progress_is_bounded_and_a_turn_of_its_tables_keeps_cursor_and_lease(
             Ok(size().await? < 256 * 1024)
         })
         .await?;
-        assert_eq!(session.text(state).await?, before, "the newest progress stays");
+        assert_eq!(
+            session.text(state).await?,
+            before,
+            "the newest progress stays"
+        );
         let both = session
             .text("SELECT pg_total_relation_size('idem.progress_0') + pg_total_relation_size('idem.progress_1')")
             .await?;
-        ensure!(both.parse::<i64>()? < 32 * 1024 * 1024, "two tables at most: {both} bytes");
+        ensure!(
+            both.parse::<i64>()? < 32 * 1024 * 1024,
+            "two tables at most: {both} bytes"
+        );
     }
 
-    session.run(&format!("SELECT idem_relay_ack('default', 0, {token})")).await?;
+    session
+        .run(&format!("SELECT idem_relay_ack('default', 0, {token})"))
+        .await?;
     let last = session.text(payloads).await?;
-    assert_eq!(last.split_once('|').unwrap_or_default().1, "2", "it goes on where it was");
+    assert_eq!(
+        last.split_once('|').unwrap_or_default().1,
+        "2",
+        "it goes on where it was"
+    );
     holder.run("COMMIT").await?;
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Workers whose clock is wrong by an hour. Only that of the server counts, so nothing is different.
+//! Workers whose clock is wrong by an hour. Only that of the server counts, so nothing is
+//! different.
 
 use std::{
     path::Path,
@@ -27,7 +28,11 @@ const SOON: f64 = 600.0;
 fn start(role: Role, database: &Database, wish: &Wish, wrong_by: i64) -> Result<Worker> {
     let message = if role == Role::Leased { MESSAGE } else { "" };
     let arguments = ground::arguments(role, database, message, wish)?;
-    Worker::start_with(Path::new(WORKER), arguments, Some(Clock::wrong_by(wrong_by)?))
+    Worker::start_with(
+        Path::new(WORKER),
+        arguments,
+        Some(Clock::wrong_by(wrong_by)?),
+    )
 }
 
 /// What the worker says of its deliveries, but for those that came too early.
@@ -42,7 +47,8 @@ async fn says(worker: &mut Worker) -> Result<String> {
 
 /// How long after a moment the worker began this attempt, by the server's clock.
 async fn attempt_after(client: &Session, moment: &str, attempt: usize) -> Result<f64> {
-    let noted = notes::seconds_after(client, moment, MESSAGE, &format!("attempt {attempt}")).await?;
+    let noted =
+        notes::seconds_after(client, moment, MESSAGE, &format!("attempt {attempt}")).await?;
     noted.with_context(|| format!("attempt {attempt} was not made"))
 }
 
@@ -60,12 +66,16 @@ async fn a_wrong_clock_is_wrong() -> Result<()> {
         let mut worker = start(Role::Clock, &database, &Wish::default(), wrong_by)?;
         let believed: i64 = worker.says().await?.parse()?;
         let now = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs())?;
-        assert!((believed - now - wrong_by).abs() < 300, "{believed} instead of {now}");
+        assert!(
+            (believed - now - wrong_by).abs() < 300,
+            "{believed} instead of {now}"
+        );
     }
     Ok(())
 }
 
-/// Nobody gets the message while its worker is alive, and everybody when it is dead, whose clock is whatever.
+/// Nobody gets the message while its worker is alive, and everybody when it is dead, whose clock is
+/// whatever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_lasts_as_long_with_a_wrong_clock() -> Result<()> {
     for wrong_by in [-HOUR, HOUR] {
@@ -79,7 +89,10 @@ async fn a_lease_lasts_as_long_with_a_wrong_clock() -> Result<()> {
         worker.says_that("working").await?;
         let first = due_at(&client).await?;
         until("the lease is renewed", async || {
-            let renewed = format!("SELECT '{}'::timestamptz > '{first}'", due_at(&client).await?);
+            let renewed = format!(
+                "SELECT '{}'::timestamptz > '{first}'",
+                due_at(&client).await?
+            );
             Ok(client.text(&renewed).await? == "t")
         })
         .await?;
@@ -144,7 +157,8 @@ async fn what_is_to_be_delivered_later_is_delivered_then_with_a_wrong_clock() ->
         assert_eq!(client.text(&receive).await?, "t");
         let due_at = due_at(&client).await?;
         until("it is handled", async || {
-            Ok(notes::read(&client, MESSAGE).await?.len() == 2 && ground::unfinished(&client).await? == 0)
+            Ok(notes::read(&client, MESSAGE).await?.len() == 2
+                && ground::unfinished(&client).await? == 0)
         })
         .await?;
         for (attempt, at_least) in [(1, 0.0), (2, 0.050)] {

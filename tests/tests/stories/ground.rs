@@ -38,10 +38,18 @@ pub fn start_with(role: Role, database: &Database, message: &str, wish: &Wish) -
 }
 
 /// What it is told.
-pub fn arguments(role: Role, database: &Database, message: &str, wish: &Wish) -> Result<Vec<String>> {
+pub fn arguments(
+    role: Role,
+    database: &Database,
+    message: &str,
+    wish: &Wish,
+) -> Result<Vec<String>> {
     Ok(vec![
         role.argument().to_owned(),
-        format!("--database={}", database.cluster().connection_string(database.name())),
+        format!(
+            "--database={}",
+            database.cluster().connection_string(database.name())
+        ),
         format!("--message={message}"),
         format!("--payload={}", serde_json::to_string(wish)?),
     ])
@@ -64,7 +72,10 @@ pub async fn receive(client: &Session, role: Role, message: &str, wish: &Wish) -
 /// Waits until all leases have ended, by the server's clock.
 pub async fn until_leases_end(client: &Session) -> Result<()> {
     let held = "SELECT count(*) FROM idem.pending WHERE state = 'l' AND due_at > clock_timestamp()";
-    until("the leases end", async || Ok(client.text(held).await? == "0")).await
+    until("the leases end", async || {
+        Ok(client.text(held).await? == "0")
+    })
+    .await
 }
 
 /// How much work is not done and not dead, of any destination.

@@ -1,4 +1,5 @@
-//! The hard stories: work outside of the transaction, done by processes that are killed, paused, and wrong about the time.
+//! The hard stories: work outside of the transaction, done by processes that are killed, paused,
+//! and wrong about the time.
 
 mod calls;
 mod clocks;

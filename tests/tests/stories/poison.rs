@@ -25,11 +25,18 @@ fn wish_of(message: &str) -> Wish {
     }
 }
 
-/// The poison is dead after exactly so many attempts, with everything that is known of it; all others were handled once.
-async fn assert_poison_alone_is_dead(client: &Session, role: Role, others: &[String]) -> Result<()> {
-    assert_eq!(notes::read(client, POISON).await?, ["attempt 1", "attempt 2", "attempt 3"]);
-    let letters =
-        "SELECT id, attempt, convert_from(payload, 'UTF8')::jsonb ->> 'aborts', jsonb_array_length(errors) FROM idem.dead_letter";
+/// The poison is dead after exactly so many attempts, with everything that is known of it; all
+/// others were handled once.
+async fn assert_poison_alone_is_dead(
+    client: &Session,
+    role: Role,
+    others: &[String],
+) -> Result<()> {
+    assert_eq!(
+        notes::read(client, POISON).await?,
+        ["attempt 1", "attempt 2", "attempt 3"]
+    );
+    let letters = "SELECT id, attempt, convert_from(payload, 'UTF8')::jsonb ->> 'aborts', jsonb_array_length(errors) FROM idem.dead_letter";
     assert_eq!(
         client.text(letters).await?,
         format!("{POISON}|{MAX_ATTEMPTS}|true|{MAX_ATTEMPTS}")
@@ -37,7 +44,10 @@ async fn assert_poison_alone_is_dead(client: &Session, role: Role, others: &[Str
     let handled = "SELECT id FROM idem.inbox ORDER BY id";
     assert_eq!(client.text(handled).await?, others.join("\n"));
     for message in others {
-        let sql = format!("SELECT count(*) FROM idem_effects('{message}', '{}')", role.destination());
+        let sql = format!(
+            "SELECT count(*) FROM idem_effects('{message}', '{}')",
+            role.destination()
+        );
         assert_eq!(client.text(&sql).await?, "1", "{message}");
     }
     Ok(())
@@ -48,7 +58,8 @@ fn good_ones() -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_of_the_inbox_that_kills_its_consumer_is_dead_after_its_attempts_and_hurts_no_other() -> Result<()> {
+async fn a_message_of_the_inbox_that_kills_its_consumer_is_dead_after_its_attempts_and_hurts_no_other()
+-> Result<()> {
     let database = Database::with_idem("poison").await?;
     let client = ground::set_up(&database, Role::Durable).await?;
     let good = good_ones();
@@ -74,7 +85,8 @@ async fn a_message_of_the_inbox_that_kills_its_consumer_is_dead_after_its_attemp
 
 /// Here the message lives at its broker: whoever dies with it in hand is given it again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_of_a_broker_that_kills_its_consumer_is_dead_after_its_attempts_and_hurts_no_other() -> Result<()> {
+async fn a_message_of_a_broker_that_kills_its_consumer_is_dead_after_its_attempts_and_hurts_no_other()
+-> Result<()> {
     let database = Database::with_idem("poison").await?;
     let client = ground::set_up(&database, Role::Leased).await?;
     let good = good_ones()[..3].to_vec();

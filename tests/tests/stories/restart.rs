@@ -17,7 +17,9 @@ use crate::WORKER;
 
 fn start_cluster() -> Result<Cluster> {
     block_in_place(|| {
-        let cluster = Cluster::builder(&Install::from_env()?).name("stories").start()?;
+        let cluster = Cluster::builder(&Install::from_env()?)
+            .name("stories")
+            .start()?;
         cluster.psql("postgres", "CREATE EXTENSION idem")?;
         Ok(cluster)
     })
@@ -36,7 +38,8 @@ async fn connect(cluster: &Cluster) -> Result<Session> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn leases_rests_schedules_dead_letters_and_the_journal_go_on_after_a_crash_of_the_server() -> Result<()> {
+async fn leases_rests_schedules_dead_letters_and_the_journal_go_on_after_a_crash_of_the_server()
+-> Result<()> {
     let mut cluster = start_cluster()?;
     let client = connect(&cluster).await?;
     client
@@ -45,11 +48,15 @@ async fn leases_rests_schedules_dead_letters_and_the_journal_go_on_after_a_crash
     let token = client
         .text("SELECT token FROM idem_acquire('held', 'shop', '1 hour')")
         .await?;
-    let tired = client.text("SELECT token FROM idem_acquire('tired', 'shop')").await?;
+    let tired = client
+        .text("SELECT token FROM idem_acquire('tired', 'shop')")
+        .await?;
     // Before the rest of 3 s begins: the message comes then or later.
     let due = client.text("SELECT clock_timestamp() + '3 s'").await?;
     client
-        .run(&format!("SELECT idem_release('tired', 'shop', {tired}, 'a bad day')"))
+        .run(&format!(
+            "SELECT idem_release('tired', 'shop', {tired}, 'a bad day')"
+        ))
         .await?;
     client
         .run(&format!(
@@ -61,7 +68,9 @@ async fn leases_rests_schedules_dead_letters_and_the_journal_go_on_after_a_crash
         ))
         .await?;
     client
-        .run("SELECT idem_release('doomed', 'inbox', token, 'no way', true) FROM idem_next('inbox')")
+        .run(
+            "SELECT idem_release('doomed', 'inbox', token, 'no way', true) FROM idem_next('inbox')",
+        )
         .await?;
     drop(client);
 
@@ -71,15 +80,23 @@ async fn leases_rests_schedules_dead_letters_and_the_journal_go_on_after_a_crash
     let again = "SELECT outcome, retry_after > '30 min' FROM idem_acquire('held', 'shop')";
     assert_eq!(client.text(again).await?, "in_progress|t");
     let calls = "SELECT step, state, response FROM idem_calls('held', 'shop') ORDER BY step";
-    assert_eq!(client.text(calls).await?, "charge|done|7\nmail|unknown|NULL");
-    client.run(&format!("SELECT idem_complete('held', 'shop', {token})")).await?;
     assert_eq!(
-        client.text("SELECT outcome FROM idem_acquire('held', 'shop')").await?,
+        client.text(calls).await?,
+        "charge|done|7\nmail|unknown|NULL"
+    );
+    client
+        .run(&format!("SELECT idem_complete('held', 'shop', {token})"))
+        .await?;
+    assert_eq!(
+        client
+            .text("SELECT outcome FROM idem_acquire('held', 'shop')")
+            .await?,
         "duplicate"
     );
     // What rests, and what is scheduled, comes when its time has come.
     let too_early = format!(" AND clock_timestamp() < '{due}'");
-    let tired = "SELECT attempt, last_error FROM idem_acquire('tired', 'shop') WHERE outcome = 'acquired'";
+    let tired =
+        "SELECT attempt, last_error FROM idem_acquire('tired', 'shop') WHERE outcome = 'acquired'";
     let later = "SELECT id, attempt FROM idem_next('inbox')";
     for (sql, expected) in [(tired, "2|a bad day"), (later, "later|1")] {
         until("it comes again", async || {
@@ -88,7 +105,12 @@ async fn leases_rests_schedules_dead_letters_and_the_journal_go_on_after_a_crash
             Ok(!given.is_empty())
         })
         .await?;
-        assert_eq!(client.text(&format!("SELECT 'early' WHERE true{too_early}")).await?, "");
+        assert_eq!(
+            client
+                .text(&format!("SELECT 'early' WHERE true{too_early}"))
+                .await?,
+            ""
+        );
     }
     let letters = "SELECT id, attempt, errors -> 0 ->> 'error' FROM idem.dead_letter";
     assert_eq!(client.text(letters).await?, "doomed|1|no way");
@@ -97,7 +119,8 @@ async fn leases_rests_schedules_dead_letters_and_the_journal_go_on_after_a_crash
 
 /// Workers that are alive all the time, in the middle of their messages.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn workers_that_live_through_crashes_of_the_server_lose_nothing_and_handle_nothing_twice() -> Result<()> {
+async fn workers_that_live_through_crashes_of_the_server_lose_nothing_and_handle_nothing_twice()
+-> Result<()> {
     const MESSAGES: usize = 300;
     let mut cluster = start_cluster()?;
     let client = connect(&cluster).await?;
@@ -111,7 +134,9 @@ async fn workers_that_live_through_crashes_of_the_server_lose_nothing_and_handle
         .await?;
     // Every tenth fails once.
     let payload = "jsonb_build_object('fails', CASE n % 10 WHEN 0 THEN 1 ELSE 0 END)";
-    let receive = format!("SELECT idem_receive('m' || n, '{inbox}', {payload}) FROM generate_series(1, {MESSAGES}) n");
+    let receive = format!(
+        "SELECT idem_receive('m' || n, '{inbox}', {payload}) FROM generate_series(1, {MESSAGES}) n"
+    );
     client.run(&receive).await?;
     let arguments = [
         Role::Durable.argument().to_owned(),
@@ -131,18 +156,30 @@ async fn workers_that_live_through_crashes_of_the_server_lose_nothing_and_handle
         crash(&mut cluster)?;
         client = connect(&cluster).await?;
     }
-    until("all are handled", async || Ok(handled(&client).await? == MESSAGES)).await?;
+    until("all are handled", async || {
+        Ok(handled(&client).await? == MESSAGES)
+    })
+    .await?;
     for worker in workers {
         worker.dismiss().await?;
     }
     let effects = format!(
         "SELECT count(*), count(DISTINCT e.payload) FROM generate_series(1, {MESSAGES}) n, idem_effects('m' || n, '{inbox}') e"
     );
-    assert_eq!(client.text(&effects).await?, format!("{MESSAGES}|{MESSAGES}"));
-    assert_eq!(client.text("SELECT count(*) FROM idem.dead_letter").await?, "0");
+    assert_eq!(
+        client.text(&effects).await?,
+        format!("{MESSAGES}|{MESSAGES}")
+    );
+    assert_eq!(
+        client.text("SELECT count(*) FROM idem.dead_letter").await?,
+        "0"
+    );
     Ok(())
 }
 
 async fn handled(client: &Session) -> Result<usize> {
-    Ok(client.text("SELECT count(*) FROM idem.inbox").await?.parse()?)
+    Ok(client
+        .text("SELECT count(*) FROM idem.inbox")
+        .await?
+        .parse()?)
 }

@@ -1,4 +1,5 @@
-//! Consumers that are paused until somebody else has done their work, and then go on as if nothing had been.
+//! Consumers that are paused until somebody else has done their work, and then go on as if nothing
+//! had been.
 
 use anyhow::Result;
 use idem_tests::{
@@ -14,10 +15,13 @@ use crate::ground;
 /// The message of all of these.
 const MESSAGE: &str = "m1";
 
-/// A consumer that works with SQL alone, paused with its business transaction open. Everything that it tries later is refused.
+/// A consumer that works with SQL alone, paused with its business transaction open. Everything that
+/// it tries later is refused.
 async fn is_fenced_off(role: Role, database: &Database) -> Result<()> {
     let client = ground::set_up(database, role).await?;
-    client.run("CREATE TABLE deed (message text, token bigint)").await?;
+    client
+        .run("CREATE TABLE deed (message text, token bigint)")
+        .await?;
     ground::receive(&client, role, MESSAGE, &Wish::default()).await?;
 
     let mut zombie = ground::start(role, database, MESSAGE)?;
@@ -35,7 +39,11 @@ async fn is_fenced_off(role: Role, database: &Database) -> Result<()> {
         zombie.says_that(&format!("{call}: 55000")).await?;
     }
     zombie.end(&Fate::default()).await?;
-    assert_eq!(client.text("SELECT count(*) FROM deed").await?, "1", "what it wrote is gone");
+    assert_eq!(
+        client.text("SELECT count(*) FROM deed").await?,
+        "1",
+        "what it wrote is gone"
+    );
     assert_done_once(&client, role).await
 }
 
@@ -51,7 +59,8 @@ async fn assert_done_once(client: &Session, role: Role) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_was_paused_beyond_the_lease_can_neither_extend_nor_complete_nor_record() -> Result<()> {
+async fn who_was_paused_beyond_the_lease_can_neither_extend_nor_complete_nor_record() -> Result<()>
+{
     is_fenced_off(Role::Holder, &Database::with_idem("zombie").await?).await
 }
 
@@ -102,7 +111,10 @@ async fn a_consumer_of_the_inbox_that_was_paused_takes_no_effect() -> Result<()>
     zombie.says_that("working").await?;
     zombie.freeze()?;
     let heir = ground::start(Role::Durable, &database, "")?;
-    until("the other one is done", async || Ok(ground::unfinished(&client).await? == 0)).await?;
+    until("the other one is done", async || {
+        Ok(ground::unfinished(&client).await? == 0)
+    })
+    .await?;
 
     zombie.go_on().await?;
     zombie.thaw()?;

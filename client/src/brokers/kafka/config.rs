@@ -32,8 +32,8 @@ const RESERVED: [&str; 6] = [
 pub struct KafkaConfig {
     /// `host:port`, several with commas between them.
     pub brokers: String,
-    /// Further properties of librdkafka, by its names, such as `security.protocol`. Those that decide over delivery are
-    /// refused: the group, automatic commits and idempotence.
+    /// Further properties of librdkafka, by its names, such as `security.protocol`. Those that
+    /// decide over delivery are refused: the group, automatic commits and idempotence.
     #[serde(default)]
     pub properties: BTreeMap<String, String>,
 }
@@ -56,14 +56,21 @@ impl KafkaConfig {
 
     /// `defaults` with the cluster and the properties on top of them.
     pub(super) fn client(&self, defaults: &[(&str, &str)]) -> Result<ClientConfig, Error> {
-        if let Some(name) = RESERVED.into_iter().find(|name| self.properties.contains_key(*name)) {
+        if let Some(name) = RESERVED
+            .into_iter()
+            .find(|name| self.properties.contains_key(*name))
+        {
             return Err(Error::Invalid(format!(
                 "the Kafka property {name} is not free: delivery depends on it"
             )));
         }
         self.check_security()?;
         let mut client = ClientConfig::new();
-        client.extend(defaults.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        client.extend(
+            defaults
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+        );
         client.extend(self.properties.clone());
         client.set("bootstrap.servers", &self.brokers);
         Ok(client)
@@ -74,7 +81,10 @@ impl KafkaConfig {
     fn check_security(&self) -> Result<(), Error> {
         let protocol = self.properties.get("security.protocol").map(String::as_str);
         let protocol = protocol.unwrap_or("plaintext").to_ascii_lowercase();
-        for (prefix, protocols) in [("ssl.", ["ssl", "sasl_ssl"]), ("sasl.", ["sasl_plaintext", "sasl_ssl"])] {
+        for (prefix, protocols) in [
+            ("ssl.", ["ssl", "sasl_ssl"]),
+            ("sasl.", ["sasl_plaintext", "sasl_ssl"]),
+        ] {
             let unused = self.properties.keys().find(|name| name.starts_with(prefix));
             if let Some(name) = unused.filter(|_| !protocols.contains(&protocol.as_str())) {
                 let [first, second] = protocols;
@@ -94,7 +104,11 @@ pub(super) fn not_created(error: KafkaError) -> Error {
         KafkaError::ClientConfig(_, reason, name, value) => {
             // librdkafka's reason can repeat the value.
             let is_shown = value.is_empty() || !reason.contains(&value);
-            let reason = if is_shown { reason.as_str() } else { "its value is not valid" };
+            let reason = if is_shown {
+                reason.as_str()
+            } else {
+                "its value is not valid"
+            };
             format!("the Kafka property {name} cannot be used: {reason}")
         }
         other => format!("the Kafka client cannot be created: {other}"),
@@ -133,7 +147,10 @@ fn max_unsettled() -> usize {
 
 impl KafkaSubscription {
     /// All messages of these topics, shared with the other members of the group.
-    pub fn new(group: impl Into<String>, topics: impl IntoIterator<Item = impl Into<String>>) -> Self {
+    pub fn new(
+        group: impl Into<String>,
+        topics: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Self {
         Self {
             group: group.into(),
             topics: topics.into_iter().map(Into::into).collect(),
@@ -163,10 +180,14 @@ impl KafkaSubscription {
             ));
         }
         if self.topics.is_empty() {
-            return Err(Error::Invalid("a Kafka subscription needs at least one topic".into()));
+            return Err(Error::Invalid(
+                "a Kafka subscription needs at least one topic".into(),
+            ));
         }
         if self.max_unsettled == 0 {
-            return Err(Error::Invalid("max_unsettled 0 would never fetch a message".into()));
+            return Err(Error::Invalid(
+                "max_unsettled 0 would never fetch a message".into(),
+            ));
         }
         if let DeadLetter::Topic(topic) = &self.dead_letter
             && self.topics.contains(topic)
@@ -187,8 +208,8 @@ pub enum DeadLetter {
     /// The consumer keeps them in `idem.dead_letter`.
     #[default]
     Database,
-    /// They are published to this topic, with their key, payload and headers, and with the reason in the header
-    /// `idem-dead-letter-reason`.
+    /// They are published to this topic, with their key, payload and headers, and with the reason
+    /// in the header `idem-dead-letter-reason`.
     Topic(String),
     /// They are gone, with a warning that names topic, partition and offset.
     Discard,
@@ -207,8 +228,12 @@ mod tests {
             (&KafkaSubscription::new("g", ["t"]), &DeadLetter::Database)
         );
         let discard = read(r#"{"group": "g", "topics": ["t"], "dead-letter": "discard"}"#).unwrap();
-        assert_eq!(discard, KafkaSubscription::new("g", ["t"]).dead_letter(DeadLetter::Discard));
-        let topic = read(r#"{"group": "g", "topics": ["t"], "dead-letter": {"topic": "dead"}}"#).unwrap();
+        assert_eq!(
+            discard,
+            KafkaSubscription::new("g", ["t"]).dead_letter(DeadLetter::Discard)
+        );
+        let topic =
+            read(r#"{"group": "g", "topics": ["t"], "dead-letter": {"topic": "dead"}}"#).unwrap();
         assert_eq!(topic.dead_letter, DeadLetter::Topic("dead".into()));
     }
 
@@ -217,7 +242,10 @@ mod tests {
         for (subscription, word) in [
             (KafkaSubscription::new("", ["t"]), "group"),
             (KafkaSubscription::new("g", [""; 0]), "topic"),
-            (KafkaSubscription::new("g", ["t"]).max_unsettled(0), "max_unsettled"),
+            (
+                KafkaSubscription::new("g", ["t"]).max_unsettled(0),
+                "max_unsettled",
+            ),
             (
                 KafkaSubscription::new("g", ["t"]).dead_letter(DeadLetter::Topic("t".into())),
                 "dead letters",
@@ -240,7 +268,10 @@ mod tests {
     fn a_password_is_not_printed() {
         let config = KafkaConfig::new("localhost:9092").property("sasl.password", "secret");
         let printed = format!("{config:?}");
-        assert!(printed.contains("sasl.password") && !printed.contains("secret"), "{printed}");
+        assert!(
+            printed.contains("sasl.password") && !printed.contains("secret"),
+            "{printed}"
+        );
     }
 
     #[test]
@@ -254,20 +285,32 @@ mod tests {
         };
         for properties in [
             [("ssl.ca.location", "/ca.pem"), ("client.id", "x")],
-            [("ssl.ca.location", "/ca.pem"), ("security.protocol", "plaintext")],
+            [
+                ("ssl.ca.location", "/ca.pem"),
+                ("security.protocol", "plaintext"),
+            ],
             [("sasl.password", "secret"), ("security.protocol", "ssl")],
         ] {
             let error = config(&properties).unwrap_err().to_string();
-            assert!(error.contains("has no effect") && !error.contains("secret"), "{error}");
+            assert!(
+                error.contains("has no effect") && !error.contains("secret"),
+                "{error}"
+            );
         }
         config(&[("ssl.ca.location", "/ca.pem"), ("security.protocol", "SSL")]).unwrap();
-        config(&[("sasl.password", "secret"), ("security.protocol", "SASL_SSL")]).unwrap();
+        config(&[
+            ("sasl.password", "secret"),
+            ("security.protocol", "SASL_SSL"),
+        ])
+        .unwrap();
     }
 
     #[test]
     fn a_property_stands_above_a_default() {
         let config = KafkaConfig::new("localhost:9092").property("auto.offset.reset", "latest");
-        let client = config.client(&[("auto.offset.reset", "earliest"), ("x", "y")]).unwrap();
+        let client = config
+            .client(&[("auto.offset.reset", "earliest"), ("x", "y")])
+            .unwrap();
         assert_eq!(client.get("auto.offset.reset"), Some("latest"));
         assert_eq!(client.get("x"), Some("y"));
     }

@@ -38,7 +38,12 @@ impl DeadLetters {
     }
 
     /// Answers when the record is where it belongs, and its offset may be settled.
-    pub(super) async fn take(&self, ticket: &Ticket, record: &Record, reason: &str) -> Result<(), TransportError> {
+    pub(super) async fn take(
+        &self,
+        ticket: &Ticket,
+        record: &Record,
+        reason: &str,
+    ) -> Result<(), TransportError> {
         let (place, offset) = (&ticket.place, ticket.offset);
         let (topic, producer) = match self {
             Self::Topic { topic, producer } => (topic, producer),
@@ -55,7 +60,8 @@ impl DeadLetters {
             }
         };
         let source = format!("{}/{}/{offset}", place.topic, place.partition);
-        let mut letter = FutureRecord::<[u8], [u8]>::to(topic).headers(headers_of(record, &source, reason));
+        let mut letter =
+            FutureRecord::<[u8], [u8]>::to(topic).headers(headers_of(record, &source, reason));
         if let Some(key) = &record.key {
             letter = letter.key(key);
         }
@@ -76,8 +82,13 @@ fn headers_of(record: &Record, source: &str, reason: &str) -> OwnedHeaders {
     let all = record.headers.iter().flat_map(|headers| headers.iter());
     // Those of an earlier death are out of date.
     let kept = all.filter(|header| added.iter().all(|(name, _)| *name != header.key));
-    let headers = kept.fold(OwnedHeaders::new(), |headers, header| headers.insert(header));
+    let headers = kept.fold(OwnedHeaders::new(), |headers, header| {
+        headers.insert(header)
+    });
     added.into_iter().fold(headers, |headers, (key, value)| {
-        headers.insert(Header { key, value: Some(value) })
+        headers.insert(Header {
+            key,
+            value: Some(value),
+        })
     })
 }

@@ -1,6 +1,8 @@
-//! The thread that holds the consumer: it fetches, commits, and stays in the group while everybody else is busy.
+//! The thread that holds the consumer: it fetches, commits, and stays in the group while everybody
+//! else is busy.
 //!
-//! A thread, because librdkafka blocks: a commit while partitions are revoked, and leaving the group.
+//! A thread, because librdkafka blocks: a commit while partitions are revoked, and leaving the
+//! group.
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -23,17 +25,19 @@ use super::{
 };
 use crate::{Message, TransportError};
 
-/// How long a poll waits for a message: whoever wants one delivered again, or the source to stop, waits no longer.
+/// How long a poll waits for a message: whoever wants one delivered again, or the source to stop,
+/// waits no longer.
 const POLL: Duration = Duration::from_millis(50);
 
 /// Commits go out this often while messages are under way.
 const COMMIT_EVERY: Duration = Duration::from_secs(1);
 
-/// How long the consumer is not polled while it is full. Pausing throws away what was prefetched, so a short wait does not
-/// pause; but the group wants to hear from its members.
+/// How long the consumer is not polled while it is full. Pausing throws away what was prefetched,
+/// so a short wait does not pause; but the group wants to hear from its members.
 const FULL_BEFORE_PAUSE: Duration = Duration::from_secs(1);
 
-/// What differs from librdkafka's own defaults. Automatic commits are not for a configuration to change, the others are.
+/// What differs from librdkafka's own defaults. Automatic commits are not for a configuration to
+/// change, the others are.
 const DEFAULTS: [(&str, &str); 4] = [
     ("enable.auto.commit", "false"),
     ("enable.auto.offset.store", "false"),
@@ -100,7 +104,9 @@ impl Shared {
         let Some(due) = Instant::now().checked_add(after) else {
             return;
         };
-        self.desk().ledger.again(fetched.ticket.clone(), fetched, due);
+        self.desk()
+            .ledger
+            .again(fetched.ticket.clone(), fetched, due);
         self.changed.notify_all();
     }
 
@@ -142,7 +148,8 @@ impl Driver {
         let mut client = config.client(&DEFAULTS)?;
         client.set("group.id", &subscription.group);
         let member = Member(Arc::clone(&shared));
-        let consumer: BaseConsumer<Member> = client.create_with_context(member).map_err(not_created)?;
+        let consumer: BaseConsumer<Member> =
+            client.create_with_context(member).map_err(not_created)?;
         let topics: Vec<&str> = subscription.topics.iter().map(String::as_str).collect();
         consumer.subscribe(&topics)?;
         Ok(Self {
@@ -157,7 +164,8 @@ impl Driver {
         })
     }
 
-    /// Until the source and all receipts are gone. Dropping the consumer revokes its partitions, which commits.
+    /// Until the source and all receipts are gone. Dropping the consumer revokes its partitions,
+    /// which commits.
     pub(super) fn run(mut self) {
         while !self.shared.is_over() {
             self.deliver_again();
@@ -208,7 +216,9 @@ impl Driver {
         let take = || self.shared.desk().ledger.take_due(now);
         while let Some((_, mut fetched)) = take() {
             let deliveries = fetched.message.deliveries().unwrap_or_default();
-            fetched.message = fetched.message.with_deliveries(deliveries.saturating_add(1));
+            fetched.message = fetched
+                .message
+                .with_deliveries(deliveries.saturating_add(1));
             self.hand_on(Ok(fetched));
         }
     }
@@ -218,10 +228,11 @@ impl Driver {
         let _ = self.fetched.send(fetched);
     }
 
-    /// Commits what is settled: now and then, and at once when nothing comes and nothing is under way.
+    /// Commits what is settled: now and then, and at once when nothing comes and nothing is under
+    /// way.
     ///
-    /// The client is told the offsets, and commits those that the broker has not taken yet. Were they given with the
-    /// commit, nobody would hear that it failed.
+    /// The client is told the offsets, and commits those that the broker has not taken yet. Were
+    /// they given with the commit, nobody would hear that it failed.
     fn commit(&mut self) {
         let now = Instant::now();
         let mut desk = self.shared.desk();
@@ -246,8 +257,8 @@ impl Driver {
         let _ = self.consumer.commit_consumer_state(CommitMode::Async);
     }
 
-    /// Holds back while too many are unsettled: first by waiting for one to be settled, then by pausing the partitions,
-    /// which are polled nevertheless so that the group goes on.
+    /// Holds back while too many are unsettled: first by waiting for one to be settled, then by
+    /// pausing the partitions, which are polled nevertheless so that the group goes on.
     fn may_poll(&mut self) -> bool {
         let desk = self.shared.desk();
         if !desk.is_stopped && desk.ledger.unsettled() < self.max_unsettled {
@@ -264,9 +275,16 @@ impl Driver {
         let now = Instant::now();
         let pause_at = *self.full_since.get_or_insert(now) + FULL_BEFORE_PAUSE;
         if now < pause_at {
-            let until = desk.ledger.next_due().map_or(pause_at, |due| due.min(pause_at));
+            let until = desk
+                .ledger
+                .next_due()
+                .map_or(pause_at, |due| due.min(pause_at));
             // Any change, or none, goes once more around the loop.
-            drop(self.shared.changed.wait_timeout(desk, until.saturating_duration_since(now)));
+            drop(
+                self.shared
+                    .changed
+                    .wait_timeout(desk, until.saturating_duration_since(now)),
+            );
             return false;
         }
         drop(desk);
@@ -287,7 +305,10 @@ impl Driver {
         verb: &str,
         call: impl FnOnce(&BaseConsumer<Member>, &TopicPartitionList) -> KafkaResult<()>,
     ) -> bool {
-        let done = self.consumer.assignment().and_then(|all| call(&self.consumer, &all));
+        let done = self
+            .consumer
+            .assignment()
+            .and_then(|all| call(&self.consumer, &all));
         if let Err(error) = &done {
             tracing::warn!(%error, "could not {verb} the partitions");
         }
@@ -331,11 +352,12 @@ impl ConsumerContext for Member {
             return;
         };
         let revoked = places(partitions);
-        // The last word before the next owner reads where to begin. What is not committed comes to it again, and the
-        // claims find the duplicates.
+        // The last word before the next owner reads where to begin. What is not committed comes to
+        // it again, and the claims find the duplicates.
         let offsets = self.0.desk().ledger.committable(&revoked);
         if !offsets.is_empty()
-            && let Err(error) = list(&offsets).and_then(|list| consumer.commit(&list, CommitMode::Sync))
+            && let Err(error) =
+                list(&offsets).and_then(|list| consumer.commit(&list, CommitMode::Sync))
         {
             tracing::warn!(%error, "the offsets of revoked partitions were not committed");
         }

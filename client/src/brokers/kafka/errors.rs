@@ -82,7 +82,8 @@ fn is_unavailable(code: Code) -> bool {
             | Code::NotCoordinator
             | Code::KafkaStorageError
             | Code::ThrottlingQuotaExceeded
-            // The idempotent producer lost its place: it takes a new one, and the effect is sent again.
+            // The idempotent producer lost its place: it takes a new one, and the effect is sent
+            // again.
             | Code::OutOfOrderSequenceNumber
             | Code::UnknownProducerId
             | Code::InvalidProducerEpoch
@@ -112,9 +113,16 @@ mod tests {
             Code::TopicAuthorizationFailed,
             Code::NotEnoughReplicas,
         ] {
-            assert!(matches!(of(code), PublishError::TopicUnavailable(_)), "{code}");
+            assert!(
+                matches!(of(code), PublishError::TopicUnavailable(_)),
+                "{code}"
+            );
         }
-        for code in [Code::MessageSizeTooLarge, Code::InvalidRecord, Code::InvalidTopic] {
+        for code in [
+            Code::MessageSizeTooLarge,
+            Code::InvalidRecord,
+            Code::InvalidTopic,
+        ] {
             assert!(matches!(of(code), PublishError::Permanent(_)), "{code}");
         }
         for code in [Code::PolicyViolation, Code::Unknown] {

@@ -10,12 +10,13 @@ use time::OffsetDateTime;
 
 use crate::{Coordinates, Message, brokers::headers};
 
-/// What a record is made of and a [`Message`] cannot hold: bytes that are not text, and headers that occur twice. A dead
-/// letter is the record as it came.
+/// What a record is made of and a [`Message`] cannot hold: bytes that are not text, and headers
+/// that occur twice. A dead letter is the record as it came.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) key: Option<Vec<u8>>,
-    /// A record without a payload is another one than a record with an empty one: it deletes its key.
+    /// A record without a payload is another one than a record with an empty one: it deletes its
+    /// key.
     pub(super) payload: Option<Bytes>,
     pub(super) headers: Option<OwnedHeaders>,
 }
@@ -30,11 +31,12 @@ pub(super) fn read(borrowed: &BorrowedMessage<'_>) -> (Message, Record) {
     let all = record.headers.iter().flat_map(|headers| headers.iter());
     let texts = all.filter_map(|header| Some((header.key.to_owned(), text(header.value?))));
     let payload = record.payload.clone().unwrap_or_default();
-    let mut message = headers::incoming(borrowed.topic(), payload, texts.collect()).with_coordinates(Coordinates {
-        topic: borrowed.topic().to_owned(),
-        partition: borrowed.partition(),
-        offset: borrowed.offset(),
-    });
+    let mut message = headers::incoming(borrowed.topic(), payload, texts.collect())
+        .with_coordinates(Coordinates {
+            topic: borrowed.topic().to_owned(),
+            partition: borrowed.partition(),
+            offset: borrowed.offset(),
+        });
     if let Some(key) = &record.key {
         message = message.with_key(text(key));
     }

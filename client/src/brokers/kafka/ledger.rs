@@ -19,11 +19,13 @@ pub(super) struct Place {
 pub(super) struct Ticket {
     pub(super) place: Place,
     pub(super) offset: i64,
-    /// A partition that was revoked and comes back is another assignment: the same offset is delivered again then.
+    /// A partition that was revoked and comes back is another assignment: the same offset is
+    /// delivered again then.
     assignment: u64,
 }
 
-/// The deliveries of all assigned partitions, those that shall come again (`T`), and what may be committed.
+/// The deliveries of all assigned partitions, those that shall come again (`T`), and what may be
+/// committed.
 #[derive(Debug)]
 pub(super) struct Ledger<T> {
     partitions: HashMap<Place, Partition>,
@@ -64,7 +66,8 @@ impl<T> Ledger<T> {
                 assignment,
             };
         }
-        // Its first message, or it went backwards, and then older tickets must not settle what has the same numbers.
+        // Its first message, or it went backwards, and then older tickets must not settle what has
+        // the same numbers.
         self.counter += 1;
         let assignment = self.counter;
         let mut tracker = OffsetTracker::default();
@@ -85,10 +88,13 @@ impl<T> Ledger<T> {
     /// Whether this delivery still waits to be settled, by us.
     pub(super) fn is_current(&self, ticket: &Ticket) -> bool {
         let partition = self.partitions.get(&ticket.place);
-        partition.is_some_and(|found| found.assignment == ticket.assignment && found.tracker.is_unsettled(ticket.offset))
+        partition.is_some_and(|found| {
+            found.assignment == ticket.assignment && found.tracker.is_unsettled(ticket.offset)
+        })
     }
 
-    /// Settles a delivery. One of a partition that was revoked does nothing: it is another consumer's now.
+    /// Settles a delivery. One of a partition that was revoked does nothing: it is another
+    /// consumer's now.
     pub(super) fn settle(&mut self, ticket: &Ticket) {
         if let Some(partition) = self.partitions.get_mut(&ticket.place)
             && partition.assignment == ticket.assignment
@@ -120,7 +126,10 @@ impl<T> Ledger<T> {
 
     /// How many are delivered and not settled, those that shall come again included.
     pub(super) fn unsettled(&self) -> usize {
-        self.partitions.values().map(|partition| partition.tracker.unsettled()).sum()
+        self.partitions
+            .values()
+            .map(|partition| partition.tracker.unsettled())
+            .sum()
     }
 
     /// Forgets a partition that belongs to another consumer now.
@@ -147,7 +156,8 @@ impl<T> Ledger<T> {
         }
     }
 
-    /// Where the next owner of these partitions has to begin, as far as anything was delivered here.
+    /// Where the next owner of these partitions has to begin, as far as anything was delivered
+    /// here.
     pub(super) fn committable(&self, places: &[Place]) -> Vec<(Place, i64)> {
         let offsets = places.iter().filter_map(|place| {
             let offset = self.partitions.get(place)?.tracker.committable()?;
@@ -194,7 +204,10 @@ mod tests {
         ledger.deliver(place(0), 8);
         ledger.deliver(place(0), 7);
         ledger.settle(&old);
-        assert_eq!((ledger.unsettled(), ledger.unstored()), (1, vec![(place(0), 7)]));
+        assert_eq!(
+            (ledger.unsettled(), ledger.unstored()),
+            (1, vec![(place(0), 7)])
+        );
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 /// Finds the offset that may be committed: everything that was delivered below it is settled.
 ///
-/// Offsets come in ascending order, with gaps (compaction, markers of transactions); they are settled in any.
+/// Offsets come in ascending order, with gaps (compaction, markers of transactions); they are
+/// settled in any.
 #[derive(Debug, Default)]
 pub(super) struct OffsetTracker {
     unsettled: BTreeSet<i64>,
@@ -13,8 +14,8 @@ pub(super) struct OffsetTracker {
 }
 
 impl OffsetTracker {
-    /// Notes a delivery. `false`, and nothing is noted, when the partition went backwards: its log was cut, or the group's
-    /// offset was moved, and what this tracker knows is of another past.
+    /// Notes a delivery. `false`, and nothing is noted, when the partition went backwards: its log
+    /// was cut, or the group's offset was moved, and what this tracker knows is of another past.
     #[must_use]
     pub(super) fn deliver(&mut self, offset: i64) -> bool {
         if self.end.is_some_and(|end| offset < end) {
@@ -40,7 +41,8 @@ impl OffsetTracker {
         self.unsettled.len()
     }
 
-    /// The offset to commit: the group goes on with it after a restart. `None` before the first delivery.
+    /// The offset to commit: the group goes on with it after a restart. `None` before the first
+    /// delivery.
     pub(super) fn committable(&self) -> Option<i64> {
         self.unsettled.first().copied().or(self.end)
     }

@@ -21,7 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// `message.timeout.ms` that is less than a relay's default time limit.
 const TOPIC_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What differs from librdkafka's own defaults. Idempotence is not for a configuration to change, the others are.
+/// What differs from librdkafka's own defaults. Idempotence is not for a configuration to change,
+/// the others are.
 const DEFAULTS: [(&str, &str); 4] = [
     // The client's own retries leave no duplicates and keep the order of a partition.
     ("enable.idempotence", "true"),
@@ -52,12 +53,18 @@ impl Producer {
         let producer = config.create().map_err(not_created)?;
         Ok(Self {
             config,
-            current: Mutex::new(Generation { number: 0, producer }),
+            current: Mutex::new(Generation {
+                number: 0,
+                producer,
+            }),
         })
     }
 
     /// Answers when all in-sync replicas have the record.
-    pub(super) async fn send(&self, record: FutureRecord<'_, [u8], [u8]>) -> Result<(), KafkaError> {
+    pub(super) async fn send(
+        &self,
+        record: FutureRecord<'_, [u8], [u8]>,
+    ) -> Result<(), KafkaError> {
         let current = self.current();
         let sent = match current.producer.send_result(record) {
             Ok(report) => match report.await {
@@ -76,7 +83,9 @@ impl Producer {
     /// Asks the cluster for its topics.
     pub(super) async fn check(&self) -> Result<(), PublishError> {
         let producer = self.current().producer;
-        let asked = tokio::task::spawn_blocking(move || producer.client().fetch_metadata(None, PATIENCE).map(drop));
+        let asked = tokio::task::spawn_blocking(move || {
+            producer.client().fetch_metadata(None, PATIENCE).map(drop)
+        });
         match asked.await {
             Ok(described) => Ok(described?),
             Err(error) => Err(PublishError::Unavailable(error.into())),
@@ -88,17 +97,26 @@ impl Producer {
     pub(super) async fn unconfirmed(&self, topic: &str, error: KafkaError) -> PublishError {
         let producer = self.current().producer;
         let name = topic.to_owned();
-        let describe = move || producer.client().fetch_metadata(Some(&name), TOPIC_PATIENCE).map(drop);
+        let describe = move || {
+            producer
+                .client()
+                .fetch_metadata(Some(&name), TOPIC_PATIENCE)
+                .map(drop)
+        };
         match tokio::task::spawn_blocking(describe).await {
             Ok(Ok(())) => PublishError::TopicUnavailable(
-                format!("the cluster serves, but does not confirm records of {topic}: {error}").into(),
+                format!("the cluster serves, but does not confirm records of {topic}: {error}")
+                    .into(),
             ),
             _ => PublishError::Unavailable(error.into()),
         }
     }
 
     fn current(&self) -> Generation {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// After a fatal error a producer refuses everything, for ever.
@@ -113,7 +131,9 @@ impl Producer {
                 let number = number + 1;
                 *current = Generation { number, producer };
             }
-            Err(error) => tracing::warn!(error = %not_created(error), "no new Kafka producer in the place of one that failed"),
+            Err(error) => {
+                tracing::warn!(error = %not_created(error), "no new Kafka producer in the place of one that failed")
+            }
         }
     }
 }

@@ -11,15 +11,16 @@ use crate::{OutgoingMessage, PublishError, Publisher, TransportError, brokers::h
 
 /// Publishes effects to Kafka: each to the topic that it names, confirmed by all in-sync replicas.
 ///
-/// The record's key is the effect's, or its message id: effects of one key share a partition and keep their order. Headers
-/// are `message-id`, `message-type`, `content-type`, `traceparent`, `idem-source-destination`, and those of the effect; a
-/// header that is no string travels as JSON. The record's time is that of the recording.
+/// The record's key is the effect's, or its message id: effects of one key share a partition and
+/// keep their order. Headers are `message-id`, `message-type`, `content-type`, `traceparent`,
+/// `idem-source-destination`, and those of the effect; a header that is no string travels as JSON.
+/// The record's time is that of the recording.
 ///
 /// A topic that does not exist, a missing permission, and a topic whose records are not confirmed
 /// in time by a cluster that serves, are [`PublishError::TopicUnavailable`].
 ///
-/// The producer is idempotent, so its own retries leave no duplicates. Those of a relay that died do, and Kafka does not
-/// dedup by message id: consumers claim by it.
+/// The producer is idempotent, so its own retries leave no duplicates. Those of a relay that died
+/// do, and Kafka does not dedup by message id: consumers claim by it.
 pub struct KafkaPublisher {
     producer: Producer,
 }
@@ -63,7 +64,10 @@ fn headers_of(message: &OutgoingMessage, id: &str) -> OwnedHeaders {
         (headers::MESSAGE_TYPE, message.message_type.as_deref()),
         (headers::CONTENT_TYPE, message.content_type.as_deref()),
         (headers::TRACEPARENT, message.traceparent.as_deref()),
-        (headers::SOURCE_DESTINATION, message.source_destination.as_deref()),
+        (
+            headers::SOURCE_DESTINATION,
+            message.source_destination.as_deref(),
+        ),
     ];
     headers::outgoing(message, &own).fold(OwnedHeaders::new(), |headers, (key, value)| {
         headers.insert(Header {

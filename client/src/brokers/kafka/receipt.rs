@@ -22,7 +22,11 @@ pub(super) struct KafkaReceipt {
 
 impl KafkaReceipt {
     /// The delivery is [handed out](Shared::hand_out).
-    pub(super) fn new(shared: Arc<Shared>, dead_letters: Arc<DeadLetters>, fetched: Fetched) -> Self {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        dead_letters: Arc<DeadLetters>,
+        fetched: Fetched,
+    ) -> Self {
         Self {
             shared,
             dead_letters,
@@ -48,7 +52,9 @@ impl KafkaReceipt {
         };
         // Whoever has the partition now rejects it too, and one dead letter is enough.
         if self.shared.is_current(&fetched.ticket) {
-            self.dead_letters.take(&fetched.ticket, &fetched.record, reason).await?;
+            self.dead_letters
+                .take(&fetched.ticket, &fetched.record, reason)
+                .await?;
         }
         self.acknowledge();
         Ok(())
@@ -56,11 +62,16 @@ impl KafkaReceipt {
 }
 
 impl Receipt for KafkaReceipt {
-    fn settle(mut self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>> {
+    fn settle(
+        mut self: Box<Self>,
+        settlement: Settlement,
+    ) -> BoxFuture<'static, Result<(), TransportError>> {
         async move {
             match settlement {
                 Settlement::Acknowledge => self.acknowledge(),
-                Settlement::Retry { after } | Settlement::Release { after } => self.come_again(after),
+                Settlement::Retry { after } | Settlement::Release { after } => {
+                    self.come_again(after)
+                }
                 Settlement::Reject { reason } => self.reject(&reason).await?,
             }
             Ok(())

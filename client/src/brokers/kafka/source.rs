@@ -15,16 +15,18 @@ use crate::{Closed, Delivery, Source, TransportError};
 
 /// Consumes topics as a member of a group. Offsets are committed after their messages were settled.
 ///
-/// - *Acknowledge* lets the partition's offset move, as far as everything below it is settled too. Commits go out every
-///   second, whenever nothing is under way, when partitions are revoked, and at the end.
+/// - *Acknowledge* lets the partition's offset move, as far as everything below it is settled too.
+///   Commits go out every second, whenever nothing is under way, when partitions are revoked, and
+///   at the end.
 /// - *Retry* and *Release* make this source deliver the message again: Kafka cannot take it back.
 ///   Its offset holds meanwhile, and [`deliveries`](crate::Message::deliveries) is counted by this
 ///   source: it begins at 1 again after a restart.
 /// - *Reject* publishes the record to the dead-letter topic, and settles it when that is confirmed.
 ///   Without such a topic a consumer keeps the message in `idem.dead_letter` and acknowledges it.
 ///
-/// A message's id is its header `message-id`; without one choose [`IdStrategy::Coordinates`](crate::IdStrategy), or a
-/// business id. Keys and headers that are not UTF-8 are given in base64. Headers that occur twice: the last one counts.
+/// A message's id is its header `message-id`; without one choose
+/// [`IdStrategy::Coordinates`](crate::IdStrategy), or a business id. Keys and headers that are not
+/// UTF-8 are given in base64. Headers that occur twice: the last one counts.
 ///
 /// A new group begins with the oldest messages; property `auto.offset.reset` changes that.
 ///
@@ -44,8 +46,12 @@ pub struct KafkaSource {
 }
 
 impl KafkaSource {
-    /// Joins the group in the background. An error is a subscription or a property that makes no sense.
-    pub fn new(config: &KafkaConfig, subscription: &KafkaSubscription) -> Result<Self, TransportError> {
+    /// Joins the group in the background. An error is a subscription or a property that makes no
+    /// sense.
+    pub fn new(
+        config: &KafkaConfig,
+        subscription: &KafkaSubscription,
+    ) -> Result<Self, TransportError> {
         subscription.check()?;
         let dead_letters = Arc::new(DeadLetters::new(config, &subscription.dead_letter)?);
         let shared = Arc::new(Shared::default());
@@ -54,10 +60,12 @@ impl KafkaSource {
         let driver = Driver::new(config, subscription, Arc::clone(&shared), sender)?;
         let ended = CancellationToken::new();
         let at_end = ended.clone().drop_guard();
-        thread::Builder::new().name("idem-kafka".into()).spawn(move || {
-            driver.run();
-            drop(at_end);
-        })?;
+        thread::Builder::new()
+            .name("idem-kafka".into())
+            .spawn(move || {
+                driver.run();
+                drop(at_end);
+            })?;
         Ok(Self {
             shared,
             dead_letters,
@@ -81,7 +89,11 @@ impl Source for KafkaSource {
             // Its partition may have been revoked since it was fetched.
             if self.shared.hand_out(&fetched.ticket) {
                 let message = fetched.message.clone();
-                let receipt = KafkaReceipt::new(Arc::clone(&self.shared), Arc::clone(&self.dead_letters), fetched);
+                let receipt = KafkaReceipt::new(
+                    Arc::clone(&self.shared),
+                    Arc::clone(&self.dead_letters),
+                    fetched,
+                );
                 return Ok(Some(Delivery::new(message, receipt)));
             }
         }

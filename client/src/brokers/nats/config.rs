@@ -77,7 +77,11 @@ impl NatsConfig {
 
     /// Presents this certificate to the server. Both are PEM files.
     #[must_use]
-    pub fn client_certificate(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+    pub fn client_certificate(
+        mut self,
+        certificate: impl Into<PathBuf>,
+        key: impl Into<PathBuf>,
+    ) -> Self {
         self.client_certificate = Some(certificate.into());
         self.client_key = Some(key.into());
         self
@@ -139,16 +143,18 @@ pub struct NatsSubscription {
     /// The subject to consume, with wildcards; all of the stream unless given.
     #[serde(default)]
     pub subject: String,
-    /// How many messages the source fetches ahead and withholds together, at most; 100 unless given.
-    /// While they wait, the source reports progress, so the server does not deliver them again.
+    /// How many messages the source fetches ahead and withholds together, at most; 100 unless
+    /// given. While they wait, the source reports progress, so the server does not deliver them
+    /// again.
     #[serde(default = "prefetch")]
     pub prefetch: u16,
     /// A message whose process has died comes again after this time. In seconds, 30 unless given.
     /// The source tells the server of progress three times in it for each message that it holds.
     #[serde(default = "ack_wait_s")]
     pub ack_wait_s: u32,
-    /// The subject where rejected messages go, with their headers and the reason in `idem-dead-letter-reason`; a stream has to
-    /// take it. Without one the consumer keeps rejected messages in `idem.dead_letter`.
+    /// The subject where rejected messages go, with their headers and the reason in
+    /// `idem-dead-letter-reason`; a stream has to take it. Without one the consumer keeps rejected
+    /// messages in `idem.dead_letter`.
     #[serde(default)]
     pub dead_letter: Option<String>,
 }
@@ -215,7 +221,10 @@ mod tests {
     #[test]
     fn a_file_says_what_has_no_default_and_a_slip_in_a_name_is_refused() {
         let read = serde_json::from_str::<NatsConfig>;
-        assert_eq!(read(r#"{"url": "nats://x"}"#).unwrap(), NatsConfig::new("nats://x"));
+        assert_eq!(
+            read(r#"{"url": "nats://x"}"#).unwrap(),
+            NatsConfig::new("nats://x")
+        );
         assert!(read(r#"{"url": "nats://x", "timeout": 3}"#).is_err());
         let read = serde_json::from_str::<NatsSubscription>;
         assert_eq!(

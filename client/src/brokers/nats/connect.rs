@@ -20,7 +20,11 @@ impl NatsConfig {
 
     /// Connects once; from then on the client connects again by itself whenever the connection is
     /// lost.
-    pub(super) async fn connect_with(&self, options: ConnectOptions, role: &str) -> Result<Context, TransportError> {
+    pub(super) async fn connect_with(
+        &self,
+        options: ConnectOptions,
+        role: &str,
+    ) -> Result<Context, TransportError> {
         let timeout = Duration::from_secs(self.timeout_s.into());
         let (options, servers) = self.options(options)?;
         let client = options
@@ -48,7 +52,9 @@ impl NatsConfig {
             ));
         }
         // Also without `tls://`: a server can ask for TLS, and the client's own default panics.
-        let options = options.require_tls(servers.has_tls).tls_client_config(files.verify_full()?);
+        let options = options
+            .require_tls(servers.has_tls)
+            .tls_client_config(files.verify_full()?);
         // The greeting precedes TLS: anything on the way can put servers into it, also ws:// ones.
         let options = if servers.has_tls {
             options.ignore_discovered_servers()
@@ -79,11 +85,19 @@ impl NatsConfig {
 /// The seed of a user in a file: the line that begins as such a seed does.
 fn seed(file: &Path) -> Result<String, Error> {
     let text = read(file)?;
-    let seed = text.lines().map(str::trim).find(|line| line.starts_with("SU"));
+    let seed = text
+        .lines()
+        .map(str::trim)
+        .find(|line| line.starts_with("SU"));
     // The client itself reads the seed only when it connects.
     seed.filter(|seed| KeyPair::from_seed(seed).is_ok())
         .map(str::to_owned)
-        .ok_or_else(|| unusable(file, "it has no valid seed of a NATS user, which begins with SU"))
+        .ok_or_else(|| {
+            unusable(
+                file,
+                "it has no valid seed of a NATS user, which begins with SU",
+            )
+        })
 }
 
 fn read(file: &Path) -> Result<String, Error> {
@@ -91,5 +105,8 @@ fn read(file: &Path) -> Result<String, Error> {
 }
 
 fn unusable(file: &Path, reason: &str) -> Error {
-    Error::Invalid(format!("cannot use {} to log in to NATS: {reason}", file.display()))
+    Error::Invalid(format!(
+        "cannot use {} to log in to NATS: {reason}",
+        file.display()
+    ))
 }

@@ -67,8 +67,12 @@ impl Held {
     pub(super) fn add(&self, place: i64, reply: Subject, every: Duration) {
         let due = Instant::now() + every;
         let mut state = self.state();
-        state.deliveries.insert(place, Delivery { reply, every, due });
-        let is_first = state.looks_again.is_none_or(|looks_again| due < looks_again);
+        state
+            .deliveries
+            .insert(place, Delivery { reply, every, due });
+        let is_first = state
+            .looks_again
+            .is_none_or(|looks_again| due < looks_again);
         drop(state);
         if is_first {
             self.changed.notify_waiters();
@@ -77,14 +81,20 @@ impl Held {
 
     /// Whether this delivery is held, and the message has not come again since.
     pub(super) fn has(&self, place: i64, reply: &Subject) -> bool {
-        self.state().deliveries.get(&place).is_some_and(|held| held.reply == *reply)
+        self.state()
+            .deliveries
+            .get(&place)
+            .is_some_and(|held| held.reply == *reply)
     }
 
     /// Holds a delivery no longer: the server is told nothing more of it. Returns false when the
     /// message has come again since.
     pub(super) fn remove(&self, place: i64, reply: &Subject) -> bool {
         let mut state = self.state();
-        let is_held = state.deliveries.get(&place).is_some_and(|held| held.reply == *reply);
+        let is_held = state
+            .deliveries
+            .get(&place)
+            .is_some_and(|held| held.reply == *reply);
         if is_held {
             state.deliveries.remove(&place);
         }
@@ -103,7 +113,9 @@ impl Held {
                 }
                 // Within the lock and without waiting, so that nothing follows a settlement: it
                 // would put off a redelivery.
-                let progress = self.client.publish(held.reply.clone(), AckKind::Progress.into());
+                let progress = self
+                    .client
+                    .publish(held.reply.clone(), AckKind::Progress.into());
                 let is_sent = matches!(unconstrained(progress).now_or_never(), Some(Ok(())));
                 if is_sent {
                     held.due = now + held.every;
@@ -111,7 +123,11 @@ impl Held {
                 is_sent
             });
         let next = state.deliveries.values().map(|held| held.due).min();
-        state.looks_again = if is_told { next } else { next.map(|_| now + AGAIN_AFTER) };
+        state.looks_again = if is_told {
+            next
+        } else {
+            next.map(|_| now + AGAIN_AFTER)
+        };
         state.looks_again
     }
 }

@@ -19,7 +19,10 @@ pub(super) fn outgoing(message: &OutgoingMessage) -> Result<HeaderMap, Transport
         (headers::MESSAGE_TYPE, message.message_type.as_deref()),
         (headers::CONTENT_TYPE, message.content_type.as_deref()),
         (headers::TRACEPARENT, message.traceparent.as_deref()),
-        (headers::SOURCE_DESTINATION, message.source_destination.as_deref()),
+        (
+            headers::SOURCE_DESTINATION,
+            message.source_destination.as_deref(),
+        ),
     ];
     let mut map = HeaderMap::new();
     for (name, value) in headers::outgoing(message, &own) {
@@ -41,7 +44,11 @@ pub(super) fn incoming(message: &jetstream::Message) -> Result<Message, Transpor
         partition: 0,
         offset: i64::try_from(info.stream_sequence)?,
     };
-    let message = received(message.subject.as_str(), message.payload.clone(), message.headers.as_ref());
+    let message = received(
+        message.subject.as_str(),
+        message.payload.clone(),
+        message.headers.as_ref(),
+    );
     Ok(message
         .with_coordinates(coordinates)
         .with_deliveries(u32::try_from(info.delivered)?)
@@ -63,9 +70,14 @@ fn received(subject: &str, payload: Bytes, map: Option<&HeaderMap>) -> Message {
     }
 }
 
-/// What a rejected message is published as: itself, and the reason. The server would take it for a duplicate under its own id,
-/// if the same stream takes its dead letters; under the id of its place it is one only when the same consumer rejects it twice.
-pub(super) fn dead_letter(message: &Message, consumer: &str, reason: &str) -> Result<HeaderMap, TransportError> {
+/// What a rejected message is published as: itself, and the reason. The server would take it for a
+/// duplicate under its own id, if the same stream takes its dead letters; under the id of its place
+/// it is one only when the same consumer rejects it twice.
+pub(super) fn dead_letter(
+    message: &Message,
+    consumer: &str,
+    reason: &str,
+) -> Result<HeaderMap, TransportError> {
     let mut map = HeaderMap::new();
     for (name, value) in message.headers() {
         insert(&mut map, name, value)?;
@@ -80,7 +92,11 @@ pub(super) fn dead_letter(message: &Message, consumer: &str, reason: &str) -> Re
             &format!("dead.{}.{consumer}.{}", at.topic, at.offset),
         )?;
     }
-    insert(&mut map, headers::DEAD_LETTER_REASON, &reason.replace(['\r', '\n'], " "))?;
+    insert(
+        &mut map,
+        headers::DEAD_LETTER_REASON,
+        &reason.replace(['\r', '\n'], " "),
+    )?;
     Ok(map)
 }
 
@@ -104,8 +120,15 @@ mod tests {
         // Copied from the message that the effect results from.
         effect.headers.insert("message-id".into(), json!("m-1"));
 
-        let message = received("orders.placed", "{}".into(), Some(&outgoing(&effect).unwrap()));
-        assert_eq!(message.message_id(), Some(Uuid::from_u128(7).to_string().as_str()));
+        let message = received(
+            "orders.placed",
+            "{}".into(),
+            Some(&outgoing(&effect).unwrap()),
+        );
+        assert_eq!(
+            message.message_id(),
+            Some(Uuid::from_u128(7).to_string().as_str())
+        );
         assert_eq!(message.correlation_id(), Some("c"));
         assert_eq!(message.key(), Some("k"));
         assert_eq!(message.message_type(), Some("placed"));
@@ -126,14 +149,25 @@ mod tests {
 
     #[test]
     fn a_dead_letter_has_the_id_of_its_place_for_the_server_and_its_own_for_consumers() {
-        let message = Message::new("s", "{}").with_message_id("m-1").with_coordinates(Coordinates {
-            topic: "STREAM".into(),
-            partition: 0,
-            offset: 9,
-        });
+        let message = Message::new("s", "{}")
+            .with_message_id("m-1")
+            .with_coordinates(Coordinates {
+                topic: "STREAM".into(),
+                partition: 0,
+                offset: 9,
+            });
         let map = dead_letter(&message, "worker", "two\nlines").unwrap();
-        assert_eq!(map.get(NATS_MESSAGE_ID).unwrap().as_str(), "dead.STREAM.worker.9");
-        assert_eq!(map.get(headers::DEAD_LETTER_REASON).unwrap().as_str(), "two lines");
-        assert_eq!(received("dead", "{}".into(), Some(&map)).message_id(), Some("m-1"));
+        assert_eq!(
+            map.get(NATS_MESSAGE_ID).unwrap().as_str(),
+            "dead.STREAM.worker.9"
+        );
+        assert_eq!(
+            map.get(headers::DEAD_LETTER_REASON).unwrap().as_str(),
+            "two lines"
+        );
+        assert_eq!(
+            received("dead", "{}".into(), Some(&map)).message_id(),
+            Some("m-1")
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! The messages that were fetched ahead.
 //!
-//! Each receipt holds its session, and the session holds these messages. [`close`](Prefetched::close)
-//! ends that cycle, so every source that ends calls it.
+//! Each receipt holds its session, and the session holds these messages.
+//! [`close`](Prefetched::close) ends that cycle, so every source that ends calls it.
 
 use std::{
     collections::VecDeque,
@@ -59,7 +59,8 @@ impl Prefetched {
             {
                 let mut state = self.state();
                 while let Some((message, receipt)) = state.waiting.pop_front() {
-                    // Skips a delivery that NATS has repeated meanwhile: the later one waits behind.
+                    // Skips a delivery that NATS has repeated meanwhile: the later one waits
+                    // behind.
                     if receipt.is_usable() {
                         return Ok((message, receipt));
                     }

@@ -20,7 +20,8 @@ use tokio::{
 use super::{NatsConfig, message, refusal};
 use crate::{OutgoingMessage, PublishError, Publisher};
 
-/// What the server says of itself and not of the effect. Its status 503 is no guide: a stream that is full has that, too.
+/// What the server says of itself and not of the effect. Its status 503 is no guide: a stream that
+/// is full has that, too.
 const NOT_NOW: [ErrorCode; 12] = [
     ErrorCode::ACCOUNT_RESOURCES_EXCEEDED,
     ErrorCode::CLUSTER_INCOMPLETE,
@@ -54,15 +55,17 @@ const LOOK_UP: Duration = Duration::from_secs(5);
 /// How many errors of the server a publish may not have read yet. Older ones are lost to it.
 const ERRORS: usize = 256;
 
-/// Publishes effects to NATS JetStream: to the subject that the topic names, confirmed by the stream that takes it.
+/// Publishes effects to NATS JetStream: to the subject that the topic names, confirmed by the
+/// stream that takes it.
 ///
 /// A subject that no stream takes, a stream that is full and a missing permission are
 /// [`PublishError::TopicUnavailable`]. An effect that its stream refuses for what it is, for
 /// example for its size, is [`PublishError::Rejected`]. One that is larger than the server allows,
 /// or that has a subject or header that NATS does not know, is [`PublishError::Permanent`].
 ///
-/// The header `Nats-Msg-Id` is the effect's id, by which a stream drops duplicates within its window; further headers are
-/// `idem-key`, `message-type`, `content-type`, `traceparent`, `idem-source-destination`, and those of the effect.
+/// The header `Nats-Msg-Id` is the effect's id, by which a stream drops duplicates within its
+/// window; further headers are `idem-key`, `message-type`, `content-type`, `traceparent`,
+/// `idem-source-destination`, and those of the effect.
 ///
 /// It connects at the first publish; when the connection is lost it connects again by itself.
 pub struct NatsPublisher {
@@ -95,7 +98,8 @@ impl NatsPublisher {
             self.config.connect_with(options, "publisher")
         });
         let context = connecting.await.map_err(PublishError::Unavailable)?;
-        // Otherwise it would be kept until the connection is back, and nobody would know for how long.
+        // Otherwise it would be kept until the connection is back, and nobody would know for how
+        // long.
         if is_connected(context) {
             Ok(context)
         } else {
@@ -107,8 +111,11 @@ impl NatsPublisher {
 impl Publisher for NatsPublisher {
     async fn publish(&self, message: &OutgoingMessage) -> Result<(), PublishError> {
         let headers = message::outgoing(message).map_err(PublishError::Permanent)?;
-        let subject = Subject::validated(&message.topic).map_err(|error| PublishError::Permanent(error.into()))?;
-        let outgoing = PublishMessage::build().payload(message.payload.clone()).headers(headers);
+        let subject = Subject::validated(&message.topic)
+            .map_err(|error| PublishError::Permanent(error.into()))?;
+        let outgoing = PublishMessage::build()
+            .payload(message.payload.clone())
+            .headers(headers);
         let context = self.context().await?;
         let errors = self.errors.subscribe();
         let published = async {
@@ -152,7 +159,12 @@ async fn refusal_of(mut errors: broadcast::Receiver<String>, subject: &str) -> S
 
 impl NatsPublisher {
     /// What an error of NATS means: the table in `docs/relays.md`.
-    async fn classify(&self, context: &Context, subject: &str, error: jetstream::context::PublishError) -> PublishError {
+    async fn classify(
+        &self,
+        context: &Context,
+        subject: &str,
+        error: jetstream::context::PublishError,
+    ) -> PublishError {
         match error.kind() {
             PublishErrorKind::MaxPayloadExceeded => return PublishError::Permanent(error.into()),
             PublishErrorKind::WrongLastMessageId | PublishErrorKind::WrongLastSequence => {
@@ -163,10 +175,14 @@ impl NatsPublisher {
             }
             _ => {}
         }
-        let reply = error.source().and_then(|source| source.downcast_ref::<jetstream::Error>());
+        let reply = error
+            .source()
+            .and_then(|source| source.downcast_ref::<jetstream::Error>());
         match reply.map(jetstream::Error::error_code) {
             Some(code) if NOT_NOW.contains(&code) => PublishError::Unavailable(error.into()),
-            Some(code) if NOT_THIS_STREAM.contains(&code) => PublishError::TopicUnavailable(error.into()),
+            Some(code) if NOT_THIS_STREAM.contains(&code) => {
+                PublishError::TopicUnavailable(error.into())
+            }
             Some(_) => PublishError::Rejected(error.into()),
             None => PublishError::Unavailable(error.into()),
         }
@@ -174,7 +190,12 @@ impl NatsPublisher {
 
     /// There was no reply: no stream takes the subject, its stream has no leader, or JetStream is
     /// away. In the last case there is no reply to this request either.
-    async fn unconfirmed(&self, context: &Context, subject: &str, error: jetstream::context::PublishError) -> PublishError {
+    async fn unconfirmed(
+        &self,
+        context: &Context,
+        subject: &str,
+        error: jetstream::context::PublishError,
+    ) -> PublishError {
         let errors = self.errors.subscribe();
         // The client's own limit says no more than this one, which is within a relay's limit.
         let limit = LOOK_UP.min(Duration::from_secs(self.config.timeout_s.into()) / 2);
@@ -183,12 +204,18 @@ impl NatsPublisher {
             _ = refusal_of(errors, STREAM_NAMES) => return unexplained(subject, &error),
         };
         match found {
-            Ok(Ok(stream)) => PublishError::TopicUnavailable(format!("the stream {stream} does not confirm: {error}").into()),
+            Ok(Ok(stream)) => PublishError::TopicUnavailable(
+                format!("the stream {stream} does not confirm: {error}").into(),
+            ),
             Ok(Err(found)) if found.kind() == GetStreamByNameErrorKind::NotFound => {
-                PublishError::TopicUnavailable(format!("no stream takes the subject {subject}").into())
+                PublishError::TopicUnavailable(
+                    format!("no stream takes the subject {subject}").into(),
+                )
             }
             // The server replied that no stream listens, so it serves.
-            Err(_) if error.kind() == PublishErrorKind::StreamNotFound && is_connected(context) => unexplained(subject, &error),
+            Err(_) if error.kind() == PublishErrorKind::StreamNotFound && is_connected(context) => {
+                unexplained(subject, &error)
+            }
             _ => PublishError::Unavailable(error.into()),
         }
     }
@@ -201,5 +228,7 @@ fn is_connected(context: &Context) -> bool {
 /// The publisher may not look for the stream.
 fn unexplained(subject: &str, error: &jetstream::context::PublishError) -> PublishError {
     let hint = format!("the permission to publish to {STREAM_NAMES} would tell why");
-    PublishError::TopicUnavailable(format!("no stream confirms the subject {subject}: {error} ({hint})").into())
+    PublishError::TopicUnavailable(
+        format!("no stream confirms the subject {subject}: {error} ({hint})").into(),
+    )
 }

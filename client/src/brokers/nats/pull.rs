@@ -95,9 +95,10 @@ impl Pull {
         })
     }
 
-    /// Replaces the request that is still open at the server with a short one, and waits for its end.
-    /// NATS 2.9 assigns a returned message to an open request, even if its inbox has no subscriber
-    /// any more, and then delivers the message to no other request before `ack_wait` is over.
+    /// Replaces the request that is still open at the server with a short one, and waits for its
+    /// end. NATS 2.9 assigns a returned message to an open request, even if its inbox has no
+    /// subscriber any more, and then delivers the message to no other request before `ack_wait` is
+    /// over.
     async fn sweep(&self) {
         let swept = async {
             let mut inbox = self.inbox().await?;
@@ -107,9 +108,15 @@ impl Pull {
                 expires: Some(SWEEP),
                 ..BatchConfig::default()
             };
-            self.consumer.request_batch(request, inbox.subject.clone()).await?;
+            self.consumer
+                .request_batch(request, inbox.subject.clone())
+                .await?;
             while inbox.asked > 0 {
-                let came = inbox.subscriber.next().await.ok_or("the connection is closed")?;
+                let came = inbox
+                    .subscriber
+                    .next()
+                    .await
+                    .ok_or("the connection is closed")?;
                 self.take(&mut inbox, came)?;
             }
             self.leave(inbox).await;
@@ -185,7 +192,10 @@ impl Pull {
             }
             Some(status) => {
                 let description = came.description.unwrap_or_default();
-                Err(format!("the server has ended the request for messages: {status} {description}").into())
+                Err(format!(
+                    "the server has ended the request for messages: {status} {description}"
+                )
+                .into())
             }
         }
     }
@@ -199,7 +209,13 @@ impl Pull {
         let Some(reply) = came.message.reply else {
             return Err("a message that cannot be acknowledged".into());
         };
-        let receipt = NatsReceipt::hold(Arc::clone(&self.session), losses, reply, &message, &self.terms);
+        let receipt = NatsReceipt::hold(
+            Arc::clone(&self.session),
+            losses,
+            reply,
+            &message,
+            &self.terms,
+        );
         self.session.prefetched.add(message, receipt);
         Ok(())
     }
@@ -217,8 +233,12 @@ impl Pull {
         };
         match timeout(LAST_MESSAGES, last_messages).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(%error, "messages of an ended subscription come again by themselves"),
-            Err(_) => tracing::debug!("a subscription does not end: messages that still come by it come again by themselves"),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "messages of an ended subscription come again by themselves")
+            }
+            Err(_) => tracing::debug!(
+                "a subscription does not end: messages that still come by it come again by themselves"
+            ),
         }
     }
 }

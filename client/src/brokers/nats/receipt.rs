@@ -55,10 +55,18 @@ pub(super) struct NatsReceipt {
 
 impl NatsReceipt {
     /// Holds a delivery, which came after so many losses of the connection.
-    pub(super) fn hold(session: Arc<Session>, losses: u64, reply: Subject, message: &Message, terms: &Terms) -> Self {
+    pub(super) fn hold(
+        session: Arc<Session>,
+        losses: u64,
+        reply: Subject,
+        message: &Message,
+        terms: &Terms,
+    ) -> Self {
         let place = message.coordinates().map_or(0, |at| at.offset);
         let delivery = message.deliveries().unwrap_or(1);
-        session.held.add(place, reply.clone(), terms.progress_every(delivery));
+        session
+            .held
+            .add(place, reply.clone(), terms.progress_every(delivery));
         Self {
             session,
             losses,
@@ -113,7 +121,9 @@ impl NatsReceipt {
 
     /// Settles the delivery. A return has no effect when the message has come again since.
     async fn finish(&mut self, kind: AckKind) -> Result<(), TransportError> {
-        let Some(reply) = self.reply.take() else { return Ok(()) };
+        let Some(reply) = self.reply.take() else {
+            return Ok(());
+        };
         let is_held = self.session.held.remove(self.place, &reply);
         if !is_held && matches!(kind, AckKind::Nak(_)) {
             return Ok(());
@@ -139,7 +149,8 @@ impl NatsReceipt {
                 () = link.lost(self.losses) => {}
             }
         }
-        let Ok(confirmed) = timeout(CONFIRMED_WITHIN, client.request(reply, settlement)).await else {
+        let Ok(confirmed) = timeout(CONFIRMED_WITHIN, client.request(reply, settlement)).await
+        else {
             return Err(UNCONFIRMED.into());
         };
         confirmed?;
@@ -150,16 +161,21 @@ impl NatsReceipt {
         &self.session.link.context
     }
 
-    /// A letter that was published and whose message comes again all the same is a duplicate for the server.
+    /// A letter that was published and whose message comes again all the same is a duplicate for
+    /// the server.
     async fn bury(&self, reason: &str) -> Result<(), TransportError> {
         let Some(subject) = &self.session.subscription.dead_letter else {
             return Err(NO_DEAD_LETTER_SUBJECT.into());
         };
-        let headers = message::dead_letter(&self.message, &self.session.subscription.consumer, reason)?;
+        let headers =
+            message::dead_letter(&self.message, &self.session.subscription.consumer, reason)?;
         let letter = PublishMessage::build()
             .payload(self.message.payload().clone())
             .headers(headers);
-        self.context().send_publish(subject.clone(), letter).await?.await?;
+        self.context()
+            .send_publish(subject.clone(), letter)
+            .await?
+            .await?;
         Ok(())
     }
 }
@@ -172,14 +188,20 @@ impl Withhold for NatsReceipt {
     async fn give_back(mut self) -> bool {
         let returned = self.finish(nak(Duration::ZERO)).await;
         if let Err(error) = &returned {
-            tracing::debug!(error, "a message that cannot be returned comes again by itself");
+            tracing::debug!(
+                error,
+                "a message that cannot be returned comes again by itself"
+            );
         }
         returned.is_ok()
     }
 }
 
 impl Receipt for NatsReceipt {
-    fn settle(self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>> {
+    fn settle(
+        self: Box<Self>,
+        settlement: Settlement,
+    ) -> BoxFuture<'static, Result<(), TransportError>> {
         let mut receipt = *self;
         if let Settlement::Release { after } = settlement {
             receipt = match receipt.withhold(after) {
@@ -214,7 +236,8 @@ impl Receipt for NatsReceipt {
         self.is_near_limit
     }
 
-    /// A last delivery is not: it would be lost with this process, and only the database can keep it.
+    /// A last delivery is not: it would be lost with this process, and only the database can keep
+    /// it.
     fn is_safe_to_release(&self) -> bool {
         // A return has no effect when the message has come again since.
         !self.is_usable() || self.is_limited && !self.is_last && self.session.withheld.is_open()
@@ -236,7 +259,9 @@ fn nak(after: Duration) -> AckKind {
 impl Drop for NatsReceipt {
     fn drop(&mut self) {
         let is_lost_when_returned = self.is_lost_when_returned();
-        let Some(reply) = self.reply.take() else { return };
+        let Some(reply) = self.reply.take() else {
+            return;
+        };
         if is_lost_when_returned {
             let again = Self {
                 session: Arc::clone(&self.session),
@@ -259,7 +284,11 @@ impl Drop for NatsReceipt {
         let (client, again_after) = (self.context().client(), self.again_after);
         self.session.runtime.spawn(async move {
             // Without a connection it comes again after its time.
-            if client.publish(reply, AckKind::Nak(again_after).into()).await.is_ok() {
+            if client
+                .publish(reply, AckKind::Nak(again_after).into())
+                .await
+                .is_ok()
+            {
                 let _ = client.flush().await;
             }
         });

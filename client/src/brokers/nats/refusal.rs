@@ -48,7 +48,10 @@ mod tests {
     #[test]
     fn refusal_is_of_exactly_one_subject() {
         let error = "Permissions Violation for Publish to \"Orders.x\"";
-        assert!(is_of(error, "Orders.x") && is_of(&error.replace("Permissions", "permissions"), "Orders.x"));
+        assert!(
+            is_of(error, "Orders.x")
+                && is_of(&error.replace("Permissions", "permissions"), "Orders.x")
+        );
         for other in ["orders.x", "Orders", "Orders.x.y", "Orders.y"] {
             assert!(!is_of(error, other), "{other}");
         }

@@ -32,7 +32,9 @@ impl Servers {
         for (number, url) in urls.split(',').map(str::trim).enumerate() {
             servers.add(url).map_err(|reason| {
                 let place = number + 1;
-                Error::Invalid(format!("URL {place} of the NATS servers cannot be used: {reason}"))
+                Error::Invalid(format!(
+                    "URL {place} of the NATS servers cannot be used: {reason}"
+                ))
             })?;
         }
         Ok(servers)
@@ -61,7 +63,8 @@ impl Servers {
 
 impl Login {
     fn of(address: &ServerAddr) -> Result<Option<Self>, String> {
-        let decode = |text: &str| percent::decode(text).ok_or("the percent-encoding of its login is wrong");
+        let decode =
+            |text: &str| percent::decode(text).ok_or("the percent-encoding of its login is wrong");
         let user = address.username().map(decode).transpose()?;
         let password = address.password().map(decode).transpose()?;
         Ok(match (user, password) {
@@ -98,7 +101,10 @@ mod tests {
         assert!(servers.has_tls);
         assert!(servers.login == Some(Login::User("rita".into(), "p@ss".into())));
         let shown = format!("{:?}", servers.addresses);
-        assert!(!shown.contains("rita") && !shown.contains("p%40ss"), "{shown}");
+        assert!(
+            !shown.contains("rita") && !shown.contains("p%40ss"),
+            "{shown}"
+        );
         assert!(Servers::parse("s3cret@a").unwrap().login == Some(Login::Token("s3cret".into())));
         assert!(!Servers::parse("a:1").unwrap().has_tls);
     }
@@ -113,7 +119,9 @@ mod tests {
             "nats://u:secret%zz@a",
             "nats://a,secret://u:secret@b",
         ] {
-            let error = Servers::parse(urls).err().unwrap_or_else(|| panic!("{urls} is accepted"));
+            let error = Servers::parse(urls)
+                .err()
+                .unwrap_or_else(|| panic!("{urls} is accepted"));
             assert!(!format!("{error} {error:?}").contains("cret"), "{error}");
         }
     }

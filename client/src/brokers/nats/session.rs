@@ -54,7 +54,10 @@ pub(super) struct Pulling {
 }
 
 impl Session {
-    pub(super) async fn connect(config: &NatsConfig, subscription: &Arc<NatsSubscription>) -> Result<Arc<Self>, TransportError> {
+    pub(super) async fn connect(
+        config: &NatsConfig,
+        subscription: &Arc<NatsSubscription>,
+    ) -> Result<Arc<Self>, TransportError> {
         let link = Link::connect(config).await?;
         Ok(Arc::new(Self {
             held: Held::start(link.context.client()),
@@ -66,8 +69,8 @@ impl Session {
         }))
     }
 
-    /// How many messages to request: as many as there are free places, and none while more than half
-    /// of the places are taken. A withheld message takes one of the places of `prefetch`.
+    /// How many messages to request: as many as there are free places, and none while more than
+    /// half of the places are taken. A withheld message takes one of the places of `prefetch`.
     pub(super) fn room(&self) -> usize {
         let prefetch = usize::from(self.subscription.prefetch.max(1));
         let places = prefetch.saturating_sub(self.withheld.len());
@@ -80,7 +83,10 @@ impl Session {
     }
 
     /// Returns what was not delivered, but no message at its last delivery.
-    pub(super) fn end(self: Arc<Self>, pulling: Option<Pulling>) -> impl Future<Output = Closed> + Send + 'static {
+    pub(super) fn end(
+        self: Arc<Self>,
+        pulling: Option<Pulling>,
+    ) -> impl Future<Output = Closed> + Send + 'static {
         // At once, because the receipts hold what they are withheld in.
         let withheld = self.withheld.close();
         let ended = Ended(self);
@@ -93,7 +99,8 @@ impl Session {
                 }
             };
             let is_stopped = timeout_at(deadline, stopped).await.is_ok();
-            let mut undelivered: Vec<NatsReceipt> = withheld.into_iter().map(|(_, receipt)| receipt).collect();
+            let mut undelivered: Vec<NatsReceipt> =
+                withheld.into_iter().map(|(_, receipt)| receipt).collect();
             undelivered.extend(ended.0.prefetched.close());
             undelivered.retain(NatsReceipt::is_usable);
             let last = undelivered.extract_if(.., |receipt| receipt.is_last());
@@ -106,7 +113,9 @@ impl Session {
             });
             let returns = returns.buffer_unordered(RETURNS).collect::<()>();
             if timeout_at(deadline, returns).await.is_err() || !is_stopped {
-                tracing::debug!("the server does not take messages back: they come again by themselves");
+                tracing::debug!(
+                    "the server does not take messages back: they come again by themselves"
+                );
             }
             Closed::returned(returned.into_inner()).near_limit(last)
         }
@@ -124,8 +133,12 @@ impl Drop for Ended {
 }
 
 impl Pulling {
-    pub(super) async fn start(session: &Arc<Session>, limit_warning: &mut LimitWarning) -> Result<Self, TransportError> {
-        let (consumer, terms) = terms::consumer(&session.link.context, &session.subscription).await?;
+    pub(super) async fn start(
+        session: &Arc<Session>,
+        limit_warning: &mut LimitWarning,
+    ) -> Result<Self, TransportError> {
+        let (consumer, terms) =
+            terms::consumer(&session.link.context, &session.subscription).await?;
         limit_warning.give_once(&terms, &session.subscription);
         let stop = CancellationToken::new();
         let pull = Pull {

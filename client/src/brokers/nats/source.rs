@@ -33,8 +33,9 @@ use crate::{Closed, Delivery, Source, TransportError};
 /// source while its runtime goes on. The messages of a process that dies come again after the time
 /// for a settlement.
 ///
-/// A message has its subject as topic, as its id the header `message-id` or else `Nats-Msg-Id`, as key the header `idem-key`;
-/// its coordinates are the stream and its sequence there, and it was sent when the stream took it.
+/// A message has its subject as topic, as its id the header `message-id` or else `Nats-Msg-Id`, as
+/// key the header `idem-key`; its coordinates are the stream and its sequence there, and it was
+/// sent when the stream took it.
 ///
 /// It connects at the first call of `next`; when the connection is lost it connects again by
 /// itself. A server that was restarted may have forgotten a delivery that came before, and then
@@ -64,7 +65,9 @@ impl NatsSource {
     async fn session(&mut self) -> Result<Arc<Session>, TransportError> {
         let session = match &self.session {
             Some(session) => session,
-            None => self.session.insert(Session::connect(&self.config, &self.subscription).await?),
+            None => self
+                .session
+                .insert(Session::connect(&self.config, &self.subscription).await?),
         };
         if self.pulling.is_none() {
             self.pulling = Some(Pulling::start(session, &mut self.limit_warning).await?);
@@ -75,7 +78,9 @@ impl NatsSource {
 
 impl Drop for NatsSource {
     fn drop(&mut self) {
-        let Some(session) = self.session.take() else { return };
+        let Some(session) = self.session.take() else {
+            return;
+        };
         let runtime = session.runtime.clone();
         let ending = session.end(self.pulling.take());
         // Without effect when its runtime has ended: the messages come again after their time.

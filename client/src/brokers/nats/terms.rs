@@ -35,16 +35,27 @@ impl Terms {
         };
         Self {
             waits,
-            max_deliver: u32::try_from(config.max_deliver).ok().filter(|max| *max > 0),
-            max_batch: usize::try_from(config.max_batch).ok().filter(|max| *max > 0),
+            max_deliver: u32::try_from(config.max_deliver)
+                .ok()
+                .filter(|max| *max > 0),
+            max_batch: usize::try_from(config.max_batch)
+                .ok()
+                .filter(|max| *max > 0),
             max_expires: Some(config.max_expires).filter(|max| !max.is_zero()),
         }
     }
 
     /// How often the server has to be told that this delivery is held.
     pub(super) fn progress_every(&self, delivery: u32) -> Duration {
-        let at = usize::try_from(delivery).unwrap_or(usize::MAX).saturating_sub(1);
-        let wait = self.waits.get(at).or(self.waits.last()).copied().unwrap_or_default();
+        let at = usize::try_from(delivery)
+            .unwrap_or(usize::MAX)
+            .saturating_sub(1);
+        let wait = self
+            .waits
+            .get(at)
+            .or(self.waits.last())
+            .copied()
+            .unwrap_or_default();
         (wait / PROGRESS).max(SHORTEST_INTERVAL)
     }
 
@@ -55,7 +66,8 @@ impl Terms {
 
     /// Whether this delivery is the last, or the last but one.
     pub(super) fn is_near_limit(&self, delivery: u32) -> bool {
-        self.max_deliver.is_some_and(|max| delivery.saturating_add(1) >= max)
+        self.max_deliver
+            .is_some_and(|max| delivery.saturating_add(1) >= max)
     }
 
     /// Whether this delivery is the last.
@@ -70,7 +82,8 @@ impl Terms {
 
     /// As long as a request may wait at the server.
     pub(super) fn expires(&self, unless_limited: Duration) -> Duration {
-        self.max_expires.map_or(unless_limited, |max| max.min(unless_limited))
+        self.max_expires
+            .map_or(unless_limited, |max| max.min(unless_limited))
     }
 }
 
@@ -87,7 +100,9 @@ pub(super) async fn consumer(
         ..pull::Config::default()
     };
     let stream = context.get_stream_no_info(&subscription.stream).await?;
-    let consumer = stream.get_or_create_consumer(&subscription.consumer, config).await?;
+    let consumer = stream
+        .get_or_create_consumer(&subscription.consumer, config)
+        .await?;
     let config = &consumer.cached_info().config;
     if config.ack_policy != AckPolicy::Explicit {
         return Err(format!(
@@ -152,9 +167,14 @@ mod tests {
     fn last_two_deliveries_are_near_the_limit() {
         let near = |max: i64| {
             (1..=5)
-                .filter(|&delivery| terms(|config| config.max_deliver = max).is_near_limit(delivery))
+                .filter(|&delivery| {
+                    terms(|config| config.max_deliver = max).is_near_limit(delivery)
+                })
                 .count()
         };
-        assert_eq!((near(-1), near(0), near(5), near(2), near(1)), (0, 0, 2, 5, 5));
+        assert_eq!(
+            (near(-1), near(0), near(5), near(2), near(1)),
+            (0, 0, 2, 5, 5)
+        );
     }
 }

@@ -16,7 +16,8 @@ use serde::Deserialize;
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RabbitMqConfig {
-    /// `amqp://user:password@host:port/vhost`, or `amqps://`; the virtual host `/` is written `%2f`.
+    /// `amqp://user:password@host:port/vhost`, or `amqps://`; the virtual host `/` is written
+    /// `%2f`.
     ///
     /// With `amqps://` the server's certificate and its host name are verified.
     /// `?auth_mechanism=external` logs in as the user that the client's certificate names.
@@ -30,12 +31,12 @@ pub struct RabbitMqConfig {
     /// A PEM file of the key of that certificate.
     #[serde(default)]
     pub client_key: Option<PathBuf>,
-    /// Where effects are published, with their topic as routing key. The default exchange unless given, where the topic is the
-    /// name of a queue.
+    /// Where effects are published, with their topic as routing key. The default exchange unless
+    /// given, where the topic is the name of a queue.
     #[serde(default)]
     pub exchange: String,
-    /// How many effects may wait for their confirmation at once, each on a channel of its own; 256 unless given. RabbitMQ allows
-    /// 2,047 channels a connection.
+    /// How many effects may wait for their confirmation at once, each on a channel of its own; 256
+    /// unless given. RabbitMQ allows 2,047 channels a connection.
     #[serde(default = "max_unconfirmed")]
     pub max_unconfirmed: u16,
     /// How long to wait for the broker: for a connection, and for a confirmation. In seconds, 20
@@ -76,7 +77,11 @@ impl RabbitMqConfig {
 
     /// Presents this certificate to the server. Both are PEM files.
     #[must_use]
-    pub fn client_certificate(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+    pub fn client_certificate(
+        mut self,
+        certificate: impl Into<PathBuf>,
+        key: impl Into<PathBuf>,
+    ) -> Self {
         self.client_certificate = Some(certificate.into());
         self.client_key = Some(key.into());
         self
@@ -127,7 +132,8 @@ impl fmt::Debug for RabbitMqConfig {
 pub struct RabbitMqSubscription {
     /// The queue; it has to exist.
     pub queue: String,
-    /// The broker delivers this many messages before it waits for one to be settled; 100 unless given. Zero is no limit.
+    /// The broker delivers this many messages before it waits for one to be settled; 100 unless
+    /// given. Zero is no limit.
     #[serde(default = "prefetch")]
     pub prefetch: u16,
     /// The queue has a dead-letter exchange, which keeps rejected messages: without one RabbitMQ
@@ -203,10 +209,16 @@ mod tests {
     #[test]
     fn a_file_needs_to_say_the_url_only_and_a_slip_in_a_name_is_refused() {
         let read = serde_json::from_str::<RabbitMqConfig>;
-        assert_eq!(read(r#"{"url": "amqp://x"}"#).unwrap(), RabbitMqConfig::new("amqp://x"));
+        assert_eq!(
+            read(r#"{"url": "amqp://x"}"#).unwrap(),
+            RabbitMqConfig::new("amqp://x")
+        );
         assert!(read(r#"{"url": "amqp://x", "exchnage": "y"}"#).is_err());
         let read = serde_json::from_str::<RabbitMqSubscription>;
-        assert_eq!(read(r#"{"queue": "q"}"#).unwrap(), RabbitMqSubscription::new("q"));
+        assert_eq!(
+            read(r#"{"queue": "q"}"#).unwrap(),
+            RabbitMqSubscription::new("q")
+        );
         let patient = read(r#"{"queue": "q", "hold-s": 60}"#).unwrap();
         assert_eq!(patient, RabbitMqSubscription::new("q").hold_s(60));
     }

@@ -13,13 +13,18 @@ use tokio::time::timeout;
 use super::RabbitMqConfig;
 use crate::{Error, TransportError, tls::Files};
 
-/// How long a server that is there takes at most for what needs no disk: connections and channels. One that is about to come up
-/// may take a connection and never say a word; trying again is what helps.
+/// How long a server that is there takes at most for what needs no disk: connections and channels.
+/// One that is about to come up may take a connection and never say a word; trying again is what
+/// helps.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Connects under a name that people find in RabbitMQ's own lists.
-pub(super) async fn connect(config: &RabbitMqConfig, role: &str) -> Result<Connection, TransportError> {
-    let properties = ConnectionProperties::default().with_connection_name(format!("idem {role}").into());
+pub(super) async fn connect(
+    config: &RabbitMqConfig,
+    role: &str,
+) -> Result<Connection, TransportError> {
+    let properties =
+        ConnectionProperties::default().with_connection_name(format!("idem {role}").into());
     let (uri, tls) = config.server()?;
     let connecting = Connection::connector(
         uri,
@@ -58,7 +63,10 @@ enum Host {
 /// The library takes `localhost` for an IPv6 address and for a missing host.
 fn host(url: &str) -> Option<Host> {
     // As the library does: it removes these, and what surrounds the URL.
-    let url: String = url.chars().filter(|c| !matches!(c, '\t' | '\n' | '\r')).collect();
+    let url: String = url
+        .chars()
+        .filter(|c| !matches!(c, '\t' | '\n' | '\r'))
+        .collect();
     let (_, rest) = url.trim_matches(|c| c <= ' ').split_once(':')?;
     let authority = rest.strip_prefix("//")?.split(['/', '?', '#']).next()?;
     let host = authority.rsplit('@').next()?;
@@ -78,10 +86,9 @@ impl RabbitMqConfig {
     /// Where the server is, and the TLS to it if its URL has TLS.
     fn server(&self) -> Result<(AMQPUri, Option<RustlsConnector>), Error> {
         // The library's own error can repeat the URL, with the password in it.
-        let mut uri: AMQPUri = self
-            .url
-            .parse()
-            .map_err(|_| Error::Invalid("the URL of RabbitMQ is not an amqp:// or amqps:// URL".into()))?;
+        let mut uri: AMQPUri = self.url.parse().map_err(|_| {
+            Error::Invalid("the URL of RabbitMQ is not an amqp:// or amqps:// URL".into())
+        })?;
         match host(&self.url) {
             Some(Host::Address(address)) => uri.authority.host = address.to_string(),
             Some(Host::Name) => {}

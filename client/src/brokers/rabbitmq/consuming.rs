@@ -34,10 +34,15 @@ pub(super) struct Session {
 
 impl Session {
     /// A channel that consumes nothing yet.
-    pub(super) async fn open(config: &RabbitMqConfig, subscription: &RabbitMqSubscription) -> Result<Self, TransportError> {
+    pub(super) async fn open(
+        config: &RabbitMqConfig,
+        subscription: &RabbitMqSubscription,
+    ) -> Result<Self, TransportError> {
         let connection = connect(config, "source").await?;
         let channel = connection.create_channel().await?;
-        channel.basic_qos(subscription.prefetch, BasicQosOptions::default()).await?;
+        channel
+            .basic_qos(subscription.prefetch, BasicQosOptions::default())
+            .await?;
         Ok(Self {
             channel,
             _connection: connection,
@@ -57,9 +62,15 @@ pub(super) struct Consuming {
 impl Consuming {
     /// Asks for the messages of this queue. The broker may send some before its
     /// confirmation has arrived.
-    pub(super) async fn start(session: Session, queue: ShortString) -> Result<Self, TransportError> {
+    pub(super) async fn start(
+        session: Session,
+        queue: ShortString,
+    ) -> Result<Self, TransportError> {
         let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
-        let consumer = session.channel.basic_consume(queue, "".into(), options, arguments).await?;
+        let consumer = session
+            .channel
+            .basic_consume(queue, "".into(), options, arguments)
+            .await?;
         Ok(Self {
             consumer,
             session: Arc::new(session),
@@ -67,8 +78,8 @@ impl Consuming {
         })
     }
 
-    /// Waits for a message that the broker has sent; an error when the channel or the connection has
-    /// ended. Cancel safe.
+    /// Waits for a message that the broker has sent; an error when the channel or the connection
+    /// has ended. Cancel safe.
     pub(super) async fn next(&mut self) -> Result<message::Delivery, TransportError> {
         match self.consumer.next().await {
             Some(delivery) => Ok(delivery?),
@@ -106,8 +117,8 @@ impl Consuming {
         (message, receipt)
     }
 
-    /// Cancels the consumer: the broker would send it again what is returned. Returns what the broker
-    /// had sent before, also when it does not answer.
+    /// Cancels the consumer: the broker would send it again what is returned. Returns what the
+    /// broker had sent before, also when it does not answer.
     pub(super) async fn cancel(
         mut self,
         subscription: &RabbitMqSubscription,
@@ -115,9 +126,14 @@ impl Consuming {
         until: Instant,
     ) -> Vec<(Message, RabbitMqReceipt)> {
         let options = BasicCancelOptions::default();
-        let cancelling = self.session.channel.basic_cancel(self.consumer.tag(), options);
+        let cancelling = self
+            .session
+            .channel
+            .basic_cancel(self.consumer.tag(), options);
         if !matches!(timeout_at(until, cancelling).await, Ok(Ok(()))) {
-            tracing::debug!("the broker does not cancel the consumer: what it has sent comes again when the connection ends");
+            tracing::debug!(
+                "the broker does not cancel the consumer: what it has sent comes again when the connection ends"
+            );
         }
         let mut ahead = Vec::new();
         // After this time it is only what is here already.
@@ -137,7 +153,11 @@ fn is_near_limit(subscription: &RabbitMqSubscription, delivery: &message::Delive
         tracing::warn!(
             queue = subscription.queue,
             counted,
-            message_id = delivery.properties.message_id().as_ref().map(|id| id.as_str()),
+            message_id = delivery
+                .properties
+                .message_id()
+                .as_ref()
+                .map(|id| id.as_str()),
             "the queue has counted many deliveries of a message: since RabbitMQ 4.0 a quorum queue deletes it after 20, unless \
              the queue has another delivery limit (x-delivery-limit) or a dead-letter exchange"
         );

@@ -15,8 +15,8 @@ use crate::{Message, OutgoingMessage, TransportError, brokers::headers};
 /// A message that is on disk before it is confirmed, if its queue is durable.
 const PERSISTENT: u8 = 2;
 
-/// What the frame of all properties has besides them: its own head and end, the class, the size of the body, which properties
-/// there are, the delivery mode and the time.
+/// What the frame of all properties has besides them: its own head and end, the class, the size of
+/// the body, which properties there are, the delivery mode and the time.
 const REST_OF_FRAME: usize = 7 + 1 + 14 + 1 + 8;
 
 /// An error when something of it is longer than AMQP allows (255 bytes for names and ids).
@@ -24,7 +24,10 @@ pub(super) fn outgoing(message: &OutgoingMessage) -> Result<BasicProperties, Tra
     let own = [
         (headers::KEY, message.key.as_deref()),
         (headers::TRACEPARENT, message.traceparent.as_deref()),
-        (headers::SOURCE_DESTINATION, message.source_destination.as_deref()),
+        (
+            headers::SOURCE_DESTINATION,
+            message.source_destination.as_deref(),
+        ),
     ];
     let mut properties = BasicProperties::default()
         .with_delivery_mode(PERSISTENT)
@@ -49,7 +52,8 @@ pub(super) fn outgoing(message: &OutgoingMessage) -> Result<BasicProperties, Tra
     Ok(properties.with_headers(table))
 }
 
-/// How many bytes the frame has that properties made by [`outgoing`] travel in. There is one, however large they are.
+/// How many bytes the frame has that properties made by [`outgoing`] travel in. There is one,
+/// however large they are.
 pub(super) fn frame_bytes(properties: &BasicProperties) -> usize {
     let names = [
         properties.message_id(),
@@ -57,9 +61,14 @@ pub(super) fn frame_bytes(properties: &BasicProperties) -> usize {
         properties.kind(),
         properties.content_type(),
     ];
-    let names = names.into_iter().flatten().map(|name| 1 + name.as_str().len());
+    let names = names
+        .into_iter()
+        .flatten()
+        .map(|name| 1 + name.as_str().len());
     let headers = table(properties).map(|(name, value)| {
-        let value = value.as_long_string().map_or(0, |text| text.as_bytes().len());
+        let value = value
+            .as_long_string()
+            .map_or(0, |text| text.as_bytes().len());
         1 + name.as_str().len() + 1 + 4 + value
     });
     REST_OF_FRAME + names.sum::<usize>() + 4 + headers.sum::<usize>()
@@ -70,7 +79,8 @@ pub(super) fn short(text: impl Into<String>) -> Result<ShortString, TransportErr
     Ok(ShortString::try_new(text)?)
 }
 
-/// Takes payload and properties out of a delivery from `queue`. What is a property counts more than a header of that name.
+/// Takes payload and properties out of a delivery from `queue`. What is a property counts more than
+/// a header of that name.
 pub(super) fn incoming(queue: &str, delivery: &mut Delivery) -> Message {
     let deliveries = deliveries(queue, delivery);
     let properties = &delivery.properties;
@@ -92,7 +102,9 @@ pub(super) fn incoming(queue: &str, delivery: &mut Delivery) -> Message {
             message = with(message, value.to_string());
         }
     }
-    let sent_at = properties.timestamp().and_then(|seconds| i64::try_from(seconds).ok());
+    let sent_at = properties
+        .timestamp()
+        .and_then(|seconds| i64::try_from(seconds).ok());
     match sent_at.map(OffsetDateTime::from_unix_timestamp) {
         Some(Ok(sent_at)) => message.with_sent_at(sent_at),
         _ => message,
@@ -119,7 +131,9 @@ const NEAR_LIMIT: RangeInclusive<u32> = 15..=20;
 /// 4.3 do. The first delivery of a message does not show it.
 pub(super) fn counts_returns(delivery: &Delivery) -> Option<bool> {
     let has = |wanted: &str| table(&delivery.properties).any(|(name, _)| name.as_str() == wanted);
-    delivery.redelivered.then(|| has(DELIVERED) && !has(ACQUIRED))
+    delivery
+        .redelivered
+        .then(|| has(DELIVERED) && !has(ACQUIRED))
 }
 
 /// Whether the message's number of deliveries includes those after which it was returned without a
@@ -140,30 +154,40 @@ pub(super) fn near_limit(delivery: &Delivery) -> Option<u32> {
 /// is none then. How often a message came back to this queue by way of its dead letters is in
 /// `x-death`.
 fn deliveries(queue: &str, delivery: &Delivery) -> Option<u32> {
-    let find = |wanted: &str| table(&delivery.properties).find_map(|(name, value)| (name.as_str() == wanted).then_some(value));
+    let find = |wanted: &str| {
+        table(&delivery.properties)
+            .find_map(|(name, value)| (name.as_str() == wanted).then_some(value))
+    };
     let before = match find(DELIVERED).and_then(count) {
         Some(before) => before,
         None if !counts_releases(delivery) => 0,
         None if delivery.redelivered => return None,
         None => 0,
     };
-    let deaths = find("x-death").and_then(AMQPValue::as_array).map_or(0, |deaths| {
-        let here = deaths
-            .as_slice()
-            .iter()
-            .filter_map(AMQPValue::as_field_table)
-            .filter(|death| {
-                let died_in = death.inner().get("queue").map(|queue| headers::text(&json(queue)));
-                died_in.as_deref() == Some(queue)
-            });
-        here.filter_map(|death| count(death.inner().get("count")?))
-            .fold(0, u32::saturating_add)
-    });
+    let deaths = find("x-death")
+        .and_then(AMQPValue::as_array)
+        .map_or(0, |deaths| {
+            let here = deaths
+                .as_slice()
+                .iter()
+                .filter_map(AMQPValue::as_field_table)
+                .filter(|death| {
+                    let died_in = death
+                        .inner()
+                        .get("queue")
+                        .map(|queue| headers::text(&json(queue)));
+                    died_in.as_deref() == Some(queue)
+                });
+            here.filter_map(|death| count(death.inner().get("count")?))
+                .fold(0, u32::saturating_add)
+        });
     Some(deaths.saturating_add(before).saturating_add(1))
 }
 
 fn count(value: &AMQPValue) -> Option<u32> {
-    json(value).as_u64().and_then(|count| u32::try_from(count).ok())
+    json(value)
+        .as_u64()
+        .and_then(|count| u32::try_from(count).ok())
 }
 
 /// A header's value; what is no text is shown as people would write it in JSON.
@@ -217,10 +241,15 @@ mod tests {
         effect.traceparent = Some("00-1-2-01".into());
         effect.source_destination = Some("orders".into());
         effect.headers.insert("correlation-id".into(), json!("c"));
-        effect.headers.insert("count".into(), json!({"n": [1, true]}));
+        effect
+            .headers
+            .insert("count".into(), json!({"n": [1, true]}));
 
         let message = delivered(outgoing(&effect).unwrap(), false);
-        assert_eq!(message.message_id(), Some(Uuid::from_u128(7).to_string().as_str()));
+        assert_eq!(
+            message.message_id(),
+            Some(Uuid::from_u128(7).to_string().as_str())
+        );
         assert_eq!(message.correlation_id(), Some("c"));
         assert_eq!(message.key(), Some("k"));
         assert_eq!(message.message_type(), Some("placed"));
@@ -232,7 +261,10 @@ mod tests {
             message.sent_at().unwrap().unix_timestamp(),
             effect.recorded_at.unix_timestamp()
         );
-        assert_eq!((message.topic(), message.payload().as_ref()), ("q", b"{}".as_slice()));
+        assert_eq!(
+            (message.topic(), message.payload().as_ref()),
+            ("q", b"{}".as_slice())
+        );
     }
 
     #[test]
@@ -252,7 +284,8 @@ mod tests {
             for name in headers {
                 table.insert((*name).into(), AMQPValue::LongLongInt(1));
             }
-            let mut delivery = Delivery::mock(1, "".into(), "q".into(), redelivered, b"{}".to_vec());
+            let mut delivery =
+                Delivery::mock(1, "".into(), "q".into(), redelivered, b"{}".to_vec());
             delivery.properties = BasicProperties::default().with_headers(table);
             counts_returns(&delivery)
         };
@@ -260,7 +293,10 @@ mod tests {
         // A header that the sender has set.
         assert_eq!(of(&["x-delivery-count"], false), None);
         assert_eq!(of(&["x-delivery-count"], true), Some(true));
-        assert_eq!(of(&["x-delivery-count", "x-acquired-count"], true), Some(false));
+        assert_eq!(
+            of(&["x-delivery-count", "x-acquired-count"], true),
+            Some(false)
+        );
         assert_eq!(of(&["x-acquired-count"], true), Some(false));
         assert_eq!(of(&[], true), Some(false));
     }
@@ -274,15 +310,22 @@ mod tests {
             }
             table
         };
-        let with = |name, value| BasicProperties::default().with_headers(table(vec![(name, value)]));
+        let with =
+            |name, value| BasicProperties::default().with_headers(table(vec![(name, value)]));
         let death = |queue: &str, count| {
             AMQPValue::FieldTable(table(vec![
                 ("queue", AMQPValue::LongString(queue.into())),
                 ("count", AMQPValue::LongLongInt(count)),
             ]))
         };
-        assert_eq!(delivered(BasicProperties::default(), false).deliveries(), Some(1));
-        assert_eq!(delivered(BasicProperties::default(), true).deliveries(), None);
+        assert_eq!(
+            delivered(BasicProperties::default(), false).deliveries(),
+            Some(1)
+        );
+        assert_eq!(
+            delivered(BasicProperties::default(), true).deliveries(),
+            None
+        );
         let quorum = with("x-delivery-count", AMQPValue::LongLongInt(3));
         assert_eq!(delivered(quorum, true).deliveries(), Some(4));
         let released = with("x-acquired-count", AMQPValue::LongLongInt(3));

@@ -30,8 +30,9 @@ use crate::{OutgoingMessage, PublishError, Publisher, TransportError};
 /// confirmation that is less than a relay's default time limit.
 const PROBE: Duration = Duration::from_secs(5);
 
-/// Publishes effects to RabbitMQ: to the queue that the topic names, or to the configured exchange with the topic as routing
-/// key. They are persistent, and confirmed by every queue that they went to.
+/// Publishes effects to RabbitMQ: to the queue that the topic names, or to the configured exchange
+/// with the topic as routing key. They are persistent, and confirmed by every queue that they went
+/// to.
 ///
 /// An exchange that does not exist, an effect that no queue takes, a queue that is full or does not
 /// confirm in time, and a missing permission are [`PublishError::TopicUnavailable`]. An effect that
@@ -47,10 +48,11 @@ const PROBE: Duration = Duration::from_secs(5);
 /// It connects at the first publish, and again at the next one after the connection was lost.
 pub struct RabbitMqPublisher {
     config: RabbitMqConfig,
-    /// Locked while one effect connects for all. Every other use borrows it: an effect that is given
-    /// up takes no connection from the others.
+    /// Locked while one effect connects for all. Every other use borrows it: an effect that is
+    /// given up takes no connection from the others.
     connection: tokio::sync::Mutex<Option<Arc<Connection>>>,
-    /// A channel has one effect under way at a time. Only then is it sure which one the broker returns, or closes the channel for.
+    /// A channel has one effect under way at a time. Only then is it sure which one the broker
+    /// returns, or closes the channel for.
     idle: Mutex<Vec<Channel>>,
     channels: Semaphore,
     /// What the broker takes in one frame, since there was a connection.
@@ -96,7 +98,9 @@ impl RabbitMqPublisher {
         let connection = self.connection().await?;
         let opening = async {
             let channel = connection.create_channel().await?;
-            channel.confirm_select(ConfirmSelectOptions::default()).await?;
+            channel
+                .confirm_select(ConfirmSelectOptions::default())
+                .await?;
             Ok::<_, lapin::Error>(channel)
         };
         match timeout(self.patience(), opening).await {
@@ -116,12 +120,17 @@ impl RabbitMqPublisher {
 
     async fn connection(&self) -> Result<Arc<Connection>, TransportError> {
         let mut connection = self.connection.lock().await;
-        if let Some(connected) = connection.as_ref().filter(|connection| connection.status().connected()) {
+        if let Some(connected) = connection
+            .as_ref()
+            .filter(|connection| connection.status().connected())
+        {
             return Ok(Arc::clone(connected));
         }
         let connected = Arc::new(connect(&self.config, "publisher").await?);
-        self.frame_max.store(connected.configuration().frame_max(), Ordering::Relaxed);
-        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(connected.status().clone());
+        self.frame_max
+            .store(connected.configuration().frame_max(), Ordering::Relaxed);
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(connected.status().clone());
         Ok(Arc::clone(connection.insert(connected)))
     }
 
@@ -132,15 +141,20 @@ impl RabbitMqPublisher {
         connection.take_if(|connection| Arc::ptr_eq(connection, left));
     }
 
-    /// The broker closes the connection for headers that are larger than a frame, with all that is under way on it: it would
-    /// look like a broker that is away, for ever. The payload may have many frames.
+    /// The broker closes the connection for headers that are larger than a frame, with all that is
+    /// under way on it: it would look like a broker that is away, for ever. The payload may have
+    /// many frames.
     fn fits(&self, properties: &BasicProperties) -> Result<(), PublishError> {
-        let (bytes, at_most) = (properties::frame_bytes(properties), self.frame_max.load(Ordering::Relaxed));
+        let (bytes, at_most) = (
+            properties::frame_bytes(properties),
+            self.frame_max.load(Ordering::Relaxed),
+        );
         if bytes <= usize::try_from(at_most).unwrap_or(usize::MAX) {
             return Ok(());
         }
         Err(PublishError::Permanent(
-            format!("its headers make a frame of {bytes} bytes, and the broker takes {at_most}").into(),
+            format!("its headers make a frame of {bytes} bytes, and the broker takes {at_most}")
+                .into(),
         ))
     }
 
@@ -148,9 +162,11 @@ impl RabbitMqPublisher {
     fn is_not_blocked(&self) -> Result<(), PublishError> {
         let status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         match &*status {
-            Some(status) if status.blocked() && status.connected() => Err(PublishError::Unavailable(
-                "the broker has blocked the connection: it has a memory or disk alarm".into(),
-            )),
+            Some(status) if status.blocked() && status.connected() => {
+                Err(PublishError::Unavailable(
+                    "the broker has blocked the connection: it has a memory or disk alarm".into(),
+                ))
+            }
             _ => Ok(()),
         }
     }
@@ -171,7 +187,9 @@ impl RabbitMqPublisher {
     async fn probe(&self) -> bool {
         let is_connected = {
             let status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
-            status.as_ref().is_some_and(|status| status.connected() && !status.blocked())
+            status
+                .as_ref()
+                .is_some_and(|status| status.connected() && !status.blocked())
         };
         if !is_connected {
             return false;
@@ -224,14 +242,21 @@ impl Publisher for RabbitMqPublisher {
         let unavailable = |error: TransportError| PublishError::Unavailable(error);
 
         self.is_not_blocked()?;
-        let _permit = self.channels.acquire().await.map_err(|error| unavailable(error.into()))?;
+        let _permit = self
+            .channels
+            .acquire()
+            .await
+            .map_err(|error| unavailable(error.into()))?;
         let channel = self.channel().await.map_err(unavailable)?;
         if let Err(error) = self.fits(&properties) {
             self.idle().push(channel);
             return Err(error);
         }
-        // A channel on which anything went wrong, or whose answer nobody waited for, is not used again.
-        let sent = self.send(&channel, routing_key, properties, &message.payload).await;
+        // A channel on which anything went wrong, or whose answer nobody waited for, is not used
+        // again.
+        let sent = self
+            .send(&channel, routing_key, properties, &message.payload)
+            .await;
         if sent.is_ok() {
             self.idle().push(channel);
         }
@@ -240,7 +265,8 @@ impl Publisher for RabbitMqPublisher {
         if is_unconfirmed && judged.is_err() && self.serves().await {
             let waited = self.config.timeout();
             return Err(PublishError::TopicUnavailable(
-                format!("a queue did not confirm it within {waited:?}, though the broker serves").into(),
+                format!("a queue did not confirm it within {waited:?}, though the broker serves")
+                    .into(),
             ));
         }
         judged
@@ -250,13 +276,19 @@ impl Publisher for RabbitMqPublisher {
         self.is_not_blocked()?;
         let channel = self.channel().await.map_err(PublishError::Unavailable)?;
         if !self.config.exchange.is_empty() {
-            let exchange = properties::short(&self.config.exchange).map_err(PublishError::Permanent)?;
+            let exchange =
+                properties::short(&self.config.exchange).map_err(PublishError::Permanent)?;
             let options = ExchangeDeclareOptions {
                 passive: true,
                 ..ExchangeDeclareOptions::default()
             };
             // The server does not look at the kind of a passive declaration.
-            let found = channel.exchange_declare(exchange, ExchangeKind::Direct, options, FieldTable::default());
+            let found = channel.exchange_declare(
+                exchange,
+                ExchangeKind::Direct,
+                options,
+                FieldTable::default(),
+            );
             let found = timeout(PATIENCE, found).await;
             found
                 .map_err(|error| PublishError::Unavailable(error.into()))?
@@ -272,12 +304,22 @@ fn judge(sent: Result<Confirmation, TransportError>) -> Result<(), PublishError>
     match sent {
         Ok(Confirmation::Ack(None)) => Ok(()),
         // Mandatory, and no queue is bound for it.
-        Ok(Confirmation::Ack(Some(returned)) | Confirmation::Nack(Some(returned))) => Err(PublishError::TopicUnavailable(
-            format!("no queue took it: {} {}", returned.reply_code, returned.reply_text).into(),
-        )),
+        Ok(Confirmation::Ack(Some(returned)) | Confirmation::Nack(Some(returned))) => {
+            Err(PublishError::TopicUnavailable(
+                format!(
+                    "no queue took it: {} {}",
+                    returned.reply_code, returned.reply_text
+                )
+                .into(),
+            ))
+        }
         // The queue is full and has the overflow `reject-publish`, or has no leader.
-        Ok(Confirmation::Nack(None)) => Err(PublishError::TopicUnavailable("a queue refused it".into())),
-        Ok(Confirmation::NotRequested) => Err(PublishError::Unavailable("the broker does not confirm".into())),
+        Ok(Confirmation::Nack(None)) => {
+            Err(PublishError::TopicUnavailable("a queue refused it".into()))
+        }
+        Ok(Confirmation::NotRequested) => Err(PublishError::Unavailable(
+            "the broker does not confirm".into(),
+        )),
         Err(error) => Err(classify(error)),
     }
 }
@@ -290,7 +332,9 @@ fn classify(error: TransportError) -> PublishError {
     };
     match kind {
         // Its exchange does not exist, or a permission is missing.
-        AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND | AMQPSoftError::ACCESSREFUSED) => PublishError::TopicUnavailable(error),
+        AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND | AMQPSoftError::ACCESSREFUSED) => {
+            PublishError::TopicUnavailable(error)
+        }
         // The effect is too large, or has a property that the server refuses.
         AMQPErrorKind::Soft(_) => PublishError::Rejected(error),
         AMQPErrorKind::Hard(_) => PublishError::Unavailable(error),

@@ -22,7 +22,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// The pause before a message near its limit comes again whose receipt was dropped.
 const DROPPED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-const NOT_RETURNED: &str = "the source has ended, and the message is not returned, because its queue may delete it then";
+const NOT_RETURNED: &str =
+    "the source has ended, and the message is not returned, because its queue may delete it then";
 
 const NO_DEAD_LETTER_EXCHANGE: &str = "the subscription names no dead-letter exchange, and without one RabbitMQ deletes a \
     rejected message: keep it with deadletters::reject and acknowledge it, or say dead_letter_exchange";
@@ -107,9 +108,11 @@ impl RabbitMqReceipt {
             return Err(self);
         }
         let (message, until, withheld) = (message.clone(), *until, Arc::clone(withheld));
-        let due = now.checked_add(after).unwrap_or(until.max(now + LONGEST_PAUSE));
-        // Near its limit the message does not return by itself. It comes again when its hold is over,
-        // so that the consumer can keep it.
+        let due = now
+            .checked_add(after)
+            .unwrap_or(until.max(now + LONGEST_PAUSE));
+        // Near its limit the message does not return by itself. It comes again when its hold is
+        // over, so that the consumer can keep it.
         let (due, until) = match (self.is_near_limit, is_over) {
             (false, _) => (due, Some(until)),
             (true, false) => (due.min(until), None),
@@ -125,17 +128,25 @@ impl Withhold for RabbitMqReceipt {
     }
 
     async fn give_back(mut self) -> bool {
-        let Some(acker) = self.acker.take() else { return false };
+        let Some(acker) = self.acker.take() else {
+            return false;
+        };
         let returned = release(&acker).await;
         if let Err(error) = &returned {
-            tracing::debug!(error, "a message that cannot be returned comes again by itself");
+            tracing::debug!(
+                error,
+                "a message that cannot be returned comes again by itself"
+            );
         }
         returned.is_ok()
     }
 }
 
 impl Receipt for RabbitMqReceipt {
-    fn settle(self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>> {
+    fn settle(
+        self: Box<Self>,
+        settlement: Settlement,
+    ) -> BoxFuture<'static, Result<(), TransportError>> {
         if matches!(settlement, Settlement::Reject { .. }) && !self.has_dead_letter_exchange {
             // Dropped, it comes again.
             return Box::pin(async { Err(NO_DEAD_LETTER_EXCHANGE.into()) });
@@ -169,7 +180,9 @@ impl Receipt for RabbitMqReceipt {
             match settlement {
                 Settlement::Acknowledge => expect(acker.ack(BasicAckOptions::default()).await),
                 Settlement::Retry { after } => requeue(Requeue::Failed, acker, after, open).await,
-                Settlement::Release { after } => requeue(Requeue::Released, acker, after, open).await,
+                Settlement::Release { after } => {
+                    requeue(Requeue::Released, acker, after, open).await
+                }
                 Settlement::Reject { .. } => reject(&acker, false).await,
             }
         })
@@ -203,7 +216,9 @@ impl Receipt for RabbitMqReceipt {
 /// unsettled where its queue may delete it.
 impl Drop for RabbitMqReceipt {
     fn drop(&mut self) {
-        let Some(mut acker) = self.acker.take() else { return };
+        let Some(mut acker) = self.acker.take() else {
+            return;
+        };
         let session = Arc::clone(&self.session);
         if self.is_near_limit {
             let again = Self {
@@ -239,7 +254,12 @@ enum Requeue {
 }
 
 /// Puts the message back into its queue, after this time.
-async fn requeue(why: Requeue, acker: Acker, after: Duration, session: Arc<Session>) -> Result<(), TransportError> {
+async fn requeue(
+    why: Requeue,
+    acker: Acker,
+    after: Duration,
+    session: Arc<Session>,
+) -> Result<(), TransportError> {
     let put_back = async move {
         let settled = match why {
             Requeue::Failed => reject(&acker, true).await,

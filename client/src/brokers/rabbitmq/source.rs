@@ -8,15 +8,18 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{RabbitMqConfig, RabbitMqSubscription, consuming::Consuming, receipt::RabbitMqReceipt, starting::Starting};
+use super::{
+    RabbitMqConfig, RabbitMqSubscription, consuming::Consuming, receipt::RabbitMqReceipt,
+    starting::Starting,
+};
 use crate::{
     Closed, Delivery, Source, TransportError,
     brokers::withheld::{Withheld, Withhold},
 };
 
 /// How long the broker may take for all that is returned, and before that for a consumer that is
-/// still being started. After such a consumer it has half of the time for all that is returned: 4.5 s
-/// together, less than the 5 s that a stop gives to the close of its source.
+/// still being started. After such a consumer it has half of the time for all that is returned: 4.5
+/// s together, less than the 5 s that a stop gives to the close of its source.
 const RETURNED_WITHIN: Duration = Duration::from_secs(3);
 
 /// The messages of one queue of a RabbitMQ.
@@ -50,11 +53,13 @@ const RETURNED_WITHIN: Duration = Duration::from_secs(3);
 /// a [`Consumer`](crate::Consumer) keeps the message in `idem.dead_letter` and acknowledges it;
 /// settled by hand, it is an error, and the message comes again.
 ///
-/// A message has the queue as its topic, and as its key the header `idem-key`. [`deliveries`](crate::Message::deliveries) is
-/// exact on quorum queues (since 4.3: the failures, and this delivery). Classic queues know no more
-/// than that the message came before, and do not count from then on. There are no coordinates.
+/// A message has the queue as its topic, and as its key the header `idem-key`.
+/// [`deliveries`](crate::Message::deliveries) is exact on quorum queues (since 4.3: the failures,
+/// and this delivery). Classic queues know no more than that the message came before, and do not
+/// count from then on. There are no coordinates.
 ///
-/// It connects at the first call of `next`, and again at the next one after the connection was lost.
+/// It connects at the first call of `next`, and again at the next one after the connection was
+/// lost.
 pub struct RabbitMqSource {
     config: RabbitMqConfig,
     subscription: RabbitMqSubscription,
@@ -86,11 +91,15 @@ impl RabbitMqSource {
     fn end(&mut self) -> impl Future<Output = Closed> + Send + 'static {
         // At once, because the receipts hold what they are withheld in.
         let withheld = self.withheld.close();
-        let (keep, give_back): (Vec<_>, Vec<_>) = withheld.into_iter().partition(|(_, receipt)| receipt.is_near_limit());
+        let (keep, give_back): (Vec<_>, Vec<_>) = withheld
+            .into_iter()
+            .partition(|(_, receipt)| receipt.is_near_limit());
         let (starting, consuming) = (mem::take(&mut self.starting), self.consuming.take());
         let (subscription, withheld) = (self.subscription.clone(), Arc::clone(&self.withheld));
         async move {
-            let near_limit = keep.into_iter().map(|(message, receipt)| Delivery::new(message, receipt));
+            let near_limit = keep
+                .into_iter()
+                .map(|(message, receipt)| Delivery::new(message, receipt));
             let mut closed = Closed::default().near_limit(near_limit.collect());
             let (consuming, within) = match consuming {
                 Some(consuming) => (Some(consuming), RETURNED_WITHIN),
@@ -101,8 +110,12 @@ impl RabbitMqSource {
                 Some(consuming) => consuming.cancel(&subscription, &withheld, until).await,
                 None => Vec::new(),
             };
-            let (keep, ahead): (Vec<_>, Vec<_>) = ahead.into_iter().partition(|(_, receipt)| receipt.is_near_limit());
-            let near_limit = keep.into_iter().map(|(message, receipt)| Delivery::new(message, receipt));
+            let (keep, ahead): (Vec<_>, Vec<_>) = ahead
+                .into_iter()
+                .partition(|(_, receipt)| receipt.is_near_limit());
+            let near_limit = keep
+                .into_iter()
+                .map(|(message, receipt)| Delivery::new(message, receipt));
             closed.near_limit.extend(near_limit);
             let returning = async {
                 for (_, receipt) in give_back.into_iter().chain(ahead) {
@@ -110,7 +123,9 @@ impl RabbitMqSource {
                 }
             };
             if timeout_at(until, returning).await.is_err() {
-                tracing::debug!("the broker does not take messages back: they come again when the connection ends");
+                tracing::debug!(
+                    "the broker does not take messages back: they come again when the connection ends"
+                );
             }
             closed
         }
@@ -152,7 +167,8 @@ impl Source for RabbitMqSource {
             };
             match delivered {
                 Ok(delivery) => {
-                    let (message, receipt) = consuming.receive(&self.subscription, &withheld, delivery);
+                    let (message, receipt) =
+                        consuming.receive(&self.subscription, &withheld, delivery);
                     // Its channel may have been closed since.
                     if !receipt.comes_by_itself() {
                         return Ok(Some(Delivery::new(message, receipt)));

@@ -20,8 +20,8 @@ pub(super) enum Starting {
     No,
     /// A connection that consumes nothing yet: it can be given up.
     Opening(JoinHandle<Result<Session, TransportError>>),
-    /// The broker was asked to send messages. It counts those that it has sent when their connection
-    /// ends, and a quorum queue may delete one at its delivery limit.
+    /// The broker was asked to send messages. It counts those that it has sent when their
+    /// connection ends, and a quorum queue may delete one at its delivery limit.
     Asked(JoinHandle<Result<Consuming, TransportError>>),
 }
 
@@ -38,14 +38,18 @@ impl Starting {
             match self {
                 Self::No => {
                     let (config, subscription) = (config.clone(), subscription.clone());
-                    let opening = async move { timeout(patience, Session::open(&config, &subscription)).await? };
+                    let opening = async move {
+                        timeout(patience, Session::open(&config, &subscription)).await?
+                    };
                     *self = Self::Opening(tokio::spawn(opening));
                 }
                 Self::Opening(opening) => {
                     let opened = opening.await;
                     *self = Self::No;
                     let asking = Consuming::start(opened??, queue.clone());
-                    *self = Self::Asked(tokio::spawn(async move { timeout(patience, asking).await? }));
+                    *self = Self::Asked(tokio::spawn(
+                        async move { timeout(patience, asking).await? },
+                    ));
                 }
                 Self::Asked(asking) => {
                     let started = asking.await;
@@ -67,7 +71,9 @@ impl Starting {
             Self::Asked(mut asking) => match timeout(patience, &mut asking).await {
                 Ok(started) => started.ok()?.ok(),
                 Err(_) => {
-                    tracing::warn!("the broker does not confirm a consumer: what it has sent comes again, and is counted");
+                    tracing::warn!(
+                        "the broker does not confirm a consumer: what it has sent comes again, and is counted"
+                    );
                     asking.abort();
                     None
                 }

@@ -1,4 +1,5 @@
-//! The consumer runtime against the same consumer without idem: same source, same business, same batches, same connections.
+//! The consumer runtime against the same consumer without idem: same source, same business, same
+//! batches, same connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -51,7 +52,12 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
             for side in Side::in_turn(round) {
                 let rate = runtime.block_on(async {
                     let line = broker.make_line().await?;
-                    lines::publish_all(&broker.publisher(), &lines::messages(&line, count), FILLERS).await?;
+                    lines::publish_all(
+                        &broker.publisher(),
+                        &lines::messages(&line, count),
+                        FILLERS,
+                    )
+                    .await?;
                     let source = broker.source(&line);
                     match side {
                         Side::Idem => protected(&ours, source, &line, count).await,
@@ -66,7 +72,10 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         }
         table.rounds(broker.name(), &rounds, Target::AtLeast(0.8));
     }
-    table.note(ground::settings(&mut Session::connect(&cluster, Side::Idem.database())?)?);
+    table.note(ground::settings(&mut Session::connect(
+        &cluster,
+        Side::Idem.database(),
+    )?)?);
     Ok(vec![table])
 }
 
@@ -91,7 +100,8 @@ async fn protected(pool: &Pool, source: AnySource, line: &str, count: u32) -> Re
         .handle(line, move |tx: Tx, message: Message| {
             let (handled, done) = (Arc::clone(&handled), Arc::clone(&done));
             async move {
-                tx.execute_typed(BUSINESS, &[(&account_of(&message)?, Type::INT4)]).await?;
+                tx.execute_typed(BUSINESS, &[(&account_of(&message)?, Type::INT4)])
+                    .await?;
                 if handled.fetch_add(1, Ordering::Relaxed) + 1 == count {
                     done.notify_one();
                 }
@@ -110,7 +120,8 @@ async fn protected(pool: &Pool, source: AnySource, line: &str, count: u32) -> Re
     Ok(f64::from(count) / seconds)
 }
 
-/// What a good engineer writes without idem: the same batches in one transaction, acknowledged after its commit.
+/// What a good engineer writes without idem: the same batches in one transaction, acknowledged
+/// after its commit.
 async fn unprotected(pool: &Pool, source: AnySource, count: u32) -> Result<f64> {
     let source = Arc::new(Mutex::new((source, count)));
     let start = Instant::now();
@@ -125,13 +136,21 @@ async fn unprotected(pool: &Pool, source: AnySource, count: u32) -> Result<f64> 
                 }
                 let mut connection = pool.get().await?;
                 let tx = connection.transaction().await?;
-                let messages: Vec<Message> = batch.iter().map(|delivery| delivery.message().clone()).collect();
+                let messages: Vec<Message> = batch
+                    .iter()
+                    .map(|delivery| delivery.message().clone())
+                    .collect();
                 for message in &messages {
-                    tx.execute_typed(BUSINESS, &[(&account_of(message)?, Type::INT4)]).await?;
+                    tx.execute_typed(BUSINESS, &[(&account_of(message)?, Type::INT4)])
+                        .await?;
                 }
                 tx.commit().await?;
-                let settled = batch.into_iter().map(|delivery| delivery.settle(Settlement::Acknowledge));
-                try_join_all(settled).await.map_err(|error| anyhow!(error))?;
+                let settled = batch
+                    .into_iter()
+                    .map(|delivery| delivery.settle(Settlement::Acknowledge));
+                try_join_all(settled)
+                    .await
+                    .map_err(|error| anyhow!(error))?;
             }
         });
     }

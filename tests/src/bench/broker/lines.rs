@@ -4,8 +4,9 @@ use anyhow::{Result, anyhow};
 use async_nats::jetstream::{self, stream};
 use idem_brokers::{Nats, RabbitMq};
 use idem_client::{
-    Delivery, NatsConfig, NatsPublisher, NatsSource, NatsSubscription, OutgoingMessage, PublishError, Publisher, RabbitMqConfig,
-    RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription, Source, TransportError,
+    Delivery, NatsConfig, NatsPublisher, NatsSource, NatsSubscription, OutgoingMessage,
+    PublishError, Publisher, RabbitMqConfig, RabbitMqPublisher, RabbitMqSource,
+    RabbitMqSubscription, Source, TransportError,
 };
 use lapin::{Connection, ConnectionProperties, options::QueueDeclareOptions, types::FieldTable};
 use uuid::Uuid;
@@ -22,7 +23,10 @@ pub enum Broker {
 impl Broker {
     /// Both, started.
     pub fn all() -> Result<[Self; 2]> {
-        Ok([Self::RabbitMq(RabbitMq::start()?), Self::Nats(Nats::start()?)])
+        Ok([
+            Self::RabbitMq(RabbitMq::start()?),
+            Self::Nats(Nats::start()?),
+        ])
     }
 
     pub fn name(&self) -> &'static str {
@@ -32,12 +36,14 @@ impl Broker {
         }
     }
 
-    /// A new durable queue or file-backed stream; answers its name, which is also the topic to publish to.
+    /// A new durable queue or file-backed stream; answers its name, which is also the topic to
+    /// publish to.
     pub async fn make_line(&self) -> Result<String> {
         let name = format!("bench-{}", Uuid::new_v4().simple());
         match self {
             Self::RabbitMq(server) => {
-                let connection = Connection::connect(&server.url(), ConnectionProperties::default()).await?;
+                let connection =
+                    Connection::connect(&server.url(), ConnectionProperties::default()).await?;
                 let durable = QueueDeclareOptions {
                     durable: true,
                     ..Default::default()
@@ -64,8 +70,12 @@ impl Broker {
 
     pub fn publisher(&self) -> AnyPublisher {
         match self {
-            Self::RabbitMq(server) => AnyPublisher::RabbitMq(RabbitMqPublisher::new(RabbitMqConfig::new(server.url()))),
-            Self::Nats(server) => AnyPublisher::Nats(NatsPublisher::new(NatsConfig::new(server.url()))),
+            Self::RabbitMq(server) => {
+                AnyPublisher::RabbitMq(RabbitMqPublisher::new(RabbitMqConfig::new(server.url())))
+            }
+            Self::Nats(server) => {
+                AnyPublisher::Nats(NatsPublisher::new(NatsConfig::new(server.url())))
+            }
         }
     }
 
@@ -115,7 +125,11 @@ impl Source for AnySource {
 }
 
 /// Publishes these, at most so many under way at once, each confirmed.
-pub async fn publish_all(publisher: &impl Publisher, messages: &[OutgoingMessage], in_flight: usize) -> Result<()> {
+pub async fn publish_all(
+    publisher: &impl Publisher,
+    messages: &[OutgoingMessage],
+    in_flight: usize,
+) -> Result<()> {
     use futures_util::{StreamExt, TryStreamExt, stream};
     stream::iter(messages)
         .map(|message| publisher.publish(message))

@@ -1,4 +1,5 @@
-//! The runtimes on real brokers: consuming with and without idem, publishing from the outbox and from memory.
+//! The runtimes on real brokers: consuming with and without idem, publishing from the outbox and
+//! from memory.
 
 mod consume;
 mod lines;
@@ -17,7 +18,9 @@ pub use publish::run as publish;
 const CONNECTIONS: usize = 8;
 
 fn runtime() -> Result<Runtime> {
-    Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build()?)
+    Ok(tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?)
 }
 
 fn pool(cluster: &Cluster, database: &str) -> Result<Pool> {

@@ -18,7 +18,8 @@ use crate::bench::wire::Session;
 
 /// Publishes under way at once, on both sides.
 const IN_FLIGHT: usize = 256;
-/// Effects of one lease: each lease ends with its last confirmations, when little is under way, and with a commit.
+/// Effects of one lease: each lease ends with its last confirmations, when little is under way, and
+/// with a commit.
 const BATCH: u32 = 5_000;
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
@@ -40,7 +41,9 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
                 let rate = runtime.block_on(async {
                     let line = broker.make_line().await?;
                     match side {
-                        Side::Idem => from_outbox(&database, broker.publisher(), &line, count).await,
+                        Side::Idem => {
+                            from_outbox(&database, broker.publisher(), &line, count).await
+                        }
                         Side::HandWritten => from_memory(&broker.publisher(), &line, count).await,
                     }
                 })?;
@@ -52,7 +55,10 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         }
         table.rounds(broker.name(), &rounds, Target::AtLeast(0.7));
     }
-    table.note(ground::settings(&mut Session::connect(&cluster, Side::Idem.database())?)?);
+    table.note(ground::settings(&mut Session::connect(
+        &cluster,
+        Side::Idem.database(),
+    )?)?);
     Ok(vec![table])
 }
 
@@ -74,7 +80,9 @@ async fn from_outbox(pool: &Pool, publisher: AnyPublisher, line: &str, count: u3
             &[&line, &count.cast_signed()],
         )
         .await?;
-    let relay = Relay::new(pool.clone(), publisher).batch(BATCH).in_flight(IN_FLIGHT);
+    let relay = Relay::new(pool.clone(), publisher)
+        .batch(BATCH)
+        .in_flight(IN_FLIGHT);
     let status = relay.status();
     let start = Instant::now();
     let summary = relay.run(has_published(status, count)).await?;

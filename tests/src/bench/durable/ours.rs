@@ -17,7 +17,8 @@ use crate::bench::wire::Session;
 /// Messages that one idem_next leases.
 const LEASED_TOGETHER: usize = 100;
 
-const RECEIVE: &str = "SELECT count(*) FILTER (WHERE idem_receive((m->>'id')::uuid, $2, m->'payload'))
+const RECEIVE: &str =
+    "SELECT count(*) FILTER (WHERE idem_receive((m->>'id')::uuid, $2, m->'payload'))
                          FROM jsonb_array_elements($1::jsonb) m";
 
 const WORK: [(&str, &str); 4] = [
@@ -29,8 +30,14 @@ const WORK: [(&str, &str); 4] = [
         "claimed business",
         "INSERT INTO fact (job, account, amount) SELECT $3, $4, $5 WHERE idem_try_claim($1::uuid, $2)",
     ),
-    ("claims", "SELECT true = ALL (idem_try_claim_uuid_batch($1::uuid[], $2))"),
-    ("business", "INSERT INTO fact (job, account, amount) VALUES ($1, $2, $3)"),
+    (
+        "claims",
+        "SELECT true = ALL (idem_try_claim_uuid_batch($1::uuid[], $2))",
+    ),
+    (
+        "business",
+        "INSERT INTO fact (job, account, amount) VALUES ($1, $2, $3)",
+    ),
 ];
 
 /// How many jobs share a transaction.
@@ -58,32 +65,44 @@ impl Way {
             Self::Singly => "each job: the business with `WHERE idem_try_claim(..)`, one statement",
             Self::InBatches => "BEGIN, idem_try_claim_uuid_batch, the business of each, COMMIT",
         };
-        format!("idem_receive {SENT_TOGETHER} in one statement; idem_next {LEASED_TOGETHER}; {transaction}")
+        format!(
+            "idem_receive {SENT_TOGETHER} in one statement; idem_next {LEASED_TOGETHER}; {transaction}"
+        )
     }
 
     /// How many messages are not completed.
     pub fn left(self) -> String {
         let destination = self.destination();
-        format!("SELECT coalesce(sum(waiting + leased), 0)::int8 FROM idem.waiting_messages WHERE destination = '{destination}'")
+        format!(
+            "SELECT coalesce(sum(waiting + leased), 0)::int8 FROM idem.waiting_messages WHERE destination = '{destination}'"
+        )
     }
 
     /// Sends these messages; how long that took.
     pub fn enqueue(self, cluster: &Cluster, database: &str, first: u64, jobs: u64) -> Result<f64> {
         let end = first + jobs;
         let next = AtomicU64::new(first);
-        at_once(sessions(cluster, database, &[("receive", RECEIVE)])?, |session| {
-            let from = next.fetch_add(SENT_TOGETHER as u64, Ordering::Relaxed);
-            if from >= end {
-                return Ok(false);
-            }
-            let messages: Value = (from..end.min(from + SENT_TOGETHER as u64))
-                .map(|n| serde_json::json!({ "id": Uuid::new_v4(), "payload": message(n) }))
-                .collect();
-            let new = session.execute("receive", &[&messages.to_string(), self.destination()])?;
-            let sent = messages.as_array().map_or(0, Vec::len).to_string();
-            ensure!(new.text() == Some(&sent), "{:?} of {sent} messages were new", new.text());
-            Ok(true)
-        })
+        at_once(
+            sessions(cluster, database, &[("receive", RECEIVE)])?,
+            |session| {
+                let from = next.fetch_add(SENT_TOGETHER as u64, Ordering::Relaxed);
+                if from >= end {
+                    return Ok(false);
+                }
+                let messages: Value = (from..end.min(from + SENT_TOGETHER as u64))
+                    .map(|n| serde_json::json!({ "id": Uuid::new_v4(), "payload": message(n) }))
+                    .collect();
+                let new =
+                    session.execute("receive", &[&messages.to_string(), self.destination()])?;
+                let sent = messages.as_array().map_or(0, Vec::len).to_string();
+                ensure!(
+                    new.text() == Some(&sent),
+                    "{:?} of {sent} messages were new",
+                    new.text()
+                );
+                Ok(true)
+            },
+        )
     }
 
     /// Works on so many jobs.
@@ -92,7 +111,9 @@ impl Way {
         at_once(sessions(cluster, database, &WORK)?, |session| {
             let batch = self.next(session)?;
             match self {
-                Self::Singly => batch.iter().try_for_each(|job| self.work_on_one(session, job))?,
+                Self::Singly => batch
+                    .iter()
+                    .try_for_each(|job| self.work_on_one(session, job))?,
                 Self::InBatches => self.work_on_all(session, &batch)?,
             }
             done.fetch_add(batch.len() as u64, Ordering::Relaxed);
@@ -104,19 +125,26 @@ impl Way {
     /// Leases messages.
     fn next(self, session: &mut Session) -> Result<Vec<Job>> {
         let mut batch = Vec::new();
-        session.execute_each("next", &[self.destination(), &LEASED_TOGETHER.to_string()], |row| {
-            let mut columns = row_columns(row.buffer());
-            let id = columns.next().context("no id")??.to_owned();
-            let payload = serde_json::from_str(columns.next().context("no payload")??)?;
-            batch.push((id, payload));
-            Ok(())
-        })?;
+        session.execute_each(
+            "next",
+            &[self.destination(), &LEASED_TOGETHER.to_string()],
+            |row| {
+                let mut columns = row_columns(row.buffer());
+                let id = columns.next().context("no id")??.to_owned();
+                let payload = serde_json::from_str(columns.next().context("no payload")??)?;
+                batch.push((id, payload));
+                Ok(())
+            },
+        )?;
         Ok(batch)
     }
 
     fn work_on_one(self, session: &mut Session, (id, payload): &Job) -> Result<()> {
         let [job, account, amount] = business(payload);
-        let answer = session.execute("claimed business", &[id, self.destination(), &job, &account, &amount])?;
+        let answer = session.execute(
+            "claimed business",
+            &[id, self.destination(), &job, &account, &amount],
+        )?;
         ensure!(answer.rows == 1, "{id} was claimed before");
         Ok(())
     }
@@ -127,7 +155,10 @@ impl Way {
         }
         let ids: Vec<&str> = jobs.iter().map(|(id, _)| id.as_str()).collect();
         session.run("BEGIN")?;
-        let answer = session.execute("claims", &[&format!("{{{}}}", ids.join(",")), self.destination()])?;
+        let answer = session.execute(
+            "claims",
+            &[&format!("{{{}}}", ids.join(",")), self.destination()],
+        )?;
         ensure!(answer.is_true(), "one of {} was claimed before", ids.len());
         for (_, payload) in jobs {
             let [job, account, amount] = business(payload);
@@ -139,7 +170,11 @@ impl Way {
 }
 
 /// A session for each worker, with these statements prepared.
-fn sessions(cluster: &Cluster, database: &str, statements: &[(&str, &str)]) -> Result<Vec<Session>> {
+fn sessions(
+    cluster: &Cluster,
+    database: &str,
+    statements: &[(&str, &str)],
+) -> Result<Vec<Session>> {
     (0..WORKERS)
         .map(|_| {
             let mut session = Session::connect(cluster, database)?;
@@ -156,9 +191,12 @@ fn business(payload: &Value) -> [String; 3] {
     ["job", "account", "amount"].map(|name| payload[name].to_string())
 }
 
-/// The same on every session, each in its own thread and again and again, until it answers that there is no more; the seconds until
-/// all have ended. When one fails the others end too.
-fn at_once(sessions: Vec<Session>, step: impl Fn(&mut Session) -> Result<bool> + Sync) -> Result<f64> {
+/// The same on every session, each in its own thread and again and again, until it answers that
+/// there is no more; the seconds until all have ended. When one fails the others end too.
+fn at_once(
+    sessions: Vec<Session>,
+    step: impl Fn(&mut Session) -> Result<bool> + Sync,
+) -> Result<f64> {
     let failed = AtomicBool::new(false);
     let worker = &|mut session: Session| -> Result<()> {
         while !failed.load(Ordering::Relaxed) {

@@ -29,7 +29,11 @@ pub(super) async fn check(client: &Client, traffic: &Traffic, errors: &mut Error
     // statements: what is claimed after the look at its effects was claimed during that look.
     let recorded = verdict::recorded(client, &work::targets()?, &traffic.attempts).await?;
     let mut retained = traffic.attempts.clone();
-    let claimed = claimed(client, &retained.iter().map(|shot| shot.attempt).collect::<Vec<_>>()).await?;
+    let claimed = claimed(
+        client,
+        &retained.iter().map(|shot| shot.attempt).collect::<Vec<_>>(),
+    )
+    .await?;
     retained.retain(|shot| claimed.contains(&shot.attempt));
     let found = verdict::judge(client, &traffic.attempts, &facts, &recorded).await?;
     let one_effect = |attempt: &Uuid| recorded.get(attempt).is_some_and(|facts| facts.len() == 1);
@@ -54,7 +58,10 @@ pub(super) async fn check(client: &Client, traffic: &Traffic, errors: &mut Error
         .await?
         .try_get(0)?;
     let not_made = |id: &Uuid| moved.get(id) != Some(&1);
-    let moves = traffic.commands.iter().filter(|command| command.kind == Kind::MoveTarget);
+    let moves = traffic
+        .commands
+        .iter()
+        .filter(|command| command.kind == Kind::MoveTarget);
     errors.extend([
         (Violation::Lost, found.lost_messages as u64),
         (Violation::HandledTwice, gap(0)?),
@@ -64,7 +71,10 @@ pub(super) async fn check(client: &Client, traffic: &Traffic, errors: &mut Error
         (Violation::OtherFact, found.unequal_duplicates as u64),
         (
             Violation::NotOneEffect,
-            retained.iter().filter(|shot| !one_effect(&shot.attempt)).count() as u64,
+            retained
+                .iter()
+                .filter(|shot| !one_effect(&shot.attempt))
+                .count() as u64,
         ),
         (
             Violation::MoveNotOnce,
@@ -81,8 +91,14 @@ async fn claimed(client: &Client, attempts: &[Uuid]) -> Result<std::collections:
     let rows = client
         .query_typed(
             "SELECT attempt FROM unnest($1) AS attempt WHERE idem_is_claimed(attempt, $2)",
-            &[(&attempts, Type::UUID_ARRAY), (&work::targets()?.as_str(), Type::TEXT)],
+            &[
+                (&attempts, Type::UUID_ARRAY),
+                (&work::targets()?.as_str(), Type::TEXT),
+            ],
         )
         .await?;
-    Ok(rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
+    Ok(rows
+        .iter()
+        .map(|row| row.try_get(0))
+        .collect::<Result<_, _>>()?)
 }

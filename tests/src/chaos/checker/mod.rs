@@ -54,7 +54,12 @@ impl History<'_> {
         streams::leases(self.client, &mut errors).await?;
         streams::log(self.published, self.client, &mut errors).await?;
         poison::check(self.client, self.poison, &mut errors).await?;
-        server::check(self.server_log, &self.relations().await?, self.watched, &mut errors);
+        server::check(
+            self.server_log,
+            &self.relations().await?,
+            self.watched,
+            &mut errors,
+        );
         Ok(errors)
     }
 
@@ -62,7 +67,10 @@ impl History<'_> {
     async fn relations(&self) -> Result<BTreeSet<u32>> {
         let sql = "SELECT oid FROM pg_class WHERE relnamespace = 'idem'::regnamespace";
         let rows = self.client.query(sql, &[]).await?;
-        Ok(rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
+        Ok(rows
+            .iter()
+            .map(|row| row.try_get(0))
+            .collect::<Result<_, _>>()?)
     }
 }
 
@@ -70,7 +78,12 @@ impl History<'_> {
 ///
 /// # Errors
 /// When a server cannot be asked.
-pub async fn check(site: &Site, dir: &Path, traffic: &Traffic, watched: &Watched) -> Result<Errors> {
+pub async fn check(
+    site: &Site,
+    dir: &Path,
+    traffic: &Traffic,
+    watched: &Watched,
+) -> Result<Errors> {
     let published = place::read_log(site.kind, &site.broker_url)
         .await
         .context("the log of the broker")?;

@@ -15,23 +15,38 @@ type Letter = (Vec<u8>, String);
 
 pub(super) async fn check(client: &Client, sent: &[SentPoison], errors: &mut Errors) -> Result<()> {
     let rows = client
-        .query("SELECT payload, coalesce(last_error, '') FROM idem.dead_letters", &[])
+        .query(
+            "SELECT payload, coalesce(last_error, '') FROM idem.dead_letters",
+            &[],
+        )
         .await?;
     let letters: Vec<Letter> = rows
         .iter()
         .map(|row| anyhow::Ok((row.try_get(0)?, row.try_get(1)?)))
         .collect::<Result<_>>()?;
-    let mended = times(client, "SELECT poison, count(*) FROM mended GROUP BY poison").await?;
+    let mended = times(
+        client,
+        "SELECT poison, count(*) FROM mended GROUP BY poison",
+    )
+    .await?;
     judge(sent, &letters, &mended, errors)?;
     let parked: i64 = client
-        .query_one("SELECT coalesce(sum(parked), 0)::bigint FROM idem.relays", &[])
+        .query_one(
+            "SELECT coalesce(sum(parked), 0)::bigint FROM idem.relays",
+            &[],
+        )
         .await?
         .try_get(0)?;
     errors.insert(Violation::Parked, u64::try_from(parked)?);
     Ok(())
 }
 
-fn judge(sent: &[SentPoison], letters: &[Letter], mended: &HashMap<Uuid, i64>, errors: &mut Errors) -> Result<()> {
+fn judge(
+    sent: &[SentPoison],
+    letters: &[Letter],
+    mended: &HashMap<Uuid, i64>,
+    errors: &mut Errors,
+) -> Result<()> {
     let (mut not_once, mut other_reason, mut not_mended) = (0, 0, 0);
     let mut known = HashSet::new();
     for poison in sent {
@@ -48,9 +63,14 @@ fn judge(sent: &[SentPoison], letters: &[Letter], mended: &HashMap<Uuid, i64>, e
         for (_, error) in about.iter().filter(|(_, error)| !error.contains(reason)) {
             eprintln!("another reason than {reason:?}: {error}");
         }
-        other_reason += about.iter().filter(|(_, error)| !error.contains(reason)).count() as u64;
+        other_reason += about
+            .iter()
+            .filter(|(_, error)| !error.contains(reason))
+            .count() as u64;
     }
-    let given_up = letters.iter().filter(|(payload, _)| !known.contains(payload));
+    let given_up = letters
+        .iter()
+        .filter(|(payload, _)| !known.contains(payload));
     for (payload, error) in given_up.clone().take(3) {
         eprintln!("given up: {}: {error}", String::from_utf8_lossy(payload));
     }
@@ -97,12 +117,27 @@ mod tests {
     fn each_wrong_dead_letter_is_its_own_error() {
         let right = (Poison::UnknownType, "no command: x");
         assert_eq!(judged(&[right], 1), Errors::new());
-        assert_eq!(judged(&[], 1), Errors::from([(Violation::PoisonNotOnce, 1)]));
-        assert_eq!(judged(&[right, right], 1), Errors::from([(Violation::PoisonNotOnce, 1)]));
+        assert_eq!(
+            judged(&[], 1),
+            Errors::from([(Violation::PoisonNotOnce, 1)])
+        );
+        assert_eq!(
+            judged(&[right, right], 1),
+            Errors::from([(Violation::PoisonNotOnce, 1)])
+        );
         let other = (Poison::UnknownType, "a bad day");
-        assert_eq!(judged(&[other], 1), Errors::from([(Violation::OtherReason, 1)]));
-        assert_eq!(judged(&[right], 2), Errors::from([(Violation::MendedNotOnce, 1)]));
+        assert_eq!(
+            judged(&[other], 1),
+            Errors::from([(Violation::OtherReason, 1)])
+        );
+        assert_eq!(
+            judged(&[right], 2),
+            Errors::from([(Violation::MendedNotOnce, 1)])
+        );
         let unknown = (Poison::UnknownType, "");
-        assert_eq!(judged(&[right, unknown], 1), Errors::from([(Violation::GivenUp, 1)]));
+        assert_eq!(
+            judged(&[right, unknown], 1),
+            Errors::from([(Violation::GivenUp, 1)])
+        );
     }
 }

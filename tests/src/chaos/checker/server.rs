@@ -10,8 +10,16 @@ use crate::chaos::watch::Watched;
 /// `relations` has the OIDs of the relations in schema `idem`.
 pub(super) fn check(log: &str, relations: &BTreeSet<u32>, watched: &Watched, errors: &mut Errors) {
     // What was not looked at is missing in the ledger, and red.
-    errors.extend(watched.forgotten.map(|count| (Violation::ForgottenEarly, count)));
-    errors.extend(watched.updated_rows.map(|count| (Violation::UpdatedRow, count)));
+    errors.extend(
+        watched
+            .forgotten
+            .map(|count| (Violation::ForgottenEarly, count)),
+    );
+    errors.extend(
+        watched
+            .updated_rows
+            .map(|count| (Violation::UpdatedRow, count)),
+    );
     errors.insert(Violation::ServerCrashed, crashes(log));
     if watched.workers.is_empty() {
         return;
@@ -22,7 +30,10 @@ pub(super) fn check(log: &str, relations: &BTreeSet<u32>, watched: &Watched, err
     }
     errors.extend([
         (Violation::MaintenanceWait, waits.len() as u64),
-        (Violation::MaintenanceDeadlock, deadlocks(log, &watched.workers)),
+        (
+            Violation::MaintenanceDeadlock,
+            deadlocks(log, &watched.workers),
+        ),
     ]);
 }
 
@@ -35,14 +46,18 @@ fn waits(log: &str, relations: &BTreeSet<u32>, workers: &BTreeSet<i32>) -> Vec<S
     let mut found = Vec::new();
     while let Some(line) = lines.next() {
         processes.read(line);
-        let is_of_idem = number_after(line, " on relation ").is_some_and(|relation| relations.contains(&relation));
+        let is_of_idem = number_after(line, " on relation ")
+            .is_some_and(|relation| relations.contains(&relation));
         if !is_of_idem || !line.contains("still waiting for") || line.contains(&looks) {
             continue;
         }
         let Some(detail) = lines.next_if(|detail| detail.contains("holding the lock: ")) else {
             continue;
         };
-        if held_by(detail).into_iter().any(|pid| processes.is_maintenance(pid)) {
+        if held_by(detail)
+            .into_iter()
+            .any(|pid| processes.is_maintenance(pid))
+        {
             found.push(format!("{line} / {detail}"));
         }
     }
@@ -54,7 +69,11 @@ fn held_by(detail: &str) -> Vec<i32> {
     detail
         .split_once("holding the lock: ")
         .and_then(|(_, rest)| rest.split_once(". Wait queue"))
-        .map(|(pids, _)| pids.split(", ").filter_map(|pid| pid.parse().ok()).collect())
+        .map(|(pids, _)| {
+            pids.split(", ")
+                .filter_map(|pid| pid.parse().ok())
+                .collect()
+        })
         .unwrap_or_default()
 }
 
@@ -70,7 +89,9 @@ fn deadlocks(log: &str, workers: &BTreeSet<i32>) -> u64 {
         }
         let mut takes_part = false;
         while let Some(edge) = lines.next_if(|line| line.contains(" waits for ")) {
-            takes_part |= named_in(edge).into_iter().any(|pid| processes.is_maintenance(pid));
+            takes_part |= named_in(edge)
+                .into_iter()
+                .any(|pid| processes.is_maintenance(pid));
         }
         found += u64::from(takes_part);
     }
@@ -86,7 +107,8 @@ fn crashes(log: &str) -> u64 {
         if line.contains(" PANIC:  ") {
             panicked.extend(number_after::<i32>(line, "["));
         } else if let Some(signal) = number_after::<i32>(line, " was terminated by signal ") {
-            let has_panicked = number_after::<i32>(line, "(PID ").is_some_and(|pid| panicked.remove(&pid));
+            let has_panicked =
+                number_after::<i32>(line, "(PID ").is_some_and(|pid| panicked.remove(&pid));
             if signal != 9 && !has_panicked {
                 eprintln!("a crash: {line}");
                 found += 1;
@@ -99,12 +121,20 @@ fn crashes(log: &str) -> u64 {
 /// The number that follows the first such text.
 fn number_after<N: FromStr>(line: &str, text: &str) -> Option<N> {
     let (_, rest) = line.split_once(text)?;
-    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    rest.split(|c: char| !c.is_ascii_digit())
+        .next()?
+        .parse()
+        .ok()
 }
 
 /// The processes of a line such as "Process 1 waits for ShareLock on ...; blocked by process 2."
 fn named_in(edge: &str) -> Vec<i32> {
-    let number = |rest: &str| rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok();
+    let number = |rest: &str| {
+        rest.split(|c: char| !c.is_ascii_digit())
+            .next()?
+            .parse()
+            .ok()
+    };
     edge.split("rocess ").skip(1).filter_map(number).collect()
 }
 
@@ -121,7 +151,12 @@ mod tests {
 
     /// Counts the waits for relation 5.
     fn count(log: &str, workers: &[i32]) -> usize {
-        waits(log, &BTreeSet::from([5]), &workers.iter().copied().collect()).len()
+        waits(
+            log,
+            &BTreeSet::from([5]),
+            &workers.iter().copied().collect(),
+        )
+        .len()
     }
 
     fn connected(pid: i32, application: &str) -> String {
@@ -131,7 +166,9 @@ mod tests {
     }
 
     fn gone(pid: i32) -> String {
-        format!("2026 [{pid}] 00000 (client backend) (app) LOG:  disconnection: session time: 0:00:01.000 user=postgres\n")
+        format!(
+            "2026 [{pid}] 00000 (client backend) (app) LOG:  disconnection: session time: 0:00:01.000 user=postgres\n"
+        )
     }
 
     #[test]
@@ -139,7 +176,11 @@ mod tests {
         assert_eq!(count(WAIT, &[8]), 1);
         assert_eq!(count(WAIT, &[9]), 0);
         for other in ["transaction 5", "relation 6 of database 1"] {
-            assert_eq!(count(&WAIT.replace("relation 5 of database 1", other), &[8]), 0, "{other}");
+            assert_eq!(
+                count(&WAIT.replace("relation 5 of database 1", other), &[8]),
+                0,
+                "{other}"
+            );
         }
         assert_eq!(count(&WAIT.replace("(app)", &format!("({LOOK})")), &[8]), 0);
         assert_eq!(count(&(connected(7, "maintenance") + WAIT), &[]), 1);
@@ -152,7 +193,9 @@ mod tests {
         let log = connected(8, "maintenance") + &gone(8) + &connected(8, "campaign") + WAIT;
         assert_eq!(count(&log, &[6]), 0);
         // The next server has other processes.
-        let log = connected(8, "campaign") + "2026 [1] 00000 (postmaster) LOG:  starting PostgreSQL 15\n" + WAIT;
+        let log = connected(8, "campaign")
+            + "2026 [1] 00000 (postmaster) LOG:  starting PostgreSQL 15\n"
+            + WAIT;
         assert_eq!(count(&log, &[8]), 1);
     }
 
@@ -167,13 +210,16 @@ mod tests {
     #[test]
     fn process_that_a_signal_ended_counts_unless_it_was_killed() {
         let ended = |signal: &str| {
-            format!("2026 [1] 00000 (postmaster) () LOG:  server process (PID 7) was terminated by signal {signal}\n")
+            format!(
+                "2026 [1] 00000 (postmaster) () LOG:  server process (PID 7) was terminated by signal {signal}\n"
+            )
         };
         for signal in ["6: Aborted", "11: Segmentation fault"] {
             assert_eq!(crashes(&ended(signal)), 1, "{signal}");
         }
         assert_eq!(crashes(&ended("9: Killed")), 0);
-        let panic = "2026 [7] 53100 (walwriter) () PANIC:  could not write: No space left on device\n";
+        let panic =
+            "2026 [7] 53100 (walwriter) () PANIC:  could not write: No space left on device\n";
         assert_eq!(crashes(&format!("{panic}{}", ended("6: Aborted"))), 0);
         // Another process has the number later.
         assert_eq!(crashes(&format!("{panic}{0}{0}", ended("6: Aborted"))), 1);

@@ -23,7 +23,10 @@ use crate::stress::checker::{Handled, repeated};
 /// Claims of the same ids: none twice within the retention, and none lost that was acknowledged.
 pub(super) async fn claims(client: &Client, dir: &Path, errors: &mut Errors) -> Result<()> {
     let rows = client
-        .query("SELECT attempt, identity, before_us, after_us FROM claimed", &[])
+        .query(
+            "SELECT attempt, identity, before_us, after_us FROM claimed",
+            &[],
+        )
         .await?;
     let handled: Vec<Handled> = rows
         .iter()
@@ -56,7 +59,9 @@ fn lost(committed: &str, handled: &[Handled]) -> u64 {
     let there: HashSet<i64> = handled.iter().map(|row| row.attempt).collect();
     let whole = committed.rsplit_once('\n').map_or("", |(whole, _)| whole);
     let attempts = whole.lines().filter_map(|line| line.parse().ok());
-    attempts.filter(|attempt: &i64| !there.contains(attempt)).count() as u64
+    attempts
+        .filter(|attempt: &i64| !there.contains(attempt))
+        .count() as u64
 }
 
 /// Leases: a completion that began after another session had got the lease has a lost token.
@@ -70,16 +75,27 @@ pub(super) async fn leases(client: &Client, errors: &mut Errors) -> Result<()> {
         )
         .await?;
     errors.extend([
-        (Violation::LostToken, u64::try_from(row.try_get::<_, i64>(0)?)?),
-        (Violation::CompletedTwice, u64::try_from(row.try_get::<_, i64>(1)?)?),
+        (
+            Violation::LostToken,
+            u64::try_from(row.try_get::<_, i64>(0)?)?,
+        ),
+        (
+            Violation::CompletedTwice,
+            u64::try_from(row.try_get::<_, i64>(1)?)?,
+        ),
     ]);
     Ok(())
 }
 
 /// The log: one letter for each hit, and every committed step in the order of its key.
 pub(super) async fn log(logged: &[Logged], client: &Client, errors: &mut Errors) -> Result<()> {
-    let rows = client.query("SELECT DISTINCT attempt FROM heard WHERE hit", &[]).await?;
-    let hits: Vec<Uuid> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    let rows = client
+        .query("SELECT DISTINCT attempt FROM heard WHERE hit", &[])
+        .await?;
+    let hits: Vec<Uuid> = rows
+        .iter()
+        .map(|row| row.try_get(0))
+        .collect::<Result<_, _>>()?;
     let rows = client.query("SELECT key, n FROM step", &[]).await?;
     let last: BTreeMap<i32, i64> = rows
         .iter()
@@ -95,7 +111,10 @@ pub(super) async fn log(logged: &[Logged], client: &Client, errors: &mut Errors)
     {
         if topic == LETTERS {
             let Letter { attempt, execution } = serde_json::from_slice(payload)?;
-            letters.entry(attempt).or_default().insert((message_id, execution));
+            letters
+                .entry(attempt)
+                .or_default()
+                .insert((message_id, execution));
         } else {
             steps.push(serde_json::from_slice::<Step>(payload)?);
         }
@@ -130,7 +149,8 @@ fn order(steps: &[Step], last: &BTreeMap<i32, i64>) -> (u64, u64) {
         }
     }
     let published = |key: &i32, n: i64| seen.get(key).is_some_and(|seen| seen.contains(&n));
-    let lost = |(key, last): (&i32, &i64)| (1..=*last).filter(|n| !published(key, *n)).count() as u64;
+    let lost =
+        |(key, last): (&i32, &i64)| (1..=*last).filter(|n| !published(key, *n)).count() as u64;
     (last.iter().map(lost).sum(), disordered)
 }
 

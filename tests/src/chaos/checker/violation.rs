@@ -7,7 +7,8 @@ pub enum Violation {
     Lost,
     /// A command that took effect twice within the retention.
     HandledTwice,
-    /// A command or a fact that came again after the retention: the campaign is wrong, and not idem.
+    /// A command or a fact that came again after the retention: the campaign is wrong, and not
+    /// idem.
     Late,
     /// An attempt whose rows are not what its fact says.
     Torn,

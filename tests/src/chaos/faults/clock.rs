@@ -30,7 +30,10 @@ impl Fault for ClockJump {
             let before = wrong_by(site).await?;
             site.clock.set(jump)?;
             let after = wrong_by(site).await?;
-            anyhow::ensure!((after - before).abs() > 3.0, "the clock did not jump by {jump} s");
+            anyhow::ensure!(
+                (after - before).abs() > 3.0,
+                "the clock did not jump by {jump} s"
+            );
             hold(dice, 2.0..5.0).await;
             site.clock.set(0)?;
             // Leases that were taken before the clock was set back last until then.

@@ -47,6 +47,8 @@ impl Fault for StandbyCrash {
     }
 
     fn strike<'a>(&'a self, site: &'a Site, _dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>> {
-        site.with_pair(|pair| pair.crash_standby()).map_ok(|()| true).boxed()
+        site.with_pair(|pair| pair.crash_standby())
+            .map_ok(|()| true)
+            .boxed()
     }
 }

@@ -34,9 +34,11 @@ impl Fault for RightsRevoked {
         async {
             let refused = with_state("42501");
             let before = site.count_in_log(&refused).await?;
-            site.insist(&format!("REVOKE INSERT ON shot FROM {CONSUMER_ROLE}")).await?;
+            site.insist(&format!("REVOKE INSERT ON shot FROM {CONSUMER_ROLE}"))
+                .await?;
             let was_refused = hold_until_logged(site, dice, 2.0..5.0, &refused, before).await;
-            site.insist(&format!("GRANT INSERT ON shot TO {CONSUMER_ROLE}")).await?;
+            site.insist(&format!("GRANT INSERT ON shot TO {CONSUMER_ROLE}"))
+                .await?;
             was_refused
         }
         .boxed()
@@ -52,9 +54,11 @@ impl Fault for TableAway {
         async {
             let missing = with_state("42P01");
             let before = site.count_in_log(&missing).await?;
-            site.insist("ALTER TABLE moved RENAME TO moved_away").await?;
+            site.insist("ALTER TABLE moved RENAME TO moved_away")
+                .await?;
             let was_missing = hold_until_logged(site, dice, 2.0..5.0, &missing, before).await;
-            site.insist("ALTER TABLE moved_away RENAME TO moved").await?;
+            site.insist("ALTER TABLE moved_away RENAME TO moved")
+                .await?;
             was_missing
         }
         .boxed()
@@ -87,18 +91,23 @@ impl Fault for StatementTimeout {
             let timeout = "canceling statement due to statement timeout";
             let before = site.count_in_log(timeout).await?;
             let role = format!("ALTER ROLE {CONSUMER_ROLE}");
-            site.insist(&format!("{role} SET statement_timeout = '500ms'")).await?;
+            site.insist(&format!("{role} SET statement_timeout = '500ms'"))
+                .await?;
             // Sessions take it when they begin.
             site.database_proxy.cut(Cut::Reset);
             let client = site.connect().await?;
             // The server may choose this session to end a deadlock.
             while let Err(error) = client.batch_execute("BEGIN; LOCK TABLE shot").await {
-                anyhow::ensure!(error.code() == Some(&SqlState::T_R_DEADLOCK_DETECTED), error);
+                anyhow::ensure!(
+                    error.code() == Some(&SqlState::T_R_DEADLOCK_DETECTED),
+                    error
+                );
                 client.batch_execute("ROLLBACK").await?;
             }
             let has_timed_out = hold_until_logged(site, dice, 1.5..2.5, timeout, before).await;
             client.batch_execute("COMMIT").await?;
-            site.insist(&format!("{role} RESET statement_timeout")).await?;
+            site.insist(&format!("{role} RESET statement_timeout"))
+                .await?;
             site.database_proxy.cut(Cut::Reset);
             has_timed_out
         }
@@ -116,7 +125,8 @@ impl Fault for NoConnections {
             let refused = with_state("53300");
             let mut taken = Vec::new();
             site.database_proxy.cut(Cut::Reset);
-            // Whatever the processes manage to get, the rest is taken, and what they let go of, too.
+            // Whatever the processes manage to get, the rest is taken, and what they let go of,
+            // too.
             let ends = tokio::time::Instant::now() + Duration::from_secs(3);
             while tokio::time::Instant::now() < ends {
                 match site.connect_as(RELAY_ROLE, "campaign").await {
@@ -124,7 +134,10 @@ impl Fault for NoConnections {
                     Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
                 }
             }
-            anyhow::ensure!(!taken.is_empty(), "the processes have all connections already");
+            anyhow::ensure!(
+                !taken.is_empty(),
+                "the processes have all connections already"
+            );
             // From here on only the processes ask for connections.
             let before = site.count_in_log(&refused).await?;
             site.database_proxy.cut(Cut::Reset);

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use futures_util::{FutureExt, future::BoxFuture};
-use idem_client::{NatsConfig, NatsPublisher, OutgoingMessage, Publisher, RabbitMqConfig, RabbitMqPublisher};
+use idem_client::{
+    NatsConfig, NatsPublisher, OutgoingMessage, Publisher, RabbitMqConfig, RabbitMqPublisher,
+};
 use rand::{RngExt, rngs::StdRng};
 use uuid::Uuid;
 
@@ -57,7 +59,11 @@ impl Fault for PoisonBurst {
                 .collect();
             send(site, &burst).await?;
             site.note_poison(burst.iter().cloned());
-            let repaired: Vec<Uuid> = burst.iter().filter(|sent| sent.repaired).map(|sent| sent.id).collect();
+            let repaired: Vec<Uuid> = burst
+                .iter()
+                .filter(|sent| sent.repaired)
+                .map(|sent| sent.id)
+                .collect();
             repair(site, &repaired).await
         }
         .boxed()
@@ -70,7 +76,14 @@ async fn send(site: &Site, burst: &[SentPoison]) -> Result<()> {
             let config = RabbitMqConfig::new(&site.broker_url).exchange(rabbitmq::EXCHANGE);
             send_through(&RabbitMqPublisher::new(config), site, burst).await
         }
-        live::Kind::Nats => send_through(&NatsPublisher::new(NatsConfig::new(&site.broker_url)), site, burst).await,
+        live::Kind::Nats => {
+            send_through(
+                &NatsPublisher::new(NatsConfig::new(&site.broker_url)),
+                site,
+                burst,
+            )
+            .await
+        }
     }
 }
 
@@ -97,9 +110,13 @@ async fn repair(site: &Site, ids: &[Uuid]) -> Result<bool> {
     let targets = targets.as_str();
     let ids: Vec<String> = ids.iter().map(|id| format!("'{id}'")).collect();
     let (count, list) = (ids.len(), ids.join(", "));
-    let letters = format!("SELECT count(*) = {count} FROM idem.dead_letters WHERE destination = '{targets}' AND id IN ({list})");
+    let letters = format!(
+        "SELECT count(*) = {count} FROM idem.dead_letters WHERE destination = '{targets}' AND id IN ({list})"
+    );
     // A message that a planted bug has lost never becomes one. The checker says so.
-    let died = site.until("poison becomes dead letters", PATIENCE, &letters).await;
+    let died = site
+        .until("poison becomes dead letters", PATIENCE, &letters)
+        .await;
     if let Err(error) = &died {
         eprintln!("{error:#}");
     }

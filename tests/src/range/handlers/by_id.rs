@@ -1,14 +1,16 @@
 //! Handlers that are idempotent by id, in the two forms that people write.
 //!
-//! **The state changes once per id** (`fire`, `move_target`): a unique key makes the second write a no-op, in the same
-//! transaction as the work. But the fact must be told after the commit, and a consumer can die in between. So a duplicate must
-//! tell it again, for all it knows the first one never did; and what it tells is computed from the world as it is *now*. The
-//! state is right, and the messages contradict it.
+//! **The state changes once per id** (`fire`, `move_target`): a unique key makes the second write a
+//! no-op, in the same transaction as the work. But the fact must be told after the commit, and a
+//! consumer can die in between. So a duplicate must tell it again, for all it knows the first one
+//! never did; and what it tells is computed from the world as it is *now*. The state is right, and
+//! the messages contradict it.
 //!
-//! **A filter in front of the handler** (`count`): middleware keeps the ids that it has seen and drops the rest. It has a
-//! store and a transaction of its own, for it does not know the handler. To withstand two duplicates at the same time it must
-//! mark *before* it lets through (`SET NX`, `INSERT ON CONFLICT`). A consumer that dies in between has marked what was never
-//! handled: the message is lost.
+//! **A filter in front of the handler** (`count`): middleware keeps the ids that it has seen and
+//! drops the rest. It has a store and a transaction of its own, for it does not know the handler.
+//! To withstand two duplicates at the same time it must mark *before* it lets through (`SET NX`,
+//! `INSERT ON CONFLICT`). A consumer that dies in between has marked what was never handled: the
+//! message is lost.
 //!
 //! The ids are the best that there are: the attempt's own, also as the id of its facts.
 

@@ -1,6 +1,7 @@
 //! Handlers on idem: claim, work and facts are one transaction.
 //!
-//! Whoever comes second finds the claim, and with it what the first has decided. It need not decide again, and it cannot.
+//! Whoever comes second finds the claim, and with it what the first has decided. It need not decide
+//! again, and it cannot.
 
 use anyhow::{Result, ensure};
 use idem_client::{Claim, Effect, MessageId, commit, effects, try_claim};
@@ -19,11 +20,16 @@ pub async fn fire(desk: &mut Desk<'_>, shot: FireAt) -> Result<()> {
     let tx = desk.client.transaction().await?;
     let Claim::New(claimed) = try_claim(&tx, &id, destination).await? else {
         let recorded = effects(&tx, &id, destination).await?;
-        ensure!(recorded.len() == 1, "attempt {id} has {} effects", recorded.len());
+        ensure!(
+            recorded.len() == 1,
+            "attempt {id} has {} effects",
+            recorded.len()
+        );
         desk.hazard.mid_transaction().await?;
         tx.rollback().await?;
         for effect in recorded {
-            desk.world.publish(Fact::published(effect.message_id, effect.payload)?);
+            desk.world
+                .publish(Fact::published(effect.message_id, effect.payload)?);
         }
         return Ok(());
     };

@@ -1,7 +1,7 @@
 //! Handlers with nothing: each delivery is taken for a new message.
 //!
-//! They are not careless: the work is one transaction, facts are published after its commit, and the message is
-//! acknowledged last. So nothing gets lost, and everything can happen twice.
+//! They are not careless: the work is one transaction, facts are published after its commit, and
+//! the message is acknowledged last. So nothing gets lost, and everything can happen twice.
 
 use anyhow::Result;
 use uuid::Uuid;

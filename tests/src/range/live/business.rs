@@ -51,7 +51,10 @@ pub async fn set_up(client: &Client, players: u32, positions: &[i32]) -> Result<
 /// Moves a target, and notes that it was done.
 pub async fn move_target(client: &impl GenericClient, order: &MoveTarget) -> Result<()> {
     client
-        .execute_typed("INSERT INTO moved (move) VALUES ($1)", &[(&order.order, Type::UUID)])
+        .execute_typed(
+            "INSERT INTO moved (move) VALUES ($1)",
+            &[(&order.order, Type::UUID)],
+        )
         .await?;
     business::move_target(client, order).await
 }
@@ -76,7 +79,10 @@ pub async fn hear(client: &impl GenericClient, attempt: Uuid, fact: &Published) 
 pub async fn heard(client: &Client) -> Result<Facts> {
     let mut facts = Facts::new();
     let rows = client
-        .query("SELECT attempt, message_id, hit, payload FROM heard ORDER BY n", &[])
+        .query(
+            "SELECT attempt, message_id, hit, payload FROM heard ORDER BY n",
+            &[],
+        )
         .await?;
     for row in rows {
         facts.entry(row.try_get(0)?).or_default().push(Published {
@@ -136,7 +142,10 @@ pub async fn is_all_counted(client: &Client) -> Result<bool> {
 /// How many different messages each destination has claimed.
 pub async fn claimed(client: &Client) -> Result<BTreeMap<String, u64>> {
     let rows = client
-        .query("SELECT destination, count(*) FROM idem.inbox GROUP BY destination", &[])
+        .query(
+            "SELECT destination, count(*) FROM idem.inbox GROUP BY destination",
+            &[],
+        )
         .await?;
     rows.iter()
         .map(|row| Ok((row.try_get(0)?, u64::try_from(row.try_get::<_, i64>(1)?)?)))

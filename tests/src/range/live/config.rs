@@ -8,7 +8,8 @@ use clap::{Args, ValueEnum};
 use super::plan;
 use crate::range::{Config, config::share, traffic::Traffic};
 
-/// One run over a broker. The same seed gives the same traffic; who dies when is up to the machine as well.
+/// One run over a broker. The same seed gives the same traffic; who dies when is up to the machine
+/// as well.
 #[derive(Args, Clone, Debug)]
 pub struct LiveConfig {
     /// What the messages travel over
@@ -17,7 +18,8 @@ pub struct LiveConfig {
     /// What travels
     #[command(flatten)]
     pub field: Field,
-    /// How many messages the producer sends in a second; it is not meant to be done before others have been killed
+    /// How many messages the producer sends in a second; it is not meant to be done before others
+    /// have been killed
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub per_second: u32,
     /// Mean time between two kills, in milliseconds
@@ -115,7 +117,12 @@ impl Field {
     /// Which command is sent when, duplicates included.
     #[must_use]
     pub fn plan(&self) -> Vec<usize> {
-        plan::sends(self.messages as usize, self.duplicates, self.farthest as usize, self.seed)
+        plan::sends(
+            self.messages as usize,
+            self.duplicates,
+            self.farthest as usize,
+            self.seed,
+        )
     }
 
     /// The same on a command line.
@@ -176,7 +183,10 @@ mod tests {
     #[test]
     fn a_test_and_a_person_start_from_the_same_defaults() {
         let typed = CommandLine::parse_from(["range", "--broker", "nats"]).config;
-        assert_eq!(format!("{typed:?}"), format!("{:?}", LiveConfig::new(Kind::Nats)));
+        assert_eq!(
+            format!("{typed:?}"),
+            format!("{:?}", LiveConfig::new(Kind::Nats))
+        );
     }
 
     #[test]

@@ -33,7 +33,8 @@ pub const STRENGTH: [Strength; 5] = [
 /// How long a process may take to finish what it has in hand when it is told to stop.
 const LAST_WORK: Duration = Duration::from_secs(60);
 
-/// A process that ends by itself is started anew, as any supervisor would; one that does so all the time is broken.
+/// A process that ends by itself is started anew, as any supervisor would; one that does so all the
+/// time is broken.
 const MOST_ENDS: u32 = 60;
 
 /// Everybody who works.
@@ -65,14 +66,16 @@ struct Member {
     process: Process,
 }
 
-/// A process, with the end of the pipe that it lives by. Its handle would close that when it is waited for.
+/// A process, with the end of the pipe that it lives by. Its handle would close that when it is
+/// waited for.
 struct Process {
     child: Child,
     _lifeline: Option<ChildStdin>,
 }
 
 impl Crew {
-    /// Nobody yet. `dir` is for their notes and logs, `url` of the broker, `database` a connection string.
+    /// Nobody yet. `dir` is for their notes and logs, `url` of the broker, `database` a connection
+    /// string.
     pub fn new(program: &Path, dir: &Path, config: &LiveConfig, url: &str, database: &str) -> Self {
         let mut arguments = vec![
             format!("--broker={}", config.broker.argument()),
@@ -89,7 +92,12 @@ impl Crew {
     }
 
     /// The same with these arguments for each process, and as many processes of each role.
-    pub fn with(program: &Path, dir: &Path, arguments: Vec<String>, strength: &'static [Strength]) -> Self {
+    pub fn with(
+        program: &Path,
+        dir: &Path,
+        arguments: Vec<String>,
+        strength: &'static [Strength],
+    ) -> Self {
         Self {
             program: program.to_owned(),
             dir: dir.to_owned(),
@@ -133,7 +141,11 @@ impl Crew {
             .map_or(0, |(_, strength)| *strength);
         for number in 0..strength {
             let process = self.spawn(role, number)?;
-            self.members.push(Member { role, number, process });
+            self.members.push(Member {
+                role,
+                number,
+                process,
+            });
         }
         Ok(())
     }
@@ -166,9 +178,15 @@ impl Crew {
     /// Starts those anew who have ended by themselves. Answers whether the producer is done.
     pub fn tend(&mut self) -> Result<bool> {
         for place in 0..self.members.len() {
-            let Member { role, number, process } = &mut self.members[place];
+            let Member {
+                role,
+                number,
+                process,
+            } = &mut self.members[place];
             let (role, number) = (*role, *number);
-            let Some(status) = process.child.try_wait()? else { continue };
+            let Some(status) = process.child.try_wait()? else {
+                continue;
+            };
             if role == Role::Producer && status.success() {
                 self.members.swap_remove(place);
                 return self.tend();
@@ -181,22 +199,35 @@ impl Crew {
             );
             self.members[place].process = self.spawn(role, number)?;
         }
-        Ok(!self.members.iter().any(|member| member.role == Role::Producer))
+        Ok(!self
+            .members
+            .iter()
+            .any(|member| member.role == Role::Producer))
     }
 
     /// Kills somebody with SIGKILL and starts them anew.
     pub async fn strike(&mut self, dice: &mut impl Rng) -> Result<()> {
         if self.lots.is_empty() {
             let spared = self.spared;
-            let members = self.members.iter().filter(|member| Some(member.role) != spared);
+            let members = self
+                .members
+                .iter()
+                .filter(|member| Some(member.role) != spared);
             self.lots = members.map(|member| (member.role, member.number)).collect();
             self.lots.shuffle(dice);
         }
-        let Some(lot) = self.lots.pop() else { return Ok(()) };
-        let Some(place) = self.members.iter().position(|member| (member.role, member.number) == lot) else {
+        let Some(lot) = self.lots.pop() else {
             return Ok(());
         };
-        // Waits for it too. One that has just ended by itself is not killed, and is seen by whoever tends the crew.
+        let Some(place) = self
+            .members
+            .iter()
+            .position(|member| (member.role, member.number) == lot)
+        else {
+            return Ok(());
+        };
+        // Waits for it too. One that has just ended by itself is not killed, and is seen by whoever
+        // tends the crew.
         let child = &mut self.members[place].process.child;
         if child.try_wait()?.is_none() {
             child.kill().await?;
@@ -207,7 +238,8 @@ impl Crew {
         Ok(())
     }
 
-    /// Tells all processes of a role to stop; returns when they have finished what they had in hand.
+    /// Tells all processes of a role to stop; returns when they have finished what they had in
+    /// hand.
     pub async fn stop(&mut self, role: Role) -> Result<()> {
         let (leaving, staying) = std::mem::take(&mut self.members)
             .into_iter()
@@ -219,14 +251,18 @@ impl Crew {
                 kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM)?;
             }
         }
-        for Member { number, process, .. } in &mut leaving {
-            let status: ExitStatus = match tokio::time::timeout(LAST_WORK, process.child.wait()).await {
-                Ok(status) => status?,
-                Err(_) => bail!(
-                    "{role} {number} does not stop within {LAST_WORK:?}; it said\n{}",
-                    self.last_words(role, *number)
-                ),
-            };
+        for Member {
+            number, process, ..
+        } in &mut leaving
+        {
+            let status: ExitStatus =
+                match tokio::time::timeout(LAST_WORK, process.child.wait()).await {
+                    Ok(status) => status?,
+                    Err(_) => bail!(
+                        "{role} {number} does not stop within {LAST_WORK:?}; it said\n{}",
+                        self.last_words(role, *number)
+                    ),
+                };
             ensure!(
                 status.success(),
                 "{role} {number} did not end well ({status}); it said\n{}",
@@ -244,7 +280,8 @@ impl Crew {
 
     fn last_words(&self, role: Role, number: usize) -> String {
         let log = self.log(role, number);
-        let text = fs::read_to_string(&log).unwrap_or_else(|error| format!("({}: {error})", log.display()));
+        let text = fs::read_to_string(&log)
+            .unwrap_or_else(|error| format!("({}: {error})", log.display()));
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(20)..].join("\n")
     }

@@ -42,10 +42,13 @@ impl Mishaps {
     pub async fn happen(&mut self, crew: &mut Crew, servers: &Servers, handled: f64) -> Result<()> {
         if Instant::now() >= self.next_strike {
             crew.strike(&mut self.dice).await?;
-            self.next_strike = Instant::now() + self.every.mul_f64(self.dice.random_range(0.5..1.5));
+            self.next_strike =
+                Instant::now() + self.every.mul_f64(self.dice.random_range(0.5..1.5));
         }
         if let Some((server, crash)) = self.under_way.take_if(|(_, crash)| crash.is_finished()) {
-            crash.await?.with_context(|| format!("the crash of the {server:?}"))?;
+            crash
+                .await?
+                .with_context(|| format!("the crash of the {server:?}"))?;
             self.crashed.push(server);
         }
         if self.under_way.is_none()

@@ -1,13 +1,15 @@
-//! The range over a real broker: real processes that are killed with SIGKILL, a broker and a database that crash.
+//! The range over a real broker: real processes that are killed with SIGKILL, a broker and a
+//! database that crash.
 //!
 //! ```text
 //!  producer ──commands──► broker ──► targets ──► database ──► relays ──facts──► broker ──► board
 //!                                                                                     └──► observer
 //! ```
 //!
-//! Every process does its work with what a user has: the consumer runtime, the relay, the adapters of the brokers. Whoever
-//! is killed is started anew, and goes on with nothing but what the broker, the database and (the producer) a note of its own
-//! still know. In the end the [`verdict`](mod@verdict) holds the tables and what the observer heard against each other.
+//! Every process does its work with what a user has: the consumer runtime, the relay, the adapters
+//! of the brokers. Whoever is killed is started anew, and goes on with nothing but what the broker,
+//! the database and (the producer) a note of its own still know. In the end the
+//! [`verdict`](mod@verdict) holds the tables and what the observer heard against each other.
 //!
 //! The targets can also work without idem ([`LiveConfig::unprotected`]): the verdict must see that.
 

@@ -2,7 +2,8 @@
 
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::index};
 
-/// A duplicate comes at least so many sends after the first: a broker that drops what it has just seen lets it pass.
+/// A duplicate comes at least so many sends after the first: a broker that drops what it has just
+/// seen lets it pass.
 const NEAR: usize = 100;
 
 /// Some come much later, after most targets have moved.
@@ -13,11 +14,16 @@ pub const FAR: u32 = 4_000;
 pub fn sends(commands: usize, duplicates: f64, far: usize, seed: u64) -> Vec<usize> {
     let mut dice = StdRng::seed_from_u64(seed ^ 0x0D0B_1E5E);
     // Twice the place, so that a duplicate goes between two commands and never beside its equal.
-    let mut timed: Vec<(usize, usize)> = (0..commands).map(|command| (2 * command, command)).collect();
+    let mut timed: Vec<(usize, usize)> = (0..commands)
+        .map(|command| (2 * command, command))
+        .collect();
     let again = (commands as f64 * duplicates).round() as usize;
     for command in index::sample(&mut dice, commands, again.min(commands)) {
         let farthest = if dice.random_bool(0.3) { far } else { 5 * NEAR };
-        timed.push((2 * (command + dice.random_range(NEAR..=farthest)) + 1, command));
+        timed.push((
+            2 * (command + dice.random_range(NEAR..=farthest)) + 1,
+            command,
+        ));
     }
     timed.sort_unstable();
     timed.into_iter().map(|(_, command)| command).collect()

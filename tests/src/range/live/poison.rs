@@ -1,4 +1,5 @@
-//! Messages that no handler can handle, or not yet: what they look like, and what the handler does with them.
+//! Messages that no handler can handle, or not yet: what they look like, and what the handler does
+//! with them.
 
 use anyhow::Result;
 use idem_client::{Handled, HandlerError, Message, Tx};

@@ -34,7 +34,8 @@ impl LiveReport {
     /// Commands that were sent again.
     #[must_use]
     pub fn sent_again(&self) -> u64 {
-        self.sent.saturating_sub(u64::from(self.config.field.messages))
+        self.sent
+            .saturating_sub(u64::from(self.config.field.messages))
     }
 
     /// Commands that the targets were given again.
@@ -57,7 +58,13 @@ impl fmt::Display for LiveReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LiveConfig { broker, field, .. } = &self.config;
         let kills = |role| self.tally.kills_of(role).to_string();
-        let crashes = |server| self.crashed.iter().filter(|crashed| **crashed == server).count().to_string();
+        let crashes = |server| {
+            self.crashed
+                .iter()
+                .filter(|crashed| **crashed == server)
+                .count()
+                .to_string()
+        };
         let errors = &self.verdict;
         writeln!(
             f,
@@ -72,7 +79,10 @@ impl fmt::Display for LiveReport {
             f,
             &[
                 ("commands sent, duplicates included", self.sent.to_string()),
-                ("commands given to the targets again", self.given_again().to_string()),
+                (
+                    "commands given to the targets again",
+                    self.given_again().to_string(),
+                ),
                 ("facts told again", self.told_again().to_string()),
                 ("producers killed", kills(Role::Producer)),
                 ("targets killed", kills(Role::Targets)),
@@ -81,29 +91,48 @@ impl fmt::Display for LiveReport {
                 ("observers killed", kills(Role::Observer)),
                 ("broker killed and restarted", crashes(Server::Broker)),
                 ("database killed and restarted", crashes(Server::Database)),
-                ("processes that ended by themselves", self.tally.ends.to_string()),
+                (
+                    "processes that ended by themselves",
+                    self.tally.ends.to_string(),
+                ),
                 ("seconds", format!("{:.1}", self.played.as_secs_f64())),
             ],
         )?;
         table(
             f,
             &[
-                ("contradictions (hit and missed)", errors.range.contradictions.to_string()),
-                ("attempts without exactly one fact", errors.not_one_fact.to_string()),
+                (
+                    "contradictions (hit and missed)",
+                    errors.range.contradictions.to_string(),
+                ),
+                (
+                    "attempts without exactly one fact",
+                    errors.not_one_fact.to_string(),
+                ),
                 ("lost messages", errors.range.lost_messages.to_string()),
                 ("messages given up", errors.given_up.to_string()),
                 ("moves not made once", errors.moves_not_once.to_string()),
                 ("hits counted again", errors.counted_again.to_string()),
-                ("wrong hit counts (players)", errors.range.wrong_hit_counts.to_string()),
+                (
+                    "wrong hit counts (players)",
+                    errors.range.wrong_hit_counts.to_string(),
+                ),
                 ("hits off by", errors.range.hits_off_by.to_string()),
-                ("attempts unlike their first fact", errors.range.torn_attempts.to_string()),
+                (
+                    "attempts unlike their first fact",
+                    errors.range.torn_attempts.to_string(),
+                ),
                 (
                     "duplicates with other id or bytes",
                     errors.range.unequal_duplicates.to_string(),
                 ),
             ],
         )?;
-        let board = if errors.range.hits_off_by == 0 { "right" } else { "wrong" };
+        let board = if errors.range.hits_off_by == 0 {
+            "right"
+        } else {
+            "wrong"
+        };
         writeln!(f, "the leader board is {board}")
     }
 }

@@ -89,7 +89,10 @@ impl Servers {
     pub fn crash(&self, server: Server) -> Crash {
         let (broker, cluster) = (Arc::clone(&self.broker), Arc::clone(&self.cluster));
         spawn_blocking(move || match server {
-            Server::Broker => broker.lock().unwrap_or_else(PoisonError::into_inner).crash(),
+            Server::Broker => broker
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .crash(),
             Server::Database => {
                 let mut cluster = cluster.lock().unwrap_or_else(PoisonError::into_inner);
                 cluster.kill()?;

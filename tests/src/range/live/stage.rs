@@ -46,16 +46,26 @@ pub struct Look {
 /// Plays a run with processes of `program` (the binary `range-worker`) before an audience.
 ///
 /// # Errors
-/// When something cannot be started, when a process ends by itself again and again or does not end when it is told to, or
-/// at the deadline. Errors of idem are not errors but in the report.
-pub async fn run(config: &LiveConfig, program: &Path, mut show: impl FnMut(&Look)) -> Result<LiveReport> {
+/// When something cannot be started, when a process ends by itself again and again or does not end
+/// when it is told to, or at the deadline. Errors of idem are not errors but in the report.
+pub async fn run(
+    config: &LiveConfig,
+    program: &Path,
+    mut show: impl FnMut(&Look),
+) -> Result<LiveReport> {
     let parent = workspace_root().join("target/range");
     fs::create_dir_all(&parent)?;
     let mut dir = TempDir::with_prefix_in("run-", &parent)?;
     let traffic = config.field.traffic()?;
     let servers = Servers::start(config, &traffic.positions).await?;
     let mut stage = Stage {
-        crew: Crew::new(program, dir.path(), config, &servers.broker_url, &servers.database),
+        crew: Crew::new(
+            program,
+            dir.path(),
+            config,
+            &servers.broker_url,
+            &servers.database,
+        ),
         mishaps: Mishaps::new(config),
         traffic,
         servers,
@@ -68,7 +78,11 @@ pub async fn run(config: &LiveConfig, program: &Path, mut show: impl FnMut(&Look
     let report = match tokio::time::timeout(config.deadline(), stage.play()).await {
         Ok(Ok(played)) => stage.report(config, played).await,
         Ok(Err(error)) => Err(error),
-        Err(_) => Err(anyhow!("not done after {:?}: {:?}", config.deadline(), stage.look)),
+        Err(_) => Err(anyhow!(
+            "not done after {:?}: {:?}",
+            config.deadline(),
+            stage.look
+        )),
     };
     drop(stage);
     if !report
@@ -102,7 +116,8 @@ impl<S: FnMut(&Look)> Stage<'_, S> {
         self.fight().await?;
         // The closing time goes down the stream: who has nothing more to come finishes and leaves.
         self.close(Role::Targets, Queue::Commands).await?;
-        self.until(async |stage| Ok(stage.look.progress.unpublished == 0)).await?;
+        self.until(async |stage| Ok(stage.look.progress.unpublished == 0))
+            .await?;
         self.crew.stop(Role::Relay).await?;
         self.close(Role::Observer, Queue::Observer).await?;
         self.until(async |stage| business::is_all_counted(&stage.servers.connect().await?).await)
@@ -120,7 +135,9 @@ impl<S: FnMut(&Look)> Stage<'_, S> {
             let is_all_sent = self.crew.tend()?;
             let handled = self.look.progress.handled;
             let share = handled as f64 / commands as f64;
-            self.mishaps.happen(&mut self.crew, &self.servers, share).await?;
+            self.mishaps
+                .happen(&mut self.crew, &self.servers, share)
+                .await?;
             match self.look().await {
                 Err(_) if self.mishaps.server_is_away() => continue,
                 looked => looked?,
@@ -136,7 +153,8 @@ impl<S: FnMut(&Look)> Stage<'_, S> {
     /// Stops everybody of a role when nothing waits for them, and nothing comes back from them.
     async fn close(&mut self, role: Role, queue: Queue) -> Result<()> {
         loop {
-            self.until(async |stage| stage.is_empty(queue).await).await?;
+            self.until(async |stage| stage.is_empty(queue).await)
+                .await?;
             self.crew.stop(role).await?;
             if self.is_empty(queue).await? || self.stands_still() {
                 return Ok(());
@@ -145,7 +163,8 @@ impl<S: FnMut(&Look)> Stage<'_, S> {
         }
     }
 
-    /// Waits for this, or until nothing changes any more: then something is lost, which the verdict will say.
+    /// Waits for this, or until nothing changes any more: then something is lost, which the verdict
+    /// will say.
     async fn until(&mut self, reached: impl AsyncFn(&Self) -> Result<bool>) -> Result<()> {
         while !(reached(self).await? || self.stands_still()) {
             tokio::time::sleep(BETWEEN_LOOKS).await;

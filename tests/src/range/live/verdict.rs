@@ -44,7 +44,11 @@ pub async fn judge(client: &Client, traffic: &Traffic) -> Result<(LiveVerdict, F
     let range = verdict::judge(client, &traffic.attempts, &facts, &recorded).await?;
     let one_fact = |attempt: &Uuid| recorded.get(attempt).is_some_and(|facts| facts.len() == 1);
     let moved = times(client, "SELECT move, count(*) FROM moved GROUP BY move").await?;
-    let counted = times(client, "SELECT attempt, count(*) FROM counted GROUP BY attempt").await?;
+    let counted = times(
+        client,
+        "SELECT attempt, count(*) FROM counted GROUP BY attempt",
+    )
+    .await?;
     let given_up: i64 = client
         .query_one(
             "SELECT (SELECT coalesce(sum(parked), 0)::bigint FROM idem.relays) + (SELECT count(*) FROM idem.dead_letters)",
@@ -54,11 +58,17 @@ pub async fn judge(client: &Client, traffic: &Traffic) -> Result<(LiveVerdict, F
         .try_get(0)?;
     let verdict = LiveVerdict {
         range,
-        not_one_fact: traffic.attempts.iter().filter(|shot| !one_fact(&shot.attempt)).count(),
+        not_one_fact: traffic
+            .attempts
+            .iter()
+            .filter(|shot| !one_fact(&shot.attempt))
+            .count(),
         moves_not_once: traffic
             .commands
             .iter()
-            .filter(|command| command.kind == Kind::MoveTarget && moved.get(&command.id) != Some(&1))
+            .filter(|command| {
+                command.kind == Kind::MoveTarget && moved.get(&command.id) != Some(&1)
+            })
             .count(),
         counted_again: counted.values().filter(|&&times| times > 1).count(),
         given_up: usize::try_from(given_up)?,
@@ -68,5 +78,7 @@ pub async fn judge(client: &Client, traffic: &Traffic) -> Result<(LiveVerdict, F
 
 pub(crate) async fn times(client: &Client, sql: &str) -> Result<HashMap<Uuid, i64>> {
     let rows = client.query(sql, &[]).await?;
-    rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+    rows.iter()
+        .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
+        .collect()
 }

@@ -53,16 +53,25 @@ impl Carrier {
     #[must_use]
     pub fn bookings(&self, reference: &str) -> usize {
         let books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
-        books.iter().filter(|booking| booking.reference == reference).count()
+        books
+            .iter()
+            .filter(|booking| booking.reference == reference)
+            .count()
     }
 }
 
 async fn book(State(books): State<Books>, Json(booking): Json<Booking>) -> Json<Booking> {
-    books.lock().unwrap_or_else(PoisonError::into_inner).push(booking.clone());
+    books
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(booking.clone());
     Json(booking)
 }
 
-async fn find(State(books): State<Books>, Path(reference): Path<String>) -> Result<Json<Booking>, StatusCode> {
+async fn find(
+    State(books): State<Books>,
+    Path(reference): Path<String>,
+) -> Result<Json<Booking>, StatusCode> {
     let books = books.lock().unwrap_or_else(PoisonError::into_inner);
     let found = books.iter().find(|booking| booking.reference == reference);
     found.cloned().map(Json).ok_or(StatusCode::NOT_FOUND)

@@ -50,7 +50,9 @@ impl Gateway {
     /// Opens it: `POST /charges` with a header `Idempotency-Key`.
     pub async fn open() -> Result<Self> {
         let books = Arc::new(Mutex::default());
-        let app = Router::new().route("/charges", post(charge)).with_state(Arc::clone(&books));
+        let app = Router::new()
+            .route("/charges", post(charge))
+            .with_state(Arc::clone(&books));
         let web = Web::serve(app).await?;
         Ok(Self { books, web })
     }
@@ -65,13 +67,20 @@ impl Gateway {
     #[must_use]
     pub fn charges(&self, reference: &str) -> usize {
         let books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
-        books.charges.iter().filter(|order| order.reference == reference).count()
+        books
+            .charges
+            .iter()
+            .filter(|order| order.reference == reference)
+            .count()
     }
 
     /// How often somebody came with a key that was known.
     #[must_use]
     pub fn repeats(&self) -> usize {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner).repeats
+        self.books
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .repeats
     }
 }
 
@@ -80,7 +89,9 @@ async fn charge(
     headers: HeaderMap,
     Json(order): Json<Order>,
 ) -> Result<Json<Charge>, StatusCode> {
-    let key = headers.get("idempotency-key").and_then(|key| key.to_str().ok());
+    let key = headers
+        .get("idempotency-key")
+        .and_then(|key| key.to_str().ok());
     let key = key.ok_or(StatusCode::BAD_REQUEST)?;
     let mut books = books.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(charge) = books.by_key.get(key).copied() {

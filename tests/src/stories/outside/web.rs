@@ -17,7 +17,8 @@ impl Web {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let serving = tokio::spawn(async move {
-            // It serves until it is aborted; what goes wrong with a connection is seen by the client.
+            // It serves until it is aborted; what goes wrong with a connection is seen by the
+            // client.
             let _ = axum::serve(listener, app).await;
         });
         Ok(Self { address, serving })

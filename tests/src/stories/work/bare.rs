@@ -1,4 +1,5 @@
-//! What goes wrong without a journal: the call is made in the business transaction, and nothing of it is left after a rollback.
+//! What goes wrong without a journal: the call is made in the business transaction, and nothing of
+//! it is left after a rollback.
 
 use anyhow::{Result, bail};
 use idem_client::{Handled, Idem, Message, Processed, Tx};
@@ -10,7 +11,10 @@ use crate::stories::outside::{Booking, Order};
 pub async fn run(role: Role, post: &Post) -> Result<()> {
     let (pool, outside) = (post.pool()?, Outside::new(post.outside()?));
     let handle = |_tx: Tx, message: Message| call(role, outside.clone(), message);
-    match Idem::new().process(&pool, &post.message(role)?, handle).await? {
+    match Idem::new()
+        .process(&pool, &post.message(role)?, handle)
+        .await?
+    {
         Processed::InProgress => bail!("somebody is at it"),
         _ => Ok(()),
     }
@@ -22,7 +26,10 @@ async fn call(role: Role, outside: Outside, message: Message) -> Handled {
         Role::CarrierBare => drop(outside.book(&Booking { reference }).await?),
         Role::MailBare => outside.send(&reference).await?,
         _ => {
-            let order = Order { reference, cents: 4_200 };
+            let order = Order {
+                reference,
+                cents: 4_200,
+            };
             outside.charge(&order, &Uuid::new_v4().to_string()).await?;
         }
     }

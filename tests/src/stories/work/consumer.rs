@@ -4,7 +4,10 @@ use std::{process, sync::Arc, time::Duration};
 
 use anyhow::Result;
 use deadpool_postgres::Pool;
-use idem_client::{Consumer, Destination, Effect, Handled, Message, durable::DurableSource, lease::Work, terminated};
+use idem_client::{
+    Consumer, Destination, Effect, Handled, Message, durable::DurableSource, lease::Work,
+    terminated,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
@@ -29,7 +32,8 @@ pub async fn leased(post: &Post, ears: Ears) -> Result<()> {
     let pool = post.pool()?;
     let desk = Desk::new(&pool, ears);
     let handler = |work: Work, message: Message| desk.clone().handle(work, message);
-    post.until_done(Role::Leased, &pool, handler, |what| println!("{what}")).await
+    post.until_done(Role::Leased, &pool, handler, |what| println!("{what}"))
+        .await
 }
 
 pub async fn durable(post: &Post, ears: Ears) -> Result<()> {
@@ -69,7 +73,12 @@ impl Desk {
     async fn handle(self, work: Work, message: Message) -> Handled {
         let wish: Wish = message.json()?;
         let attempt = work.attempt();
-        notes::take(&self.pool, &work.id().to_string(), &format!("attempt {attempt}")).await?;
+        notes::take(
+            &self.pool,
+            &work.id().to_string(),
+            &format!("attempt {attempt}"),
+        )
+        .await?;
         if wish.aborts {
             process::abort();
         }

@@ -6,13 +6,18 @@ use tokio_postgres::{Client, Error, NoTls};
 use super::{Ears, LEASE, Post, Role};
 
 /// The way to a lease, for a message at its broker and for one in the inbox.
-const ACQUIRE: &str = "SELECT token FROM idem_acquire($1, $2, $3::text::interval) WHERE outcome = 'acquired'";
+const ACQUIRE: &str =
+    "SELECT token FROM idem_acquire($1, $2, $3::text::interval) WHERE outcome = 'acquired'";
 const FETCH: &str = "SELECT token FROM idem_next($2, 1, $3::text::interval) WHERE id = $1";
 
 pub async fn run(role: Role, post: &Post, mut ears: Ears) -> Result<()> {
     let (client, connection) = tokio_postgres::connect(&post.database, NoTls).await?;
     tokio::spawn(connection);
-    let sql = if role == Role::Fetcher { FETCH } else { ACQUIRE };
+    let sql = if role == Role::Fetcher {
+        FETCH
+    } else {
+        ACQUIRE
+    };
     let lease = format!("{} ms", LEASE.as_millis());
     let row = client
         .query_opt(sql, &[&post.message, &role.destination(), &lease])
@@ -37,8 +42,14 @@ pub async fn run(role: Role, post: &Post, mut ears: Ears) -> Result<()> {
     hand.client.batch_execute("COMMIT").await?;
     hand.say("extend", hand.call("idem_extend($1, $2, $3)").await);
     hand.say("complete again", hand.complete().await);
-    hand.say("release", hand.call("idem_release($1, $2, $3, 'late')").await);
-    hand.say("bury", hand.call("idem_bury($1, $2, $3, 'x'::bytea, 'late')").await);
+    hand.say(
+        "release",
+        hand.call("idem_release($1, $2, $3, 'late')").await,
+    );
+    hand.say(
+        "bury",
+        hand.call("idem_bury($1, $2, $3, 'x'::bytea, 'late')").await,
+    );
     Ok(())
 }
 
@@ -52,18 +63,26 @@ struct Hand<'h> {
 impl Hand<'_> {
     async fn complete(&self) -> Result<(), Error> {
         let effects = r#"'[{"topic": "handled", "payload": 1}]'"#;
-        self.call(&format!("idem_complete($1, $2, $3, {effects})")).await
+        self.call(&format!("idem_complete($1, $2, $3, {effects})"))
+            .await
     }
 
     async fn call(&self, call: &str) -> Result<(), Error> {
-        let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 3] = [&self.message, &self.destination, &self.token];
-        self.client.execute(&format!("SELECT {call}"), &parameters).await.map(drop)
+        let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
+            [&self.message, &self.destination, &self.token];
+        self.client
+            .execute(&format!("SELECT {call}"), &parameters)
+            .await
+            .map(drop)
     }
 
     fn say(&self, what: &str, answer: Result<(), Error>) {
         match answer {
             Ok(()) => println!("{what}: done"),
-            Err(error) => println!("{what}: {}", error.code().map_or("no answer", |code| code.code())),
+            Err(error) => println!(
+                "{what}: {}",
+                error.code().map_or("no answer", |code| code.code())
+            ),
         }
     }
 }

@@ -45,7 +45,10 @@ impl Desk {
 
     /// The gateway honours keys: whatever became of an earlier attempt, it is asked again.
     async fn charge(self, work: &Work, reference: String) -> Handled {
-        let order = Order { reference, cents: 4_200 };
+        let order = Order {
+            reference,
+            cents: 4_200,
+        };
         let ask = |key: String| async move { self.outside.charge(&order, &key).await };
         let charge = work.calls().once("charge", &4_200, ask).await?;
         Ok(vec![Effect::json("charges", &charge)?])
@@ -59,11 +62,15 @@ impl Desk {
             self.outside.find(&booking.reference).await
         };
         let book = |_| self.outside.book(&booking);
-        let booked = work.calls().once_or("book", &booking, OnUnknown::query(find), book).await?;
+        let booked = work
+            .calls()
+            .once_or("book", &booking, OnUnknown::query(find), book)
+            .await?;
         Ok(vec![Effect::json("bookings", &booked)?])
     }
 
-    /// Nobody knows whether a mail was sent. One of the handlers sends it again then, the other one gives up.
+    /// Nobody knows whether a mail was sent. One of the handlers sends it again then, the other one
+    /// gives up.
     async fn send(self, work: &Work, reference: String) -> Handled {
         let (pool, subject) = (self.pool.clone(), reference.clone());
         let mail_again = |_: Unheard| async move {
@@ -76,7 +83,10 @@ impl Desk {
         };
         let outside = self.outside.clone();
         let send = |_| async { outside.send(&reference).await };
-        let () = work.calls().once_or("mail", &reference, on_unknown, send).await?;
+        let () = work
+            .calls()
+            .once_or("mail", &reference, on_unknown, send)
+            .await?;
         Ok(vec![Effect::json("mails", &reference)?])
     }
 }

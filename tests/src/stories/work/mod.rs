@@ -1,4 +1,5 @@
-//! What a worker of the hard stories does with its message: the whole of its code, as any user would write it.
+//! What a worker of the hard stories does with its message: the whole of its code, as any user
+//! would write it.
 
 mod bare;
 mod consumer;
@@ -27,8 +28,8 @@ pub use self::{
     journal::UNKNOWN,
 };
 
-/// How long a worker has a message without a sign of life. The client renews a lease after a third of
-/// this time. A renewal is no step of a story, so an undisturbed worker must end before.
+/// How long a worker has a message without a sign of life. The client renews a lease after a third
+/// of this time. A renewal is no step of a story, so an undisturbed worker must end before.
 pub const LEASE: Duration = Duration::from_secs(3);
 
 /// What a worker does.
@@ -93,7 +94,10 @@ pub async fn run(role: Role, post: Post) -> Result<()> {
         Role::Leased => consumer::leased(&post, ears).await,
         Role::Durable => consumer::durable(&post, ears).await,
         Role::Clock => {
-            println!("{}", SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs());
+            println!(
+                "{}",
+                SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs()
+            );
             Ok(())
         }
     }
@@ -117,14 +121,21 @@ impl Post {
         self.outside.context("this role speaks to the outside")
     }
 
-    /// Delivers the message to a handler under a lease, again and again, until it is done. `hear` is told what became of each
-    /// delivery.
-    async fn until_done<F, Fut>(&self, role: Role, pool: &Pool, handler: F, hear: impl Fn(&str)) -> Result<()>
+    /// Delivers the message to a handler under a lease, again and again, until it is done. `hear`
+    /// is told what became of each delivery.
+    async fn until_done<F, Fut>(
+        &self,
+        role: Role,
+        pool: &Pool,
+        handler: F,
+        hear: impl Fn(&str),
+    ) -> Result<()>
     where
         F: Fn(Work, Message) -> Fut,
         Fut: Future<Output = Handled>,
     {
-        let policies = Policies::default().destination(role.destination(), |rule| rule.lease(LEASE));
+        let policies =
+            Policies::default().destination(role.destination(), |rule| rule.lease(LEASE));
         let idem = Idem::builder().policies(policies).build()?;
         let message = self.message(role)?;
         loop {

@@ -30,8 +30,14 @@ pub async fn read(client: &Client, message: &str) -> Result<Vec<String>> {
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
-/// When, after a moment of the server's, a note of a message was taken; none when there is no such note. In seconds.
-pub async fn seconds_after(client: &Client, moment: &str, message: &str, text: &str) -> Result<Option<f64>> {
+/// When, after a moment of the server's, a note of a message was taken; none when there is no such
+/// note. In seconds.
+pub async fn seconds_after(
+    client: &Client,
+    moment: &str,
+    message: &str,
+    text: &str,
+) -> Result<Option<f64>> {
     let sql = "SELECT extract(epoch FROM at - $1::text::timestamptz)::float8 FROM note WHERE message = $2 AND text = $3";
     let row = client.query_opt(sql, &[&moment, &message, &text]).await?;
     row.map(|row| Ok(row.try_get(0)?)).transpose()

@@ -26,13 +26,20 @@ impl Outside {
     /// Charges at the gateway.
     pub async fn charge(&self, order: &Order, key: &str) -> Result<Charge> {
         let url = format!("http://{}/charges", self.address);
-        let request = self.http.post(url).header("Idempotency-Key", key).json(order);
+        let request = self
+            .http
+            .post(url)
+            .header("Idempotency-Key", key)
+            .json(order);
         Ok(request.send().await?.error_for_status()?.json().await?)
     }
 
     /// Books at the carrier.
     pub async fn book(&self, booking: &Booking) -> Result<Booking> {
-        let request = self.http.post(format!("http://{}/bookings", self.address)).json(booking);
+        let request = self
+            .http
+            .post(format!("http://{}/bookings", self.address))
+            .json(booking);
         Ok(request.send().await?.error_for_status()?.json().await?)
     }
 
@@ -53,9 +60,10 @@ impl Outside {
             .to("customer@example.org".parse()?)
             .subject(subject)
             .body("Your parcel is on its way.\n".to_owned())?;
-        let transport = AsyncSmtpTransport::<Tokio1Executor>::builder_dangerous(self.address.ip().to_string())
-            .port(self.address.port())
-            .build();
+        let transport =
+            AsyncSmtpTransport::<Tokio1Executor>::builder_dangerous(self.address.ip().to_string())
+                .port(self.address.port())
+                .build();
         transport.send(mail).await?;
         Ok(())
     }

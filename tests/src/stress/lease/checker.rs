@@ -30,7 +30,13 @@ pub struct Verdict {
 impl Verdict {
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.handled_twice + self.two_have_won + self.leased_twice + self.received_twice + self.lost + self.left_behind == 0
+        self.handled_twice
+            + self.two_have_won
+            + self.leased_twice
+            + self.received_twice
+            + self.lost
+            + self.left_behind
+            == 0
     }
 }
 
@@ -40,12 +46,13 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Until when a lease lived at least: it began after it was asked for. One that was given back ends when that was asked.
+/// Until when a lease lived at least: it began after it was asked for. One that was given back ends
+/// when that was asked.
 const LIVED_UNTIL: &str = "(SELECT l.identity, l.token, l.told, least(l.asked + l.lease, min(r.asked)) AS lived_until
       FROM leased l LEFT JOIN released r USING (identity, token) GROUP BY l.identity, l.token, l.asked, l.told, l.lease)";
 
-/// Every lease of an identity comes before what handled it, and must have ended by then: whoever handled it was told so by
-/// `told`.
+/// Every lease of an identity comes before what handled it, and must have ended by then: whoever
+/// handled it was told so by `told`.
 pub async fn two_have_won(client: &Client) -> Result<i64, Error> {
     let sql = format!(
         "SELECT count(*) FROM {LIVED_UNTIL} l JOIN handled h USING (identity)

@@ -1,4 +1,5 @@
-//! One client: claims, leases, receives and takes what is due, at every isolation level, now and then rolled back or given up.
+//! One client: claims, leases, receives and takes what is due, at every isolation level, now and
+//! then rolled back or given up.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,7 +32,15 @@ pub(super) async fn work(arena: Arc<Arena>, number: u64) -> Result<()> {
             let identity = begun / TRIES + rng.random_range(0..WINDOW);
             let done = match rng.random_range(0..10) {
                 0..4 => claim(&mut client, identity, &mut rng).await,
-                4..8 => lease(&mut client, identity, arena.config.acquire_function, &mut rng).await,
+                4..8 => {
+                    lease(
+                        &mut client,
+                        identity,
+                        arena.config.acquire_function,
+                        &mut rng,
+                    )
+                    .await
+                }
                 8 => receive(&mut client, identity, &mut rng).await,
                 _ => take_what_is_due(&mut client, &mut rng).await,
             };
@@ -50,7 +59,11 @@ async fn begin<'a>(client: &'a mut Client, rng: &mut SmallRng) -> Result<Transac
         IsolationLevel::RepeatableRead,
         IsolationLevel::Serializable,
     ][rng.random_range(0..3)];
-    let transaction = client.build_transaction().isolation_level(level).start().await?;
+    let transaction = client
+        .build_transaction()
+        .isolation_level(level)
+        .start()
+        .await?;
     // The snapshot is older than what follows.
     transaction.batch_execute("SELECT 1").await?;
     pause(rng, 3).await;
@@ -76,7 +89,9 @@ async fn pause(rng: &mut SmallRng, most_ms: u64) {
 
 /// The lease is lost, or somebody has one: an answer.
 fn is_answer(error: &Error) -> bool {
-    error.code().is_some_and(|code| matches!(code.code(), "55000" | "55P03"))
+    error
+        .code()
+        .is_some_and(|code| matches!(code.code(), "55000" | "55P03"))
 }
 
 async fn claim(client: &mut Client, identity: i64, rng: &mut SmallRng) -> Result<(), Error> {
@@ -97,17 +112,28 @@ async fn claim(client: &mut Client, identity: i64, rng: &mut SmallRng) -> Result
     Ok(())
 }
 
-async fn lease(client: &mut Client, identity: i64, acquire: &str, rng: &mut SmallRng) -> Result<(), Error> {
+async fn lease(
+    client: &mut Client,
+    identity: i64,
+    acquire: &str,
+    rng: &mut SmallRng,
+) -> Result<(), Error> {
     let lease_ms = rng.random_range(1..60_i32);
     let transaction = begin(client, rng).await?;
     let call = format!(
         "WITH asked AS MATERIALIZED (SELECT clock_timestamp() AS at)
          SELECT outcome::text, token, asked.at::text FROM asked, {acquire}($1, 'race', $2::int4 * interval '1 ms')"
     );
-    let row = match transaction.query_one(&call, &[&id(identity), &lease_ms]).await {
+    let row = match transaction
+        .query_one(&call, &[&id(identity), &lease_ms])
+        .await
+    {
         Ok(row) => row,
         // The broken one writes by its snapshot. What is caught is something else.
-        Err(error) if acquire != "idem_acquire" && error.code() == Some(&SqlState::T_R_SERIALIZATION_FAILURE) => {
+        Err(error)
+            if acquire != "idem_acquire"
+                && error.code() == Some(&SqlState::T_R_SERIALIZATION_FAILURE) =>
+        {
             return transaction.rollback().await;
         }
         Err(error) => return Err(error),
@@ -143,7 +169,10 @@ async fn release(client: &mut Client, identity: i64, token: i64) -> Result<(), E
         )
         .await?;
     match transaction
-        .query("SELECT idem_release($1, 'race', $2)", &[&id(identity), &token])
+        .query(
+            "SELECT idem_release($1, 'race', $2)",
+            &[&id(identity), &token],
+        )
         .await
     {
         Ok(_) => transaction.commit().await,
@@ -152,10 +181,18 @@ async fn release(client: &mut Client, identity: i64, token: i64) -> Result<(), E
     }
 }
 
-async fn complete(client: &mut Client, identity: i64, token: i64, rng: &mut SmallRng) -> Result<(), Error> {
+async fn complete(
+    client: &mut Client,
+    identity: i64,
+    token: i64,
+    rng: &mut SmallRng,
+) -> Result<(), Error> {
     let transaction = begin(client, rng).await?;
     match transaction
-        .query("SELECT idem_complete($1, 'race', $2)", &[&id(identity), &token])
+        .query(
+            "SELECT idem_complete($1, 'race', $2)",
+            &[&id(identity), &token],
+        )
         .await
     {
         Ok(_) => {}
@@ -170,17 +207,24 @@ async fn complete(client: &mut Client, identity: i64, token: i64, rng: &mut Smal
 async fn receive(client: &mut Client, identity: i64, rng: &mut SmallRng) -> Result<(), Error> {
     let transaction = begin(client, rng).await?;
     let row = transaction
-        .query_one("SELECT idem_receive($1, 'race', '1'::jsonb)", &[&id(identity)])
+        .query_one(
+            "SELECT idem_receive($1, 'race', '1'::jsonb)",
+            &[&id(identity)],
+        )
         .await?;
     if row.get(0) {
-        transaction.execute("INSERT INTO received VALUES ($1)", &[&identity]).await?;
+        transaction
+            .execute("INSERT INTO received VALUES ($1)", &[&identity])
+            .await?;
     }
     end(transaction, rng).await?;
     Ok(())
 }
 
 async fn take_what_is_due(client: &mut Client, rng: &mut SmallRng) -> Result<(), Error> {
-    let due = client.query("SELECT id FROM idem_next('race', 3, '50 ms')", &[]).await?;
+    let due = client
+        .query("SELECT id FROM idem_next('race', 3, '50 ms')", &[])
+        .await?;
     for row in due {
         let id: String = row.get(0);
         if let Ok(identity) = id.trim_start_matches("m ").parse() {
@@ -190,9 +234,16 @@ async fn take_what_is_due(client: &mut Client, rng: &mut SmallRng) -> Result<(),
     Ok(())
 }
 
-async fn handled(transaction: &Transaction<'_>, identity: i64, token: Option<i64>) -> Result<(), Error> {
+async fn handled(
+    transaction: &Transaction<'_>,
+    identity: i64,
+    token: Option<i64>,
+) -> Result<(), Error> {
     transaction
-        .execute("INSERT INTO handled VALUES ($1, $2, clock_timestamp())", &[&identity, &token])
+        .execute(
+            "INSERT INTO handled VALUES ($1, $2, clock_timestamp())",
+            &[&identity, &token],
+        )
         .await?;
     Ok(())
 }

@@ -1,7 +1,9 @@
-//! Leases, claims and received messages of the same identities under stress, while the tables of work turn and sessions are
-//! killed, and a checker that says whether ever two have won, or a message was lost.
+//! Leases, claims and received messages of the same identities under stress, while the tables of
+//! work turn and sessions are killed, and a checker that says whether ever two have won, or a
+//! message was lost.
 //!
-//! Everything that the checker goes by is written in the transaction that it speaks of, with the clock of the server.
+//! Everything that the checker goes by is written in the transaction that it speaks of, with the
+//! clock of the server.
 
 pub mod checker;
 mod client;
@@ -46,7 +48,8 @@ impl Config {
         }
     }
 
-    /// A lease that looks at the inbox before it writes, and not after: a claim in the making is overlooked.
+    /// A lease that looks at the inbox before it writes, and not after: a claim in the making is
+    /// overlooked.
     #[must_use]
     pub fn looks_before_only() -> Self {
         Self {
@@ -133,7 +136,8 @@ $$;
 /// Runs in a new cluster and judges.
 ///
 /// # Errors
-/// When the server answers with an error that no kill explains, or the broken variant is not caught in time.
+/// When the server answers with an error that no kill explains, or the broken variant is not caught
+/// in time.
 pub async fn run(name: &str, config: Config) -> Result<Outcome> {
     let cluster = Cluster::builder(&Install::from_env()?)
         .name(name)
@@ -166,7 +170,11 @@ pub async fn run(name: &str, config: Config) -> Result<Outcome> {
     }
     let goal = reach_goal(&arena, &observer).await;
     arena.open.store(false, Ordering::Relaxed);
-    everybody.join_all().await.into_iter().collect::<Result<()>>()?;
+    everybody
+        .join_all()
+        .await
+        .into_iter()
+        .collect::<Result<()>>()?;
     goal?;
     Ok(Outcome {
         verdict: checker::check(&observer).await?,
@@ -201,7 +209,10 @@ async fn turn(arena: Arc<Arena>) -> Result<()> {
     let client = connect(&arena.url).await?;
     while arena.is_open() {
         tokio::time::sleep(Duration::from_millis(30)).await;
-        let turned: bool = client.query_one("SELECT idem.rotate_pending()", &[]).await?.get(0);
+        let turned: bool = client
+            .query_one("SELECT idem.rotate_pending()", &[])
+            .await?
+            .get(0);
         arena.turns.fetch_add(u64::from(turned), Ordering::Relaxed);
     }
     Ok(())

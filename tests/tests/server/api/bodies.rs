@@ -1,4 +1,5 @@
-//! CREATE EXTENSION looks at no body of a function: what does not compile would be found by whoever calls it first.
+//! CREATE EXTENSION looks at no body of a function: what does not compile would be found by whoever
+//! calls it first.
 
 use anyhow::Result;
 use idem_tests::harness::Database;

@@ -3,7 +3,8 @@
 use anyhow::Result;
 use idem_tests::harness::Database;
 
-const COUNTED: &str = "SELECT string_agg(name || ' ' || value, ', ' ORDER BY name) FROM idem.stats WHERE value > 0";
+const COUNTED: &str =
+    "SELECT string_agg(name || ' ' || value, ', ' ORDER BY name) FROM idem.stats WHERE value > 0";
 
 #[tokio::test]
 async fn counters_count_what_was_committed() -> Result<()> {
@@ -25,7 +26,9 @@ async fn counters_count_what_was_committed() -> Result<()> {
     session
         .run("SELECT idem_claim('f', 'orders', fingerprint => '\\x01'); SELECT idem_claim('f', 'orders', fingerprint => '\\x02')")
         .await?;
-    session.run("SELECT idem_replay_effects('a', 'orders')").await?;
+    session
+        .run("SELECT idem_replay_effects('a', 'orders')")
+        .await?;
     assert_eq!(
         other.text(COUNTED).await?,
         "claimed 4, duplicates 1, effects_recorded 2, effects_replayed 2, effects_sent 1, in_progress 1, mismatches 1"

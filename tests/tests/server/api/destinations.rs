@@ -1,4 +1,5 @@
-//! I6 for what an operator changes: destinations move between rings, and nothing is forgotten on the way.
+//! I6 for what an operator changes: destinations move between rings, and nothing is forgotten on
+//! the way.
 
 use anyhow::Result;
 use idem_tests::harness::Database;
@@ -23,10 +24,14 @@ async fn i6_a_move_between_rings_keeps_duplicates_known() -> Result<()> {
     .enumerate()
     {
         if let Some(retention) = retention {
-            admin.run(&format!("SELECT idem_configure('orders', '{retention}')")).await?;
+            admin
+                .run(&format!("SELECT idem_configure('orders', '{retention}')"))
+                .await?;
         }
         let id = format!("m{n}");
-        let record = format!(r#"SELECT idem_try_record('{id}', 'orders', '{{"topic": "t", "payload": {n}}}')"#);
+        let record = format!(
+            r#"SELECT idem_try_record('{id}', 'orders', '{{"topic": "t", "payload": {n}}}')"#
+        );
         assert_eq!(consumer.text(&record).await?, "t");
         assert_eq!(consumer.text(RING).await?, ring);
         claimed.push((id, ring));
@@ -52,9 +57,16 @@ async fn i6_a_move_between_rings_keeps_duplicates_known() -> Result<()> {
         }
     }
     for (id, _) in &claimed {
-        assert_eq!(admin.text(&format!("SELECT idem_forget('{id}', 'orders')")).await?, "t");
         assert_eq!(
-            consumer.text(&format!("SELECT idem_is_claimed('{id}', 'orders')")).await?,
+            admin
+                .text(&format!("SELECT idem_forget('{id}', 'orders')"))
+                .await?,
+            "t"
+        );
+        assert_eq!(
+            consumer
+                .text(&format!("SELECT idem_is_claimed('{id}', 'orders')"))
+                .await?,
             "f"
         );
     }
@@ -65,9 +77,21 @@ async fn i6_a_move_between_rings_keeps_duplicates_known() -> Result<()> {
 async fn a_destination_can_be_configured_before_its_first_claim() -> Result<()> {
     let db = Database::with_idem("configured_first").await?;
     let session = db.connect().await?;
-    session.run("SELECT idem_configure('orders', '30 days')").await?;
-    assert_eq!(session.text("SELECT idem_try_claim('m1', 'orders')").await?, "t");
-    assert_eq!(session.text("SELECT ring, destination FROM idem.inbox").await?, "long|orders");
+    session
+        .run("SELECT idem_configure('orders', '30 days')")
+        .await?;
+    assert_eq!(
+        session
+            .text("SELECT idem_try_claim('m1', 'orders')")
+            .await?,
+        "t"
+    );
+    assert_eq!(
+        session
+            .text("SELECT ring, destination FROM idem.inbox")
+            .await?,
+        "long|orders"
+    );
     Ok(())
 }
 
@@ -75,7 +99,9 @@ async fn a_destination_can_be_configured_before_its_first_claim() -> Result<()> 
 async fn i6_no_setting_takes_from_a_destination_what_it_asked_for() -> Result<()> {
     let db = Database::with_idem("promised").await?;
     let session = db.connect().await?;
-    session.run("SELECT idem_configure('orders', '45 minutes')").await?;
+    session
+        .run("SELECT idem_configure('orders', '45 minutes')")
+        .await?;
     for call in [
         "idem_set_retention('short', '30 minutes')",
         "idem_set_retention('short', '8 days')",
@@ -95,7 +121,9 @@ async fn i6_no_setting_takes_from_a_destination_what_it_asked_for() -> Result<()
         )
         .await?;
     assert_eq!(
-        session.text("SELECT name, retention FROM idem.ring ORDER BY id").await?,
+        session
+            .text("SELECT name, retention FROM idem.ring ORDER BY id")
+            .await?,
         "short|00:50:00\nstandard|31 days\nlong|1 year\noutbox|1 year 6 mons",
         "and effects outlive every claim"
     );
@@ -113,26 +141,50 @@ async fn i1_a_destination_that_was_rolled_back_is_remembered_by_nobody() -> Resu
     session
         .run("BEGIN; SAVEPOINT s; SELECT idem_try_claim('m1', 'orders'); ROLLBACK TO SAVEPOINT s; SELECT 1; COMMIT")
         .await?;
-    assert_eq!(other.text("SELECT count(*) FROM idem.destination").await?, "0");
-    assert_eq!(other.text("SELECT idem_try_claim('m1', 'orders')").await?, "t");
-    assert_eq!(session.text("SELECT idem_try_claim('m1', 'orders')").await?, "f");
-    assert_eq!(session.text("SELECT idem_try_claim('m2', 'orders')").await?, "t");
-    assert_eq!(other.text("SELECT idem_try_claim('m2', 'orders')").await?, "f");
     assert_eq!(
-        session.text("SELECT destination, id FROM idem.inbox ORDER BY id").await?,
+        other.text("SELECT count(*) FROM idem.destination").await?,
+        "0"
+    );
+    assert_eq!(
+        other.text("SELECT idem_try_claim('m1', 'orders')").await?,
+        "t"
+    );
+    assert_eq!(
+        session
+            .text("SELECT idem_try_claim('m1', 'orders')")
+            .await?,
+        "f"
+    );
+    assert_eq!(
+        session
+            .text("SELECT idem_try_claim('m2', 'orders')")
+            .await?,
+        "t"
+    );
+    assert_eq!(
+        other.text("SELECT idem_try_claim('m2', 'orders')").await?,
+        "f"
+    );
+    assert_eq!(
+        session
+            .text("SELECT destination, id FROM idem.inbox ORDER BY id")
+            .await?,
         "orders|m1\norders|m2"
     );
     Ok(())
 }
 
-/// Rolled back transactions use up no number, in one session or in several, with savepoints or without.
+/// Rolled back transactions use up no number, in one session or in several, with savepoints or
+/// without.
 #[tokio::test]
 async fn rolled_back_destinations_use_up_no_numbers() -> Result<()> {
     let db = Database::with_idem("numbers").await?;
     let (session, other) = (db.connect().await?, db.connect().await?);
     for n in 0..300 {
         session
-            .run(&format!("BEGIN; SELECT idem_try_claim('m', 'one {n}'); ROLLBACK"))
+            .run(&format!(
+                "BEGIN; SELECT idem_try_claim('m', 'one {n}'); ROLLBACK"
+            ))
             .await?;
         other
             .run(&format!(
@@ -140,12 +192,20 @@ async fn rolled_back_destinations_use_up_no_numbers() -> Result<()> {
             ))
             .await?;
     }
-    session.run("BEGIN; SELECT idem_try_claim('m', 'kept'); COMMIT").await?;
-    assert_eq!(session.text("SELECT id, name FROM idem.destination").await?, "1|kept");
+    session
+        .run("BEGIN; SELECT idem_try_claim('m', 'kept'); COMMIT")
+        .await?;
+    assert_eq!(
+        session
+            .text("SELECT id, name FROM idem.destination")
+            .await?,
+        "1|kept"
+    );
     Ok(())
 }
 
-/// Sessions that create destinations at the same time, and roll some back, neither fail nor share a number.
+/// Sessions that create destinations at the same time, and roll some back, neither fail nor share a
+/// number.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn destinations_created_at_once_have_numbers_of_their_own() -> Result<()> {
     const SESSIONS: usize = 6;
@@ -177,7 +237,10 @@ async fn destinations_created_at_once_have_numbers_of_their_own() -> Result<()> 
             .await?,
         format!("{kept}|{kept}|t")
     );
-    assert_eq!(session.text("SELECT count(*) FROM idem.inbox").await?, kept.to_string());
+    assert_eq!(
+        session.text("SELECT count(*) FROM idem.inbox").await?,
+        kept.to_string()
+    );
     Ok(())
 }
 
@@ -189,7 +252,10 @@ async fn destination_is_removed_when_nothing_refers_to_it() -> Result<()> {
     for (name, use_it) in [
         ("claimed", "SELECT idem_try_claim('m', 'claimed')"),
         ("leased", "SELECT idem_acquire('m', 'leased')"),
-        ("received", "SELECT idem_receive('m', 'received', '1'::jsonb)"),
+        (
+            "received",
+            "SELECT idem_receive('m', 'received', '1'::jsonb)",
+        ),
         ("called", "SELECT idem_begin_call('m', 'called', 'ask')"),
         (
             "effects",
@@ -197,24 +263,50 @@ async fn destination_is_removed_when_nothing_refers_to_it() -> Result<()> {
         ),
     ] {
         session.run(&format!("BEGIN; {use_it}; COMMIT")).await?;
-        let refusal = session.refused(&format!("SELECT idem_remove_destination('{name}')")).await?;
+        let refusal = session
+            .refused(&format!("SELECT idem_remove_destination('{name}')"))
+            .await?;
         assert_eq!(refusal.sqlstate, "55000", "{refusal:?}");
-        assert!(!refusal.hint.is_empty() && refusal.detail.contains("idem."), "{refusal:?}");
+        assert!(
+            !refusal.hint.is_empty() && refusal.detail.contains("idem."),
+            "{refusal:?}"
+        );
     }
 
-    assert_eq!(session.text("SELECT idem_remove_destination('unknown')").await?, "f");
+    assert_eq!(
+        session
+            .text("SELECT idem_remove_destination('unknown')")
+            .await?,
+        "f"
+    );
     // What is configured for it goes with it.
     session
         .run("SELECT idem_configure('unused', '30 minutes'); SELECT idem_configure_retries('unused', 3)")
         .await?;
-    assert_eq!(other.text("SELECT idem_is_claimed('m', 'unused')").await?, "f");
+    assert_eq!(
+        other.text("SELECT idem_is_claimed('m', 'unused')").await?,
+        "f"
+    );
     let names = "SELECT idem.destination_count()";
     assert_eq!(session.text(names).await?, "6");
-    assert_eq!(session.text("SELECT idem_remove_destination('unused')").await?, "t");
+    assert_eq!(
+        session
+            .text("SELECT idem_remove_destination('unused')")
+            .await?,
+        "t"
+    );
     assert_eq!(session.text(names).await?, "5");
-    assert_eq!(session.text("SELECT count(*) FROM idem.retry_policy").await?, "0");
-    // Both sessions knew it in the ring short: what is claimed now goes where a new destination goes.
-    other.run("BEGIN; SELECT idem_try_claim('m', 'unused'); COMMIT").await?;
+    assert_eq!(
+        session
+            .text("SELECT count(*) FROM idem.retry_policy")
+            .await?,
+        "0"
+    );
+    // Both sessions knew it in the ring short: what is claimed now goes where a new destination
+    // goes.
+    other
+        .run("BEGIN; SELECT idem_try_claim('m', 'unused'); COMMIT")
+        .await?;
     assert_eq!(
         session
             .text("SELECT ring FROM idem.inbox WHERE destination = 'unused'")

@@ -73,8 +73,16 @@ async fn i3_message_ids_follow_from_destination_id_and_ordinal() -> Result<()> {
         let sql = format!("SELECT idem_record_effects('{id}', '{destination}', '{effects}')");
         let ids: Vec<Uuid> = session.query_one(&sql, &[]).await?.get(0);
         session.run("COMMIT").await?;
-        let recorded = format!("SELECT array_agg(message_id ORDER BY ordinal) FROM idem_effects('{id}', '{destination}')");
-        assert_eq!(session.query_one(&recorded, &[]).await?.get::<_, Vec<Uuid>>(0), ids);
+        let recorded = format!(
+            "SELECT array_agg(message_id ORDER BY ordinal) FROM idem_effects('{id}', '{destination}')"
+        );
+        assert_eq!(
+            session
+                .query_one(&recorded, &[])
+                .await?
+                .get::<_, Vec<Uuid>>(0),
+            ids
+        );
         Ok(ids)
     };
     let (here, there) = (
@@ -82,9 +90,17 @@ async fn i3_message_ids_follow_from_destination_id_and_ordinal() -> Result<()> {
         Database::with_idem("ids_there").await?,
     );
     // So that a destination's number is not what counts.
-    there.connect().await?.run("SELECT idem_try_claim('x', 'another')").await?;
+    there
+        .connect()
+        .await?
+        .run("SELECT idem_try_claim('x', 'another')")
+        .await?;
     let ids = record(&here, "m1", "orders").await?;
-    assert_eq!(ids, record(&there, "m1", "orders").await?, "the same everywhere");
+    assert_eq!(
+        ids,
+        record(&there, "m1", "orders").await?,
+        "the same everywhere"
+    );
     let mut all: HashSet<Uuid> = ids.into_iter().collect();
     all.extend(record(&here, "m2", "orders").await?);
     all.extend(record(&here, "m1", "billing").await?);
@@ -130,21 +146,33 @@ async fn i2_effects_need_the_claim_in_the_same_transaction() -> Result<()> {
     let db = Database::with_idem("claim_needed").await?;
     let session = db.connect().await?;
     let record = r#"SELECT idem_record_effects('m1', 'orders', '{"topic": "t", "payload": 1}')"#;
-    assert_eq!(session.refused(record).await?.sqlstate, "55000", "never claimed");
+    assert_eq!(
+        session.refused(record).await?.sqlstate,
+        "55000",
+        "never claimed"
+    );
 
     session
         .run("BEGIN; SAVEPOINT s; SELECT idem_try_claim('m1', 'orders'); ROLLBACK TO SAVEPOINT s")
         .await?;
-    assert_eq!(session.refused(record).await?.sqlstate, "55000", "claimed and rolled back");
+    assert_eq!(
+        session.refused(record).await?.sqlstate,
+        "55000",
+        "claimed and rolled back"
+    );
     session.run("ROLLBACK").await?;
 
-    session.run("BEGIN; SELECT idem_try_claim('m1', 'billing')").await?;
+    session
+        .run("BEGIN; SELECT idem_try_claim('m1', 'billing')")
+        .await?;
     assert_eq!(
         session.refused(record).await?.sqlstate,
         "55000",
         "claimed for another destination"
     );
-    session.run("ROLLBACK; SELECT idem_try_claim('m1', 'orders')").await?;
+    session
+        .run("ROLLBACK; SELECT idem_try_claim('m1', 'orders')")
+        .await?;
     assert_eq!(
         session.refused(record).await?.sqlstate,
         "55000",
@@ -179,12 +207,16 @@ async fn i3_try_record_of_a_duplicate_records_nothing() -> Result<()> {
     let db = Database::with_idem("try_record").await?;
     let session = db.connect().await?;
     for (payload, answer) in [("1", "t"), ("2", "f")] {
-        let sql = format!(r#"SELECT idem_try_record('m1', 'orders', '[{{"topic": "t", "payload": {payload}}}]')"#);
+        let sql = format!(
+            r#"SELECT idem_try_record('m1', 'orders', '[{{"topic": "t", "payload": {payload}}}]')"#
+        );
         assert_eq!(session.text(&sql).await?, answer);
     }
     let uuid = "'0192f3a4-0000-7abc-8def-0123456789ab'::uuid";
     for answer in ["t", "f"] {
-        let sql = format!(r#"SELECT idem_try_record({uuid}, 'orders', '{{"topic": "u", "payload": 1}}')"#);
+        let sql = format!(
+            r#"SELECT idem_try_record({uuid}, 'orders', '{{"topic": "u", "payload": 1}}')"#
+        );
         assert_eq!(session.text(&sql).await?, answer);
     }
     assert_eq!(
@@ -205,30 +237,52 @@ async fn i3_a_replay_sends_the_same_messages_again_and_changes_no_fact() -> Resu
         .await?;
     let facts = "SELECT * FROM idem_effects('m1', 'orders')";
     let before = session.text(facts).await?;
-    let next = "SELECT message_id, topic, payload, source_destination FROM idem_relay_next('default')";
+    let next =
+        "SELECT message_id, topic, payload, source_destination FROM idem_relay_next('default')";
     let first = session.text(next).await?;
     assert_eq!(first.lines().count(), 2);
     let ack = "SELECT idem_relay_ack('default', 0, (SELECT max(pos) FROM idem.progress))";
     session.run(ack).await?;
     assert_eq!(session.text(next).await?, "");
 
-    assert_eq!(session.text("SELECT idem_replay_effects('m1', 'orders')").await?, "2");
+    assert_eq!(
+        session
+            .text("SELECT idem_replay_effects('m1', 'orders')")
+            .await?,
+        "2"
+    );
     assert_eq!(
         session
             .text("SELECT topic, replay, source_destination FROM idem.outbox ORDER BY seq")
             .await?,
         "a|t|orders\nb|t|orders"
     );
-    assert_eq!(session.text(next).await?, first, "the same ids, order and bytes");
+    assert_eq!(
+        session.text(next).await?,
+        first,
+        "the same ids, order and bytes"
+    );
     session.run(ack).await?;
     assert_eq!(session.text(facts).await?, before);
     assert_eq!(
-        session.text("SELECT idem_replay_effects('m1', 'orders')").await?,
+        session
+            .text("SELECT idem_replay_effects('m1', 'orders')")
+            .await?,
         "2",
         "a replay is not replayed"
     );
-    assert_eq!(session.text("SELECT idem_replay_effects('unknown', 'orders')").await?, "0");
-    assert_eq!(session.text("SELECT idem_replay_effects('m1', 'unknown')").await?, "0");
+    assert_eq!(
+        session
+            .text("SELECT idem_replay_effects('unknown', 'orders')")
+            .await?,
+        "0"
+    );
+    assert_eq!(
+        session
+            .text("SELECT idem_replay_effects('m1', 'unknown')")
+            .await?,
+        "0"
+    );
     Ok(())
 }
 
@@ -253,7 +307,12 @@ async fn i3_large_payloads_come_back_whole() -> Result<()> {
             .await?,
         "0|t\n1|t"
     );
-    assert_eq!(session.text("SELECT idem_replay_effects('m1', 'orders')").await?, "2");
+    assert_eq!(
+        session
+            .text("SELECT idem_replay_effects('m1', 'orders')")
+            .await?,
+        "2"
+    );
     assert_eq!(
         session
             .text("SELECT count(DISTINCT md5(payload)), count(*) FROM idem.outbox_row")
@@ -263,14 +322,16 @@ async fn i3_large_payloads_come_back_whole() -> Result<()> {
     Ok(())
 }
 
-/// I3: a message that was forgotten and claimed again in one round trip, with one `now()`, has the effects of its second
-/// execution alone.
+/// I3: a message that was forgotten and claimed again in one round trip, with one `now()`, has the
+/// effects of its second execution alone.
 #[tokio::test]
 async fn i3_execution_after_idem_forget_has_its_own_effects() -> Result<()> {
     let db = Database::with_idem("again").await?;
     let session = db.connect().await?;
     let record = |topic: &str| {
-        format!(r#"SELECT cardinality(idem_record_effects('m', 'orders', '[{{"topic": "{topic}", "payload": 1}}]'))"#)
+        format!(
+            r#"SELECT cardinality(idem_record_effects('m', 'orders', '[{{"topic": "{topic}", "payload": 1}}]'))"#
+        )
     };
     let facts = "SELECT ordinal, topic FROM idem_effects('m', 'orders')";
     session

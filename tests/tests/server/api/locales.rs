@@ -69,7 +69,10 @@ async fn i1_an_id_is_the_same_in_every_client_encoding() -> Result<()> {
     let said = db.cluster().run(
         "psql",
         [OsStr::new("-XAtc"), sql, OsStr::new(db.name())],
-        &[("PGCLIENTENCODING", "LATIN1"), ("PGOPTIONS", "-c idem.lone_claims=allow")],
+        &[
+            ("PGCLIENTENCODING", "LATIN1"),
+            ("PGOPTIONS", "-c idem.lone_claims=allow"),
+        ],
     )?;
     assert_eq!(said, "f");
     Ok(())
@@ -89,8 +92,13 @@ async fn a_database_that_is_not_utf8_is_refused() -> Result<()> {
     let refusal = session.refused("CREATE EXTENSION idem").await?;
     assert_eq!(refusal.sqlstate, "0A000");
     assert!(refusal.hint.contains("UTF8"), "{refusal:?}");
-    assert_eq!(session.text("SELECT to_regnamespace('idem')").await?, "NULL");
+    assert_eq!(
+        session.text("SELECT to_regnamespace('idem')").await?,
+        "NULL"
+    );
     drop(session);
-    admin.run(&format!("DROP DATABASE {latin1} WITH (FORCE)")).await?;
+    admin
+        .run(&format!("DROP DATABASE {latin1} WITH (FORCE)"))
+        .await?;
     Ok(())
 }

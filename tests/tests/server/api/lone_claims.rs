@@ -52,7 +52,8 @@ const USERS_OWN: &str = "
         RETURN false;
     END $$;";
 
-/// Statements whose transaction can do the work too; each claims the message m and writes it to work.
+/// Statements whose transaction can do the work too; each claims the message m and writes it to
+/// work.
 const WORKING: &[&str] = &[
     "BEGIN; SELECT idem_try_claim('m', 'd'); INSERT INTO work VALUES ('m'); COMMIT",
     "SELECT idem_try_claim('m', 'd'); INSERT INTO work VALUES ('m')",
@@ -67,8 +68,8 @@ const WORKING: &[&str] = &[
     "DO $$ BEGIN PERFORM idem_try_claim('m', 'd'); INSERT INTO work VALUES ('m'); END $$",
 ];
 
-/// Statements that are accepted without such work, because they could do it or record it; each claims
-/// the message m.
+/// Statements that are accepted without such work, because they could do it or record it; each
+/// claims the message m.
 const ACCEPTED: &[&str] = &[
     "SELECT idem_try_claim(id, 'd') FROM incoming",
     "SELECT idem_try_claim('m', 'd') WHERE EXISTS (SELECT FROM incoming)",
@@ -95,7 +96,10 @@ async fn claims(session: &Session) -> Result<String> {
 
 fn check(sql: &str, refusal: &Refusal) -> Result<()> {
     ensure!(refusal.sqlstate == "25P01", "{sql}: {refusal:?}");
-    ensure!(refusal.message.ends_with("is alone in its transaction"), "{sql}: {refusal:?}");
+    ensure!(
+        refusal.message.ends_with("is alone in its transaction"),
+        "{sql}: {refusal:?}"
+    );
     ensure!(refusal.hint.starts_with("Send BEGIN"), "{sql}: {refusal:?}");
     Ok(())
 }
@@ -110,7 +114,10 @@ async fn i10_lone_claim_fails() -> Result<()> {
         let Err(error) = session.query(&prepared, &[]).await else {
             anyhow::bail!("this was not refused when it was prepared: {sql}");
         };
-        check(sql, &Refusal::from(error.as_db_error().context("an error of the server")?))?;
+        check(
+            sql,
+            &Refusal::from(error.as_db_error().context("an error of the server")?),
+        )?;
         assert_eq!(claims(&session).await?, "0", "{sql}");
     }
     Ok(())
@@ -126,7 +133,10 @@ async fn i10_claim_that_shares_its_transaction_succeeds() -> Result<()> {
         // Two statements in one text cannot be prepared.
         if !sql.contains("; ") {
             let prepared = session.prepare(sql).await?;
-            session.query(&prepared, &[]).await.with_context(|| (*sql).to_owned())?;
+            session
+                .query(&prepared, &[])
+                .await
+                .with_context(|| (*sql).to_owned())?;
             is_done(&session, sql, "1").await?;
         }
     }
@@ -140,9 +150,17 @@ async fn i10_claim_that_shares_its_transaction_succeeds() -> Result<()> {
 /// The message is claimed and so much work is written; takes both back.
 async fn is_done(session: &Session, sql: &str, works: &str) -> Result<()> {
     assert_eq!(claims(session).await?, "1", "{sql}");
-    assert_eq!(session.text("SELECT count(*) FROM work").await?, works, "{sql}");
+    assert_eq!(
+        session.text("SELECT count(*) FROM work").await?,
+        works,
+        "{sql}"
+    );
     session.run("DELETE FROM work").await?;
-    assert_eq!(session.text("SELECT idem_forget('m', 'd')").await?, "t", "{sql}");
+    assert_eq!(
+        session.text("SELECT idem_forget('m', 'd')").await?,
+        "t",
+        "{sql}"
+    );
     Ok(())
 }
 
@@ -173,8 +191,16 @@ async fn i10_invalid_argument_of_a_lone_claim_is_reported_first() -> Result<()> 
     ] {
         assert_eq!(session.refused(sql).await?.sqlstate, sqlstate, "{sql}");
     }
-    session.run("SET default_transaction_read_only = on").await?;
-    assert_eq!(session.refused("SELECT idem_try_claim('m', 'd')").await?.sqlstate, "25006");
+    session
+        .run("SET default_transaction_read_only = on")
+        .await?;
+    assert_eq!(
+        session
+            .refused("SELECT idem_try_claim('m', 'd')")
+            .await?
+            .sqlstate,
+        "25006"
+    );
     Ok(())
 }
 
@@ -219,7 +245,13 @@ async fn i10_lone_claim_warns_or_is_allowed_by_setting() -> Result<()> {
     session.run("SET idem.lone_claims = allow").await?;
     assert_eq!(session.text("SELECT idem_try_claim('m2', 'd')").await?, "t");
     assert_eq!(session.notices(), []);
-    assert_eq!(session.refused("SET idem.lone_claims = off").await?.sqlstate, "22023");
+    assert_eq!(
+        session
+            .refused("SET idem.lone_claims = off")
+            .await?
+            .sqlstate,
+        "22023"
+    );
     Ok(())
 }
 
@@ -234,7 +266,9 @@ async fn i10_claim_in_block_needs_a_transaction_block() -> Result<()> {
         )
         .await?;
     for setting in ["refuse", "warn", "allow"] {
-        session.run(&format!("SET idem.lone_claims = {setting}")).await?;
+        session
+            .run(&format!("SET idem.lone_claims = {setting}"))
+            .await?;
         for sql in [
             "SELECT outcome FROM idem_claim_in_block('m', 'd')",
             "SELECT idem_claim_in_block('0192f3a4-0000-7abc-8def-0123456789ab'::uuid, 'd')",

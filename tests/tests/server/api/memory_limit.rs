@@ -1,4 +1,5 @@
-//! Arguments of any size in a backend whose memory is limited: each call returns or fails, and the server goes on.
+//! Arguments of any size in a backend whose memory is limited: each call returns or fails, and the
+//! server goes on.
 
 use anyhow::{Context, Result, bail, ensure};
 use idem_cluster::{Cluster, Install};
@@ -63,11 +64,20 @@ const CALLS: &[&str] = &[
 /// The address space that a backend uses, in bytes.
 fn used(pid: i32) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find(|line| line.starts_with("VmSize:")).context("VmSize")?;
-    Ok(1024 * line.split_whitespace().nth(1).context("a number")?.parse::<u64>()?)
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmSize:"))
+        .context("VmSize")?;
+    Ok(1024
+        * line
+            .split_whitespace()
+            .nth(1)
+            .context("a number")?
+            .parse::<u64>()?)
 }
 
-/// Only the server's own user may limit its processes, so the server runs the program (of util-linux).
+/// Only the server's own user may limit its processes, so the server runs the program (of
+/// util-linux).
 async fn limit(observer: &Session, pid: i32, bytes: u64) -> Result<()> {
     observer
         .run(&format!(
@@ -76,7 +86,8 @@ async fn limit(observer: &Session, pid: i32, bytes: u64) -> Result<()> {
         .await
 }
 
-/// Runs a call; `true` when it succeeded. Fails when the backend did not survive, or the error is not a clean one.
+/// Runs a call; `true` when it succeeded. Fails when the backend did not survive, or the error is
+/// not a clean one.
 async fn survives(session: &Session, call: &str) -> Result<bool> {
     session.run("BEGIN").await?;
     let ended = session.simple_query(call).await;
@@ -95,7 +106,9 @@ async fn survives(session: &Session, call: &str) -> Result<bool> {
 /// A call that finds no memory fails with an error; the backend and the server go on.
 #[tokio::test]
 async fn call_without_memory_fails_and_the_server_goes_on() -> Result<()> {
-    let cluster = Cluster::builder(&Install::from_env()?).name("memory").preload(false);
+    let cluster = Cluster::builder(&Install::from_env()?)
+        .name("memory")
+        .preload(false);
     let cluster = Arc::new(tokio::task::spawn_blocking(move || cluster.start()).await??);
     let db = Database::with_idem_in(Arc::clone(&cluster), "memory").await?;
     let observer = db.connect().await?;
@@ -119,7 +132,14 @@ async fn call_without_memory_fails_and_the_server_goes_on() -> Result<()> {
         }
         println!("{call}: {failed} of 10 failed");
     }
-    assert_eq!(observer.text("SELECT pg_postmaster_start_time()").await?, started);
-    ensure!(!cluster.log()?.contains("terminated by signal"), "{}", cluster.log()?);
+    assert_eq!(
+        observer.text("SELECT pg_postmaster_start_time()").await?,
+        started
+    );
+    ensure!(
+        !cluster.log()?.contains("terminated by signal"),
+        "{}",
+        cluster.log()?
+    );
     Ok(())
 }

@@ -22,7 +22,12 @@ async fn with_identity_id_an_id_is_claimed_once_for_all_destinations() -> Result
             .await?,
         "t"
     );
-    assert_eq!(session.text("SELECT idem_try_claim('m1', 'billing')").await?, "f");
+    assert_eq!(
+        session
+            .text("SELECT idem_try_claim('m1', 'billing')")
+            .await?,
+        "f"
+    );
     assert_eq!(
         session
             .text("SELECT idem_is_claimed('m1', 'billing'), (SELECT count(*) FROM idem_effects('m1', 'billing'))")
@@ -30,7 +35,12 @@ async fn with_identity_id_an_id_is_claimed_once_for_all_destinations() -> Result
         "t|1",
         "everyone who asks gets the facts"
     );
-    assert_eq!(session.text("SELECT destination, id FROM idem.inbox").await?, "*|m1");
+    assert_eq!(
+        session
+            .text("SELECT destination, id FROM idem.inbox")
+            .await?,
+        "*|m1"
+    );
 
     session
         .run("ALTER SYSTEM SET idem.message_identity = 'id_and_destination'")
@@ -40,11 +50,24 @@ async fn with_identity_id_an_id_is_claimed_once_for_all_destinations() -> Result
         Ok(session.text("SHOW idem.message_identity").await? == "id_and_destination")
     })
     .await?;
-    assert_eq!(session.text("SELECT idem_try_claim('m2', 'orders')").await?, "t");
-    assert_eq!(session.text("SELECT idem_try_claim('m2', 'billing')").await?, "t");
+    assert_eq!(
+        session
+            .text("SELECT idem_try_claim('m2', 'orders')")
+            .await?,
+        "t"
+    );
+    assert_eq!(
+        session
+            .text("SELECT idem_try_claim('m2', 'billing')")
+            .await?,
+        "t"
+    );
 
     assert_eq!(
-        session.refused("SET idem.message_identity = 'id'").await?.sqlstate,
+        session
+            .refused("SET idem.message_identity = 'id'")
+            .await?
+            .sqlstate,
         "55P02",
         "not for one session: two consumers that disagree would both process a message"
     );

@@ -1,4 +1,5 @@
-//! What a call holds while it runs: memory after errors, interrupts during long lists, pages during a wait.
+//! What a call holds while it runs: memory after errors, interrupts during long lists, pages during
+//! a wait.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +9,27 @@ use idem_tests::harness::{Database, Session, until};
 /// The resident memory of a backend, in kilobytes.
 fn resident_kb(pid: i32) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).context("VmRSS")?;
-    Ok(line.split_whitespace().nth(1).context("a number")?.parse()?)
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .context("VmRSS")?;
+    Ok(line
+        .split_whitespace()
+        .nth(1)
+        .context("a number")?
+        .parse()?)
 }
 
-/// Two transactions that each read what the other writes: the second commits, and every insert of the first fails (40001).
+/// Two transactions that each read what the other writes: the second commits, and every insert of
+/// the first fails (40001).
 async fn doomed(db: &Database) -> Result<Session> {
     let (first, second) = (db.connect().await?, db.connect().await?);
     first
         .run("CREATE TABLE pair (n int PRIMARY KEY, v int); INSERT INTO pair VALUES (1, 0), (2, 0)")
         .await?;
-    first.run("BEGIN; SELECT idem_try_claim('first', 'orders'); COMMIT").await?;
+    first
+        .run("BEGIN; SELECT idem_try_claim('first', 'orders'); COMMIT")
+        .await?;
     for (session, n) in [(&first, 1), (&second, 2)] {
         session
             .run(&format!(
@@ -27,7 +38,9 @@ async fn doomed(db: &Database) -> Result<Session> {
             .await?;
     }
     first.run("UPDATE pair SET v = 1 WHERE n = 2").await?;
-    second.run("UPDATE pair SET v = 1 WHERE n = 1; COMMIT").await?;
+    second
+        .run("UPDATE pair SET v = 1 WHERE n = 1; COMMIT")
+        .await?;
     Ok(first)
 }
 
@@ -61,7 +74,8 @@ async fn errors_inside_a_batch_leave_no_memory_behind() -> Result<()> {
     Ok(())
 }
 
-/// Lists as long as they may be, in a table: what is interrupted is the call, not what makes its arguments.
+/// Lists as long as they may be, in a table: what is interrupted is the call, not what makes its
+/// arguments.
 async fn long_lists(session: &Session) -> Result<()> {
     session
         .run(
@@ -80,7 +94,10 @@ async fn ends_when_cancelled(session: &Session, before: &str, call: &str) -> Res
         session.run("BEGIN").await?;
         session.run(before).await?;
         session
-            .run(&format!("SET LOCAL statement_timeout = {}", timeout.as_millis()))
+            .run(&format!(
+                "SET LOCAL statement_timeout = {}",
+                timeout.as_millis()
+            ))
             .await?;
         let started = Instant::now();
         let ended = session.simple_query(call).await;
@@ -115,12 +132,18 @@ async fn long_lists_end_when_they_are_cancelled() -> Result<()> {
         .run("SELECT idem.intern_destination('orders'); CREATE TABLE lease AS SELECT token FROM idem_acquire('l', 'orders', '1 day')")
         .await?;
     for (before, call) in [
-        ("", "SELECT cardinality(idem_try_claim_batch(ids, 'orders')) FROM long"),
+        (
+            "",
+            "SELECT cardinality(idem_try_claim_batch(ids, 'orders')) FROM long",
+        ),
         (
             "SELECT idem_try_claim('m', 'orders')",
             "SELECT cardinality(idem_record_effects('m', 'orders', effects)) FROM long",
         ),
-        ("", "SELECT idem_try_record('m', 'orders', effects) FROM long"),
+        (
+            "",
+            "SELECT idem_try_record('m', 'orders', effects) FROM long",
+        ),
         (
             "",
             "SELECT cardinality(idem_complete('l', 'orders', token, effects)) FROM long, lease",
@@ -139,8 +162,13 @@ async fn long_lists_end_when_they_are_cancelled() -> Result<()> {
 #[tokio::test]
 async fn i11_vacuum_does_not_wait_for_a_call_that_waits() -> Result<()> {
     let db = Database::with_idem("pinned").await?;
-    let (holder, waiter, vacuum) = (db.connect().await?, db.connect().await?, db.connect().await?);
-    // More rows than a page has, and dead ones, so that VACUUM goes through every page of the index.
+    let (holder, waiter, vacuum) = (
+        db.connect().await?,
+        db.connect().await?,
+        db.connect().await?,
+    );
+    // More rows than a page has, and dead ones, so that VACUUM goes through every page of the
+    // index.
     holder
         .run(
             "ALTER TABLE idem.pending_0 SET (autovacuum_enabled = false);
@@ -161,7 +189,9 @@ async fn i11_vacuum_does_not_wait_for_a_call_that_waits() -> Result<()> {
     db.until_blocked(pid).await?;
 
     vacuum.run("SET statement_timeout = '10s'").await?;
-    vacuum.run("VACUUM (INDEX_CLEANUP ON) idem.pending_0").await?;
+    vacuum
+        .run("VACUUM (INDEX_CLEANUP ON) idem.pending_0")
+        .await?;
     let left = "SELECT reltuples::int FROM pg_class WHERE oid = 'idem.pending_0_pkey'::regclass";
     until("VACUUM has gone through the index", async || {
         Ok(vacuum.text(left).await?.parse::<i32>()? < 500)

@@ -8,14 +8,18 @@ async fn a_send_is_in_the_outbox_when_its_transaction_commits() -> Result<()> {
     let db = Database::with_idem("send").await?;
     let (session, other) = (db.connect().await?, db.connect().await?);
     session.run("BEGIN").await?;
-    let json = session.text(r#"SELECT idem_send('orders', '{"n": 1.0}'::jsonb)"#).await?;
+    let json = session
+        .text(r#"SELECT idem_send('orders', '{"n": 1.0}'::jsonb)"#)
+        .await?;
     let bytes = session
         .text(
             r#"SELECT idem_send_bytes('orders', '\x00ff'::bytea, key => 'k', type => 'T', headers => '{"h": [1]}',
                                 message_id => '0192f3a4-0000-7abc-8def-0123456789ab', content_type => 'image/png')"#,
         )
         .await?;
-    let plain = session.text("SELECT idem_send_bytes('orders', 'abc'::bytea)").await?;
+    let plain = session
+        .text("SELECT idem_send_bytes('orders', 'abc'::bytea)")
+        .await?;
     assert_eq!(bytes, "0192f3a4-0000-7abc-8def-0123456789ab");
     assert_eq!(other.text("SELECT count(*) FROM idem.outbox").await?, "0");
     session.run("COMMIT").await?;
@@ -38,8 +42,13 @@ async fn a_send_is_in_the_outbox_when_its_transaction_commits() -> Result<()> {
         "an id of its own, which sorts by time"
     );
 
-    session.run("BEGIN; SELECT idem_send('orders', '0'::jsonb); ROLLBACK").await?;
-    assert_eq!(other.text("SELECT count(*) FROM idem.outbox_row").await?, "3");
+    session
+        .run("BEGIN; SELECT idem_send('orders', '0'::jsonb); ROLLBACK")
+        .await?;
+    assert_eq!(
+        other.text("SELECT count(*) FROM idem.outbox_row").await?,
+        "3"
+    );
     Ok(())
 }
 
@@ -100,14 +109,22 @@ async fn an_effect_with_deliver_after_comes_when_it_is_due_and_holds_nothing_up(
         }
         if let Some(row) = rows.first() {
             session
-                .execute("SELECT idem_relay_ack('default', 0, $1)", &[&row.get::<_, i64>(0)])
+                .execute(
+                    "SELECT idem_relay_ack('default', 0, $1)",
+                    &[&row.get::<_, i64>(0)],
+                )
                 .await?;
         }
         Ok(topics.len() >= 3)
     })
     .await?;
     assert_eq!(topics, ["past", "now", "soon"]);
-    assert_eq!(session.text("SELECT count(*) FROM idem_relay_next('default')").await?, "0");
+    assert_eq!(
+        session
+            .text("SELECT count(*) FROM idem_relay_next('default')")
+            .await?,
+        "0"
+    );
     assert_eq!(
         session
             .text("SELECT topic, deliver_after > now() + '360 days' FROM idem.outbox")

@@ -28,7 +28,9 @@ async fn i1_claims_take_no_predicate_locks() -> Result<()> {
     let db = Database::with_idem("serializable").await?;
     let (session, reader) = (db.connect().await?, db.connect().await?);
     // Its snapshot keeps the versions that die below from being removed.
-    reader.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1").await?;
+    reader
+        .run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+        .await?;
     session
         .run(
             "SELECT idem_receive('again ' || n, 'work', '1') FROM generate_series(1, 7) n;
@@ -41,8 +43,12 @@ async fn i1_claims_take_no_predicate_locks() -> Result<()> {
         .await?;
     for sql in CALLS {
         // The call loads the state of the rings too.
-        session.run("SELECT idem.invalidate('idem.ring'::regclass)").await?;
-        session.run("BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT 1").await?;
+        session
+            .run("SELECT idem.invalidate('idem.ring'::regclass)")
+            .await?;
+        session
+            .run("BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT 1")
+            .await?;
         session.run(sql).await?;
         let locked = session
             .text(

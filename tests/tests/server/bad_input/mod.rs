@@ -1,7 +1,8 @@
-//! What the calls refuse: the SQLSTATE and the hint of every argument that cannot be meant, of every call there is. A refusal
-//! leaves every table as it was and the session alive.
+//! What the calls refuse: the SQLSTATE and the hint of every argument that cannot be meant, of
+//! every call there is. A refusal leaves every table as it was and the session alive.
 //!
-//! [`table`] is data; a call that is in no line of it fails [`every_argument_is_refused_as_documented`].
+//! [`table`] is data; a call that is in no line of it fails
+//! [`every_argument_is_refused_as_documented`].
 
 mod table;
 
@@ -10,7 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result, ensure};
 use idem_tests::harness::{Database, Refusal, Session};
 
-use table::{BAD, BEFORE, CALLS, IN_BLOCK_ONLY, NULL_IS_AN_ANSWER, READ_COMMITTED_ONLY, READERS, SCENERY};
+use table::{
+    BAD, BEFORE, CALLS, IN_BLOCK_ONLY, NULL_IS_AN_ANSWER, READ_COMMITTED_ONLY, READERS, SCENERY,
+};
 
 /// A call of the API as the catalog has it.
 struct Call {
@@ -23,7 +26,11 @@ struct Call {
 impl Call {
     /// `name(type, type)`, for people.
     fn signature(&self) -> String {
-        let types: Vec<_> = self.arguments.iter().map(|(_, of_type)| of_type.as_str()).collect();
+        let types: Vec<_> = self
+            .arguments
+            .iter()
+            .map(|(_, of_type)| of_type.as_str())
+            .collect();
         format!("{}({})", self.name, types.join(", "))
     }
 
@@ -44,7 +51,11 @@ impl Call {
         } else {
             ""
         };
-        Ok(format!("{verb} {}({}){block}", self.name, arguments.join(", ")))
+        Ok(format!(
+            "{verb} {}({}){block}",
+            self.name,
+            arguments.join(", ")
+        ))
     }
 
     /// An argument that is in order.
@@ -116,11 +127,17 @@ async fn scene(name: &str) -> Result<(Database, Session)> {
 
 /// What must be done in the same transaction before this call can succeed.
 fn before_it(call: &Call) -> &'static str {
-    BEFORE.iter().find(|(name, _)| *name == call.name).map_or("", |(_, sql)| *sql)
+    BEFORE
+        .iter()
+        .find(|(name, _)| *name == call.name)
+        .map_or("", |(_, sql)| *sql)
 }
 
 fn check(call: &str, refusal: &Refusal, sqlstate: &str) -> Result<()> {
-    ensure!(refusal.sqlstate == sqlstate, "{call}\n{sqlstate} expected: {refusal:?}");
+    ensure!(
+        refusal.sqlstate == sqlstate,
+        "{call}\n{sqlstate} expected: {refusal:?}"
+    );
     ensure!(!refusal.message.is_empty(), "{call}: {refusal:?}");
     if ["22023", "55000", "42704", "42710", "25000"].contains(&sqlstate) {
         ensure!(!refusal.hint.is_empty(), "{call}: no hint: {refusal:?}");
@@ -150,7 +167,10 @@ async fn every_argument_is_refused_as_documented() -> Result<()> {
             let with_null = call.statement(&[(name, "NULL")])?;
             if NULL_IS_AN_ANSWER.contains(&(call.name.as_str(), name)) {
                 session
-                    .run(&format!("BEGIN; {}; {with_null}; ROLLBACK", before_it(&call)))
+                    .run(&format!(
+                        "BEGIN; {}; {with_null}; ROLLBACK",
+                        before_it(&call)
+                    ))
                     .await?;
             } else {
                 check(&with_null, &session.refused(&with_null).await?, "22004")?;
@@ -162,7 +182,11 @@ async fn every_argument_is_refused_as_documented() -> Result<()> {
                 {
                     used.insert(line);
                     let statement = call.statement(&[(name, bad.value)])?;
-                    check(&statement, &session.refused(&statement).await?, bad.sqlstate)?;
+                    check(
+                        &statement,
+                        &session.refused(&statement).await?,
+                        bad.sqlstate,
+                    )?;
                 }
             }
         }
@@ -179,7 +203,12 @@ async fn every_argument_is_refused_as_documented() -> Result<()> {
         .collect();
     assert!(unused.is_empty(), "lines that fit no call: {unused:?}");
     assert_eq!(session.pid().await?, pid, "the session has survived");
-    assert_eq!(session.text("SELECT idem_try_claim('after all that', 'orders')").await?, "t");
+    assert_eq!(
+        session
+            .text("SELECT idem_try_claim('after all that', 'orders')")
+            .await?,
+        "t"
+    );
     Ok(())
 }
 
@@ -194,7 +223,10 @@ async fn the_usual_arguments_are_accepted() -> Result<()> {
             continue;
         }
         session
-            .run(&format!("BEGIN; {}; {statement}; ROLLBACK", before_it(&call)))
+            .run(&format!(
+                "BEGIN; {}; {statement}; ROLLBACK",
+                before_it(&call)
+            ))
             .await
             .with_context(|| call.signature())?;
         // A page or a table that a call forgot to let go of.
@@ -212,11 +244,16 @@ async fn the_usual_arguments_are_accepted() -> Result<()> {
 async fn a_read_only_transaction_refuses_what_writes_and_serves_what_reads() -> Result<()> {
     let (_db, session) = scene("read_only").await?;
     let before = contents(&session).await?;
-    session.run("SET default_transaction_read_only = on").await?;
+    session
+        .run("SET default_transaction_read_only = on")
+        .await?;
     for call in calls(&session).await? {
         let statement = call.statement(&[])?;
         if READERS.contains(&call.name.as_str()) {
-            session.run(&statement).await.with_context(|| call.signature())?;
+            session
+                .run(&statement)
+                .await
+                .with_context(|| call.signature())?;
         } else {
             check(&statement, &session.refused(&statement).await?, "25006")?;
         }
@@ -229,7 +266,9 @@ async fn a_read_only_transaction_refuses_what_writes_and_serves_what_reads() -> 
 async fn relays_and_maintenance_refuse_a_snapshot_that_is_not_of_now() -> Result<()> {
     let (_db, session) = scene("read_committed").await?;
     for level in ["repeatable read", "serializable"] {
-        session.run(&format!("SET default_transaction_isolation = '{level}'")).await?;
+        session
+            .run(&format!("SET default_transaction_isolation = '{level}'"))
+            .await?;
         let before = contents(&session).await?;
         for call in calls(&session).await? {
             if READ_COMMITTED_ONLY.contains(&call.name.as_str()) {
@@ -243,7 +282,8 @@ async fn relays_and_maintenance_refuse_a_snapshot_that_is_not_of_now() -> Result
 }
 
 #[tokio::test]
-async fn an_unknown_destination_or_id_is_not_claimed_and_has_neither_effects_nor_calls_nor_a_letter() -> Result<()> {
+async fn an_unknown_destination_or_id_is_not_claimed_and_has_neither_effects_nor_calls_nor_a_letter()
+-> Result<()> {
     let (_db, session) = scene("unknown").await?;
     let before = contents(&session).await?;
     for (id, destination) in [
@@ -268,11 +308,14 @@ async fn an_unknown_destination_or_id_is_not_claimed_and_has_neither_effects_nor
     Ok(())
 }
 
-/// A transaction that goes on behind a savepoint has nothing of what was refused, and all of what was not.
+/// A transaction that goes on behind a savepoint has nothing of what was refused, and all of what
+/// was not.
 #[tokio::test]
 async fn a_refusal_behind_a_savepoint_takes_nothing_else_with_it() -> Result<()> {
     let (_db, session) = scene("savepoint").await?;
-    session.run("BEGIN; SELECT idem_try_claim('kept', 'orders')").await?;
+    session
+        .run("BEGIN; SELECT idem_try_claim('kept', 'orders')")
+        .await?;
     for bad in [
         "SELECT idem_try_claim_batch(ARRAY['half 1', 'half 2', NULL], 'orders')",
         "SELECT idem_try_claim('half 3', 'a new destination'), idem_try_claim('', 'orders')",
@@ -311,7 +354,9 @@ async fn a_refusal_behind_a_savepoint_takes_nothing_else_with_it() -> Result<()>
         "0"
     );
     assert_eq!(
-        session.text("SELECT count(*) FROM idem_calls('half 9', 'orders')").await?,
+        session
+            .text("SELECT count(*) FROM idem_calls('half 9', 'orders')")
+            .await?,
         "0"
     );
     Ok(())

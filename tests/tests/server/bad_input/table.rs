@@ -1,7 +1,7 @@
 //! The arguments of the calls: what is in order, and what is refused how.
 
-/// Claims, effects, two relays and a batch that is out; two messages that are leased under one token, and two dead letters:
-/// each line a transaction.
+/// Claims, effects, two relays and a batch that is out; two messages that are leased under one
+/// token, and two dead letters: each line a transaction.
 pub const SCENERY: &[&str] = &[
     "SELECT idem_try_claim('claimed', 'orders'); SELECT idem_create_relay('other', 2)",
     r#"SELECT idem_try_record('recorded', 'orders', '[{"topic": "t", "payload": 1}, {"topic": "t", "payload": 2}]')"#,
@@ -46,7 +46,8 @@ const BEGIN_CALLS: &str = "SELECT idem_begin_call('m1'::text, 'orders', 'charge'
 
 type Argument = (&'static str, &'static str, &'static str);
 
-/// Arguments that are in order: name, type, value; those of a call by name come before those of any call.
+/// Arguments that are in order: name, type, value; those of a call by name come before those of any
+/// call.
 pub const CALLS: &[(&str, &[Argument])] = &[
     ("idem_create_relay", &[("name", "text", "'new'")]),
     ("idem_extend", HELD),
@@ -61,15 +62,24 @@ pub const CALLS: &[(&str, &[Argument])] = &[
     ("idem_begin_call", &[("token", "bigint", "NULL")]),
     (
         "idem_grant",
-        &[("kind", "text", "'consumer'"), ("role", "regrole", "'postgres'")],
+        &[
+            ("kind", "text", "'consumer'"),
+            ("role", "regrole", "'postgres'"),
+        ],
     ),
     (
         "idem_revoke",
-        &[("kind", "text", "'consumer'"), ("role", "regrole", "'postgres'")],
+        &[
+            ("kind", "text", "'consumer'"),
+            ("role", "regrole", "'postgres'"),
+        ],
     ),
     (
         "idem_set_retention",
-        &[("retention", "interval", "'2 hours'"), ("ring", "text", "'short'")],
+        &[
+            ("retention", "interval", "'2 hours'"),
+            ("ring", "text", "'short'"),
+        ],
     ),
     (
         "any",
@@ -77,7 +87,11 @@ pub const CALLS: &[(&str, &[Argument])] = &[
             ("id", "text", "'m1'"),
             ("id", "uuid", "'0192f3a4-0000-7abc-8def-0123456789ab'"),
             ("ids", "text[]", "ARRAY['m1', 'm2']"),
-            ("ids", "uuid[]", "ARRAY['0192f3a4-0000-7abc-8def-0123456789ab']"),
+            (
+                "ids",
+                "uuid[]",
+                "ARRAY['0192f3a4-0000-7abc-8def-0123456789ab']",
+            ),
             ("destination", "text", "'orders'"),
             ("wait", "boolean", "true"),
             ("fingerprint", "bytea", r"'\x01'"),
@@ -89,7 +103,11 @@ pub const CALLS: &[(&str, &[Argument])] = &[
             ("key", "text", "'k'"),
             ("type", "text", "'T'"),
             ("headers", "jsonb", "'{}'"),
-            ("message_id", "uuid", "'00000000-0000-0000-0000-000000000001'"),
+            (
+                "message_id",
+                "uuid",
+                "'00000000-0000-0000-0000-000000000001'",
+            ),
             ("content_type", "text", "'text/plain'"),
         ],
     ),
@@ -251,7 +269,8 @@ const fn effects(value: &'static str) -> Bad {
 }
 
 /// The calls that take a message with all that it carries.
-const CARRIERS: &str = "idem_send idem_send_bytes idem_receive idem_receive_bytes idem_bury idem_reject";
+const CARRIERS: &str =
+    "idem_send idem_send_bytes idem_receive idem_receive_bytes idem_bury idem_reject";
 
 /// Besides NULL, which is tried everywhere.
 pub const BAD: &[Bad] = &[
@@ -261,7 +280,13 @@ pub const BAD: &[Bad] = &[
     bad("any", "id", "text", "repeat('é', 513)", "22023"),
     bad("any", "ids", "text[]", "ARRAY['m1', NULL]", "22004"),
     bad("any", "ids", "text[]", "ARRAY['m1', '']", "22023"),
-    bad("any", "ids", "text[]", "ARRAY['m1', repeat('x', 1025)]", "22023"),
+    bad(
+        "any",
+        "ids",
+        "text[]",
+        "ARRAY['m1', repeat('x', 1025)]",
+        "22023",
+    ),
     bad(
         "any",
         "ids",
@@ -269,7 +294,13 @@ pub const BAD: &[Bad] = &[
         "ARRAY(SELECT n::text FROM generate_series(1, 100001) n)",
         "22023",
     ),
-    bad("any", "ids", "uuid[]", "ARRAY[gen_random_uuid(), NULL]", "22004"),
+    bad(
+        "any",
+        "ids",
+        "uuid[]",
+        "ARRAY[gen_random_uuid(), NULL]",
+        "22004",
+    ),
     bad(
         "any",
         "ids",
@@ -281,7 +312,13 @@ pub const BAD: &[Bad] = &[
     bad("any", "destination", "text", "repeat('x', 256)", "22023"),
     bad("any", "destination", "text", "repeat('é', 128)", "22023"),
     bad("any", "fingerprint", "bytea", "''", "22023"),
-    bad("any", "fingerprint", "bytea", "repeat('x', 65)::bytea", "22023"),
+    bad(
+        "any",
+        "fingerprint",
+        "bytea",
+        "repeat('x', 65)::bytea",
+        "22023",
+    ),
     // effects
     effects("'null'"),
     effects("'3'"),
@@ -313,15 +350,25 @@ pub const BAD: &[Bad] = &[
     effects(r#"'{"topic": "t", "payload": 1, "headers": []}'"#),
     effects(r#"'{"topic": "t", "payload": 1, "headers": "h"}'"#),
     effects(r#"'{"topic": "t", "payload": 1, "headers": {"traceparent": 1}}'"#),
-    effects(r#"jsonb_build_object('topic', 't', 'payload', 1, 'headers', jsonb_build_object('traceparent', repeat('x', 256)))"#),
+    effects(
+        r#"jsonb_build_object('topic', 't', 'payload', 1, 'headers', jsonb_build_object('traceparent', repeat('x', 256)))"#,
+    ),
     effects(r#"'{"topic": "t", "payload": 1, "message_id": "x"}'"#),
     effects(r#"'{"topic": "t", "payload": 1, "deliver_after": "tomorrow"}'"#),
     effects(r#"'{"topic": "t", "payload": 1, "deliver_after": "2030-01-01 00:00:00"}'"#),
     effects(r#"'{"topic": "t", "payload": 1, "deliver_after": 1893456000}'"#),
-    effects("(SELECT jsonb_agg(jsonb_build_object('topic', 't', 'payload', n)) FROM generate_series(1, 10001) n)"),
+    effects(
+        "(SELECT jsonb_agg(jsonb_build_object('topic', 't', 'payload', n)) FROM generate_series(1, 10001) n)",
+    ),
     // sends
     bad("idem_send idem_send_bytes", "topic", "text", "''", "22023"),
-    bad("idem_send idem_send_bytes", "topic", "text", "repeat('x', 256)", "22023"),
+    bad(
+        "idem_send idem_send_bytes",
+        "topic",
+        "text",
+        "repeat('x', 256)",
+        "22023",
+    ),
     bad(CARRIERS, "key", "text", "''", "22023"),
     bad(CARRIERS, "key", "text", "repeat('x', 1025)", "22023"),
     bad(CARRIERS, "type", "text", "''", "22023"),
@@ -336,7 +383,13 @@ pub const BAD: &[Bad] = &[
         "22023",
     ),
     bad(CARRIERS, "content_type", "text", "''", "22023"),
-    bad(CARRIERS, "content_type", "text", "repeat('x', 256)", "22023"),
+    bad(
+        CARRIERS,
+        "content_type",
+        "text",
+        "repeat('x', 256)",
+        "22023",
+    ),
     // relays
     bad("any", "relay", "text", "'unknown'", "42704"),
     bad("any", "partition", "integer", "-1", "22023"),
@@ -347,7 +400,13 @@ pub const BAD: &[Bad] = &[
     bad("any", "max_bytes", "bigint", "1073741825", "22023"),
     bad("any", "lease", "interval", "'0'", "22023"),
     bad("any", "token", "bigint", "-1", "55000"),
-    bad("idem_relay_park", "message_id", "uuid", "gen_random_uuid()", "22023"),
+    bad(
+        "idem_relay_park",
+        "message_id",
+        "uuid",
+        "gen_random_uuid()",
+        "22023",
+    ),
     bad(
         "idem_relay_park idem_fail_call",
         "error",
@@ -363,7 +422,13 @@ pub const BAD: &[Bad] = &[
     bad("any", "step", "text", "''", "22023"),
     bad("any", "step", "text", "repeat('x', 256)", "22023"),
     bad("any", "step", "text", "repeat('é', 128)", "22023"),
-    bad("idem_finish_call idem_fail_call", "step", "text", "'not begun'", "55000"),
+    bad(
+        "idem_finish_call idem_fail_call",
+        "step",
+        "text",
+        "'not begun'",
+        "55000",
+    ),
     // work
     bad(
         "idem_extend idem_complete idem_release idem_bury",
@@ -387,7 +452,13 @@ pub const BAD: &[Bad] = &[
         "55000",
     ),
     bad("idem_reject", "source", "text", "''", "22023"),
-    bad("idem_reject", "source", "text", "repeat('x', 1025)", "22023"),
+    bad(
+        "idem_reject",
+        "source",
+        "text",
+        "repeat('x', 1025)",
+        "22023",
+    ),
     bad("any", "max_messages", "integer", "0", "22023"),
     bad("any", "max_messages", "integer", "10001", "22023"),
     bad("any", "topics", "text[]", "ARRAY['t', NULL]", "22004"),
@@ -405,15 +476,45 @@ pub const BAD: &[Bad] = &[
     bad("any", "jitter", "double precision", "-0.1", "22023"),
     bad("any", "jitter", "double precision", "1.1", "22023"),
     bad("any", "jitter", "double precision", "'NaN'", "22023"),
-    bad("any", "final_errors", "text[]", "ARRAY['fine', NULL]", "22004"),
-    bad("any", "final_errors", "text[]", r"ARRAY['fine', 'not fine\']", "22023"),
+    bad(
+        "any",
+        "final_errors",
+        "text[]",
+        "ARRAY['fine', NULL]",
+        "22004",
+    ),
+    bad(
+        "any",
+        "final_errors",
+        "text[]",
+        r"ARRAY['fine', 'not fine\']",
+        "22023",
+    ),
     // set-up
     bad("any", "retention", "interval", "'0'", "22023"),
     bad("idem_remove_destination", "name", "text", "''", "22023"),
-    bad("idem_remove_destination", "name", "text", "repeat('x', 256)", "22023"),
-    bad("idem_remove_destination", "name", "text", "'orders'", "55000"),
+    bad(
+        "idem_remove_destination",
+        "name",
+        "text",
+        "repeat('x', 256)",
+        "22023",
+    ),
+    bad(
+        "idem_remove_destination",
+        "name",
+        "text",
+        "'orders'",
+        "55000",
+    ),
     bad("idem_set_retention", "ring", "text", "'outbox'", "22023"),
-    bad("idem_grant idem_revoke", "kind", "text", "'superuser'", "22023"),
+    bad(
+        "idem_grant idem_revoke",
+        "kind",
+        "text",
+        "'superuser'",
+        "22023",
+    ),
     // the other ends
     bad("any", "max_effects", "integer", "10001", "22023"),
     bad("any", "lease", "interval", "'25 hours'", "22023"),
@@ -422,10 +523,22 @@ pub const BAD: &[Bad] = &[
     bad("any", "timeout_ms", "integer", "60001", "22023"),
     bad("any", "partitions", "integer", "257", "22023"),
     bad("idem_create_relay", "name", "text", "''", "22023"),
-    bad("idem_create_relay", "name", "text", "repeat('x', 256)", "22023"),
+    bad(
+        "idem_create_relay",
+        "name",
+        "text",
+        "repeat('x', 256)",
+        "22023",
+    ),
     bad("idem_drop_relay", "name", "text", "''", "42704"),
     bad("any", "retention", "interval", "'-1 day'", "22023"),
     bad("any", "retention", "interval", "'11 years'", "22023"),
     bad("idem_set_retention", "ring", "text", "''", "22023"),
-    bad("idem_grant idem_revoke", "role", "regrole", "4294967290::oid", "42704"),
+    bad(
+        "idem_grant idem_revoke",
+        "role",
+        "regrole",
+        "4294967290::oid",
+        "42704",
+    ),
 ];

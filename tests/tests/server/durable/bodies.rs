@@ -20,7 +20,10 @@ async fn database(name: &str) -> Result<Database> {
 
 /// One step, as if every slice were full.
 async fn turn(session: &Session, rest: &str) -> Result<bool> {
-    Ok(session.text(&format!("SELECT idem.rotate_payloads(1, '{rest}')")).await? == "t")
+    Ok(session
+        .text(&format!("SELECT idem.rotate_payloads(1, '{rest}')"))
+        .await?
+        == "t")
 }
 
 /// All steps that there are.
@@ -50,7 +53,11 @@ async fn a_message_that_waits_keeps_its_body_however_often_the_slices_turn() -> 
     for round in 0..8 {
         let id = format!("m{round}");
         receive(&session, &id, "").await?;
-        used.insert(session.text("SELECT current FROM idem.payload_rotation").await?);
+        used.insert(
+            session
+                .text("SELECT current FROM idem.payload_rotation")
+                .await?,
+        );
         assert_eq!(ids(&next(&session, 1).await?), [id.as_str()]);
         assert!(claim(&session, &id).await?);
         for _ in 0..6 {
@@ -82,14 +89,19 @@ async fn an_unused_slice_is_emptied_at_a_later_pass_only() -> Result<()> {
     assert!(claim(&session, "a").await?);
     assert!(turn(&session, "1 hour").await?, "seen to be unused");
     assert!(!turn(&session, "1 hour").await?);
-    assert_eq!(sizes(&session).await?, "1000", "a dump that began before may look for it");
+    assert_eq!(
+        sizes(&session).await?,
+        "1000",
+        "a dump that began before may look for it"
+    );
     assert!(turn(&session, "0").await?);
     assert_eq!(sizes(&session).await?, "0000");
     Ok(())
 }
 
-/// I4, I11: a receiver that began before the rotation still writes into the old slice, so that slice is not emptied before the
-/// receiver has committed. The rotation itself does not wait for it.
+/// I4, I11: a receiver that began before the rotation still writes into the old slice, so that
+/// slice is not emptied before the receiver has committed. The rotation itself does not wait for
+/// it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i4_open_receiver_keeps_its_payload_slice_from_emptying() -> Result<()> {
     let db = database("writer").await?;
@@ -98,10 +110,19 @@ async fn i4_open_receiver_keeps_its_payload_slice_from_emptying() -> Result<()> 
     writer.run("BEGIN").await?;
     receive(&writer, "b", "").await?;
     assert!(turn(&session, "0").await?, "the rotation does not wait");
-    assert_eq!(session.text("SELECT current FROM idem.payload_rotation").await?, "1");
+    assert_eq!(
+        session
+            .text("SELECT current FROM idem.payload_rotation")
+            .await?,
+        "1"
+    );
     assert!(claim(&session, "a").await?);
     turn_through(&session, "0").await?;
-    assert_eq!(sizes(&session).await?, "1000", "the slice of the open receiver stays");
+    assert_eq!(
+        sizes(&session).await?,
+        "1000",
+        "the slice of the open receiver stays"
+    );
     writer.run("COMMIT").await?;
     turn_through(&session, "0").await?;
     assert_eq!(ids(&next(&session, 1).await?), ["b"]);
@@ -122,12 +143,18 @@ async fn i4_open_requeue_keeps_its_payload_slice_from_emptying() -> Result<()> {
     receive(&session, "a", "").await?;
     let held = next(&session, 1).await?.remove(0);
     super::fail(&session, &held, "broken").await?;
-    writer.run("BEGIN; SELECT idem_requeue('a', 'mail')").await?;
+    writer
+        .run("BEGIN; SELECT idem_requeue('a', 'mail')")
+        .await?;
     assert!(turn(&session, "0").await?, "the rotation does not wait");
     let unused = "SELECT unused_since[1] FROM idem.payload_rotation";
     for _ in 0..3 {
         turn(&session, "0").await?;
-        assert_eq!(session.text(unused).await?, "infinity", "an open requeue may use the slice");
+        assert_eq!(
+            session.text(unused).await?,
+            "infinity",
+            "an open requeue may use the slice"
+        );
     }
     writer.run("COMMIT").await?;
     turn_through(&session, "0").await?;
@@ -143,7 +170,10 @@ async fn a_dump_that_has_begun_finds_every_body() -> Result<()> {
     session.run("SELECT idem_receive('w' || n, 'mail', to_jsonb('w' || n), deliver_after => now() + interval '1 day') FROM generate_series(1, 50) n").await?;
     // As pg_dump does: the snapshot first, then the locks, then the tables one after the other.
     dump.run("BEGIN ISOLATION LEVEL REPEATABLE READ").await?;
-    assert_eq!(dump.text("SELECT count(*) FROM idem.pending_0").await?, "50");
+    assert_eq!(
+        dump.text("SELECT count(*) FROM idem.pending_0").await?,
+        "50"
+    );
     let go_round = async || -> Result<()> {
         for n in 0..4 {
             receive(&session, &format!("x{n}"), "").await?;
@@ -161,9 +191,18 @@ async fn a_dump_that_has_begun_finds_every_body() -> Result<()> {
     dump.run("COMMIT").await?;
     until("what it held is emptied", async || {
         turn_through(&session, "0").await?;
-        Ok(session.text("SELECT count(*) FROM idem.payload_row").await?.parse::<i64>()? <= 60)
+        Ok(session
+            .text("SELECT count(*) FROM idem.payload_row")
+            .await?
+            .parse::<i64>()?
+            <= 60)
     })
     .await?;
-    assert_eq!(session.text(&found.replace("idem.pending_0", "idem.pending")).await?, "54");
+    assert_eq!(
+        session
+            .text(&found.replace("idem.pending_0", "idem.pending"))
+            .await?,
+        "54"
+    );
     Ok(())
 }

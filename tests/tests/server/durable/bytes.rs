@@ -28,9 +28,16 @@ async fn messages_of_a_call_stay_within_max_bytes() -> Result<()> {
     for id in ["a", "b", "c"] {
         receive(&session, id, 1_000_000, "").await?;
     }
-    assert_eq!(next(&session, ", max_bytes => 2999999").await?, "a 1000000, b 1000000");
+    assert_eq!(
+        next(&session, ", max_bytes => 2999999").await?,
+        "a 1000000, b 1000000"
+    );
     let untouched = "SELECT attempt, state FROM idem.pending WHERE id = 'c'";
-    assert_eq!(session.text(untouched).await?, "0|r", "what did not fit is not leased");
+    assert_eq!(
+        session.text(untouched).await?,
+        "0|r",
+        "what did not fit is not leased"
+    );
     assert_eq!(next(&session, ", max_bytes => 1000000").await?, "c 1000000");
     Ok(())
 }
@@ -98,7 +105,10 @@ async fn messages_of_many_keys_stay_within_max_bytes() -> Result<()> {
     for key in ["k1", "k2", "k3"] {
         receive(&session, key, 600, &format!(", key => '{key}'")).await?;
     }
-    assert_eq!(next(&session, ", max_bytes => 1300").await?, "k1 600, k2 600");
+    assert_eq!(
+        next(&session, ", max_bytes => 1300").await?,
+        "k1 600, k2 600"
+    );
     assert_eq!(next(&session, ", max_bytes => 1300").await?, "k3 600");
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! What has used up its attempts is kept with every error, comes back when it is asked for, and is dropped only by hand.
+//! What has used up its attempts is kept with every error, comes back when it is asked for, and is
+//! dropped only by hand.
 
 use anyhow::{Result, ensure};
 use idem_tests::harness::{Database, Session};
@@ -6,14 +7,21 @@ use idem_tests::harness::{Database, Session};
 use super::{claim, fail, ids, next, receive, without_rest};
 
 async fn letters(session: &Session) -> Result<String> {
-    session.text("SELECT id FROM idem.dead_letters ORDER BY seq").await
+    session
+        .text("SELECT id FROM idem.dead_letters ORDER BY seq")
+        .await
 }
 
 /// Messages that have died of one failure each.
 async fn died(session: &Session, ids: &[&str], error: &str) -> Result<()> {
     without_rest(session, 1).await?;
     for id in ids {
-        receive(session, id, ", key => 'k', headers => '{\"n\": 1}'::jsonb, type => 'T'").await?;
+        receive(
+            session,
+            id,
+            ", key => 'k', headers => '{\"n\": 1}'::jsonb, type => 'T'",
+        )
+        .await?;
         let held = next(session, 1).await?.remove(0);
         assert_eq!(held.id, *id);
         assert_eq!(fail(session, &held, error).await?, "NULL");
@@ -56,7 +64,12 @@ async fn a_message_dies_after_exactly_its_attempts_with_every_error() -> Result<
         "mail|a|3|k|T|\"a\"|application/json|{\"n\": 1, \"traceparent\": \"00-1\"}|00-1|boom 3|[\"boom 1\", \"boom 2\", \"boom 3\"]|t"
     );
     assert!(!receive(&session, "a", "").await?, "it is known");
-    assert_eq!(session.text("SELECT outcome FROM idem_acquire('a', 'mail')").await?, "dead");
+    assert_eq!(
+        session
+            .text("SELECT outcome FROM idem_acquire('a', 'mail')")
+            .await?,
+        "dead"
+    );
     let health = session
         .text("SELECT status, detail FROM idem_health() WHERE check_name = 'dead letters'")
         .await?;
@@ -82,10 +95,17 @@ async fn a_final_error_ends_it_at_once() -> Result<()> {
         receive(&session, id, "").await?;
         let held = next(&session, 1).await?.remove(0);
         assert_eq!(held.id, id);
-        assert_eq!(fail(&session, &held, error).await? == "NULL", is_final, "{error}");
+        assert_eq!(
+            fail(&session, &held, error).await? == "NULL",
+            is_final,
+            "{error}"
+        );
     }
     let held = next(&session, 1).await?.remove(0);
-    let release = format!("SELECT idem_release('c', 'mail', {}, 'I say so', true)", held.token);
+    let release = format!(
+        "SELECT idem_release('c', 'mail', {}, 'I say so', true)",
+        held.token
+    );
     assert_eq!(session.text(&release).await?, "NULL");
     assert_eq!(letters(&session).await?, "a\nb\nc");
     Ok(())
@@ -102,7 +122,8 @@ async fn the_dead_hold_up_nobody_of_their_key() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_is_requeued_comes_back_once_with_all_its_attempts_and_what_it_carried() -> Result<()> {
+async fn what_is_requeued_comes_back_once_with_all_its_attempts_and_what_it_carried() -> Result<()>
+{
     let db = Database::with_idem("requeue").await?;
     let session = db.connect().await?;
     died(&session, &["a", "b"], "boom").await?;
@@ -134,7 +155,9 @@ async fn what_was_handled_meanwhile_does_not_come_back() -> Result<()> {
     assert_eq!(letters(&session).await?, "b\nc");
 
     // The claim is in the making: it waits for who requeues, and takes the work away.
-    session.run("BEGIN; SELECT idem_requeue('b', 'mail')").await?;
+    session
+        .run("BEGIN; SELECT idem_requeue('b', 'mail')")
+        .await?;
     let pid = other.pid().await?;
     let claims = tokio::spawn(async move { claim(&other, "b").await });
     db.until_blocked(pid).await?;
@@ -144,7 +167,9 @@ async fn what_was_handled_meanwhile_does_not_come_back() -> Result<()> {
 
     // The other way round: who requeues waits for the claim.
     let other = db.connect().await?;
-    other.run("BEGIN; SELECT idem_try_claim('c', 'mail')").await?;
+    other
+        .run("BEGIN; SELECT idem_try_claim('c', 'mail')")
+        .await?;
     let pid = session.pid().await?;
     let requeues = tokio::spawn(async move {
         let requeued = session.text("SELECT idem_requeue('c', 'mail')").await;
@@ -155,24 +180,40 @@ async fn what_was_handled_meanwhile_does_not_come_back() -> Result<()> {
     let (session, requeued) = requeues.await?;
     assert_eq!(requeued?, "f");
     assert_eq!(ids(&next(&session, 10).await?), [""; 0], "handled");
-    assert_eq!(session.text("SELECT count(*) FROM idem.pending").await?, "0");
+    assert_eq!(
+        session.text("SELECT count(*) FROM idem.pending").await?,
+        "0"
+    );
     Ok(())
 }
 
 #[tokio::test]
-async fn many_are_requeued_by_their_error_in_their_order_and_not_more_than_asked_for() -> Result<()> {
+async fn many_are_requeued_by_their_error_in_their_order_and_not_more_than_asked_for() -> Result<()>
+{
     let db = Database::with_idem("filter").await?;
     let session = db.connect().await?;
     died(&session, &["a", "b", "c"], "gateway away").await?;
     died(&session, &["x"], "no such customer").await?;
     assert!(claim(&session, "b").await?);
     assert_eq!(
-        session.text("SELECT idem_requeue_all('mail', 'gateway%', 2)").await?,
+        session
+            .text("SELECT idem_requeue_all('mail', 'gateway%', 2)")
+            .await?,
         "1",
         "b was handled"
     );
-    assert_eq!(session.text("SELECT idem_requeue_all('mail', 'gateway%')").await?, "1");
-    assert_eq!(session.text("SELECT idem_requeue_all('mail', 'gateway%')").await?, "0");
+    assert_eq!(
+        session
+            .text("SELECT idem_requeue_all('mail', 'gateway%')")
+            .await?,
+        "1"
+    );
+    assert_eq!(
+        session
+            .text("SELECT idem_requeue_all('mail', 'gateway%')")
+            .await?,
+        "0"
+    );
     assert_eq!(letters(&session).await?, "x");
     for id in ["a", "c"] {
         assert_eq!(ids(&next(&session, 10).await?), [id]);
@@ -192,13 +233,21 @@ async fn what_is_discarded_stays_known() -> Result<()> {
             .await?,
         "t|f"
     );
-    assert_eq!(session.text("SELECT idem_discard_all('mail', '%boom%')").await?, "2");
+    assert_eq!(
+        session
+            .text("SELECT idem_discard_all('mail', '%boom%')")
+            .await?,
+        "2"
+    );
     assert_eq!(letters(&session).await?, "");
     for id in ["a", "b", "c"] {
         assert!(!claim(&session, id).await?, "{id} is known");
         assert!(!receive(&session, id, "").await?);
     }
-    assert_eq!(session.text("SELECT count(*) FROM idem.pending").await?, "0");
+    assert_eq!(
+        session.text("SELECT count(*) FROM idem.pending").await?,
+        "0"
+    );
     Ok(())
 }
 
@@ -208,13 +257,16 @@ async fn a_message_of_a_broker_is_exhausted_after_its_attempts_and_buried() -> R
     let db = Database::with_idem("broker").await?;
     let session = db.connect().await?;
     without_rest(&session, 2).await?;
-    let acquire = "SELECT outcome, token, attempt, coalesce(last_error, '-') FROM idem_acquire('m', 'mail')";
+    let acquire =
+        "SELECT outcome, token, attempt, coalesce(last_error, '-') FROM idem_acquire('m', 'mail')";
     for (attempt, error) in [(1, "-"), (2, "boom")] {
         let answer = session.text(acquire).await?;
         let token = answer.split('|').nth(1).unwrap_or_default().to_owned();
         assert_eq!(answer, format!("acquired|{token}|{attempt}|{error}"));
         let rest = session
-            .text(&format!("SELECT idem_release('m', 'mail', {token}, 'boom')"))
+            .text(&format!(
+                "SELECT idem_release('m', 'mail', {token}, 'boom')"
+            ))
             .await?;
         assert_eq!(rest, if attempt == 1 { "00:00:00" } else { "NULL" });
     }
@@ -232,13 +284,23 @@ async fn a_message_of_a_broker_is_exhausted_after_its_attempts_and_buried() -> R
             .await?,
         "m|2|k|{\"h\": 1}|gave up|3"
     );
-    assert_eq!(session.text("SELECT outcome FROM idem_acquire('m', 'mail')").await?, "dead");
+    assert_eq!(
+        session
+            .text("SELECT outcome FROM idem_acquire('m', 'mail')")
+            .await?,
+        "dead"
+    );
     assert_eq!(session.text("SELECT idem_requeue('m', 'mail')").await?, "t");
-    assert_eq!(ids(&next(&session, 1).await?), ["m"], "from now on it is in the inbox");
+    assert_eq!(
+        ids(&next(&session, 1).await?),
+        ["m"],
+        "from now on it is in the inbox"
+    );
     Ok(())
 }
 
-/// A message that is requeued while its discard waits is alive, and the discard says that it did nothing.
+/// A message that is requeued while its discard waits is alive, and the discard says that it did
+/// nothing.
 #[tokio::test]
 async fn i4_discard_beside_a_requeue_consumes_nothing() -> Result<()> {
     let db = Database::with_idem("discard_requeue").await?;
@@ -248,9 +310,12 @@ async fn i4_discard_beside_a_requeue_consumes_nothing() -> Result<()> {
     let held = next(&session, 1).await?.remove(0);
     fail(&session, &held, "broken").await?;
 
-    session.run("BEGIN; SELECT idem_requeue('m', 'mail')").await?;
+    session
+        .run("BEGIN; SELECT idem_requeue('m', 'mail')")
+        .await?;
     let pid = discards.pid().await?;
-    let discard = tokio::spawn(async move { discards.text("SELECT idem_discard('m', 'mail')").await });
+    let discard =
+        tokio::spawn(async move { discards.text("SELECT idem_discard('m', 'mail')").await });
     db.until_blocked(pid).await?;
     session.run("COMMIT").await?;
     assert_eq!(discard.await??, "f");

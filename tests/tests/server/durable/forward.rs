@@ -15,7 +15,8 @@ async fn reject(session: &Session, id: &str) -> Result<()> {
     Ok(())
 }
 
-const EFFECTS: &str = "SELECT topic, key, type, encode(payload, 'hex'), content_type, headers, traceparent
+const EFFECTS: &str =
+    "SELECT topic, key, type, encode(payload, 'hex'), content_type, headers, traceparent
      FROM idem_effects('a', 'orders')";
 
 #[tokio::test]
@@ -23,9 +24,13 @@ async fn i4_forwarded_letter_is_an_effect_of_its_message() -> Result<()> {
     let db = Database::with_idem("forward").await?;
     let session = db.connect().await?;
     reject(&session, "a").await?;
-    let message_id = session.text("SELECT idem_forward('a', 'orders', 'orders.again')").await?;
+    let message_id = session
+        .text("SELECT idem_forward('a', 'orders', 'orders.again')")
+        .await?;
     assert_eq!(
-        session.text("SELECT message_id FROM idem_effects('a', 'orders')").await?,
+        session
+            .text("SELECT message_id FROM idem_effects('a', 'orders')")
+            .await?,
         message_id
     );
     assert_eq!(
@@ -33,14 +38,28 @@ async fn i4_forwarded_letter_is_an_effect_of_its_message() -> Result<()> {
         r#"orders.again|k|Order|ff00|text/plain|{"tenant": "t-1", "traceparent": "00-1"}|00-1"#
     );
     assert_eq!(
-        session.text("SELECT idem_try_record('a', 'orders', '[]')").await?,
+        session
+            .text("SELECT idem_try_record('a', 'orders', '[]')")
+            .await?,
         "f",
         "a duplicate"
     );
-    assert_eq!(session.text("SELECT count(*) FROM idem.dead_letters").await?, "0");
-    assert_eq!(session.text("SELECT count(*) FROM idem.pending").await?, "0");
+    assert_eq!(
+        session
+            .text("SELECT count(*) FROM idem.dead_letters")
+            .await?,
+        "0"
+    );
+    assert_eq!(
+        session.text("SELECT count(*) FROM idem.pending").await?,
+        "0"
+    );
     let again = "SELECT idem_forward('a', 'orders', 'orders.again'), idem_forward('b', 'orders', 'orders.again')";
-    assert_eq!(session.text(again).await?, "NULL|NULL", "there is no letter");
+    assert_eq!(
+        session.text(again).await?,
+        "NULL|NULL",
+        "there is no letter"
+    );
     assert_eq!(session.text("SELECT count(*) FROM idem.outbox").await?, "1");
     Ok(())
 }
@@ -55,7 +74,12 @@ async fn i2_forward_that_is_rolled_back_changes_nothing() -> Result<()> {
         .await?;
     assert_eq!(session.text("SELECT id FROM idem.dead_letters").await?, "a");
     assert_eq!(session.text("SELECT count(*) FROM idem.outbox").await?, "0");
-    assert_eq!(session.text("SELECT idem_is_claimed('a', 'orders')").await?, "f");
+    assert_eq!(
+        session
+            .text("SELECT idem_is_claimed('a', 'orders')")
+            .await?,
+        "f"
+    );
     Ok(())
 }
 
@@ -69,9 +93,15 @@ async fn i4_letters_are_forwarded_in_bulk_by_their_error() -> Result<()> {
     session
         .run("SELECT idem_reject('x', 'orders', 'payload', 'declined')")
         .await?;
-    other.run("BEGIN; SELECT idem_try_claim('b', 'orders')").await?;
+    other
+        .run("BEGIN; SELECT idem_try_claim('b', 'orders')")
+        .await?;
     let forward = "SELECT idem_forward_all('orders', 'orders.again', 'no such%', 3)";
-    assert_eq!(session.text(forward).await?, "2", "another transaction is claiming b");
+    assert_eq!(
+        session.text(forward).await?,
+        "2",
+        "another transaction is claiming b"
+    );
     other.run("ROLLBACK").await?;
     assert_eq!(session.text(forward).await?, "2");
     assert_eq!(session.text(forward).await?, "0");
@@ -86,9 +116,15 @@ async fn i1_letter_is_forwarded_once_by_two_sessions() -> Result<()> {
     let db = Database::with_idem("forward_twice").await?;
     let (session, other) = (db.connect().await?, db.connect().await?);
     reject(&session, "a").await?;
-    other.run("BEGIN; SELECT idem_forward('a', 'orders', 'first')").await?;
+    other
+        .run("BEGIN; SELECT idem_forward('a', 'orders', 'first')")
+        .await?;
     let pid = session.pid().await?;
-    let forwarding = tokio::spawn(async move { session.text("SELECT idem_forward('a', 'orders', 'second')").await });
+    let forwarding = tokio::spawn(async move {
+        session
+            .text("SELECT idem_forward('a', 'orders', 'second')")
+            .await
+    });
     db.until_blocked(pid).await?;
     other.run("COMMIT").await?;
     assert_eq!(forwarding.await??, "NULL");
@@ -107,9 +143,24 @@ async fn letter_of_a_claimed_message_is_not_forwarded() -> Result<()> {
     session
         .run("BEGIN; SELECT idem_try_claim('a', 'orders'), idem_try_claim('b', 'orders'); COMMIT")
         .await?;
-    assert_eq!(session.text("SELECT idem_forward('a', 'orders', 'again')").await?, "NULL");
-    assert_eq!(session.text("SELECT idem_forward_all('orders', 'again')").await?, "1");
-    assert_eq!(session.text("SELECT count(*) FROM idem.dead_letters").await?, "0");
+    assert_eq!(
+        session
+            .text("SELECT idem_forward('a', 'orders', 'again')")
+            .await?,
+        "NULL"
+    );
+    assert_eq!(
+        session
+            .text("SELECT idem_forward_all('orders', 'again')")
+            .await?,
+        "1"
+    );
+    assert_eq!(
+        session
+            .text("SELECT count(*) FROM idem.dead_letters")
+            .await?,
+        "0"
+    );
     assert_eq!(session.text("SELECT count(*) FROM idem.outbox").await?, "1");
     Ok(())
 }
@@ -120,7 +171,10 @@ async fn i4_letter_is_not_forwarded_without_a_relay() -> Result<()> {
     let session = db.connect().await?;
     reject(&session, "a").await?;
     session.run("SELECT idem_drop_relay('default')").await?;
-    for call in ["idem_forward('a', 'orders', 'again')", "idem_forward_all('orders', 'again')"] {
+    for call in [
+        "idem_forward('a', 'orders', 'again')",
+        "idem_forward_all('orders', 'again')",
+    ] {
         let refusal = session.refused(&format!("SELECT {call}")).await?;
         assert_eq!(refusal.sqlstate, "55000", "{refusal:?}");
     }

@@ -25,7 +25,12 @@ async fn a_trace_context_that_is_too_long_stops_no_relay() -> Result<()> {
         .run("SELECT set_config('idem.traceparent', repeat('t', 300), false)")
         .await?;
     send(&session, "a").await?;
-    assert_eq!(session.text("SELECT idem_hand_over('default', '{mail}')").await?, "1");
+    assert_eq!(
+        session
+            .text("SELECT idem_hand_over('default', '{mail}')")
+            .await?,
+        "1"
+    );
     let handed = "SELECT key, traceparent IS NULL FROM idem_next('mail')";
     assert_eq!(session.text(handed).await?, "ka|t");
     Ok(())
@@ -36,10 +41,22 @@ async fn effects_of_a_topic_are_received_for_the_destination_of_that_name() -> R
     let db = Database::with_idem("topics").await?;
     let session = db.connect().await?;
     send(&session, "a").await?;
-    session.run("SELECT idem_send('elsewhere', '1'::jsonb)").await?;
+    session
+        .run("SELECT idem_send('elsewhere', '1'::jsonb)")
+        .await?;
     send(&session, "b").await?;
-    assert_eq!(session.text("SELECT idem_hand_over('default', '{mail}')").await?, "3");
-    assert_eq!(session.text("SELECT idem_hand_over('default', '{mail}')").await?, "0");
+    assert_eq!(
+        session
+            .text("SELECT idem_hand_over('default', '{mail}')")
+            .await?,
+        "3"
+    );
+    assert_eq!(
+        session
+            .text("SELECT idem_hand_over('default', '{mail}')")
+            .await?,
+        "0"
+    );
     let row = "SELECT m.id = e.message_id::text, m.key, m.type, m.headers, convert_from(m.payload, 'UTF8'), m.content_type, d.name \
                FROM idem_next('mail', 10) m JOIN idem.outbox_row e ON e.payload = m.payload, idem.destination d ORDER BY m.seq";
     assert_eq!(
@@ -59,7 +76,9 @@ async fn relays_that_race_hand_over_each_effect_once() -> Result<()> {
     const EFFECTS: usize = 300;
     let db = Arc::new(Database::with_idem("handed").await?);
     let session = db.connect().await?;
-    session.run("SELECT idem_create_relay('second', from_oldest => true)").await?;
+    session
+        .run("SELECT idem_create_relay('second', from_oldest => true)")
+        .await?;
     let mut racers = JoinSet::new();
     for relay in ["default", "default", "second", "second"] {
         let session = db.connect().await?;
@@ -69,10 +88,13 @@ async fn relays_that_race_hand_over_each_effect_once() -> Result<()> {
                 // Two processes of a relay share its effects, so one may find that all are gone.
                 let done = format!("SELECT lag_messages FROM idem.relays WHERE relay = '{relay}'");
                 handed += session
-                    .text(&format!("SELECT idem_hand_over('{relay}', '{{mail}}', 0, 7)"))
+                    .text(&format!(
+                        "SELECT idem_hand_over('{relay}', '{{mail}}', 0, 7)"
+                    ))
                     .await?
                     .parse::<usize>()?;
-                let all = session.text("SELECT count(*) FROM idem.outbox_row").await? == EFFECTS.to_string();
+                let all = session.text("SELECT count(*) FROM idem.outbox_row").await?
+                    == EFFECTS.to_string();
                 if all && session.text(&done).await? == "0" {
                     break;
                 }
@@ -87,14 +109,17 @@ async fn relays_that_race_hand_over_each_effect_once() -> Result<()> {
         racer??;
     }
     assert_eq!(
-        session.text("SELECT count(*), count(DISTINCT key) FROM idem.pending").await?,
+        session
+            .text("SELECT count(*), count(DISTINCT key) FROM idem.pending")
+            .await?,
         format!("{EFFECTS}|{EFFECTS}"),
         "each effect is one message, though two relays saw it"
     );
     Ok(())
 }
 
-/// Lease, receiving and acknowledgement are one transaction: whoever dies in between has done nothing.
+/// Lease, receiving and acknowledgement are one transaction: whoever dies in between has done
+/// nothing.
 #[tokio::test]
 async fn a_crash_in_the_middle_hands_over_nothing_and_the_next_does_it() -> Result<()> {
     let db = Database::with_idem("crash").await?;
@@ -103,23 +128,46 @@ async fn a_crash_in_the_middle_hands_over_nothing_and_the_next_does_it() -> Resu
         send(&session, says).await?;
     }
     victim.run("BEGIN").await?;
-    assert_eq!(victim.text("SELECT idem_hand_over('default', '{mail}')").await?, "3");
-    let pid = victim.pid().await?;
-    assert_eq!(session.text(&format!("SELECT pg_terminate_backend({pid}, 5000)")).await?, "t");
-    assert_eq!(session.text("SELECT count(*) FROM idem_next('mail', 10)").await?, "0");
     assert_eq!(
-        session.text("SELECT idem_hand_over('default', '{mail}')").await?,
+        victim
+            .text("SELECT idem_hand_over('default', '{mail}')")
+            .await?,
+        "3"
+    );
+    let pid = victim.pid().await?;
+    assert_eq!(
+        session
+            .text(&format!("SELECT pg_terminate_backend({pid}, 5000)"))
+            .await?,
+        "t"
+    );
+    assert_eq!(
+        session
+            .text("SELECT count(*) FROM idem_next('mail', 10)")
+            .await?,
+        "0"
+    );
+    assert_eq!(
+        session
+            .text("SELECT idem_hand_over('default', '{mail}')")
+            .await?,
         "3",
         "at once: its lease was never seen"
     );
-    assert_eq!(session.text("SELECT count(*) FROM idem_next('mail', 10)").await?, "3");
+    assert_eq!(
+        session
+            .text("SELECT count(*) FROM idem_next('mail', 10)")
+            .await?,
+        "3"
+    );
     assert_eq!(ids(&next(&session, 10).await?), [""; 0]);
     Ok(())
 }
 
 /// What was parked, delayed or handled already is none of its business.
 #[tokio::test]
-async fn what_is_due_later_is_handed_over_later_and_what_was_handled_is_not_received() -> Result<()> {
+async fn what_is_due_later_is_handed_over_later_and_what_was_handled_is_not_received() -> Result<()>
+{
     let db = Database::with_idem("later").await?;
     let session = db.connect().await?;
     session
@@ -129,11 +177,33 @@ async fn what_is_due_later_is_handed_over_later_and_what_was_handled_is_not_rece
         )
         .await?;
     let handled = session.text("SELECT idem_send('mail', '2'::jsonb)").await?;
-    session.run(&format!("SELECT idem_try_claim('{handled}', 'mail')")).await?;
-    assert_eq!(session.text("SELECT idem_hand_over('default', '{mail}')").await?, "1");
-    assert_eq!(session.text("SELECT count(*) FROM idem.pending").await?, "0");
-    session.run("UPDATE idem.delayed SET due_at = clock_timestamp()").await?;
-    assert_eq!(session.text("SELECT idem_hand_over('default', '{mail}')").await?, "1");
-    assert_eq!(session.text("SELECT count(*) FROM idem_next('mail', 10)").await?, "1");
+    session
+        .run(&format!("SELECT idem_try_claim('{handled}', 'mail')"))
+        .await?;
+    assert_eq!(
+        session
+            .text("SELECT idem_hand_over('default', '{mail}')")
+            .await?,
+        "1"
+    );
+    assert_eq!(
+        session.text("SELECT count(*) FROM idem.pending").await?,
+        "0"
+    );
+    session
+        .run("UPDATE idem.delayed SET due_at = clock_timestamp()")
+        .await?;
+    assert_eq!(
+        session
+            .text("SELECT idem_hand_over('default', '{mail}')")
+            .await?,
+        "1"
+    );
+    assert_eq!(
+        session
+            .text("SELECT count(*) FROM idem_next('mail', 10)")
+            .await?,
+        "1"
+    );
     Ok(())
 }

@@ -17,14 +17,18 @@ async fn when_it_has_run_out(session: &Session) -> Result<Vec<Handed>> {
 }
 
 #[tokio::test]
-async fn what_is_not_finished_comes_again_with_the_error_noted_and_the_attempt_counted() -> Result<()> {
+async fn what_is_not_finished_comes_again_with_the_error_noted_and_the_attempt_counted()
+-> Result<()> {
     let db = Database::with_idem("again").await?;
     let (zombie, heir) = (db.connect().await?, db.connect().await?);
     receive(&zombie, "a", "").await?;
     let old = next_for(&zombie, 1, "200 milliseconds").await?.remove(0);
     assert_eq!((old.attempt, old.last_error.as_str()), (1, "-"));
     let new = when_it_has_run_out(&heir).await?.remove(0);
-    assert_eq!((new.attempt, new.last_error.as_str()), (2, "the lease expired"));
+    assert_eq!(
+        (new.attempt, new.last_error.as_str()),
+        (2, "the lease expired")
+    );
     assert!(new.token > old.token);
 
     for call in [
@@ -34,14 +38,22 @@ async fn what_is_not_finished_comes_again_with_the_error_noted_and_the_attempt_c
         "idem_bury('a', 'mail', $, '', 'x')",
     ] {
         let stale = zombie
-            .refused(&format!("SELECT {}", call.replace('$', &old.token.to_string())))
+            .refused(&format!(
+                "SELECT {}",
+                call.replace('$', &old.token.to_string())
+            ))
             .await?;
         assert_eq!(stale.sqlstate, "55000", "{call}: {stale:?}");
         ensure!(!stale.hint.is_empty(), "{call}");
     }
     let work = "SELECT token, attempt, state FROM idem.pending";
-    assert_eq!(heir.text(work).await?, format!("{}|2|l", new.token), "nothing was written");
-    heir.run(&format!("SELECT idem_complete('a', 'mail', {})", new.token)).await?;
+    assert_eq!(
+        heir.text(work).await?,
+        format!("{}|2|l", new.token),
+        "nothing was written"
+    );
+    heir.run(&format!("SELECT idem_complete('a', 'mail', {})", new.token))
+        .await?;
     assert!(!claim(&heir, "a").await?, "done");
     Ok(())
 }
@@ -62,9 +74,16 @@ async fn a_consumer_that_is_killed_has_used_an_attempt() -> Result<()> {
         })
         .await?;
         assert_eq!(handed[0].attempt, attempt);
-        victim.run("BEGIN; SELECT idem_try_claim('poison', 'mail')").await?;
+        victim
+            .run("BEGIN; SELECT idem_try_claim('poison', 'mail')")
+            .await?;
         let pid = victim.pid().await?;
-        assert_eq!(session.text(&format!("SELECT pg_terminate_backend({pid}, 5000)")).await?, "t");
+        assert_eq!(
+            session
+                .text(&format!("SELECT pg_terminate_backend({pid}, 5000)"))
+                .await?,
+            "t"
+        );
     }
     let died = "SELECT id, attempt, jsonb_path_query_array(errors, '$[*].attempt'), jsonb_path_query_array(errors, '$[*].error') FROM idem.dead_letters";
     until("it dies", async || {
@@ -73,7 +92,10 @@ async fn a_consumer_that_is_killed_has_used_an_attempt() -> Result<()> {
     })
     .await?;
     let out = "\"the lease expired\"";
-    assert_eq!(session.text(died).await?, format!("poison|3|[1, 2, 3]|[{out}, {out}, {out}]"));
+    assert_eq!(
+        session.text(died).await?,
+        format!("poison|3|[1, 2, 3]|[{out}, {out}, {out}]")
+    );
     Ok(())
 }
 
@@ -85,7 +107,10 @@ async fn a_lease_that_is_extended_keeps_others_away() -> Result<()> {
     receive(&holder, "b", "").await?;
     let held = next_for(&holder, 2, "300 milliseconds").await?;
     holder
-        .run(&format!("SELECT idem_extend('a', 'mail', {}, '1 hour')", held[0].token))
+        .run(&format!(
+            "SELECT idem_extend('a', 'mail', {}, '1 hour')",
+            held[0].token
+        ))
         .await?;
     assert_eq!(ids(&when_it_has_run_out(&other).await?), ["b"], "and not a");
     assert_eq!(
@@ -118,7 +143,9 @@ async fn a_uuid_is_one_message_however_it_is_written() -> Result<()> {
     let session = db.connect().await?;
     let id = "0192F3A4-0000-7ABC-8DEF-0123456789AB";
     session
-        .run(&format!("SELECT idem_receive('{id}'::uuid, 'mail', '1'::jsonb)"))
+        .run(&format!(
+            "SELECT idem_receive('{id}'::uuid, 'mail', '1'::jsonb)"
+        ))
         .await?;
     let token = session.text("SELECT token FROM idem_next('mail')").await?;
     session
@@ -128,16 +155,28 @@ async fn a_uuid_is_one_message_however_it_is_written() -> Result<()> {
         .await?;
     assert_eq!(
         session
-            .text(&format!("SELECT idem_release('{id}'::uuid, 'mail', {token}, 'x', true)"))
+            .text(&format!(
+                "SELECT idem_release('{id}'::uuid, 'mail', {token}, 'x', true)"
+            ))
             .await?,
         "NULL"
     );
-    assert_eq!(session.text("SELECT id FROM idem.dead_letters").await?, id.to_lowercase());
     assert_eq!(
-        session.text(&format!("SELECT idem_requeue('{id}'::uuid, 'mail')")).await?,
+        session.text("SELECT id FROM idem.dead_letters").await?,
+        id.to_lowercase()
+    );
+    assert_eq!(
+        session
+            .text(&format!("SELECT idem_requeue('{id}'::uuid, 'mail')"))
+            .await?,
         "t"
     );
-    assert_eq!(session.text("SELECT attempt FROM idem_next('mail')").await?, "1");
+    assert_eq!(
+        session
+            .text("SELECT attempt FROM idem_next('mail')")
+            .await?,
+        "1"
+    );
     Ok(())
 }
 
@@ -153,14 +192,22 @@ async fn leases_are_refused_outside_read_committed() -> Result<()> {
             "idem_requeue('a', 'mail')",
             "idem_next_wait('mail', 0)",
         ] {
-            session.run(&format!("BEGIN ISOLATION LEVEL {level}")).await?;
+            session
+                .run(&format!("BEGIN ISOLATION LEVEL {level}"))
+                .await?;
             let refusal = session.refused(&format!("SELECT {call}")).await?;
             assert_eq!(refusal.sqlstate, "25000", "{call}: {refusal:?}");
             session.run("ROLLBACK").await?;
         }
     }
     session.run("BEGIN READ ONLY").await?;
-    assert_eq!(session.refused("SELECT * FROM idem_next('mail')").await?.sqlstate, "25006");
+    assert_eq!(
+        session
+            .refused("SELECT * FROM idem_next('mail')")
+            .await?
+            .sqlstate,
+        "25006"
+    );
     session.run("ROLLBACK").await?;
     Ok(())
 }
@@ -192,16 +239,22 @@ async fn a_failure_rests_longer_each_time_within_the_jitter_and_the_cap() -> Res
             "attempt {attempt}: {seconds} s of {whole} s"
         );
         shares.push(seconds / whole);
-        let due = format!("SELECT abs(extract(epoch FROM due_at - clock_timestamp()) - {seconds}) < 5 FROM idem.pending");
+        let due = format!(
+            "SELECT abs(extract(epoch FROM due_at - clock_timestamp()) - {seconds}) < 5 FROM idem.pending"
+        );
         assert_eq!(session.text(&due).await?, "t", "it rests so long");
-        session.run("UPDATE idem.pending_0 SET due_at = clock_timestamp()").await?;
+        session
+            .run("UPDATE idem.pending_0 SET due_at = clock_timestamp()")
+            .await?;
     }
-    let spread = shares.iter().copied().fold(0.0, f64::max) - shares.iter().copied().fold(1.0, f64::min);
+    let spread =
+        shares.iter().copied().fold(0.0, f64::max) - shares.iter().copied().fold(1.0, f64::min);
     ensure!(spread > 0.1, "it is random: {shares:?}");
     Ok(())
 }
 
-/// Whoever had them may have died of one of them: the others are not to be taken along again and again.
+/// Whoever had them may have died of one of them: the others are not to be taken along again and
+/// again.
 #[tokio::test]
 async fn messages_whose_leases_ran_out_are_handed_out_alone() -> Result<()> {
     let db = Database::with_idem("alone").await?;
@@ -215,7 +268,11 @@ async fn messages_whose_leases_ran_out_are_handed_out_alone() -> Result<()> {
     receive(&session, "e", "").await?;
     assert_eq!(ids(&next(&session, 10).await?), ["b"]);
     assert_eq!(ids(&next(&session, 10).await?), ["c"]);
-    assert_eq!(ids(&next(&session, 10).await?), ["d", "e"], "these have harmed nobody");
+    assert_eq!(
+        ids(&next(&session, 10).await?),
+        ["d", "e"],
+        "these have harmed nobody"
+    );
     Ok(())
 }
 

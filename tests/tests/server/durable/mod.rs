@@ -1,5 +1,5 @@
-//! The durable inbox: what is received is handed out in order, comes again until it is done, dies after its attempts, and is
-//! never dropped.
+//! The durable inbox: what is received is handed out in order, comes again until it is done, dies
+//! after its attempts, and is never dropped.
 
 mod bodies;
 mod bytes;
@@ -64,20 +64,27 @@ fn ids(handed: &[Handed]) -> Vec<&str> {
 
 /// The business transaction of a message: nothing but its claim.
 async fn claim(session: &Session, id: &str) -> Result<bool> {
-    Ok(session.text(&format!("SELECT idem_try_claim('{id}', 'mail')")).await? == "t")
+    Ok(session
+        .text(&format!("SELECT idem_try_claim('{id}', 'mail')"))
+        .await?
+        == "t")
 }
 
 /// How long it rests, or `NULL`.
 async fn fail(session: &Session, handed: &Handed, error: &str) -> Result<String> {
     let Handed { id, token, .. } = handed;
     session
-        .text(&format!("SELECT idem_release('{id}', 'mail', {token}, '{error}')"))
+        .text(&format!(
+            "SELECT idem_release('{id}', 'mail', {token}, '{error}')"
+        ))
         .await
 }
 
 /// No pauses between attempts.
 async fn without_rest(session: &Session, max_attempts: i32) -> Result<()> {
     session
-        .run(&format!("SELECT idem_configure_retries('mail', {max_attempts}, base => '0')"))
+        .run(&format!(
+            "SELECT idem_configure_retries('mail', {max_attempts}, base => '0')"
+        ))
         .await
 }

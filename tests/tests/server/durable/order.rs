@@ -23,7 +23,10 @@ async fn messages_come_in_the_order_in_which_they_were_received() -> Result<()> 
     assert_eq!(ids(&next(&session, 3).await?), [""; 0], "all are held");
     assert!(claim(&session, "a").await?);
     assert!(!claim(&session, "a").await?, "once");
-    assert!(!receive(&session, "a", "").await?, "known when it was handled");
+    assert!(
+        !receive(&session, "a", "").await?,
+        "known when it was handled"
+    );
     assert_eq!(
         session.text("SELECT count(*) FROM idem.pending").await?,
         "3",
@@ -36,7 +39,13 @@ async fn messages_come_in_the_order_in_which_they_were_received() -> Result<()> 
 async fn a_message_waits_for_the_earlier_of_its_key_and_for_no_other() -> Result<()> {
     let db = Database::with_idem("keys").await?;
     let session = db.connect().await?;
-    for (id, key) in [("a1", "a"), ("a2", "a"), ("b1", "b"), ("a3", "a"), ("b2", "b")] {
+    for (id, key) in [
+        ("a1", "a"),
+        ("a2", "a"),
+        ("b1", "b"),
+        ("a3", "a"),
+        ("b2", "b"),
+    ] {
         receive(&session, id, &format!(", key => '{key}'")).await?;
     }
     receive(&session, "free", "").await?;
@@ -51,7 +60,11 @@ async fn a_message_waits_for_the_earlier_of_its_key_and_for_no_other() -> Result
         .run("SELECT idem_configure_retries('mail', base => '1 hour', cap => '1 hour')")
         .await?;
     fail(&session, &second[0], "later").await?;
-    assert_eq!(ids(&next(&session, 10).await?), [""; 0], "a2 rests, a3 waits for it");
+    assert_eq!(
+        ids(&next(&session, 10).await?),
+        [""; 0],
+        "a2 rests, a3 waits for it"
+    );
     session
         .run("UPDATE idem.pending_0 SET due_at = clock_timestamp() WHERE id = 'a2'")
         .await?;
@@ -65,7 +78,12 @@ async fn a_message_waits_for_the_earlier_of_its_key_and_for_no_other() -> Result
 async fn a_message_whose_time_has_not_come_holds_nobody_up() -> Result<()> {
     let db = Database::with_idem("delay").await?;
     let session = db.connect().await?;
-    receive(&session, "later", ", key => 'k', deliver_after => now() + interval '1 hour'").await?;
+    receive(
+        &session,
+        "later",
+        ", key => 'k', deliver_after => now() + interval '1 hour'",
+    )
+    .await?;
     receive(
         &session,
         "soon",
@@ -74,14 +92,21 @@ async fn a_message_whose_time_has_not_come_holds_nobody_up() -> Result<()> {
     .await?;
     receive(&session, "now", ", key => 'k'").await?;
     assert_eq!(ids(&next(&session, 10).await?), ["now"]);
-    until("its time has come", async || Ok(ids(&next(&session, 10).await?) == ["soon"])).await?;
+    until("its time has come", async || {
+        Ok(ids(&next(&session, 10).await?) == ["soon"])
+    })
+    .await?;
     let early = "SELECT clock_timestamp() >= received_at + interval '300 milliseconds' FROM idem.pending WHERE id = 'soon'";
     assert_eq!(session.text(early).await?, "t", "and not before");
     // The one that was overtaken becomes due while the other of its key is held.
     session
         .run("UPDATE idem.pending_0 SET due_at = clock_timestamp() WHERE id = 'later'")
         .await?;
-    assert_eq!(ids(&next(&session, 10).await?), [""; 0], "one of a key at a time");
+    assert_eq!(
+        ids(&next(&session, 10).await?),
+        [""; 0],
+        "one of a key at a time"
+    );
     assert!(claim(&session, "now").await?);
     assert_eq!(ids(&next(&session, 10).await?), ["later"]);
     Ok(())
@@ -98,7 +123,11 @@ async fn what_another_session_is_about_to_take_is_passed_over() -> Result<()> {
     assert_eq!(ids(&next(&first, 1).await?), ["a"]);
     assert_eq!(ids(&next(&second, 1).await?), ["b"], "without waiting");
     first.run("ROLLBACK").await?;
-    assert_eq!(ids(&next(&second, 2).await?), ["a", "c"], "rolled back: nobody has it");
+    assert_eq!(
+        ids(&next(&second, 2).await?),
+        ["a", "c"],
+        "rolled back: nobody has it"
+    );
     Ok(())
 }
 
@@ -107,7 +136,12 @@ async fn what_another_session_is_about_to_take_is_passed_over() -> Result<()> {
 async fn two_sessions_at_once_do_not_get_two_messages_of_a_key() -> Result<()> {
     let db = Database::with_idem("race").await?;
     let (first, second) = (db.connect().await?, db.connect().await?);
-    receive(&first, "early", ", key => 'k', deliver_after => now() + interval '1 hour'").await?;
+    receive(
+        &first,
+        "early",
+        ", key => 'k', deliver_after => now() + interval '1 hour'",
+    )
+    .await?;
     receive(&first, "late", ", key => 'k'").await?;
     first.run("BEGIN").await?;
     assert_eq!(ids(&next(&first, 1).await?), ["late"]);
@@ -123,7 +157,8 @@ async fn two_sessions_at_once_do_not_get_two_messages_of_a_key() -> Result<()> {
     Ok(())
 }
 
-/// A thousand wait behind the first of their key; what is behind them in the order, and has another key or none, is not held up.
+/// A thousand wait behind the first of their key; what is behind them in the order, and has another
+/// key or none, is not held up.
 #[tokio::test]
 async fn a_long_queue_behind_one_key_does_not_hide_the_others() -> Result<()> {
     let db = Database::with_idem("deep").await?;
@@ -142,8 +177,8 @@ async fn a_long_queue_behind_one_key_does_not_hide_the_others() -> Result<()> {
     Ok(())
 }
 
-/// Eight consumers, messages with and without keys, some given back: each is handled once and in the order of its key, and
-/// no two of a key are ever held together.
+/// Eight consumers, messages with and without keys, some given back: each is handled once and in
+/// the order of its key, and no two of a key are ever held together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn eight_consumers_keep_the_order_of_every_key() -> Result<()> {
     const MESSAGES: usize = 600;
@@ -210,10 +245,16 @@ async fn eight_consumers_keep_the_order_of_every_key() -> Result<()> {
     tokio::time::timeout(2 * DEADLINE, all)
         .await
         .context("they handle everything")??;
-    let handled = session.text("SELECT substr(id, 2) FROM handled ORDER BY seq").await?;
+    let handled = session
+        .text("SELECT substr(id, 2) FROM handled ORDER BY seq")
+        .await?;
     let handled: Vec<usize> = handled.lines().map(str::parse).collect::<Result<_, _>>()?;
     assert_eq!(handled.len(), MESSAGES, "none is handled twice");
-    assert_eq!(handled.iter().collect::<BTreeSet<_>>().len(), MESSAGES, "none is lost");
+    assert_eq!(
+        handled.iter().collect::<BTreeSet<_>>().len(),
+        MESSAGES,
+        "none is lost"
+    );
     for key in 1..=KEYS {
         let of_key: Vec<_> = handled.iter().filter(|n| *n % (KEYS + 1) == key).collect();
         assert!(of_key.is_sorted(), "key {key}: {of_key:?}");

@@ -1,5 +1,5 @@
-//! Good and bad together: the bad ones die after exactly their attempts, the good ones are handled once, in order, and what
-//! is requeued comes back once.
+//! Good and bad together: the bad ones die after exactly their attempts, the good ones are handled
+//! once, in order, and what is requeued comes back once.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use super::{fail, next, without_rest};
 const MESSAGES: usize = 2_000;
 const ATTEMPTS: i32 = 3;
 
-/// Handles everything that there is with eight consumers; the hundredth messages fail while `broken`.
+/// Handles everything that there is with eight consumers; the hundredth messages fail while
+/// `broken`.
 async fn consume(db: &Arc<Database>, broken: bool) -> Result<()> {
     let mut consumers = JoinSet::new();
     for _ in 0..8 {
@@ -50,7 +51,9 @@ async fn consume(db: &Arc<Database>, broken: bool) -> Result<()> {
         }
         anyhow::Ok(())
     };
-    tokio::time::timeout(3 * DEADLINE, all).await.context("they come to an end")?
+    tokio::time::timeout(3 * DEADLINE, all)
+        .await
+        .context("they come to an end")?
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -87,16 +90,33 @@ async fn poison_dies_after_exactly_its_attempts_and_good_messages_are_handled_on
     );
     let disordered = "SELECT count(*) FROM (SELECT substr(id, 2)::int AS n, lag(substr(id, 2)::int) OVER (PARTITION BY substr(id, 2)::int % 40 ORDER BY seq) AS before \
                       FROM handled WHERE substr(id, 2)::int % 3 > 0) o WHERE before > n";
-    assert_eq!(session.text(disordered).await?, "0", "the order of every key");
+    assert_eq!(
+        session.text(disordered).await?,
+        "0",
+        "the order of every key"
+    );
 
     // Mended: they come back once.
     assert_eq!(
-        session.text("SELECT idem_requeue_all('mail', 'poison')").await?,
+        session
+            .text("SELECT idem_requeue_all('mail', 'poison')")
+            .await?,
         poison.to_string()
     );
     consume(&db, false).await?;
-    assert_eq!(session.text(handled).await?, format!("{MESSAGES}|{MESSAGES}"));
-    assert_eq!(session.text("SELECT count(*) FROM idem.pending").await?, "0");
-    assert_eq!(session.text("SELECT count(*) FROM idem.dead_letter").await?, "0");
+    assert_eq!(
+        session.text(handled).await?,
+        format!("{MESSAGES}|{MESSAGES}")
+    );
+    assert_eq!(
+        session.text("SELECT count(*) FROM idem.pending").await?,
+        "0"
+    );
+    assert_eq!(
+        session
+            .text("SELECT count(*) FROM idem.dead_letter")
+            .await?,
+        "0"
+    );
     Ok(())
 }

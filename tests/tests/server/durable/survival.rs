@@ -17,7 +17,8 @@ async fn connect(cluster: &Cluster, database: &str) -> Result<Session> {
     Session::connect(cluster, database, "postgres").await
 }
 
-/// One of each: dead, resting, held, scheduled, waiting behind the held one of its key. Answers the token of what is held.
+/// One of each: dead, resting, held, scheduled, waiting behind the held one of its key. Answers the
+/// token of what is held.
 async fn one_of_each(session: &Session) -> Result<i64> {
     session
         .run("SELECT idem_configure_retries('mail', 2, base => '1 hour', cap => '1 hour')")
@@ -35,7 +36,12 @@ async fn one_of_each(session: &Session) -> Result<i64> {
     fail(session, &held, "boom").await?;
     receive(session, "held", ", key => 'k'").await?;
     receive(session, "waiting", ", key => 'k'").await?;
-    receive(session, "scheduled", ", deliver_after => now() + interval '1 day'").await?;
+    receive(
+        session,
+        "scheduled",
+        ", deliver_after => now() + interval '1 day'",
+    )
+    .await?;
     let held = next(session, 10).await?;
     assert_eq!(ids(&held), ["held"]);
     Ok(held[0].token)
@@ -49,8 +55,12 @@ async fn goes_on(session: &Session, token: i64) -> Result<()> {
         [""; 0],
         "nobody gets what is held, rests or is scheduled"
     );
-    session.run(&format!("SELECT idem_extend('held', 'mail', {token})")).await?;
-    session.run(&format!("SELECT idem_complete('held', 'mail', {token})")).await?;
+    session
+        .run(&format!("SELECT idem_extend('held', 'mail', {token})"))
+        .await?;
+    session
+        .run(&format!("SELECT idem_complete('held', 'mail', {token})"))
+        .await?;
     let handed = next(session, 10).await?;
     assert_eq!(ids(&handed), ["waiting"]);
     assert!(handed[0].token > token, "tokens go on");
@@ -59,13 +69,22 @@ async fn goes_on(session: &Session, token: i64) -> Result<()> {
         .await?;
     let handed = next(session, 10).await?;
     assert_eq!(ids(&handed), ["resting", "scheduled"]);
-    assert_eq!((handed[0].attempt, handed[0].last_error.as_str()), (2, "boom"));
-    assert_eq!(session.text("SELECT idem_requeue('dead', 'mail')").await?, "t");
+    assert_eq!(
+        (handed[0].attempt, handed[0].last_error.as_str()),
+        (2, "boom")
+    );
+    assert_eq!(
+        session.text("SELECT idem_requeue('dead', 'mail')").await?,
+        "t"
+    );
     assert_eq!(ids(&next(session, 10).await?), ["dead"]);
     for id in ["dead", "resting", "scheduled", "waiting"] {
         assert!(claim(session, id).await?, "{id}");
     }
-    assert_eq!(session.text("SELECT count(*) FROM idem.pending").await?, "0");
+    assert_eq!(
+        session.text("SELECT count(*) FROM idem.pending").await?,
+        "0"
+    );
     Ok(())
 }
 
@@ -96,16 +115,28 @@ async fn a_restart_and_a_crash_keep_leases_rests_and_schedules() -> Result<()> {
 async fn a_restored_dump_goes_on_with_what_was_not_done() -> Result<()> {
     let cluster = cluster("durable-dump")?;
     let session = connect(&cluster, "postgres").await?;
-    session.run("CREATE DATABASE original TEMPLATE template0; ").await?;
-    session.run("CREATE DATABASE restored TEMPLATE template0").await?;
+    session
+        .run("CREATE DATABASE original TEMPLATE template0; ")
+        .await?;
+    session
+        .run("CREATE DATABASE restored TEMPLATE template0")
+        .await?;
     let original = connect(&cluster, "original").await?;
     original.run("CREATE EXTENSION idem").await?;
     let token = one_of_each(&original).await?;
     let before = original.text(STATE).await?;
     let file = cluster.data_dir().with_file_name("original.dump");
     let file = file.to_string_lossy();
-    cluster.run("pg_dump", ["--format=custom", "--file", &*file, "original"], &[])?;
-    cluster.run("pg_restore", ["--exit-on-error", "--dbname", "restored", &*file], &[])?;
+    cluster.run(
+        "pg_dump",
+        ["--format=custom", "--file", &*file, "original"],
+        &[],
+    )?;
+    cluster.run(
+        "pg_restore",
+        ["--exit-on-error", "--dbname", "restored", &*file],
+        &[],
+    )?;
     let restored = connect(&cluster, "restored").await?;
     assert_eq!(restored.text(STATE).await?, before);
     goes_on(&restored, token).await?;

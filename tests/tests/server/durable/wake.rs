@@ -11,7 +11,8 @@ use super::{claim, fail, ids, next, receive};
 
 async fn until_waiting(session: &Session, pid: i32) -> Result<()> {
     until("it waits", async || {
-        let waits = format!("SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = {pid}");
+        let waits =
+            format!("SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = {pid}");
         Ok(session.text(&waits).await? == "t")
     })
     .await
@@ -32,14 +33,21 @@ async fn waits(db: &Database) -> Result<(i32, tokio::task::JoinHandle<Result<Str
 async fn who_waits_keeps_no_lock_on_work() -> Result<()> {
     let db = Database::with_idem("no_lock").await?;
     let session = db.connect().await?;
-    receive(&session, "later", ", deliver_after => now() + interval '1 hour'").await?;
+    receive(
+        &session,
+        "later",
+        ", deliver_after => now() + interval '1 hour'",
+    )
+    .await?;
     let (pid, waiter) = waits(&db).await?;
     until_waiting(&session, pid).await?;
     let locks = format!(
         "SELECT count(*) FROM pg_locks WHERE pid = {pid} AND relation = ANY ('{{idem.pending_0, idem.pending_1}}'::regclass[])"
     );
     assert_eq!(session.text(&locks).await?, "0");
-    session.run(&format!("SELECT pg_cancel_backend({pid})")).await?;
+    session
+        .run(&format!("SELECT pg_cancel_backend({pid})"))
+        .await?;
     assert!(waiter.await?.is_err());
     Ok(())
 }
@@ -48,7 +56,10 @@ async fn who_waits_keeps_no_lock_on_work() -> Result<()> {
 async fn a_waiting_consumer_is_woken_by_a_commit_and_not_by_a_rollback() -> Result<()> {
     let db = Database::with_idem("woken").await?;
     let session = db.connect().await?;
-    assert_eq!(session.text("SELECT idem_next_wait('mail', 20)").await?, "f");
+    assert_eq!(
+        session.text("SELECT idem_next_wait('mail', 20)").await?,
+        "f"
+    );
     let (pid, waiter) = waits(&db).await?;
     until_waiting(&session, pid).await?;
     session.run("BEGIN").await?;
@@ -78,7 +89,11 @@ async fn a_waiting_consumer_is_woken_when_the_time_of_a_message_comes() -> Resul
     .await?;
     let (_, waiter) = waits(&db).await?;
     assert_eq!(tokio::time::timeout(DEADLINE, waiter).await???, "t");
-    assert!(started.elapsed() >= Duration::from_millis(900), "{:?}", started.elapsed());
+    assert!(
+        started.elapsed() >= Duration::from_millis(900),
+        "{:?}",
+        started.elapsed()
+    );
     assert_eq!(ids(&next(&session, 10).await?), ["later"]);
     Ok(())
 }
@@ -102,7 +117,9 @@ async fn a_waiting_consumer_is_woken_when_a_message_is_given_back_or_requeued() 
             fail(&session, &held, "again").await?;
             if step == 2 {
                 // Dead: nothing to wake for.
-                session.run(&format!("SELECT pg_cancel_backend({})", given.0)).await?;
+                session
+                    .run(&format!("SELECT pg_cancel_backend({})", given.0))
+                    .await?;
             }
             given
         };
@@ -112,7 +129,8 @@ async fn a_waiting_consumer_is_woken_when_a_message_is_given_back_or_requeued() 
     Ok(())
 }
 
-/// A successor is free when the one before it is done: not at once, but soon, and without anybody receiving.
+/// A successor is free when the one before it is done: not at once, but soon, and without anybody
+/// receiving.
 #[tokio::test]
 async fn a_waiting_consumer_gets_the_successor_of_what_another_finishes() -> Result<()> {
     let db = Arc::new(Database::with_idem("successor").await?);
@@ -145,14 +163,16 @@ async fn without_preloading_a_waiting_consumer_looks_by_itself() -> Result<()> {
     let session = Session::connect(&cluster, "postgres", "postgres").await?;
     session.run("CREATE EXTENSION idem").await?;
     let waiter = Session::connect(&cluster, "postgres", "postgres").await?;
-    let waiter = tokio::spawn(async move { waiter.text("SELECT idem_next_wait('mail', 60000)").await });
+    let waiter =
+        tokio::spawn(async move { waiter.text("SELECT idem_next_wait('mail', 60000)").await });
     receive(&session, "a", "").await?;
     assert_eq!(tokio::time::timeout(DEADLINE, waiter).await???, "t");
     assert_eq!(ids(&next(&session, 10).await?), ["a"]);
     Ok(())
 }
 
-/// A message that is leased, or that waits for a retry or for its predecessor, is no reason to wake.
+/// A message that is leased, or that waits for a retry or for its predecessor, is no reason to
+/// wake.
 #[tokio::test]
 async fn waiter_sleeps_while_no_message_can_be_handed_out() -> Result<()> {
     let db = Database::with_idem("asleep").await?;
@@ -171,7 +191,11 @@ async fn waiter_sleeps_while_no_message_can_be_handed_out() -> Result<()> {
     receive(&session, "held", "").await?;
     holder.run("BEGIN").await?;
     assert_eq!(ids(&next(&holder, 1).await?), ["held"]);
-    assert_eq!(session.text(WAIT).await?, "f", "a running transaction has leased it");
+    assert_eq!(
+        session.text(WAIT).await?,
+        "f",
+        "a running transaction has leased it"
+    );
     holder.run("ROLLBACK").await?;
     assert_eq!(session.text(WAIT).await?, "t");
     Ok(())

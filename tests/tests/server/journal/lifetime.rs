@@ -1,4 +1,5 @@
-//! A call is remembered as long as a claim, over turns, moves, dumps and on standbys, and goes as cheaply.
+//! A call is remembered as long as a claim, over turns, moves, dumps and on standbys, and goes as
+//! cheaply.
 
 use anyhow::{Result, ensure};
 use idem_cluster::{Cluster, Install};
@@ -36,7 +37,10 @@ async fn make_due(session: &Session, ring: &str) -> Result<()> {
 }
 
 async fn rotate(session: &Session, step: &str) -> Result<()> {
-    assert_eq!(session.text("SELECT idem.rotate('standard', true)").await?, step);
+    assert_eq!(
+        session.text("SELECT idem.rotate('standard', true)").await?,
+        step
+    );
     Ok(())
 }
 
@@ -51,7 +55,12 @@ async fn i6_i7_a_call_is_remembered_as_long_as_a_claim_and_goes_by_truncate() ->
     let mut remembered = Vec::new();
     for turn in 0..6 {
         let id = format!("m{turn}");
-        assert_eq!(session.text(&format!("SELECT idem_try_claim('{id}', 'orders')")).await?, "t");
+        assert_eq!(
+            session
+                .text(&format!("SELECT idem_try_claim('{id}', 'orders')"))
+                .await?,
+            "t"
+        );
         assert_eq!(begin(&session, &id).await?, "new|1");
         finish(&session, &id, "{\"n\": 1}").await?;
         remembered.push(id);
@@ -60,7 +69,9 @@ async fn i6_i7_a_call_is_remembered_as_long_as_a_claim_and_goes_by_truncate() ->
         rotate(&session, "opened").await?;
         // In both slices, and shown once.
         let id = format!("opening {turn}");
-        session.text(&format!("SELECT idem_try_claim('{id}', 'orders')")).await?;
+        session
+            .text(&format!("SELECT idem_try_claim('{id}', 'orders')"))
+            .await?;
         assert_eq!(begin(&session, &id).await?, "new|1");
         finish(&session, &id, "{\"n\": 1}").await?;
         remembered.push(id);
@@ -69,18 +80,29 @@ async fn i6_i7_a_call_is_remembered_as_long_as_a_claim_and_goes_by_truncate() ->
         }
         let mut kept = 0;
         for id in &remembered {
-            let claimed = session.text(&format!("SELECT idem_is_claimed('{id}', 'orders')")).await?;
+            let claimed = session
+                .text(&format!("SELECT idem_is_claimed('{id}', 'orders')"))
+                .await?;
             let known = calls(&session, id).await?;
             if claimed == "t" {
                 kept += 1;
-                assert_eq!(known, "charge|done|1|{\"n\": 1}|NULL", "{id} after turn {turn}");
+                assert_eq!(
+                    known, "charge|done|1|{\"n\": 1}|NULL",
+                    "{id} after turn {turn}"
+                );
                 assert_eq!(begin(&session, id).await?, "done|1");
             } else {
-                assert_eq!(known, "", "{id} after turn {turn}: forgotten with its claim");
+                assert_eq!(
+                    known, "",
+                    "{id} after turn {turn}: forgotten with its claim"
+                );
             }
         }
         ensure!(kept >= 2, "what was done last is kept");
-        ensure!(turn < 4 || kept < remembered.len(), "something is forgotten");
+        ensure!(
+            turn < 4 || kept < remembered.len(),
+            "something is forgotten"
+        );
     }
     session.run("SELECT pg_stat_force_next_flush()").await?;
     assert_eq!(session.text(DEAD).await?, "0|0|t", "insert-only");
@@ -90,13 +112,19 @@ async fn i6_i7_a_call_is_remembered_as_long_as_a_claim_and_goes_by_truncate() ->
         session.run("CALL idem_maintain()").await?;
     }
     assert_eq!(session.text(BYTES).await?, "0", "no page is left");
-    assert_eq!(begin(&session, "m5").await?, "new|1", "forgotten: as if it had never been");
+    assert_eq!(
+        begin(&session, "m5").await?,
+        "new|1",
+        "forgotten: as if it had never been"
+    );
     Ok(())
 }
 
-/// Who entered while the ring was opening writes two slices, who enters after the turn writes one of them.
+/// Who entered while the ring was opening writes two slices, who enters after the turn writes one
+/// of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i1_one_that_knows_only_the_old_state_of_the_ring_and_one_that_knows_the_new_do_not_both_begin() -> Result<()> {
+async fn i1_one_that_knows_only_the_old_state_of_the_ring_and_one_that_knows_the_new_do_not_both_begin()
+-> Result<()> {
     for old_first in [true, false] {
         let (cluster, session) = server("old_and_new").await?;
         let [pin, old, new] = [
@@ -106,12 +134,19 @@ async fn i1_one_that_knows_only_the_old_state_of_the_ring_and_one_that_knows_the
         ];
         // The destination is there: nobody waits for who creates it.
         begin(&session, "first of all").await?;
-        pin.run("BEGIN; SELECT idem_try_claim('pin', 'orders')").await?;
+        pin.run("BEGIN; SELECT idem_try_claim('pin', 'orders')")
+            .await?;
         make_due(&session, "standard").await?;
         rotate(&session, "opened").await?;
-        assert_eq!(session.text("SELECT idem.rotate('standard', false)").await?, "waiting");
+        assert_eq!(
+            session
+                .text("SELECT idem.rotate('standard', false)")
+                .await?,
+            "waiting"
+        );
         // Behind the list of those that the turn waits for.
-        old.run("BEGIN; SELECT idem_begin_call('other', 'orders', 'charge')").await?;
+        old.run("BEGIN; SELECT idem_begin_call('other', 'orders', 'charge')")
+            .await?;
         pin.run("COMMIT").await?;
         rotate(&session, "turned").await?;
         if old_first {
@@ -147,9 +182,15 @@ async fn calls_are_found_where_the_destination_has_left_them() -> Result<()> {
         assert_eq!(begin(&session, id).await?, "new|1");
     }
     finish(&session, "done", "7").await?;
-    session.run("SELECT idem_configure('orders', '30 days')").await?;
+    session
+        .run("SELECT idem_configure('orders', '30 days')")
+        .await?;
     assert_eq!(begin(&session, "done").await?, "done|1");
-    assert_eq!(begin(&session, "unknown").await?, "unknown|2", "goes on in the other ring");
+    assert_eq!(
+        begin(&session, "unknown").await?,
+        "unknown|2",
+        "goes on in the other ring"
+    );
     finish(&session, "unknown", "8").await?;
     assert_eq!(calls(&session, "unknown").await?, "charge|done|2|8|NULL");
     for _ in 0..3 {
@@ -174,11 +215,19 @@ async fn a_dump_keeps_every_call() -> Result<()> {
             "done",
             "SELECT idem_finish_call('done', 'orders', 'charge', '{\"paid\": 1.10}')",
         ),
-        ("failed", "SELECT idem_fail_call('failed', 'orders', 'charge', 'no', false)"),
-        ("new", "SELECT idem_fail_call('new', 'orders', 'charge', 'reset')"),
+        (
+            "failed",
+            "SELECT idem_fail_call('failed', 'orders', 'charge', 'no', false)",
+        ),
+        (
+            "new",
+            "SELECT idem_fail_call('new', 'orders', 'charge', 'reset')",
+        ),
     ] {
         session
-            .run(&format!("SELECT idem_begin_call('{id}', 'orders', 'charge', {request})"))
+            .run(&format!(
+                "SELECT idem_begin_call('{id}', 'orders', 'charge', {request})"
+            ))
             .await?;
         session.run(then).await?;
     }
@@ -188,13 +237,27 @@ async fn a_dump_keeps_every_call() -> Result<()> {
 
     let file = cluster.data_dir().with_file_name("calls.dump");
     let file = file.to_string_lossy();
-    cluster.run("pg_dump", ["--format=custom", "--file", &*file, "journal"], &[])?;
-    session.run("CREATE DATABASE restored TEMPLATE template0").await?;
-    cluster.run("pg_restore", ["--exit-on-error", "--dbname", "restored", &*file], &[])?;
+    cluster.run(
+        "pg_dump",
+        ["--format=custom", "--file", &*file, "journal"],
+        &[],
+    )?;
+    session
+        .run("CREATE DATABASE restored TEMPLATE template0")
+        .await?;
+    cluster.run(
+        "pg_restore",
+        ["--exit-on-error", "--dbname", "restored", &*file],
+        &[],
+    )?;
     let restored = connect(&cluster, "restored").await?;
     for id in ["unknown", "done", "failed", "new", "two slices"] {
         let all = format!("SELECT * FROM idem_calls('{id}', 'orders')");
-        assert_eq!(restored.text(&all).await?, session.text(&all).await?, "{id}");
+        assert_eq!(
+            restored.text(&all).await?,
+            session.text(&all).await?,
+            "{id}"
+        );
         let request = if id == "two slices" { "NULL" } else { request };
         let begin = format!("SELECT * FROM idem_begin_call('{id}', 'orders', 'charge', {request})");
         let (here, there) = (session.text(&begin).await?, restored.text(&begin).await?);

@@ -1,4 +1,5 @@
-//! The journal of calls: begun before they are asked, finished or failed after, and never asked twice unknowingly.
+//! The journal of calls: begun before they are asked, finished or failed after, and never asked
+//! twice unknowingly.
 
 mod lifetime;
 mod races;
@@ -21,7 +22,9 @@ async fn begin(session: &Session, id: &str) -> Result<String> {
 
 async fn finish(session: &Session, id: &str, response: &str) -> Result<()> {
     session
-        .run(&format!("SELECT idem_finish_call('{id}', 'orders', 'charge', '{response}')"))
+        .run(&format!(
+            "SELECT idem_finish_call('{id}', 'orders', 'charge', '{response}')"
+        ))
         .await
 }
 

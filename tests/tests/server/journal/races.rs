@@ -16,7 +16,9 @@ async fn whoever_begins_second_waits_and_is_told_unknown() -> Result<()> {
             first.run(&format!("BEGIN ISOLATION LEVEL {level}")).await?;
             assert_eq!(begin(&first, &id).await?, "new|1");
             // Its snapshot is older than the end of the first.
-            second.run(&format!("BEGIN ISOLATION LEVEL {level}; SELECT 1")).await?;
+            second
+                .run(&format!("BEGIN ISOLATION LEVEL {level}; SELECT 1"))
+                .await?;
             let (answer, ended) = tokio::join!(begin(&second, &id), async {
                 db.until_blocked(pid).await?;
                 first.run(end).await
@@ -84,7 +86,9 @@ async fn whoever_finishes_while_another_does_says_the_same_or_is_refused() -> Re
             begin(&first, &id).await?;
             first.run("BEGIN").await?;
             finish(&first, &id, "1").await?;
-            second.run(&format!("BEGIN ISOLATION LEVEL {level}; SELECT 1")).await?;
+            second
+                .run(&format!("BEGIN ISOLATION LEVEL {level}; SELECT 1"))
+                .await?;
             let (said, ended) = tokio::join!(finish(&second, &id, response), async {
                 db.until_blocked(pid).await?;
                 first.run("COMMIT").await
@@ -99,7 +103,8 @@ async fn whoever_finishes_while_another_does_says_the_same_or_is_refused() -> Re
 }
 
 #[tokio::test]
-async fn a_backend_that_is_killed_after_it_asked_leaves_the_call_unknown_with_the_same_key() -> Result<()> {
+async fn a_backend_that_is_killed_after_it_asked_leaves_the_call_unknown_with_the_same_key()
+-> Result<()> {
     let db = Database::with_idem("killed").await?;
     let session = db.connect().await?;
     let begin = "SELECT state, idempotency_key FROM idem_begin_call('m', 'orders', 'charge')";
@@ -115,10 +120,14 @@ async fn a_backend_that_is_killed_after_it_asked_leaves_the_call_unknown_with_th
             .run("BEGIN; SELECT idem_finish_call('m', 'orders', 'charge', '7')")
             .await?;
         let pid = caller.pid().await?;
-        session.run(&format!("SELECT pg_terminate_backend({pid})")).await?;
+        session
+            .run(&format!("SELECT pg_terminate_backend({pid})"))
+            .await?;
         until("the backend is gone", async || {
             let there = session
-                .text(&format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}"))
+                .text(&format!(
+                    "SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}"
+                ))
                 .await?;
             Ok(there == "0")
         })
@@ -150,13 +159,24 @@ async fn call_under_a_lost_lease_is_not_begun() -> Result<()> {
     let db = Database::with_idem("fenced").await?;
     let session = db.connect().await?;
     let token = |lease: &str| format!("SELECT token FROM idem_acquire('m', 'orders', '{lease}')");
-    let begin = |token: &str| format!("SELECT state, attempt FROM idem_begin_call('m', 'orders', 'charge', token => {token})");
+    let begin = |token: &str| {
+        format!(
+            "SELECT state, attempt FROM idem_begin_call('m', 'orders', 'charge', token => {token})"
+        )
+    };
     let lost = session.text(&token("1 millisecond")).await?;
     until("the lease has ended", async || {
-        Ok(session.text("SELECT due_at < clock_timestamp() FROM idem.pending_0").await? == "t")
+        Ok(session
+            .text("SELECT due_at < clock_timestamp() FROM idem.pending_0")
+            .await?
+            == "t")
     })
     .await?;
-    assert_eq!(session.refused(&begin(&lost)).await?.sqlstate, "55000", "the lease has ended");
+    assert_eq!(
+        session.refused(&begin(&lost)).await?.sqlstate,
+        "55000",
+        "the lease has ended"
+    );
     let held = session.text(&token("1 hour")).await?;
     assert_eq!(
         session.refused(&begin(&lost)).await?.sqlstate,

@@ -29,36 +29,88 @@ async fn act(session: &Session, act: Act) -> Result<()> {
 
 #[tokio::test]
 async fn a_call_goes_from_state_to_state_at_every_isolation_level() -> Result<()> {
-    // What happened, what is told to whoever begins next, and the call as idem_calls shows it before that.
+    // What happened, what is told to whoever begins next, and the call as idem_calls shows it
+    // before that.
     let histories: &[(&[Act], &str, &str)] = &[
         (&[], "new|1", ""),
         (&[Begin], "unknown|2", "charge|unknown|1|NULL|NULL"),
         (&[Begin, Begin], "unknown|3", "charge|unknown|2|NULL|NULL"),
-        (&[Begin, Finish], "done|1", r#"charge|done|1|{"paid": 1}|NULL"#),
-        (&[Begin, Finish, Finish], "done|1", r#"charge|done|1|{"paid": 1}|NULL"#),
-        (&[Begin, Finish, Begin], "done|1", r#"charge|done|1|{"paid": 1}|NULL"#),
-        (&[Begin, Begin, Finish], "done|2", r#"charge|done|2|{"paid": 1}|NULL"#),
-        (&[Begin, TakeBack], "new|2", "charge|new|1|NULL|connection refused"),
-        (&[Begin, TakeBack, TakeBack], "new|2", "charge|new|1|NULL|connection refused"),
-        (&[Begin, TakeBack, Begin], "unknown|3", "charge|unknown|2|NULL|NULL"),
+        (
+            &[Begin, Finish],
+            "done|1",
+            r#"charge|done|1|{"paid": 1}|NULL"#,
+        ),
+        (
+            &[Begin, Finish, Finish],
+            "done|1",
+            r#"charge|done|1|{"paid": 1}|NULL"#,
+        ),
+        (
+            &[Begin, Finish, Begin],
+            "done|1",
+            r#"charge|done|1|{"paid": 1}|NULL"#,
+        ),
+        (
+            &[Begin, Begin, Finish],
+            "done|2",
+            r#"charge|done|2|{"paid": 1}|NULL"#,
+        ),
+        (
+            &[Begin, TakeBack],
+            "new|2",
+            "charge|new|1|NULL|connection refused",
+        ),
+        (
+            &[Begin, TakeBack, TakeBack],
+            "new|2",
+            "charge|new|1|NULL|connection refused",
+        ),
+        (
+            &[Begin, TakeBack, Begin],
+            "unknown|3",
+            "charge|unknown|2|NULL|NULL",
+        ),
         (
             &[Begin, TakeBack, Begin, Finish],
             "done|2",
             r#"charge|done|2|{"paid": 1}|NULL"#,
         ),
-        (&[Begin, Refuse], "failed|1", "charge|failed|1|NULL|card declined"),
-        (&[Begin, Refuse, Refuse], "failed|1", "charge|failed|1|NULL|card declined"),
-        (&[Begin, Begin, Refuse], "failed|2", "charge|failed|2|NULL|card declined"),
+        (
+            &[Begin, Refuse],
+            "failed|1",
+            "charge|failed|1|NULL|card declined",
+        ),
+        (
+            &[Begin, Refuse, Refuse],
+            "failed|1",
+            "charge|failed|1|NULL|card declined",
+        ),
+        (
+            &[Begin, Begin, Refuse],
+            "failed|2",
+            "charge|failed|2|NULL|card declined",
+        ),
         // The first attempt was never heard of: that the second had no effect says nothing of it.
-        (&[Begin, Begin, TakeBack], "unknown|3", "charge|unknown|2|NULL|NULL"),
+        (
+            &[Begin, Begin, TakeBack],
+            "unknown|3",
+            "charge|unknown|2|NULL|NULL",
+        ),
         // Told twice, because nobody knew whether the commit came through.
-        (&[Begin, Begin, TakeBack, TakeBack], "unknown|3", "charge|unknown|2|NULL|NULL"),
+        (
+            &[Begin, Begin, TakeBack, TakeBack],
+            "unknown|3",
+            "charge|unknown|2|NULL|NULL",
+        ),
     ];
     for level in LEVELS {
         let db = Database::with_idem("states").await?;
         let session = db.connect().await?;
         session
-            .run(&format!("SET default_transaction_isolation = '{}'", level.to_lowercase()))
+            .run(&format!(
+                "SET default_transaction_isolation = '{}'",
+                level.to_lowercase()
+            ))
             .await?;
         for (acts, next, shown) in histories {
             for &it in *acts {
@@ -80,13 +132,16 @@ async fn forget_everything(session: &Session) -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_has_not_begun_or_has_ended_otherwise_is_refused_and_nothing_is_written() -> Result<()> {
+async fn what_has_not_begun_or_has_ended_otherwise_is_refused_and_nothing_is_written() -> Result<()>
+{
     let db = Database::with_idem("refusals").await?;
     let session = db.connect().await?;
     let finish = "SELECT idem_finish_call('m', 'orders', 'charge', '2')";
     let take_back = "SELECT idem_fail_call('m', 'orders', 'charge', 'reset by peer')";
-    let refuse = "SELECT idem_fail_call('m', 'orders', 'charge', 'no such card', retryable => false)";
-    let ended = |how| format!("the call \"charge\" of this message has ended otherwise: it is {how}");
+    let refuse =
+        "SELECT idem_fail_call('m', 'orders', 'charge', 'no such card', retryable => false)";
+    let ended =
+        |how| format!("the call \"charge\" of this message has ended otherwise: it is {how}");
     let none = "no attempt at the call \"charge\" of this message is under way".to_owned();
     for (acts, message) in [
         (&[][..], none.clone()),
@@ -130,7 +185,10 @@ async fn what_has_not_begun_or_has_ended_otherwise_is_refused_and_nothing_is_wri
 async fn what_was_answered_comes_back_byte_for_byte() -> Result<()> {
     let db = Database::with_idem("responses").await?;
     let session = db.connect().await?;
-    let large = format!(r#"{{"lines": ["{}"], "n": 1.10}}"#, "é\\u0001ß ".repeat(50_000));
+    let large = format!(
+        r#"{{"lines": ["{}"], "n": 1.10}}"#,
+        "é\\u0001ß ".repeat(50_000)
+    );
     for (n, response) in [
         "null".to_owned(),
         r#""""#.to_owned(),
@@ -145,7 +203,10 @@ async fn what_was_answered_comes_back_byte_for_byte() -> Result<()> {
     {
         let id = format!("m{n}");
         session
-            .query("SELECT idem_begin_call($1::text, 'orders', 'charge')", &[&id])
+            .query(
+                "SELECT idem_begin_call($1::text, 'orders', 'charge')",
+                &[&id],
+            )
             .await?;
         session
             .query(
@@ -160,7 +221,11 @@ async fn what_was_answered_comes_back_byte_for_byte() -> Result<()> {
                 &[&id, &response],
             )
             .await?;
-        assert_eq!((row.get(0), row.get(1)), (Some(true), Some(true)), "{response:.80}");
+        assert_eq!(
+            (row.get(0), row.get(1)),
+            (Some(true), Some(true)),
+            "{response:.80}"
+        );
     }
     session
         .run("SELECT idem_begin_call('none', 'orders', 'charge'); SELECT idem_finish_call('none', 'orders', 'charge')")
@@ -183,7 +248,10 @@ async fn what_failed_for_good_says_why() -> Result<()> {
         .run("SELECT idem_begin_call('m', 'orders', 'charge', '{\"amount\": 5}')")
         .await?;
     session
-        .query("SELECT idem_fail_call('m'::text, 'orders', 'charge', $1, false)", &[&error])
+        .query(
+            "SELECT idem_fail_call('m'::text, 'orders', 'charge', $1, false)",
+            &[&error],
+        )
         .await?;
     let row = session
         .query_one(
@@ -202,7 +270,9 @@ async fn what_failed_for_good_says_why() -> Result<()> {
 async fn another_request_under_the_same_step_is_refused_in_every_state() -> Result<()> {
     let db = Database::with_idem("requests").await?;
     let session = db.connect().await?;
-    let begin = |id: &str, request: &str| format!("SELECT state FROM idem_begin_call('{id}', 'orders', 'charge', {request})");
+    let begin = |id: &str, request: &str| {
+        format!("SELECT state FROM idem_begin_call('{id}', 'orders', 'charge', {request})")
+    };
     for (id, first, then) in [
         ("unknown", r#"'{"amount": 5, "to": "x"}'"#, ""),
         (
@@ -231,10 +301,18 @@ async fn another_request_under_the_same_step_is_refused_in_every_state() -> Resu
         }
         assert_eq!(calls(&session, id).await?, before);
         // jsonb keeps no order of members: this is the same request.
-        assert_eq!(session.text(&begin(id, r#"'{"to":"x","amount":5}'"#)).await?, id);
+        assert_eq!(
+            session
+                .text(&begin(id, r#"'{"to":"x","amount":5}'"#))
+                .await?,
+            id
+        );
     }
     assert_eq!(session.text(&begin("none", "NULL")).await?, "new");
-    assert_eq!(session.refused(&begin("none", "'1'")).await?.sqlstate, "23000");
+    assert_eq!(
+        session.refused(&begin("none", "'1'")).await?.sqlstate,
+        "23000"
+    );
     assert_eq!(session.text(&begin("none", "NULL")).await?, "unknown");
     Ok(())
 }
@@ -301,7 +379,10 @@ async fn begun_at_tells_since_when_nothing_was_heard() -> Result<()> {
     let first = begun_at().await?;
     fail(&session, "m", "reset", true).await?;
     let second = begun_at().await?;
-    ensure!(first < second, "{first} {second}: what was taken back does not count");
+    ensure!(
+        first < second,
+        "{first} {second}: what was taken back does not count"
+    );
     assert_eq!(begun_at().await?, second);
     finish(&session, "m", "1").await?;
     assert_eq!(begun_at().await?, second);
@@ -327,10 +408,19 @@ async fn whatever_has_ended_is_told_without_a_transaction_id() -> Result<()> {
     fail(&session, "failed", "e", false).await?;
     for level in LEVELS {
         for (call, answer) in [
-            ("(idem_begin_call('done', 'orders', 'charge')).state", "done"),
-            ("(idem_begin_call('failed', 'orders', 'charge')).state", "failed"),
+            (
+                "(idem_begin_call('done', 'orders', 'charge')).state",
+                "done",
+            ),
+            (
+                "(idem_begin_call('failed', 'orders', 'charge')).state",
+                "failed",
+            ),
             ("idem_finish_call('done', 'orders', 'charge', '7')", ""),
-            ("idem_fail_call('failed', 'orders', 'charge', 'e', false)", ""),
+            (
+                "idem_fail_call('failed', 'orders', 'charge', 'e', false)",
+                "",
+            ),
             ("(idem_calls('done', 'orders')).state", "done"),
         ] {
             let said = session
@@ -368,9 +458,13 @@ async fn with_message_identity_id_all_destinations_keep_one_journal() -> Result<
         second.strip_prefix("unknown|"),
         "{first} {second}"
     );
-    session.run("SELECT idem_finish_call('m', 'billing', 'charge', '7')").await?;
+    session
+        .run("SELECT idem_finish_call('m', 'billing', 'charge', '7')")
+        .await?;
     assert_eq!(
-        session.text("SELECT state, response FROM idem_calls('m', 'orders')").await?,
+        session
+            .text("SELECT state, response FROM idem_calls('m', 'orders')")
+            .await?,
         "done|7"
     );
     Ok(())

@@ -12,9 +12,13 @@ async fn an_attempt_that_kills_its_backend_is_counted() -> Result<()> {
     for attempt in 1..=10 {
         let victim = db.connect().await?;
         acquire(&victim, "poison", "1 ms").await?;
-        victim.run("BEGIN; CREATE TEMPORARY TABLE t (n int)").await?;
+        victim
+            .run("BEGIN; CREATE TEMPORARY TABLE t (n int)")
+            .await?;
         let pid = victim.pid().await?;
-        observer.text(&format!("SELECT pg_terminate_backend({pid})")).await?;
+        observer
+            .text(&format!("SELECT pg_terminate_backend({pid})"))
+            .await?;
         until("the backend has ended", async || {
             let left = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
             Ok(observer.text(&left).await? == "0")
@@ -71,7 +75,9 @@ async fn after_a_final_error_nobody_works_and_the_newest_hundred_errors_are_kept
 async fn a_lease_that_was_rolled_back_is_no_attempt() -> Result<()> {
     let db = Database::with_idem("no_attempt").await?;
     let session = db.connect().await?;
-    session.run("BEGIN; SELECT idem_acquire('m', 'work'); ROLLBACK").await?;
+    session
+        .run("BEGIN; SELECT idem_acquire('m', 'work'); ROLLBACK")
+        .await?;
     let answer = session
         .text("SELECT outcome, attempt, last_error FROM idem_acquire('m', 'work')")
         .await?;

@@ -6,9 +6,13 @@ use idem_tests::harness::{Database, Session};
 /// Leases for so long, and answers the token.
 pub async fn acquire(session: &Session, id: &str, lease: &str) -> Result<String> {
     let answer = session
-        .text(&format!("SELECT outcome, token FROM idem_acquire('{id}', 'work', '{lease}')"))
+        .text(&format!(
+            "SELECT outcome, token FROM idem_acquire('{id}', 'work', '{lease}')"
+        ))
         .await?;
-    let token = answer.strip_prefix("acquired|").with_context(|| answer.clone())?;
+    let token = answer
+        .strip_prefix("acquired|")
+        .with_context(|| answer.clone())?;
     Ok(token.to_owned())
 }
 
@@ -32,9 +36,13 @@ async fn a_lost_lease_is_refused_and_nothing_is_written() -> Result<()> {
     let new = acquire(&second, "m", "1 hour").await?;
     ensure!(old != new);
     for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
-        first.run(&format!("BEGIN ISOLATION LEVEL {level}; SELECT 1")).await?;
+        first
+            .run(&format!("BEGIN ISOLATION LEVEL {level}; SELECT 1"))
+            .await?;
         let refusal = first
-            .refused(&format!("SELECT idem_complete('m', 'work', {old}, '{effects}')"))
+            .refused(&format!(
+                "SELECT idem_complete('m', 'work', {old}, '{effects}')"
+            ))
             .await?;
         assert_eq!(refusal.sqlstate, "55000", "{refusal:?}");
         ensure!(!refusal.hint.is_empty());
@@ -50,11 +58,15 @@ async fn a_lost_lease_is_refused_and_nothing_is_written() -> Result<()> {
     }
     assert_eq!(state(&first).await?, "0|0|1");
     second
-        .run(&format!("SELECT idem_complete('m', 'work', {new}, '{effects}')"))
+        .run(&format!(
+            "SELECT idem_complete('m', 'work', {new}, '{effects}')"
+        ))
         .await?;
     assert_eq!(state(&first).await?, "1|1|0");
     // It is handled: nobody completes it twice, not even who did.
-    let again = second.refused(&format!("SELECT idem_complete('m', 'work', {new})")).await?;
+    let again = second
+        .refused(&format!("SELECT idem_complete('m', 'work', {new})"))
+        .await?;
     assert_eq!(again.sqlstate, "55000");
     Ok(())
 }
@@ -65,22 +77,34 @@ async fn completing_goes_with_the_callers_writes_or_not_at_all() -> Result<()> {
     let session = db.connect().await?;
     session.run("CREATE TABLE business (n int)").await?;
     let token = acquire(&session, "m", "1 hour").await?;
-    let complete = format!("SELECT idem_complete('m', 'work', {token}, '[{{\"topic\": \"t\", \"payload\": 1}}]')");
+    let complete = format!(
+        "SELECT idem_complete('m', 'work', {token}, '[{{\"topic\": \"t\", \"payload\": 1}}]')"
+    );
     let business = "INSERT INTO business VALUES (1)";
-    let seen =
-        "SELECT (SELECT count(*) FROM business), (SELECT outcome FROM idem_acquire('m', 'work')), idem_is_claimed('m', 'work')";
+    let seen = "SELECT (SELECT count(*) FROM business), (SELECT outcome FROM idem_acquire('m', 'work')), idem_is_claimed('m', 'work')";
 
-    session.run(&format!("BEGIN; {business}; {complete}; ROLLBACK")).await?;
+    session
+        .run(&format!("BEGIN; {business}; {complete}; ROLLBACK"))
+        .await?;
     assert_eq!(session.text(seen).await?, "0|in_progress|f");
     session
-        .run(&format!("BEGIN; {business}; SAVEPOINT s; {complete}; ROLLBACK TO s; COMMIT"))
+        .run(&format!(
+            "BEGIN; {business}; SAVEPOINT s; {complete}; ROLLBACK TO s; COMMIT"
+        ))
         .await?;
     assert_eq!(session.text(seen).await?, "1|in_progress|f");
     session
-        .run(&format!("BEGIN ISOLATION LEVEL SERIALIZABLE; {complete}; {business}; COMMIT"))
+        .run(&format!(
+            "BEGIN ISOLATION LEVEL SERIALIZABLE; {complete}; {business}; COMMIT"
+        ))
         .await?;
     assert_eq!(session.text(seen).await?, "2|duplicate|t");
-    assert_eq!(session.text("SELECT count(*) FROM idem_effects('m', 'work')").await?, "1");
+    assert_eq!(
+        session
+            .text("SELECT count(*) FROM idem_effects('m', 'work')")
+            .await?,
+        "1"
+    );
     Ok(())
 }
 
@@ -89,7 +113,9 @@ async fn completing_goes_with_the_callers_writes_or_not_at_all() -> Result<()> {
 async fn a_lease_goes_by_the_clock_of_the_server() -> Result<()> {
     let db = Database::with_idem("clock").await?;
     let (holder, other) = (db.connect().await?, db.connect().await?);
-    other.run("SET TimeZone = 'Pacific/Auckland'; BEGIN; SELECT now()").await?;
+    other
+        .run("SET TimeZone = 'Pacific/Auckland'; BEGIN; SELECT now()")
+        .await?;
     holder.run("SET TimeZone = 'America/Lima'").await?;
     acquire(&holder, "m", "300 ms").await?;
     assert_eq!(
@@ -116,10 +142,15 @@ async fn a_lease_that_ran_out_is_completed_unless_somebody_took_it() -> Result<(
     let session = db.connect().await?;
     let token = acquire(&session, "m", "1 ms").await?;
     session.run("SELECT pg_sleep(0.01)").await?;
-    session.run(&format!("SELECT idem_complete('m', 'work', {token})")).await?;
+    session
+        .run(&format!("SELECT idem_complete('m', 'work', {token})"))
+        .await?;
     let token = acquire(&session, "n", "1 ms").await?;
     session.run("SELECT pg_sleep(0.01)").await?;
-    assert_eq!(session.text("SELECT idem_try_claim('n', 'work')").await?, "t");
+    assert_eq!(
+        session.text("SELECT idem_try_claim('n', 'work')").await?,
+        "t"
+    );
     let refusal = session
         .refused(&format!("SELECT idem_complete('n', 'work', {token})"))
         .await?;

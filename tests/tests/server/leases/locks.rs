@@ -1,4 +1,5 @@
-//! I11: the rotation of pending messages holds up no claim, and functions over one message lock in one order.
+//! I11: the rotation of pending messages holds up no claim, and functions over one message lock in
+//! one order.
 
 use std::time::{Duration, Instant};
 
@@ -7,17 +8,24 @@ use idem_tests::harness::{DEADLINE, Database, until};
 
 use super::fencing::acquire;
 
-/// A maintainer that waits for a lock holds no other lock of the tables: claims would wait behind it, or deadlock with it.
+/// A maintainer that waits for a lock holds no other lock of the tables: claims would wait behind
+/// it, or deadlock with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_rotation_waits_for_no_lock_while_it_holds_one() -> Result<()> {
     let db = Database::with_idem("no_wait").await?;
-    let (session, reader, observer) = (db.connect().await?, db.connect().await?, db.connect().await?);
+    let (session, reader, observer) = (
+        db.connect().await?,
+        db.connect().await?,
+        db.connect().await?,
+    );
     super::turns::churn(&session, 0).await?;
     // A dump locks all tables. The rotation gets the table that counts and not the other one.
     let other = "SELECT 1 - current FROM idem.pending_rotation";
     let other = session.text(other).await?;
     reader
-        .run(&format!("BEGIN; LOCK TABLE idem.pending_{other} IN ACCESS SHARE MODE"))
+        .run(&format!(
+            "BEGIN; LOCK TABLE idem.pending_{other} IN ACCESS SHARE MODE"
+        ))
         .await?;
     let maintainer = tokio::spawn(async move {
         for _ in 0..20 {
@@ -35,7 +43,10 @@ async fn i11_rotation_waits_for_no_lock_while_it_holds_one() -> Result<()> {
     reader.run("COMMIT").await?;
     until("the rotation is done when the reader is gone", async || {
         session.run("SELECT idem.rotate_pending()").await?;
-        Ok(session.text("SELECT current FROM idem.pending_rotation").await? == other)
+        Ok(session
+            .text("SELECT current FROM idem.pending_rotation")
+            .await?
+            == other)
     })
     .await
 }
@@ -55,16 +66,30 @@ async fn i11_large_backlog_is_not_copied() -> Result<()> {
     );
     let began = Instant::now();
     assert_eq!(session.text("SELECT idem.rotate_pending()").await?, "f");
-    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
-    assert_eq!(session.text("SELECT current FROM idem.pending_rotation").await?, "0");
+    assert!(
+        began.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        began.elapsed()
+    );
+    assert_eq!(
+        session
+            .text("SELECT current FROM idem.pending_rotation")
+            .await?,
+        "0"
+    );
     Ok(())
 }
 
-/// One session buries a message, another discards its older dead letter, a third claims it: none of them deadlocks.
+/// One session buries a message, another discards its older dead letter, a third claims it: none of
+/// them deadlocks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i4_bury_discard_and_claim_of_one_message_do_not_deadlock() -> Result<()> {
     let db = Database::with_idem("triangle").await?;
-    let (buries, claims, discards) = (db.connect().await?, db.connect().await?, db.connect().await?);
+    let (buries, claims, discards) = (
+        db.connect().await?,
+        db.connect().await?,
+        db.connect().await?,
+    );
     // A dead letter of an earlier life, and a lease of the present one.
     let bury = |token: &str| format!("SELECT idem_bury('m', 'work', {token}, 'payload', 'broken')");
     let token = acquire(&buries, "m", "1 hour").await?;
@@ -72,16 +97,21 @@ async fn i4_bury_discard_and_claim_of_one_message_do_not_deadlock() -> Result<()
     buries.run("SELECT idem_try_claim('m', 'work')").await?;
     buries.run("SELECT idem_forget('m', 'work')").await?;
     let token = acquire(&buries, "m", "1 hour").await?;
-    assert_eq!(buries.text("SELECT count(*) FROM idem.dead_letter").await?, "1");
+    assert_eq!(
+        buries.text("SELECT count(*) FROM idem.dead_letter").await?,
+        "1"
+    );
 
     buries
         .run(&format!("BEGIN; SELECT idem_extend('m', 'work', {token})"))
         .await?;
     let pid = claims.pid().await?;
-    let claim = tokio::spawn(async move { claims.text("SELECT idem_try_claim('m', 'work')").await });
+    let claim =
+        tokio::spawn(async move { claims.text("SELECT idem_try_claim('m', 'work')").await });
     db.until_blocked(pid).await?;
     let pid = discards.pid().await?;
-    let discard = tokio::spawn(async move { discards.text("SELECT idem_discard('m', 'work')").await });
+    let discard =
+        tokio::spawn(async move { discards.text("SELECT idem_discard('m', 'work')").await });
     db.until_blocked(pid).await?;
 
     buries.run(&bury(&token)).await?;
@@ -92,7 +122,10 @@ async fn i4_bury_discard_and_claim_of_one_message_do_not_deadlock() -> Result<()
         "a dead message can be claimed"
     );
     assert_eq!(tokio::time::timeout(DEADLINE, discard).await???, "t");
-    assert_eq!(buries.text("SELECT count(*) FROM idem.dead_letter").await?, "0");
+    assert_eq!(
+        buries.text("SELECT count(*) FROM idem.dead_letter").await?,
+        "0"
+    );
     assert_eq!(buries.text("SELECT count(*) FROM idem.pending").await?, "0");
     Ok(())
 }

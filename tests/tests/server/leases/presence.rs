@@ -29,14 +29,23 @@ async fn pass(session: &Session) -> Result<String> {
 async fn i1_claim_respects_a_lease_that_follows_a_quiet_time() -> Result<()> {
     let db = database().await?;
     let (session, claimer) = (db.connect().await?, db.connect().await?);
-    assert_eq!(session.text(PRESENCE).await?, "some", "nothing is known after the start");
+    assert_eq!(
+        session.text(PRESENCE).await?,
+        "some",
+        "nothing is known after the start"
+    );
     assert_eq!(pass(&session).await?, "quiet");
     assert_eq!(pass(&session).await?, "none");
-    assert_eq!(claimer.text("SELECT idem_try_claim('a', 'work')").await?, "t");
+    assert_eq!(
+        claimer.text("SELECT idem_try_claim('a', 'work')").await?,
+        "t"
+    );
 
     acquire(&session, "m", "1 hour").await?;
     assert_eq!(session.text(PRESENCE).await?, "some");
-    let refusal = claimer.refused("SELECT idem_try_claim('m', 'work')").await?;
+    let refusal = claimer
+        .refused("SELECT idem_try_claim('m', 'work')")
+        .await?;
     assert_eq!(refusal.sqlstate, "55P03", "{refusal:?}");
     // A pending message keeps the note, however many passes there are.
     for _ in 0..3 {
@@ -51,13 +60,30 @@ async fn i1_presence_is_cleared_only_after_a_whole_quiet_pass() -> Result<()> {
     let db = database().await?;
     let (session, writer) = (db.connect().await?, db.connect().await?);
     assert_eq!(pass(&session).await?, "quiet");
-    writer.run("BEGIN; SELECT idem_receive('m', 'work', '1'::jsonb)").await?;
-    assert_eq!(session.text(PRESENCE).await?, "some", "noted before the commit");
+    writer
+        .run("BEGIN; SELECT idem_receive('m', 'work', '1'::jsonb)")
+        .await?;
+    assert_eq!(
+        session.text(PRESENCE).await?,
+        "some",
+        "noted before the commit"
+    );
     assert_eq!(pass(&session).await?, "quiet", "the row is not visible yet");
-    assert_eq!(pass(&session).await?, "quiet", "but its writer holds the table");
+    assert_eq!(
+        pass(&session).await?,
+        "quiet",
+        "but its writer holds the table"
+    );
     writer.run("COMMIT").await?;
-    assert_eq!(pass(&session).await?, "quiet", "a pending message is no reason to clear");
-    assert_eq!(session.text("SELECT idem_try_claim('m', 'work')").await?, "t");
+    assert_eq!(
+        pass(&session).await?,
+        "quiet",
+        "a pending message is no reason to clear"
+    );
+    assert_eq!(
+        session.text("SELECT idem_try_claim('m', 'work')").await?,
+        "t"
+    );
     assert_eq!(
         session.text("SELECT count(*) FROM idem.pending").await?,
         "0",
@@ -81,7 +107,9 @@ async fn i1_copy_into_the_table_is_noticed() -> Result<()> {
         .run("SET session_replication_role = replica; INSERT INTO idem.pending_0 TABLE copy; RESET session_replication_role")
         .await?;
     assert_eq!(session.text(PRESENCE).await?, "some");
-    let refusal = session.refused("SELECT idem_try_claim('m', 'work')").await?;
+    let refusal = session
+        .refused("SELECT idem_try_claim('m', 'work')")
+        .await?;
     assert_eq!(refusal.sqlstate, "55P03", "{refusal:?}");
     Ok(())
 }

@@ -5,13 +5,13 @@ use idem_tests::harness::{Database, Session};
 
 use super::fencing::acquire;
 
-/// Received and claimed, again and again: nothing is alive afterwards, and an old snapshot keeps VACUUM from it.
+/// Received and claimed, again and again: nothing is alive afterwards, and an old snapshot keeps
+/// VACUUM from it.
 const CHURN: &str = "SELECT count(idem_receive(n::text, 'churn', '1'::jsonb)) FROM generate_series($1::int4, $1::int4 + 39999) n";
 
 pub async fn churn(session: &Session, from: i32) -> Result<()> {
     session.query(CHURN, &[&from]).await?;
-    let claims =
-        "SELECT count(*) FILTER (WHERE idem_try_claim(n::text, 'churn')) FROM generate_series($1::int4, $1::int4 + 39999) n";
+    let claims = "SELECT count(*) FILTER (WHERE idem_try_claim(n::text, 'churn')) FROM generate_series($1::int4, $1::int4 + 39999) n";
     let claimed: i64 = session.query_one(claims, &[&from]).await?.get(0);
     ensure!(claimed == 40_000, "{claimed} claimed");
     Ok(())
@@ -28,7 +28,8 @@ const CURRENT: &str = "SELECT current FROM idem.pending_rotation";
 async fn i7_work_stays_small_under_an_old_snapshot_and_keeps_what_is_alive() -> Result<()> {
     let db = Database::with_idem("turns").await?;
     let (session, old) = (db.connect().await?, db.connect().await?);
-    old.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1").await?;
+    old.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+        .await?;
     let token = acquire(&session, "leased", "1 hour").await?;
     session
         .run("SELECT idem_receive('waits', 'work', '1'::jsonb, key => 'k')")
@@ -45,7 +46,10 @@ async fn i7_work_stays_small_under_an_old_snapshot_and_keeps_what_is_alive() -> 
         churn(&session, round * 40_000).await?;
         let size = "SELECT max(pg_relation_size(t)) FROM unnest('{idem.pending_0, idem.pending_1}'::regclass[]) t";
         let bytes: i64 = session.text(size).await?.parse()?;
-        ensure!(bytes < 12 * 1024 * 1024, "{bytes} bytes of work in round {round}");
+        ensure!(
+            bytes < 12 * 1024 * 1024,
+            "{bytes} bytes of work in round {round}"
+        );
         turn(&session).await?;
     }
     assert_eq!(alive(&session).await?, before);
@@ -53,12 +57,17 @@ async fn i7_work_stays_small_under_an_old_snapshot_and_keeps_what_is_alive() -> 
     acquire(&session, "abandoned", "1 hour").await?;
     for slice in 0..2 {
         let long_ago = "SET due_at = clock_timestamp() - interval '1 year' WHERE id = 'abandoned'";
-        session.run(&format!("UPDATE idem.pending_{slice} {long_ago}")).await?;
+        session
+            .run(&format!("UPDATE idem.pending_{slice} {long_ago}"))
+            .await?;
     }
     churn(&session, 160_000).await?;
     turn(&session).await?;
     assert_eq!(alive(&session).await?, before);
-    assert_eq!(session.text("SELECT id FROM idem_next('work')").await?, "waits");
+    assert_eq!(
+        session.text("SELECT id FROM idem_next('work')").await?,
+        "waits"
+    );
     session
         .run(&format!("SELECT idem_complete('leased', 'work', {token})"))
         .await?;
@@ -71,9 +80,13 @@ async fn a_turn_waits_for_nobody_and_takes_nothing_from_under_a_transaction() ->
     let db = Database::with_idem("turn_locks").await?;
     let (session, holder) = (db.connect().await?, db.connect().await?);
     churn(&session, 0).await?;
-    session.run("SELECT idem_receive('m', 'work', '1'::jsonb)").await?;
+    session
+        .run("SELECT idem_receive('m', 'work', '1'::jsonb)")
+        .await?;
     // Its deletion is not committed: a copy would bring the message back.
-    holder.run("BEGIN; SELECT idem_try_claim('m', 'work')").await?;
+    holder
+        .run("BEGIN; SELECT idem_try_claim('m', 'work')")
+        .await?;
     let before = session.text(CURRENT).await?;
     turn(&session).await?;
     assert_eq!(session.text(CURRENT).await?, before);
@@ -83,15 +96,27 @@ async fn a_turn_waits_for_nobody_and_takes_nothing_from_under_a_transaction() ->
     assert_ne!(after, before);
     let bytes = format!("SELECT pg_relation_size('idem.pending_{after}')");
     assert_eq!(session.text(&bytes).await?, "0");
-    assert_eq!(session.text("SELECT count(*) FROM idem_next('work')").await?, "0");
+    assert_eq!(
+        session
+            .text("SELECT count(*) FROM idem_next('work')")
+            .await?,
+        "0"
+    );
 
     // A transaction whose snapshot is older than a turn writes where the work is now.
-    holder.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1").await?;
+    holder
+        .run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+        .await?;
     churn(&session, 40_000).await?;
     turn(&session).await?;
     assert_eq!(session.text(CURRENT).await?, before);
-    holder.run("SELECT idem_receive('late', 'work', '1'::jsonb); COMMIT").await?;
-    assert_eq!(session.text("SELECT id FROM idem_next('work')").await?, "late");
+    holder
+        .run("SELECT idem_receive('late', 'work', '1'::jsonb); COMMIT")
+        .await?;
+    assert_eq!(
+        session.text("SELECT id FROM idem_next('work')").await?,
+        "late"
+    );
     Ok(())
 }
 
@@ -99,10 +124,14 @@ async fn a_turn_waits_for_nobody_and_takes_nothing_from_under_a_transaction() ->
 async fn a_turn_that_is_rolled_back_has_not_been() -> Result<()> {
     let db = Database::with_idem("turn_back").await?;
     let session = db.connect().await?;
-    session.run("SELECT idem_receive('m', 'work', '1'::jsonb)").await?;
+    session
+        .run("SELECT idem_receive('m', 'work', '1'::jsonb)")
+        .await?;
     churn(&session, 0).await?;
     let known = "SELECT idem_receive('m', 'work', '1'::jsonb)";
-    session.run("BEGIN; SELECT idem.rotate_pending(); ROLLBACK").await?;
+    session
+        .run("BEGIN; SELECT idem.rotate_pending(); ROLLBACK")
+        .await?;
     assert_eq!(session.text(known).await?, "f");
     turn(&session).await?;
     assert_eq!(session.text(CURRENT).await?, "1");

@@ -1,4 +1,5 @@
-//! Clocks (I6): a jump of the wall clock forgets nothing early, stops no rotation and allows no second claim.
+//! Clocks (I6): a jump of the wall clock forgets nothing early, stops no rotation and allows no
+//! second claim.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,9 @@ fn server(clock: &Clock, name: &str, setting: (&str, &str)) -> Result<Cluster> {
     let builder = cluster(name)?.setting(setting.0, setting.1);
     let environment = clock.environment().into_iter();
     environment
-        .fold(builder, |builder, (variable, value)| builder.env(&variable, &value))
+        .fold(builder, |builder, (variable, value)| {
+            builder.env(&variable, &value)
+        })
         .start()
 }
 
@@ -35,14 +38,19 @@ async fn jump(clock: &Clock, session: &Session, from: i64, to: i64) -> Result<()
     let before = wall_clock(session).await?;
     clock.set(to)?;
     let jumped = wall_clock(session).await? - before;
-    ensure!((jumped - (to - from)).abs() <= 60, "the clock jumped by {jumped} s");
+    ensure!(
+        (jumped - (to - from)).abs() <= 60,
+        "the clock jumped by {jumped} s"
+    );
     Ok(())
 }
 
 async fn set_retentions(session: &Session, millis: [u32; 3]) -> Result<()> {
     for (ring, retention) in ["short", "standard", "long"].into_iter().zip(millis) {
         session
-            .run(&format!("SELECT idem_set_retention('{ring}', '{retention} milliseconds')"))
+            .run(&format!(
+                "SELECT idem_set_retention('{ring}', '{retention} milliseconds')"
+            ))
             .await?;
     }
     Ok(())
@@ -94,7 +102,8 @@ async fn i6_ring_rotates_after_the_clock_went_back() -> Result<()> {
     .await
 }
 
-/// Goal: moments of a clock that was wrong do not hide the claims of a ring that a destination has left.
+/// Goal: moments of a clock that was wrong do not hide the claims of a ring that a destination has
+/// left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_move_after_a_wrong_clock_allows_no_second_claim() -> Result<()> {
     let clock = Clock::wrong_by(0)?;
@@ -107,13 +116,19 @@ async fn i1_move_after_a_wrong_clock_allows_no_second_claim() -> Result<()> {
     }
     jump(&clock, &session, YEAR, 0).await?;
     assert_eq!(claim(&session, "m1").await?, "t");
-    session.run("SELECT idem_configure('orders', '30 days')").await?;
-    assert_eq!(claim(&session, "m1").await?, "f", "claimed again after a move");
+    session
+        .run("SELECT idem_configure('orders', '30 days')")
+        .await?;
+    assert_eq!(
+        claim(&session, "m1").await?,
+        "f",
+        "claimed again after a move"
+    );
     Ok(())
 }
 
-/// Goal: a jump that the clock makes between two passes changes what `sent_at` is compared with, so a message that was just
-/// sent is not taken for an old one.
+/// Goal: a jump that the clock makes between two passes changes what `sent_at` is compared with, so
+/// a message that was just sent is not taken for an old one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i6_new_message_is_not_expired_after_a_wrong_clock() -> Result<()> {
     let clock = Clock::wrong_by(0)?;
@@ -129,11 +144,16 @@ async fn i6_new_message_is_not_expired_after_a_wrong_clock() -> Result<()> {
     let outcome = "SELECT outcome FROM idem_claim('m1', 'orders', sent_at => clock_timestamp())";
     assert_eq!(session.text(outcome).await?, "claimed");
     let outcome = "SELECT outcome FROM idem_claim('m2', 'orders', sent_at => clock_timestamp() - interval '1 hour')";
-    assert_eq!(session.text(outcome).await?, "expired", "older than what the ring remembers");
+    assert_eq!(
+        session.text(outcome).await?,
+        "expired",
+        "older than what the ring remembers"
+    );
     Ok(())
 }
 
-/// Goal: health tells of a clock that jumped, of one that is behind the last pass, and of the ring that stands still.
+/// Goal: health tells of a clock that jumped, of one that is behind the last pass, and of the ring
+/// that stands still.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_reports_a_clock_that_jumped() -> Result<()> {
     let clock = Clock::wrong_by(0)?;
@@ -150,12 +170,19 @@ async fn health_reports_a_clock_that_jumped() -> Result<()> {
     );
     session.run("CALL idem_maintain()").await?;
     let told = session.text(health).await?;
-    ensure!(told.starts_with("warning|") && told.contains("jumped by -5 days"), "{told}");
+    ensure!(
+        told.starts_with("warning|") && told.contains("jumped by -5 days"),
+        "{told}"
+    );
     make_due(&session, "standard").await?;
     make_due(&session, "standard").await?;
     make_due(&session, "standard").await?;
     let rotation = "SELECT status FROM idem_health() WHERE check_name = 'rotation standard'";
-    assert_eq!(session.text(rotation).await?, "critical", "a ring that does not rotate");
+    assert_eq!(
+        session.text(rotation).await?,
+        "critical",
+        "a ring that does not rotate"
+    );
     Ok(())
 }
 
@@ -224,10 +251,14 @@ impl Site {
         }
         let mut tries = 0;
         until("a ring is held while it opens", async || {
-            // A claim that begins while a slice is emptied holds that step instead: then the next rotation is tried.
+            // A claim that begins while a slice is emptied holds that step instead: then the next
+            // rotation is tried.
             tries += 1;
             self.hold(0, &format!("holder-{round}-{tries}")).await?;
-            until("a rotation is held", async || self.is("opening OR emptying").await).await?;
+            until("a rotation is held", async || {
+                self.is("opening OR emptying").await
+            })
+            .await?;
             let opening = self.is("opening").await?;
             if !opening {
                 self.holders[0].run("ROLLBACK").await?;
@@ -301,8 +332,8 @@ impl Site {
     }
 }
 
-/// Goal: jumps of an hour, five days and a year, ahead and back, at each step of a rotation and many times in a row, neither
-/// shorten the memory nor stop the rings.
+/// Goal: jumps of an hour, five days and a year, ahead and back, at each step of a rotation and
+/// many times in a row, neither shorten the memory nor stop the rings.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_i6_jumps_at_each_step_cost_no_claim_and_no_rotation() -> Result<()> {
     let clock = Clock::wrong_by(0)?;
@@ -312,7 +343,20 @@ async fn i1_i6_jumps_at_each_step_cost_no_claim_and_no_rotation() -> Result<()> 
         sites.push(Site::new(&server, phase).await?);
     }
     let mut wrong_by = 0;
-    let offsets = [HOUR, 0, -HOUR, 0, 5 * DAY, 0, -5 * DAY, 0, YEAR, 0, -YEAR, 0];
+    let offsets = [
+        HOUR,
+        0,
+        -HOUR,
+        0,
+        5 * DAY,
+        0,
+        -5 * DAY,
+        0,
+        YEAR,
+        0,
+        -YEAR,
+        0,
+    ];
     for (round, &offset) in offsets.iter().enumerate() {
         let id = format!("m-{round}");
         for site in &sites {
@@ -356,7 +400,11 @@ async fn i1_i6_jumps_at_each_step_cost_no_claim_and_no_rotation() -> Result<()> 
     clock.set(0)?;
     for site in &sites {
         site.rotates().await?;
-        ensure!(site.looks > 20, "the test was too slow to see anything: {} looks", site.looks);
+        ensure!(
+            site.looks > 20,
+            "the test was too slow to see anything: {} looks",
+            site.looks
+        );
     }
     ensure!(jumps > 5, "{jumps} jumps");
     Ok(())

@@ -1,4 +1,5 @@
-//! pg_dump and pg_restore keep claims, effects and cursors (I1, I3, I4), also in a cluster whose transaction ids lie behind.
+//! pg_dump and pg_restore keep claims, effects and cursors (I1, I3, I4), also in a cluster whose
+//! transaction ids lie behind.
 
 use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
@@ -26,40 +27,71 @@ async fn contents(session: &Session) -> Result<String> {
     Ok(contents)
 }
 
-const SEQUENCES: &str = "SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = 'idem' ORDER BY 1";
+const SEQUENCES: &str =
+    "SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = 'idem' ORDER BY 1";
 
 /// Dumps one database and restores it into a new one, which may be in another cluster.
-async fn dump_and_restore(from: &Cluster, database: &str, to: &Cluster, restored: &str) -> Result<Session> {
+async fn dump_and_restore(
+    from: &Cluster,
+    database: &str,
+    to: &Cluster,
+    restored: &str,
+) -> Result<Session> {
     let file = from.data_dir().with_file_name(format!("{database}.dump"));
     let file = file.to_string_lossy();
-    from.run("pg_dump", ["--format=custom", "--file", &*file, database], &[])?;
+    from.run(
+        "pg_dump",
+        ["--format=custom", "--file", &*file, database],
+        &[],
+    )?;
     connect(to, "postgres")
         .await?
         .run(&format!("CREATE DATABASE {restored} TEMPLATE template0"))
         .await?;
-    to.run("pg_restore", ["--exit-on-error", "--dbname", restored, &*file], &[])?;
+    to.run(
+        "pg_restore",
+        ["--exit-on-error", "--dbname", restored, &*file],
+        &[],
+    )?;
     connect(to, restored).await
 }
 
-/// A database in the middle of its life: two relays, one behind and with a batch out, one that has seen nothing; rings with
-/// retentions of their own, one of them in the middle of a turn.
+/// A database in the middle of its life: two relays, one behind and with a batch out, one that has
+/// seen nothing; rings with retentions of their own, one of them in the middle of a turn.
 async fn in_the_middle(session: &Session, step: &str) -> Result<()> {
-    for (ring, retention) in [("long", "45 days"), ("standard", "10 days"), ("short", "90 minutes")] {
+    for (ring, retention) in [
+        ("long", "45 days"),
+        ("standard", "10 days"),
+        ("short", "90 minutes"),
+    ] {
         session
-            .run(&format!("SELECT idem_set_retention('{ring}', '{retention}')"))
+            .run(&format!(
+                "SELECT idem_set_retention('{ring}', '{retention}')"
+            ))
             .await?;
     }
-    session.run("SELECT idem_configure('invoices', '1 hour')").await?;
+    session
+        .run("SELECT idem_configure('invoices', '1 hour')")
+        .await?;
     session
         .run("SELECT idem_create_relay('mail'); SELECT idem_create_relay('audit', 2)")
         .await?;
     for id in ["m1", "m2", "m3", "m4", "m5"] {
         assert_eq!(record(session, id).await?, "t");
     }
-    assert_eq!(session.text("SELECT idem_try_claim('i1', 'invoices')").await?, "t");
+    assert_eq!(
+        session
+            .text("SELECT idem_try_claim('i1', 'invoices')")
+            .await?,
+        "t"
+    );
     // m1 and m2 are acknowledged, m3 is out.
-    let token = session.text("SELECT max(token) FROM idem_relay_next('mail', 0, 2)").await?;
-    session.run(&format!("SELECT idem_relay_ack('mail', 0, {token})")).await?;
+    let token = session
+        .text("SELECT max(token) FROM idem_relay_next('mail', 0, 2)")
+        .await?;
+    session
+        .run(&format!("SELECT idem_relay_ack('mail', 0, {token})"))
+        .await?;
     assert_eq!(
         session
             .text("SELECT count(*) FROM idem_relay_next('mail', 0, 1, '1 millisecond')")
@@ -78,9 +110,18 @@ async fn goes_on(restored: &Session, step: &str, recorded: &[String]) -> Result<
     for (n, recorded) in recorded.iter().enumerate() {
         let id = format!("m{}", n + 1);
         assert_eq!(claim(restored, &id).await?, "f", "{id} was claimed");
-        assert_eq!(effects(restored, &id).await?, *recorded, "{id}: the same facts");
+        assert_eq!(
+            effects(restored, &id).await?,
+            *recorded,
+            "{id}: the same facts"
+        );
     }
-    assert_eq!(restored.text("SELECT idem_try_claim('i1', 'invoices')").await?, "f");
+    assert_eq!(
+        restored
+            .text("SELECT idem_try_claim('i1', 'invoices')")
+            .await?,
+        "f"
+    );
     assert_eq!(
         restored.text("SELECT idem_try_claim('i1', 'new')").await?,
         "t",
@@ -103,17 +144,25 @@ async fn goes_on(restored: &Session, step: &str, recorded: &[String]) -> Result<
 
     let turned = turns(restored, "standard").await?;
     restored.run("CALL idem_maintain()").await?;
-    assert_eq!(turns(restored, "standard").await? - turned, i64::from(step == "opened"));
+    assert_eq!(
+        turns(restored, "standard").await? - turned,
+        i64::from(step == "opened")
+    );
     make_due(restored, "standard").await?;
     restored.run("CALL idem_maintain()").await?;
-    assert_eq!(turns(restored, "standard").await? - turned, 1 + i64::from(step == "opened"));
+    assert_eq!(
+        turns(restored, "standard").await? - turned,
+        1 + i64::from(step == "opened")
+    );
     assert_eq!(claim(restored, "m1").await?, "f", "kept over a turn");
     Ok(())
 }
 
 async fn dump_at(step: &str, drop_default: bool) -> Result<()> {
     // No worker: it would turn on before the two databases are compared.
-    let cluster = cluster("dumped")?.setting("idem.databases", "nobody").start()?;
+    let cluster = cluster("dumped")?
+        .setting("idem.databases", "nobody")
+        .start()?;
     let session = with_idem(&cluster, "original").await?;
     if drop_default {
         session.run("SELECT idem_drop_relay('default')").await?;
@@ -131,15 +180,23 @@ async fn dump_at(step: &str, drop_default: bool) -> Result<()> {
         contents(&session).await?,
         "every row is there once"
     );
-    assert_eq!(restored.text(SEQUENCES).await?, session.text(SEQUENCES).await?);
+    assert_eq!(
+        restored.text(SEQUENCES).await?,
+        session.text(SEQUENCES).await?
+    );
     goes_on(&restored, step, &recorded).await?;
     if drop_default {
         assert_eq!(
-            restored.refused("SELECT * FROM idem_relay_next('default')").await?.sqlstate,
+            restored
+                .refused("SELECT * FROM idem_relay_next('default')")
+                .await?
+                .sqlstate,
             "42704"
         );
         assert_eq!(
-            restored.text("SELECT DISTINCT relay FROM idem.relays ORDER BY 1").await?,
+            restored
+                .text("SELECT DISTINCT relay FROM idem.relays ORDER BY 1")
+                .await?,
             "audit\nmail"
         );
     } else {
@@ -158,7 +215,8 @@ async fn i1_i3_i4_a_restored_dump_goes_on_without_the_relay_that_was_dropped() -
     dump_at("turned", true).await
 }
 
-/// Goal: a dump carries which kinds a role was granted, so that `idem_revoke` takes away one of two.
+/// Goal: a dump carries which kinds a role was granted, so that `idem_revoke` takes away one of
+/// two.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i9_restored_dump_knows_the_kinds_of_a_role() -> Result<()> {
     let cluster = cluster("dumped-kinds")?.start()?;
@@ -167,7 +225,9 @@ async fn i9_restored_dump_knows_the_kinds_of_a_role() -> Result<()> {
         .run("CREATE ROLE app; SELECT idem_grant('app', 'consumer'), idem_grant('app', 'receiver')")
         .await?;
     let restored = dump_and_restore(&cluster, "original", &cluster, "restored").await?;
-    restored.run("SELECT idem_revoke('app', 'consumer')").await?;
+    restored
+        .run("SELECT idem_revoke('app', 'consumer')")
+        .await?;
     let may = "SELECT has_function_privilege('app', 'idem_try_claim(text, text)', 'EXECUTE'),
                       has_function_privilege('app', 'idem_is_claimed(text, text)', 'EXECUTE'), has_schema_privilege('app', 'idem', 'USAGE')";
     assert_eq!(restored.text(may).await?, "f|t|f");
@@ -190,8 +250,12 @@ async fn i4_i5_a_restore_into_a_younger_cluster_is_noticed_and_repaired() -> Res
     assert_eq!(record(&session, "m2").await?, "t");
     assert_eq!(drain(&session, "mail", 0).await?, ["m1", "m2"]);
     // This one is in the middle between its two snapshots.
-    let token = session.text("SELECT token FROM idem_relay_next('audit', 0, 1)").await?;
-    session.run(&format!("SELECT idem_relay_ack('audit', 0, {token})")).await?;
+    let token = session
+        .text("SELECT token FROM idem_relay_next('audit', 0, 1)")
+        .await?;
+    session
+        .run(&format!("SELECT idem_relay_ack('audit', 0, {token})"))
+        .await?;
     assert_eq!(record(&session, "m3").await?, "t");
     assert_eq!(record(&session, "m4").await?, "t");
     let recorded = effects(&session, "m1").await?;
@@ -201,7 +265,9 @@ async fn i4_i5_a_restore_into_a_younger_cluster_is_noticed_and_repaired() -> Res
     // Before anybody has noticed.
     assert_eq!(record(&restored, "m5").await?, "t");
 
-    let refusal = restored.refused("SELECT * FROM idem_relay_next('mail')").await?;
+    let refusal = restored
+        .refused("SELECT * FROM idem_relay_next('mail')")
+        .await?;
     assert_eq!(refusal.sqlstate, "55000", "{refusal:?}");
     ensure!(refusal.hint.contains("idem_repair_relays()"), "{refusal:?}");
     let health = "SELECT status, detail FROM idem_health() WHERE check_name = 'transaction ids'";
@@ -219,14 +285,21 @@ async fn i4_i5_a_restore_into_a_younger_cluster_is_noticed_and_repaired() -> Res
         ["m3", "m4", "m5", "m6"],
         "nothing lost, in order"
     );
-    assert_eq!(drain(&restored, "audit", 0).await?, ["m2", "m3", "m4", "m5", "m6"]);
-    assert_eq!(drain(&restored, "default", 0).await?, ["m1", "m2", "m3", "m4", "m5", "m6"]);
+    assert_eq!(
+        drain(&restored, "audit", 0).await?,
+        ["m2", "m3", "m4", "m5", "m6"]
+    );
+    assert_eq!(
+        drain(&restored, "default", 0).await?,
+        ["m1", "m2", "m3", "m4", "m5", "m6"]
+    );
     assert_eq!(claim(&restored, "m1").await?, "f");
     assert_eq!(effects(&restored, "m1").await?, recorded);
     Ok(())
 }
 
-/// The younger cluster uses up the ids between before a relay looks: its cursor lay ahead when it came, and that counts.
+/// The younger cluster uses up the ids between before a relay looks: its cursor lay ahead when it
+/// came, and that counts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i4_a_younger_cluster_that_has_caught_up_is_noticed_all_the_same() -> Result<()> {
     let burn = "DO $$ BEGIN SET synchronous_commit = off; FOR n IN 1 .. 3000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$";
@@ -244,30 +317,52 @@ async fn i4_a_younger_cluster_that_has_caught_up_is_noticed_all_the_same() -> Re
     connect(&young, "postgres").await?.run(burn).await?;
     assert_eq!(record(&restored, "m3").await?, "t");
 
-    let refusal = restored.refused("SELECT * FROM idem_relay_next('mail')").await?;
+    let refusal = restored
+        .refused("SELECT * FROM idem_relay_next('mail')")
+        .await?;
     assert_eq!(refusal.sqlstate, "55000", "{refusal:?}");
     restored.run("SELECT idem_repair_relays()").await?;
-    assert_eq!(drain(&restored, "mail", 0).await?, ["m2", "m3"], "nothing lost, in order");
+    assert_eq!(
+        drain(&restored, "mail", 0).await?,
+        ["m2", "m3"],
+        "nothing lost, in order"
+    );
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_a_dump_taken_while_the_ring_turns_keeps_every_claim() -> Result<()> {
-    let cluster = cluster("dumping")?.setting("idem.databases", "nobody").start()?;
+    let cluster = cluster("dumping")?
+        .setting("idem.databases", "nobody")
+        .start()?;
     let session = with_idem(&cluster, "busy").await?;
-    // pg_dump holds the tables it reads: a slice cannot be emptied below it, and the rotation goes on behind it.
+    // pg_dump holds the tables it reads: a slice cannot be emptied below it, and the rotation goes
+    // on behind it.
     let dump = connect(&cluster, "busy").await?;
     assert_eq!(record(&session, "m1").await?, "t");
     make_due(&session, "standard").await?;
     for step in ["opened", "turned"] {
-        assert_eq!(session.text("SELECT idem.rotate('standard', true)").await?, step);
+        assert_eq!(
+            session.text("SELECT idem.rotate('standard', true)").await?,
+            step
+        );
     }
     dump.run("BEGIN; LOCK TABLE idem.inbox_standard_2 IN ACCESS SHARE MODE")
         .await?;
-    assert_eq!(session.text("SELECT idem.rotate('standard', true)").await?, "locked");
-    assert_eq!(claim(&session, "m1").await?, "f", "nobody waits behind the attempt");
+    assert_eq!(
+        session.text("SELECT idem.rotate('standard', true)").await?,
+        "locked"
+    );
+    assert_eq!(
+        claim(&session, "m1").await?,
+        "f",
+        "nobody waits behind the attempt"
+    );
     assert_eq!(claim(&session, "m2").await?, "t");
     dump.run("COMMIT").await?;
-    assert_eq!(session.text("SELECT idem.rotate('standard', true)").await?, "emptied");
+    assert_eq!(
+        session.text("SELECT idem.rotate('standard', true)").await?,
+        "emptied"
+    );
     Ok(())
 }

@@ -84,13 +84,19 @@ async fn i4_acknowledged_duplicate_outlives_a_crash() -> Result<()> {
     app.run("CREATE EXTENSION pageinspect").await?;
     for case in &CASES {
         for (wait_for_flush, after) in [("off", case.lost), ("on", case.acknowledged)] {
-            let (writer, duplicate) = (connect(&server, "app").await?, connect(&server, "app").await?);
-            writer.run("DROP EXTENSION idem CASCADE; CREATE EXTENSION idem").await?;
+            let (writer, duplicate) = (
+                connect(&server, "app").await?,
+                connect(&server, "app").await?,
+            );
+            writer
+                .run("DROP EXTENSION idem CASCADE; CREATE EXTENSION idem")
+                .await?;
             writer.run(CREATE_DESTINATIONS).await?;
             if let Some(prelude) = case.prelude {
                 writer.run(prelude).await?;
             }
-            // Nothing else writes the commit to disk: the WAL writer stands still until it is killed.
+            // Nothing else writes the commit to disk: the WAL writer stands still until it is
+            // killed.
             let walwriter = writer
                 .text("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
                 .await?
@@ -103,10 +109,17 @@ async fn i4_acknowledged_duplicate_outlives_a_crash() -> Result<()> {
                 writer.run(FREEZE).await?;
                 assert_eq!(writer.text(ALL_FROZEN).await?, "t");
             }
-            duplicate.run(&format!("SET idem.wait_for_flush = {wait_for_flush}")).await?;
+            duplicate
+                .run(&format!("SET idem.wait_for_flush = {wait_for_flush}"))
+                .await?;
             // The duplicate's own commit must not flush the WAL.
             duplicate.run("SET synchronous_commit = off").await?;
-            assert_eq!(duplicate.text(case.duplicate).await?, case.acknowledged, "{}", case.duplicate);
+            assert_eq!(
+                duplicate.text(case.duplicate).await?,
+                case.acknowledged,
+                "{}",
+                case.duplicate
+            );
 
             server.crash_backend(walwriter)?;
             server.wait_until_ready(Duration::from_secs(30))?;

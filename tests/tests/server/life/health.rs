@@ -24,10 +24,15 @@ async fn check(session: &Session, name: &str) -> Result<String> {
 async fn health_is_ok_right_after_create_extension() -> Result<()> {
     let cluster = server("health-new")?;
     let session = with_idem(&cluster, "shop").await?;
-    let alarms = session.text("SELECT * FROM idem_health() WHERE status <> 'ok'").await?;
+    let alarms = session
+        .text("SELECT * FROM idem_health() WHERE status <> 'ok'")
+        .await?;
     assert_eq!(alarms, "", "no alarm in a new database");
     let worker = check(&session, "worker").await?;
-    ensure!(worker.contains("no pass yet"), "the detail says what is missing: {worker}");
+    ensure!(
+        worker.contains("no pass yet"),
+        "the detail says what is missing: {worker}"
+    );
     Ok(())
 }
 
@@ -39,9 +44,14 @@ async fn health_judges_a_new_retention_from_its_start() -> Result<()> {
     session
         .run("UPDATE idem.ring SET turned_at = turned_at - interval '3 days' WHERE name = 'standard'")
         .await?;
-    session.run("SELECT idem_set_retention('standard', '1 hour')").await?;
+    session
+        .run("SELECT idem_set_retention('standard', '1 hour')")
+        .await?;
     let rotation = check(&session, "rotation standard").await?;
-    ensure!(rotation.starts_with("ok|"), "it is due now and not late: {rotation}");
+    ensure!(
+        rotation.starts_with("ok|"),
+        "it is due now and not late: {rotation}"
+    );
     session
         .run("UPDATE idem.ring SET scheduled_at = scheduled_at - interval '2 hours' WHERE name = 'standard'")
         .await?;
@@ -62,18 +72,28 @@ async fn health_advises_when_nothing_runs_a_relay() -> Result<()> {
         .await?;
     let relay = check(&session, "relay default/0").await?;
     ensure!(
-        relay.starts_with("warning|") && relay.contains("nothing runs it") && relay.contains("idem_drop_relay('default')"),
+        relay.starts_with("warning|")
+            && relay.contains("nothing runs it")
+            && relay.contains("idem_drop_relay('default')"),
         "{relay}"
     );
-    let token = session.text("SELECT token FROM idem_relay_next('default')").await?;
+    let token = session
+        .text("SELECT token FROM idem_relay_next('default')")
+        .await?;
     let relay = check(&session, "relay default/0").await?;
-    ensure!(relay.starts_with("warning|") && !relay.contains("nothing runs it"), "{relay}");
-    session.run(&format!("SELECT idem_relay_ack('default', 0, {token})")).await?;
+    ensure!(
+        relay.starts_with("warning|") && !relay.contains("nothing runs it"),
+        "{relay}"
+    );
+    session
+        .run(&format!("SELECT idem_relay_ack('default', 0, {token})"))
+        .await?;
     ensure!(check(&session, "relay default/0").await?.starts_with("ok|"));
     Ok(())
 }
 
-/// Goal: the role kind monitor sees what holds up a rotation: sessions, prepared transactions, readers of the slice.
+/// Goal: the role kind monitor sees what holds up a rotation: sessions, prepared transactions,
+/// readers of the slice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i9_monitor_sees_what_holds_up_a_rotation() -> Result<()> {
     let cluster = server("health-blockers")?;
@@ -82,8 +102,7 @@ async fn i9_monitor_sees_what_holds_up_a_rotation() -> Result<()> {
         .run("CREATE ROLE oncall LOGIN; SELECT idem_grant('oncall', 'monitor')")
         .await?;
     let monitor = Session::connect(&cluster, "shop", "oncall").await?;
-    let blockers =
-        "SELECT ring, coalesce(pid::text, gid), application_name, state, blocks FROM idem_rotation_blockers() ORDER BY 2";
+    let blockers = "SELECT ring, coalesce(pid::text, gid), application_name, state, blocks FROM idem_rotation_blockers() ORDER BY 2";
     assert_eq!(monitor.text(blockers).await?, "", "nothing is held up");
 
     let (holder, preparer, late) = (
@@ -92,14 +111,26 @@ async fn i9_monitor_sees_what_holds_up_a_rotation() -> Result<()> {
         connect(&cluster, "shop").await?,
     );
     assert_eq!(claim(&session, "m0").await?, "t");
-    holder.run("SET application_name = 'billing'; BEGIN").await?;
+    holder
+        .run("SET application_name = 'billing'; BEGIN")
+        .await?;
     assert_eq!(claim(&holder, "m1").await?, "t");
     preparer.run("BEGIN").await?;
     assert_eq!(claim(&preparer, "m2").await?, "t");
     preparer.run("PREPARE TRANSACTION 'zz-held'").await?;
     make_due(&session, "standard").await?;
-    assert_eq!(session.text("SELECT idem.rotate('standard', false)").await?, "opened");
-    assert_eq!(session.text("SELECT idem.rotate('standard', false)").await?, "waiting");
+    assert_eq!(
+        session
+            .text("SELECT idem.rotate('standard', false)")
+            .await?,
+        "opened"
+    );
+    assert_eq!(
+        session
+            .text("SELECT idem.rotate('standard', false)")
+            .await?,
+        "waiting"
+    );
     let pid = holder.pid().await?;
     assert_eq!(
         monitor.text(blockers).await?,
@@ -112,7 +143,9 @@ async fn i9_monitor_sees_what_holds_up_a_rotation() -> Result<()> {
     make_due(&session, "standard").await?;
     let health = check(&monitor, "rotation standard").await?;
     ensure!(
-        health.starts_with("critical|late") && health.contains(&format!("pid {pid}")) && health.contains("zz-held"),
+        health.starts_with("critical|late")
+            && health.contains(&format!("pid {pid}"))
+            && health.contains("zz-held"),
         "{health}"
     );
 
@@ -120,15 +153,30 @@ async fn i9_monitor_sees_what_holds_up_a_rotation() -> Result<()> {
     late.run("BEGIN; LOCK TABLE idem.inbox_standard_2 IN ACCESS SHARE MODE")
         .await?;
     session.run("COMMIT PREPARED 'zz-held'").await?;
-    assert_eq!(session.text("SELECT idem.rotate('standard', false)").await?, "turned");
-    assert_eq!(session.text("SELECT idem.rotate('standard', false)").await?, "locked");
+    assert_eq!(
+        session
+            .text("SELECT idem.rotate('standard', false)")
+            .await?,
+        "turned"
+    );
+    assert_eq!(
+        session
+            .text("SELECT idem.rotate('standard', false)")
+            .await?,
+        "locked"
+    );
     let reader = late.pid().await?;
     assert_eq!(
         monitor.text(blockers).await?,
         format!("standard|{reader}|test|idle in transaction|TRUNCATE of idem.inbox_standard_2")
     );
     late.run("COMMIT").await?;
-    assert_eq!(session.text("SELECT idem.rotate('standard', false)").await?, "emptied");
+    assert_eq!(
+        session
+            .text("SELECT idem.rotate('standard', false)")
+            .await?,
+        "emptied"
+    );
     assert_eq!(monitor.text(blockers).await?, "");
     Ok(())
 }
@@ -138,16 +186,24 @@ async fn i9_monitor_sees_what_holds_up_a_rotation() -> Result<()> {
 async fn health_reports_due_times_that_lie_far_ahead() -> Result<()> {
     let cluster = server("health-due")?;
     let session = with_idem(&cluster, "shop").await?;
-    session.run("SELECT idem_receive('m1', 'orders', '1'::jsonb)").await?;
+    session
+        .run("SELECT idem_receive('m1', 'orders', '1'::jsonb)")
+        .await?;
     session
         .run("SELECT idem_receive('m2', 'orders', '2'::jsonb, deliver_after => now() + interval '30 days')")
         .await?;
-    ensure!(check(&session, "due times").await?.starts_with("ok|"), "within what is usual");
+    ensure!(
+        check(&session, "due times").await?.starts_with("ok|"),
+        "within what is usual"
+    );
     session
         .run("SELECT idem_receive('m3', 'orders', '3'::jsonb, deliver_after => now() + interval '3 years')")
         .await?;
     let due = check(&session, "due times").await?;
-    ensure!(due.starts_with("warning|") && due.contains("orders"), "{due}");
+    ensure!(
+        due.starts_with("warning|") && due.contains("orders"),
+        "{due}"
+    );
     Ok(())
 }
 
@@ -162,37 +218,56 @@ async fn i4_rejections_beyond_the_limit_fail_and_alarm() -> Result<()> {
     let session = with_idem(&cluster, "shop").await?;
     for n in 1..=3 {
         session
-            .run(&format!("SELECT idem_reject('m{n}', 'orders', '', 'poison')"))
+            .run(&format!(
+                "SELECT idem_reject('m{n}', 'orders', '', 'poison')"
+            ))
             .await?;
     }
     let letters = check(&session, "dead letters").await?;
-    ensure!(letters.starts_with("warning|3, of destination orders"), "{letters}");
-    session.run("SELECT idem_reject('m4', 'orders', '', 'poison')").await?;
-    let letters = check(&session, "dead letters").await?;
     ensure!(
-        letters.starts_with("critical|4") && letters.contains("Destination orders is near idem.max_dead_letters"),
+        letters.starts_with("warning|3, of destination orders"),
         "{letters}"
     );
-    let refused = session.refused("SELECT idem_reject('m5', 'orders', '', 'poison')").await?;
+    session
+        .run("SELECT idem_reject('m4', 'orders', '', 'poison')")
+        .await?;
+    let letters = check(&session, "dead letters").await?;
+    ensure!(
+        letters.starts_with("critical|4")
+            && letters.contains("Destination orders is near idem.max_dead_letters"),
+        "{letters}"
+    );
+    let refused = session
+        .refused("SELECT idem_reject('m5', 'orders', '', 'poison')")
+        .await?;
     assert_eq!(refused.sqlstate, "53400", "{refused:?}");
     assert_eq!(
-        session.text("SELECT idem_reject('m4', 'orders', '', 'again')").await?,
+        session
+            .text("SELECT idem_reject('m4', 'orders', '', 'again')")
+            .await?,
         "f",
         "known"
     );
     assert_eq!(
-        session.text("SELECT idem_reject('m5', 'mail', '', 'poison')").await?,
+        session
+            .text("SELECT idem_reject('m5', 'mail', '', 'poison')")
+            .await?,
         "t",
         "another destination"
     );
-    let token = session.text("SELECT token FROM idem_acquire('m5', 'orders')").await?;
+    let token = session
+        .text("SELECT token FROM idem_acquire('m5', 'orders')")
+        .await?;
     let bury = format!("SELECT idem_bury('m5', 'orders', {token}, '', 'poison')");
     assert_eq!(
         session.refused(&bury).await?.sqlstate,
         "53400",
         "nothing is left of the rejection, and a burial fails, too"
     );
-    assert_eq!(session.text("SELECT idem_discard('m1', 'orders')").await?, "t");
+    assert_eq!(
+        session.text("SELECT idem_discard('m1', 'orders')").await?,
+        "t"
+    );
     session.run(&bury).await?;
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! The steps of maintenance are isolated (I11): one that fails stops no other, is logged once and is reported.
+//! The steps of maintenance are isolated (I11): one that fails stops no other, is logged once and
+//! is reported.
 
 use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
@@ -56,7 +57,10 @@ fn logged(cluster: &Cluster, broken: &Broken) -> Result<usize> {
     let log = cluster.log()?;
     Ok(log
         .lines()
-        .filter(|line| line.contains(broken.fails_with) && (line.contains("ERROR:") || line.contains("WARNING:")))
+        .filter(|line| {
+            line.contains(broken.fails_with)
+                && (line.contains("ERROR:") || line.contains("WARNING:"))
+        })
         .count())
 }
 
@@ -68,7 +72,9 @@ async fn i11_publication_for_all_tables_stops_no_step() -> Result<()> {
         .setting("wal_level", "logical")
         .start()?;
     let session = with_idem(&cluster, "shop").await?;
-    session.run("CREATE PUBLICATION everything FOR ALL TABLES").await?;
+    session
+        .run("CREATE PUBLICATION everything FOR ALL TABLES")
+        .await?;
     session
         .run(
             r#"SELECT idem_try_record('m1', 'orders', '[{"topic": "t", "payload": 1}]');
@@ -77,10 +83,18 @@ async fn i11_publication_for_all_tables_stops_no_step() -> Result<()> {
                SELECT idem_acquire('m3', 'orders')"#,
         )
         .await?;
-    let batch = session.text("SELECT token FROM idem_relay_next('default')").await?;
-    session.run(&format!("SELECT idem_relay_ack('default', 0, {batch})")).await?;
-    let token = session.text("SELECT token FROM idem_next('orders')").await?;
-    session.run(&format!("SELECT idem_complete('m2', 'orders', {token})")).await?;
+    let batch = session
+        .text("SELECT token FROM idem_relay_next('default')")
+        .await?;
+    session
+        .run(&format!("SELECT idem_relay_ack('default', 0, {batch})"))
+        .await?;
+    let token = session
+        .text("SELECT token FROM idem_next('orders')")
+        .await?;
+    session
+        .run(&format!("SELECT idem_complete('m2', 'orders', {token})"))
+        .await?;
     // Large enough for a rotation of the progress.
     session
         .run(
@@ -95,7 +109,12 @@ async fn i11_publication_for_all_tables_stops_no_step() -> Result<()> {
     for ring in ["short", "standard", "long"] {
         assert_eq!(turns(&session, ring).await?, 1, "{ring}");
     }
-    assert_eq!(session.text("SELECT current FROM idem.progress_turn").await?, "1");
+    assert_eq!(
+        session
+            .text("SELECT current FROM idem.progress_turn")
+            .await?,
+        "1"
+    );
     assert_eq!(
         session.text(HEALTH).await?,
         "ok|every step of the last pass succeeded",
@@ -104,8 +123,8 @@ async fn i11_publication_for_all_tables_stops_no_step() -> Result<()> {
     Ok(())
 }
 
-/// Goal: under logical replication of the whole database, PostgreSQL 18 refuses no update or delete of
-/// an effect that was put aside. It refuses them when the primary key holds a generated column.
+/// Goal: under logical replication of the whole database, PostgreSQL 18 refuses no update or delete
+/// of an effect that was put aside. It refuses them when the primary key holds a generated column.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i4_publication_for_all_tables_parks_and_frees_effects() -> Result<()> {
     let cluster = cluster("publish_parked")?
@@ -113,7 +132,9 @@ async fn i4_publication_for_all_tables_parks_and_frees_effects() -> Result<()> {
         .setting("wal_level", "logical")
         .start()?;
     let session = with_idem(&cluster, "shop").await?;
-    session.run("CREATE PUBLICATION everything FOR ALL TABLES").await?;
+    session
+        .run("CREATE PUBLICATION everything FOR ALL TABLES")
+        .await?;
     session
         .run(r#"SELECT idem_try_record('m1', 'orders', '[{"topic": "t", "payload": 1}]')"#)
         .await?;
@@ -135,7 +156,9 @@ async fn i4_publication_for_all_tables_parks_and_frees_effects() -> Result<()> {
     let token = session
         .text(&format!("SELECT idem_relay_extend('default', 0, {token})"))
         .await?;
-    session.run(&format!("SELECT idem_relay_ack('default', 0, {token})")).await?;
+    session
+        .run(&format!("SELECT idem_relay_ack('default', 0, {token})"))
+        .await?;
     let left = session
         .text("SELECT count(*), (SELECT count(*) FROM idem.parked_effect) FROM idem.delayed")
         .await?;
@@ -143,7 +166,8 @@ async fn i4_publication_for_all_tables_parks_and_frees_effects() -> Result<()> {
     Ok(())
 }
 
-/// Goal: a new table without a replica identity is found here, and not by a user who publishes all tables.
+/// Goal: a new table without a replica identity is found here, and not by a user who publishes all
+/// tables.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_every_table_has_a_replica_identity() -> Result<()> {
     let cluster = server("identity")?;
@@ -157,7 +181,10 @@ async fn i11_every_table_has_a_replica_identity() -> Result<()> {
               ORDER BY 1",
         )
         .await?;
-    assert_eq!(without, "", "tables without a primary key or REPLICA IDENTITY");
+    assert_eq!(
+        without, "",
+        "tables without a primary key or REPLICA IDENTITY"
+    );
     let generated = session
         .text(
             "SELECT i.indrelid::regclass, a.attname
@@ -169,7 +196,8 @@ async fn i11_every_table_has_a_replica_identity() -> Result<()> {
     Ok(())
 }
 
-/// Goal: CALL idem_maintain() goes on behind a step that fails, warns each time, and the log has it once.
+/// Goal: CALL idem_maintain() goes on behind a step that fails, warns each time, and the log has it
+/// once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_call_goes_on_behind_a_failing_step() -> Result<()> {
     let cluster = server("failing")?;
@@ -183,27 +211,46 @@ async fn i11_call_goes_on_behind_a_failing_step() -> Result<()> {
             let _ = session.notices();
             session.run("CALL idem_maintain()").await?;
             let told = session.notices();
-            let warnings: Vec<_> = told.iter().filter(|notice| notice.severity == "WARNING").collect();
+            let warnings: Vec<_> = told
+                .iter()
+                .filter(|notice| notice.severity == "WARNING")
+                .collect();
             assert_eq!(warnings.len(), 1, "{}: {told:?}", broken.step);
             ensure!(
-                warnings[0].message.contains(broken.step) && warnings[0].message.contains(broken.fails_with),
+                warnings[0].message.contains(broken.step)
+                    && warnings[0].message.contains(broken.fails_with),
                 "{warnings:?}"
             );
             for ring in ["standard", "long"] {
-                assert_eq!(turns(&session, ring).await?, pass, "{ring}, while {} fails", broken.step);
+                assert_eq!(
+                    turns(&session, ring).await?,
+                    pass,
+                    "{ring}, while {} fails",
+                    broken.step
+                );
             }
         }
-        assert_eq!(logged(&cluster, broken)?, 1, "{} is logged once", broken.step);
+        assert_eq!(
+            logged(&cluster, broken)?,
+            1,
+            "{} is logged once",
+            broken.step
+        );
         let health = session.text(HEALTH).await?;
         ensure!(
-            health.starts_with("critical|") && health.contains(broken.step) && health.contains(broken.fails_with),
+            health.starts_with("critical|")
+                && health.contains(broken.step)
+                && health.contains(broken.fails_with),
             "{health}"
         );
         ensure!(health.contains("since 20"), "since when: {health}");
 
         session.run(broken.mend_it).await?;
         session.run("CALL idem_maintain()").await?;
-        assert_eq!(session.text(HEALTH).await?, "ok|every step of the last pass succeeded");
+        assert_eq!(
+            session.text(HEALTH).await?,
+            "ok|every step of the last pass succeeded"
+        );
         assert_eq!(turns(&session, "short").await?, if n == 0 { 1 } else { 3 });
     }
     Ok(())
@@ -212,23 +259,35 @@ async fn i11_call_goes_on_behind_a_failing_step() -> Result<()> {
 /// Goal: the worker does the same, and an error that changes is logged again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_worker_goes_on_behind_a_failing_step() -> Result<()> {
-    let cluster = cluster("failing-worker")?.setting("idem.naptime", "100ms").start()?;
+    let cluster = cluster("failing-worker")?
+        .setting("idem.naptime", "100ms")
+        .start()?;
     for (n, broken) in BROKEN.iter().enumerate() {
         let session = with_idem(&cluster, &format!("shop_{n}")).await?;
         session.run(broken.break_it).await?;
         assert_eq!(claim(&session, "first").await?, "t");
         for ring in ["short", "standard", "long"] {
             session
-                .run(&format!("SELECT idem_set_retention('{ring}', '200 milliseconds')"))
+                .run(&format!(
+                    "SELECT idem_set_retention('{ring}', '200 milliseconds')"
+                ))
                 .await?;
         }
         until("the other rings rotate", async || {
             Ok(turns(&session, "standard").await? >= 4 && turns(&session, "long").await? >= 4)
         })
         .await?;
-        assert_eq!(logged(&cluster, broken)?, 1, "{} is logged once", broken.step);
+        assert_eq!(
+            logged(&cluster, broken)?,
+            1,
+            "{} is logged once",
+            broken.step
+        );
         let health = session.text(HEALTH).await?;
-        ensure!(health.starts_with("critical|") && health.contains(broken.step), "{health}");
+        ensure!(
+            health.starts_with("critical|") && health.contains(broken.step),
+            "{health}"
+        );
         session.run(broken.mend_it).await?;
         until("the step succeeds again", async || {
             Ok(session.text(HEALTH).await?.starts_with("ok|"))
@@ -238,20 +297,29 @@ async fn i11_worker_goes_on_behind_a_failing_step() -> Result<()> {
     Ok(())
 }
 
-/// Goal: the list of transactions that a rotation waits for survives the failure of another step. A list that began anew at
-/// every pass would hold the claim that began later, and under overlapping claims the ring would never rotate.
+/// Goal: the list of transactions that a rotation waits for survives the failure of another step. A
+/// list that began anew at every pass would hold the claim that began later, and under overlapping
+/// claims the ring would never rotate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_failing_step_loses_no_fence() -> Result<()> {
-    let cluster = cluster("failing-fence")?.setting("idem.naptime", "100ms").start()?;
+    let cluster = cluster("failing-fence")?
+        .setting("idem.naptime", "100ms")
+        .start()?;
     let session = with_idem(&cluster, "shop").await?;
-    let (early, late) = (connect(&cluster, "shop").await?, connect(&cluster, "shop").await?);
+    let (early, late) = (
+        connect(&cluster, "shop").await?,
+        connect(&cluster, "shop").await?,
+    );
     assert_eq!(claim(&session, "first").await?, "t");
     session.run(BROKEN[3].break_it).await?;
     early.run("BEGIN").await?;
     assert_eq!(claim(&early, "early").await?, "t");
     make_due(&session, "standard").await?;
     let opening = "SELECT opening FROM idem.ring WHERE name = 'standard'";
-    until("the ring opens", async || Ok(session.text(opening).await? == "t")).await?;
+    until("the ring opens", async || {
+        Ok(session.text(opening).await? == "t")
+    })
+    .await?;
     until("the maintainer waits at the fence while another step fails", async || {
         let maintainers = "SELECT count(*) FROM pg_stat_activity
                             WHERE backend_type = 'idem maintainer' AND datname = 'shop' AND wait_event = 'Extension'";
@@ -275,10 +343,17 @@ async fn i11_idle_pass_waits_for_no_lock() -> Result<()> {
     let session = with_idem(&cluster, "shop").await?;
     session.run("CALL idem_maintain()").await?;
     let holder = connect(&cluster, "shop").await?;
-    holder.run("BEGIN; LOCK TABLE idem.ring IN SHARE MODE").await?;
+    holder
+        .run("BEGIN; LOCK TABLE idem.ring IN SHARE MODE")
+        .await?;
     for ring in ["short", "standard", "long", "outbox"] {
-        let step = session.text(&format!("SELECT idem.rotate('{ring}', true)")).await?;
-        assert_eq!(step, "idle", "{ring}: it looked whether it was due before it took the lock");
+        let step = session
+            .text(&format!("SELECT idem.rotate('{ring}', true)"))
+            .await?;
+        assert_eq!(
+            step, "idle",
+            "{ring}: it looked whether it was due before it took the lock"
+        );
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Life: dump and restore, crashes, reinstallation, workers that are killed, standbys, a server without the library
-//! preloaded, maintenance with a step that fails, clocks that jump.
+//! Life: dump and restore, crashes, reinstallation, workers that are killed, standbys, a server
+//! without the library preloaded, maintenance with a step that fails, clocks that jump.
 
 mod clocks;
 mod dump;
@@ -39,7 +39,9 @@ async fn with_idem(cluster: &Cluster, database: &str) -> Result<Session> {
 }
 
 async fn claim(session: &Session, id: &str) -> Result<String> {
-    session.text(&format!("SELECT idem_try_claim('{id}', 'orders')")).await
+    session
+        .text(&format!("SELECT idem_try_claim('{id}', 'orders')"))
+        .await
 }
 
 /// Claims with an effect whose payload is the id.
@@ -53,7 +55,9 @@ async fn record(session: &Session, id: &str) -> Result<String> {
 
 /// All that is known of the effects of a message.
 async fn effects(session: &Session, id: &str) -> Result<String> {
-    session.text(&format!("SELECT * FROM idem_effects('{id}', 'orders')")).await
+    session
+        .text(&format!("SELECT * FROM idem_effects('{id}', 'orders')"))
+        .await
 }
 
 /// What a relay gets, in order, batch after batch, all acknowledged.
@@ -74,7 +78,9 @@ async fn drain(session: &Session, relay: &str, partition: i32) -> Result<Vec<Str
                 .filter_map(|line| Some(line.split_once('|')?.1.trim_matches('"').to_owned())),
         );
         session
-            .run(&format!("SELECT idem_relay_ack('{relay}', {partition}, {token})"))
+            .run(&format!(
+                "SELECT idem_relay_ack('{relay}', {partition}, {token})"
+            ))
             .await?;
     }
 }
@@ -90,7 +96,9 @@ async fn make_due(session: &Session, ring: &str) -> Result<()> {
 
 async fn turns(session: &Session, ring: &str) -> Result<i64> {
     Ok(session
-        .text(&format!("SELECT turns FROM idem.ring WHERE name = '{ring}'"))
+        .text(&format!(
+            "SELECT turns FROM idem.ring WHERE name = '{ring}'"
+        ))
         .await?
         .parse()?)
 }

@@ -16,23 +16,40 @@ async fn i1_after_reinstallation_sessions_go_by_the_new_tables() -> Result<()> {
 
     for schema in ["public", "api"] {
         owner
-            .run(&format!("DROP EXTENSION idem; CREATE SCHEMA IF NOT EXISTS {schema}"))
+            .run(&format!(
+                "DROP EXTENSION idem; CREATE SCHEMA IF NOT EXISTS {schema}"
+            ))
             .await?;
         for session in &sessions {
-            let refusal = session.refused("SELECT idem_try_claim('m1', 'orders')").await?;
+            let refusal = session
+                .refused("SELECT idem_try_claim('m1', 'orders')")
+                .await?;
             assert_eq!(refusal.sqlstate, "42883", "{refusal:?}");
         }
-        owner.run(&format!("CREATE EXTENSION idem SCHEMA {schema}")).await?;
+        owner
+            .run(&format!("CREATE EXTENSION idem SCHEMA {schema}"))
+            .await?;
         for session in &sessions {
             session.run("SET search_path = public, api").await?;
         }
         // Another destination first, so that the old number of this one belongs to somebody else.
-        assert_eq!(sessions[0].text("SELECT idem_try_claim('m1', 'invoices')").await?, "t");
+        assert_eq!(
+            sessions[0]
+                .text("SELECT idem_try_claim('m1', 'invoices')")
+                .await?,
+            "t"
+        );
         assert_eq!(record(&sessions[0], "m1").await?, "t", "a new life");
-        assert_eq!(claim(&sessions[1], "m1").await?, "f", "once in this life, too");
+        assert_eq!(
+            claim(&sessions[1], "m1").await?,
+            "f",
+            "once in this life, too"
+        );
         assert_eq!(effects(&sessions[1], "m1").await?.lines().count(), 1);
         assert_eq!(
-            sessions[1].text("SELECT destination, id FROM idem.inbox ORDER BY 1").await?,
+            sessions[1]
+                .text("SELECT destination, id FROM idem.inbox ORDER BY 1")
+                .await?,
             "invoices|m1\norders|m1"
         );
     }
@@ -52,7 +69,9 @@ async fn i2_a_drop_waits_for_claims_and_a_rolled_back_drop_changes_nothing() -> 
     consumer.run("COMMIT").await?;
     dropping.await??;
     assert_eq!(
-        consumer.text("SELECT to_regnamespace('idem') IS NULL").await?,
+        consumer
+            .text("SELECT to_regnamespace('idem') IS NULL")
+            .await?,
         "t",
         "nothing stays"
     );

@@ -1,4 +1,5 @@
-//! A physical standby answers what only reads, refuses claims, and goes on where the primary was after its promotion.
+//! A physical standby answers what only reads, refuses claims, and goes on where the primary was
+//! after its promotion.
 
 use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
@@ -8,12 +9,15 @@ use super::{claim, cluster, connect, drain, effects, make_due, record, turns, wi
 
 async fn caught_up(primary: &Session, standby: &Session) -> Result<()> {
     let written = primary.text("SELECT pg_current_wal_lsn()").await?;
-    until("the standby has replayed what the primary wrote", async || {
-        let replayed = standby
-            .text(&format!("SELECT pg_last_wal_replay_lsn() >= '{written}'"))
-            .await?;
-        Ok(replayed == "t")
-    })
+    until(
+        "the standby has replayed what the primary wrote",
+        async || {
+            let replayed = standby
+                .text(&format!("SELECT pg_last_wal_replay_lsn() >= '{written}'"))
+                .await?;
+            Ok(replayed == "t")
+        },
+    )
     .await
 }
 
@@ -62,18 +66,31 @@ async fn i1_i3_a_standby_answers_refuses_claims_and_goes_on_after_promotion() ->
     let mut standby = primary.standby().setting("idem.databases", "").start()?;
     let reader = connect(&standby, "shop").await?;
     caught_up(&on_primary, &reader).await?;
-    let is_claimed = async |id: &str| reader.text(&format!("SELECT idem_is_claimed('{id}', 'orders')")).await;
+    let is_claimed = async |id: &str| {
+        reader
+            .text(&format!("SELECT idem_is_claimed('{id}', 'orders')"))
+            .await
+    };
     assert_eq!(is_claimed("m1").await?, "t");
     assert_eq!(is_claimed("m2").await?, "f");
     assert_eq!(effects(&reader, "m1").await?, recorded);
     refuses_to_write(&reader).await?;
-    ensure!(reader.text("SELECT count(*) FROM idem_health()").await?.parse::<i64>()? >= 5);
+    ensure!(
+        reader
+            .text("SELECT count(*) FROM idem_health()")
+            .await?
+            .parse::<i64>()?
+            >= 5
+    );
 
     // This session has cached the rings: it has to learn of the turns from the log.
     for turn in 1..=2 {
         make_due(&on_primary, "standard").await?;
         on_primary.run("CALL idem_maintain()").await?;
-        assert_eq!(record(&on_primary, &format!("after turn {turn}")).await?, "t");
+        assert_eq!(
+            record(&on_primary, &format!("after turn {turn}")).await?,
+            "t"
+        );
         caught_up(&on_primary, &reader).await?;
         assert_eq!(is_claimed(&format!("after turn {turn}")).await?, "t");
         assert_eq!(is_claimed("m1").await?, "t", "kept for two turns");
@@ -81,7 +98,12 @@ async fn i1_i3_a_standby_answers_refuses_claims_and_goes_on_after_promotion() ->
 
     // The primary dies in the middle of a turn.
     make_due(&on_primary, "standard").await?;
-    assert_eq!(on_primary.text("SELECT idem.rotate('standard', true)").await?, "opened");
+    assert_eq!(
+        on_primary
+            .text("SELECT idem.rotate('standard', true)")
+            .await?,
+        "opened"
+    );
     assert_eq!(record(&on_primary, "last").await?, "t");
     caught_up(&on_primary, &reader).await?;
     let turned = turns(&on_primary, "standard").await?;
@@ -92,7 +114,11 @@ async fn i1_i3_a_standby_answers_refuses_claims_and_goes_on_after_promotion() ->
         // m1 is at the end of its time: the worker of the new primary may have turned by now.
         let forgotten = id == "m1" && turns(&reader, "standard").await? > turned;
         if !forgotten {
-            assert_ne!(claim(&reader, id).await?, "t", "{id} was claimed before the promotion");
+            assert_ne!(
+                claim(&reader, id).await?,
+                "t",
+                "{id} was claimed before the promotion"
+            );
         }
     }
     assert_eq!(
@@ -100,14 +126,20 @@ async fn i1_i3_a_standby_answers_refuses_claims_and_goes_on_after_promotion() ->
         "t",
         "in the session that was there before the promotion"
     );
-    until("the worker of the new primary finishes the turn", async || {
-        let state = "SELECT turns, opening OR emptying FROM idem.ring WHERE name = 'standard'";
-        Ok(reader.text(state).await? == format!("{}|f", turned + 1))
-    })
+    until(
+        "the worker of the new primary finishes the turn",
+        async || {
+            let state = "SELECT turns, opening OR emptying FROM idem.ring WHERE name = 'standard'";
+            Ok(reader.text(state).await? == format!("{}|f", turned + 1))
+        },
+    )
     .await?;
     assert_eq!(claim(&reader, "last").await?, "f", "kept over the turn");
     let published = drain(&reader, "default", 0).await?;
-    assert_eq!(published, ["m1", "after turn 1", "after turn 2", "last", "m9"]);
+    assert_eq!(
+        published,
+        ["m1", "after turn 1", "after turn 2", "last", "m9"]
+    );
     standby.restart()
 }
 
@@ -119,12 +151,17 @@ async fn i11_maintenance_goes_on_without_a_synchronous_standby() -> Result<()> {
         .setting("idem.naptime", "100ms")
         .setting("idem.databases", "served")
         .start()?;
-    let (served, by_hand) = (with_idem(&server, "served").await?, with_idem(&server, "by_hand").await?);
+    let (served, by_hand) = (
+        with_idem(&server, "served").await?,
+        with_idem(&server, "by_hand").await?,
+    );
     for session in [&served, &by_hand] {
         assert_eq!(claim(session, "m1").await?, "t");
         session.run("SET synchronous_commit = local").await?;
     }
-    served.run("ALTER SYSTEM SET synchronous_standby_names = 'away'").await?;
+    served
+        .run("ALTER SYSTEM SET synchronous_standby_names = 'away'")
+        .await?;
     served.run("SELECT pg_reload_conf()").await?;
     for session in [&served, &by_hand] {
         until("commits wait for the standby", async || {
@@ -133,7 +170,10 @@ async fn i11_maintenance_goes_on_without_a_synchronous_standby() -> Result<()> {
         .await?;
         make_due(session, "standard").await?;
     }
-    until("the worker has rotated", async || Ok(turns(&served, "standard").await? > 0)).await?;
+    until("the worker has rotated", async || {
+        Ok(turns(&served, "standard").await? > 0)
+    })
+    .await?;
     by_hand
         .run("SET synchronous_commit = on; SET statement_timeout = '60s'")
         .await?;

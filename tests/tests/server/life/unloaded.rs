@@ -1,4 +1,5 @@
-//! Without `shared_preload_libraries` everything but the worker, the counters and the wake-up works.
+//! Without `shared_preload_libraries` everything but the worker, the counters and the wake-up
+//! works.
 
 use anyhow::{Result, ensure};
 use idem_tests::harness::DEADLINE;
@@ -6,13 +7,19 @@ use idem_tests::harness::DEADLINE;
 use super::{claim, cluster, connect, drain, effects, make_due, record, turns, with_idem};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i1_i6_without_preloading_a_call_does_the_workers_job_and_health_names_the_line() -> Result<()> {
+async fn i1_i6_without_preloading_a_call_does_the_workers_job_and_health_names_the_line()
+-> Result<()> {
     let cluster = cluster("unloaded")?.preload(false).start()?;
     let session = with_idem(&cluster, "plain").await?;
     assert_eq!(record(&session, "m1").await?, "t");
     assert_eq!(record(&session, "m1").await?, "f");
     assert_eq!(effects(&session, "m1").await?.lines().count(), 1);
-    assert_eq!(session.text("SELECT idem_is_claimed('m1', 'orders')").await?, "t");
+    assert_eq!(
+        session
+            .text("SELECT idem_is_claimed('m1', 'orders')")
+            .await?,
+        "t"
+    );
     assert_eq!(drain(&session, "default", 0).await?, ["m1"]);
 
     let health = session
@@ -24,7 +31,12 @@ async fn i1_i6_without_preloading_a_call_does_the_workers_job_and_health_names_t
             && health.contains("CALL idem_maintain()"),
         "{health}"
     );
-    assert_eq!(session.text("SELECT count(*) FROM idem.stats WHERE value > 0").await?, "0");
+    assert_eq!(
+        session
+            .text("SELECT count(*) FROM idem.stats WHERE value > 0")
+            .await?,
+        "0"
+    );
 
     // A relay that waits is not woken, so it must not sleep for long whatever it asks for.
     let relay = connect(&cluster, "plain").await?;
@@ -43,6 +55,10 @@ async fn i1_i6_without_preloading_a_call_does_the_workers_job_and_health_names_t
         session.run("CALL idem_maintain()").await?;
         assert_eq!(turns(&session, "standard").await?, turn);
     }
-    assert_eq!(claim(&session, "m1").await?, "t", "forgotten with the third");
+    assert_eq!(
+        claim(&session, "m1").await?,
+        "t",
+        "forgotten with the third"
+    );
     Ok(())
 }

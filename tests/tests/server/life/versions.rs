@@ -1,4 +1,5 @@
-//! The library serves the versions of the extension that it knows, and refuses the others with both names.
+//! The library serves the versions of the extension that it knows, and refuses the others with both
+//! names.
 
 use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
@@ -39,17 +40,24 @@ fn mismatches(cluster: &Cluster) -> Result<usize> {
 /// Goal: neither an older nor a newer extension is served by a library that does not know it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn versions_that_do_not_fit_are_refused_by_name() -> Result<()> {
-    let cluster = cluster("versions")?.setting("idem.databases", "nobody").start()?;
+    let cluster = cluster("versions")?
+        .setting("idem.databases", "nobody")
+        .start()?;
     let old = with_idem(&cluster, "shop").await?;
     assert_eq!(
-        old.text("SELECT extversion FROM pg_extension WHERE extname = 'idem'").await?,
+        old.text("SELECT extversion FROM pg_extension WHERE extname = 'idem'")
+            .await?,
         LIBRARY
     );
     assert_eq!(claim(&old, "m1").await?, "t");
-    for (version, hint) in [("0.0.9", "ALTER EXTENSION idem UPDATE"), ("9.9.9", "restart")] {
+    for (version, hint) in [
+        ("0.0.9", "ALTER EXTENSION idem UPDATE"),
+        ("9.9.9", "restart"),
+    ] {
         // As a script of ALTER EXTENSION UPDATE does: sessions that know the rings read them again.
         set_version(&old, version).await?;
-        old.run("SELECT idem.invalidate('idem.ring'::regclass)").await?;
+        old.run("SELECT idem.invalidate('idem.ring'::regclass)")
+            .await?;
         let new = connect(&cluster, "shop").await?;
         for session in [&old, &new] {
             for call in [
@@ -71,19 +79,29 @@ async fn versions_that_do_not_fit_are_refused_by_name() -> Result<()> {
     set_version(&old, LIBRARY).await?;
     let new = connect(&cluster, "shop").await?;
     for session in [&old, &new] {
-        assert_eq!(claim(session, "m1").await?, "f", "the claims are still there");
+        assert_eq!(
+            claim(session, "m1").await?,
+            "f",
+            "the claims are still there"
+        );
     }
     Ok(())
 }
 
-/// Goal: the worker leaves an extension alone that it does not know, says so once, and goes on when the versions fit.
+/// Goal: the worker leaves an extension alone that it does not know, says so once, and goes on when
+/// the versions fit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn worker_leaves_an_unknown_version_alone() -> Result<()> {
-    let cluster = cluster("versions-worker")?.setting("idem.naptime", "100ms").start()?;
+    let cluster = cluster("versions-worker")?
+        .setting("idem.naptime", "100ms")
+        .start()?;
     let session = with_idem(&cluster, "shop").await?;
     assert_eq!(claim(&session, "m1").await?, "t");
     set_version(&session, "9.9.9").await?;
-    until("the worker has noticed", async || Ok(mismatches(&cluster)? > 0)).await?;
+    until("the worker has noticed", async || {
+        Ok(mismatches(&cluster)? > 0)
+    })
+    .await?;
     make_due(&session, "standard").await?;
     // Another database shows that passes go on.
     let other = with_idem(&cluster, "other").await?;
@@ -98,5 +116,8 @@ async fn worker_leaves_an_unknown_version_alone() -> Result<()> {
     assert_eq!(turns(&session, "standard").await?, 0, "left alone");
     assert_eq!(mismatches(&cluster)?, 1, "said once");
     set_version(&session, LIBRARY).await?;
-    until("the ring rotates", async || Ok(turns(&session, "standard").await? == 1)).await
+    until("the ring rotates", async || {
+        Ok(turns(&session, "standard").await? == 1)
+    })
+    .await
 }

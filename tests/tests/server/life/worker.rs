@@ -12,12 +12,15 @@ fn server(name: &str) -> Result<Cluster> {
     cluster(name)?.setting("idem.naptime", "100ms").start()
 }
 
-/// Rings that turn several times a second, of a database that the launcher knows: it learns of it with the first claim.
+/// Rings that turn several times a second, of a database that the launcher knows: it learns of it
+/// with the first claim.
 async fn turn_fast(session: &Session) -> Result<()> {
     assert_eq!(claim(session, "first").await?, "t");
     for ring in ["short", "standard", "long"] {
         session
-            .run(&format!("SELECT idem_set_retention('{ring}', '200 milliseconds')"))
+            .run(&format!(
+                "SELECT idem_set_retention('{ring}', '200 milliseconds')"
+            ))
             .await?;
     }
     Ok(())
@@ -32,7 +35,8 @@ async fn keeps_turning(session: &Session) -> Result<()> {
 }
 
 async fn worker_pid(session: &Session, kind: &str) -> Result<Option<i32>> {
-    let sql = format!("SELECT pid FROM pg_stat_activity WHERE backend_type = 'idem {kind}' LIMIT 1");
+    let sql =
+        format!("SELECT pid FROM pg_stat_activity WHERE backend_type = 'idem {kind}' LIMIT 1");
     let pid = session.text(&sql).await?;
     Ok(pid.parse().ok())
 }
@@ -51,7 +55,8 @@ async fn pin_the_fence(holder: &Session, observer: &Session) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_worker_rotates_comes_back_when_killed_and_lets_the_server_stop_at_once() -> Result<()> {
+async fn the_worker_rotates_comes_back_when_killed_and_lets_the_server_stop_at_once() -> Result<()>
+{
     let mut cluster = server("worker")?;
     let session = with_idem(&cluster, "shop").await?;
     turn_fast(&session).await?;
@@ -64,10 +69,16 @@ async fn the_worker_rotates_comes_back_when_killed_and_lets_the_server_stop_at_o
     );
 
     // SIGTERM
-    let launcher = worker_pid(&session, "launcher").await?.context("a launcher")?;
-    session.run(&format!("SELECT pg_terminate_backend({launcher})")).await?;
+    let launcher = worker_pid(&session, "launcher")
+        .await?
+        .context("a launcher")?;
+    session
+        .run(&format!("SELECT pg_terminate_backend({launcher})"))
+        .await?;
     until("another launcher", async || {
-        Ok(worker_pid(&session, "launcher").await?.is_some_and(|pid| pid != launcher))
+        Ok(worker_pid(&session, "launcher")
+            .await?
+            .is_some_and(|pid| pid != launcher))
     })
     .await?;
     keeps_turning(&session).await?;
@@ -75,17 +86,25 @@ async fn the_worker_rotates_comes_back_when_killed_and_lets_the_server_stop_at_o
     // SIGTERM at the fence
     let holder = connect(&cluster, "shop").await?;
     pin_the_fence(&holder, &session).await?;
-    let maintainer = worker_pid(&session, "maintainer").await?.context("a maintainer")?;
-    session.run(&format!("SELECT pg_terminate_backend({maintainer})")).await?;
+    let maintainer = worker_pid(&session, "maintainer")
+        .await?
+        .context("a maintainer")?;
+    session
+        .run(&format!("SELECT pg_terminate_backend({maintainer})"))
+        .await?;
     until("another maintainer", async || {
-        Ok(worker_pid(&session, "maintainer").await?.is_some_and(|pid| pid != maintainer))
+        Ok(worker_pid(&session, "maintainer")
+            .await?
+            .is_some_and(|pid| pid != maintainer))
     })
     .await?;
     holder.run("COMMIT").await?;
     keeps_turning(&session).await?;
 
     // SIGKILL
-    let launcher = worker_pid(&session, "launcher").await?.context("a launcher")?;
+    let launcher = worker_pid(&session, "launcher")
+        .await?
+        .context("a launcher")?;
     cluster.crash_backend(launcher)?;
     cluster.wait_until_ready(DEADLINE)?;
     let session = connect(&cluster, "shop").await?;
@@ -105,7 +124,10 @@ async fn the_worker_rotates_comes_back_when_killed_and_lets_the_server_stop_at_o
     let session = connect(&cluster, "shop").await?;
     keeps_turning(&session).await?;
     let log = cluster.log()?;
-    ensure!(!log.contains("PANIC") && !log.contains("ERROR:  idem"), "{log}");
+    ensure!(
+        !log.contains("PANIC") && !log.contains("ERROR:  idem"),
+        "{log}"
+    );
     Ok(())
 }
 
@@ -121,7 +143,9 @@ async fn the_worker_blocks_no_drop_of_the_database_or_the_extension() -> Result<
 
         // While a pass may be running at any time.
         session
-            .run("SET lock_timeout = '2s'; CREATE FUNCTION mine() RETURNS int LANGUAGE sql RETURN 1")
+            .run(
+                "SET lock_timeout = '2s'; CREATE FUNCTION mine() RETURNS int LANGUAGE sql RETURN 1",
+            )
             .await?;
         session
             .run("ALTER EXTENSION idem ADD FUNCTION mine(); ALTER EXTENSION idem DROP FUNCTION mine(); ALTER EXTENSION idem UPDATE")
@@ -146,7 +170,9 @@ async fn the_worker_blocks_no_drop_of_the_database_or_the_extension() -> Result<
         calling.await??;
         // The rings rest from now on, and so must the worker.
         for ring in ["long", "standard", "short"] {
-            session.run(&format!("SELECT idem_set_retention('{ring}', '1 hour')")).await?;
+            session
+                .run(&format!("SELECT idem_set_retention('{ring}', '1 hour')"))
+                .await?;
         }
         drop((session, holder));
         postgres.run(&format!("DROP DATABASE {name}")).await?;
@@ -161,13 +187,18 @@ async fn i11_drop_extension_locks_no_table_during_a_maintenance_step() -> Result
     let cluster = server("dropping")?;
     let session = with_idem(&cluster, "shop").await?;
     turn_fast(&session).await?;
-    let (holder, dropper) = (connect(&cluster, "shop").await?, connect(&cluster, "shop").await?);
+    let (holder, dropper) = (
+        connect(&cluster, "shop").await?,
+        connect(&cluster, "shop").await?,
+    );
     // Each step ends with this table, and waits for it without a limit.
     holder
         .run("BEGIN; LOCK TABLE idem.maintenance_error IN ACCESS EXCLUSIVE MODE")
         .await?;
     let waits = async |process: String| {
-        let sql = format!("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND {process}");
+        let sql = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND {process}"
+        );
         Ok(session.text(&sql).await? == "1")
     };
     until("a maintainer waits for the table", || {
@@ -185,7 +216,12 @@ async fn i11_drop_extension_locks_no_table_during_a_maintenance_step() -> Result
     assert_eq!(session.text(&tables).await?, "0", "tables are locked");
     holder.run("COMMIT").await?;
     dropping.await??;
-    assert_eq!(session.text("SELECT to_regnamespace('idem') IS NULL").await?, "t");
+    assert_eq!(
+        session
+            .text("SELECT to_regnamespace('idem') IS NULL")
+            .await?,
+        "t"
+    );
     Ok(())
 }
 
@@ -218,10 +254,14 @@ async fn a_dropped_database_gives_its_counters_back() -> Result<()> {
     let cluster = server("dropping")?;
     let postgres = connect(&cluster, "postgres").await?;
     drop(with_idem(&cluster, "model").await?);
-    postgres.run("ALTER DATABASE model ALLOW_CONNECTIONS false").await?;
+    postgres
+        .run("ALTER DATABASE model ALLOW_CONNECTIONS false")
+        .await?;
     for n in 1..=DATABASES {
         let name = format!("shop_{n}");
-        postgres.run(&format!("CREATE DATABASE {name} TEMPLATE model")).await?;
+        postgres
+            .run(&format!("CREATE DATABASE {name} TEMPLATE model"))
+            .await?;
         let session = connect(&cluster, &name).await?;
         assert_eq!(claim(&session, "m1").await?, "t");
         let counted = "SELECT value FROM idem.stats WHERE name = 'claimed'";

@@ -1,4 +1,5 @@
-//! I4 for effects that are set aside: parked with a reason, waiting for their time, or sent once more.
+//! I4 for effects that are set aside: parked with a reason, waiting for their time, or sent once
+//! more.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Session, until};
@@ -9,7 +10,8 @@ use super::rotation::{keep_for, maintain};
 const NOTHING: [&str; 0] = [];
 
 #[tokio::test]
-async fn i4_a_parked_effect_lets_the_others_pass_and_comes_back_when_it_is_unparked() -> Result<()> {
+async fn i4_a_parked_effect_lets_the_others_pass_and_comes_back_when_it_is_unparked() -> Result<()>
+{
     let db = Database::with_idem("park").await?;
     let relay = Reader::of(&db, "default").await?;
     for says in ["a", "poison", "c"] {
@@ -22,12 +24,22 @@ async fn i4_a_parked_effect_lets_the_others_pass_and_comes_back_when_it_is_unpar
     relay.ack(batch.token).await?;
     assert_eq!(relay.drained().await?, NOTHING);
     let parked = "SELECT error, message_id FROM idem.parked";
-    assert_eq!(relay.session.text(parked).await?, format!("no such exchange|{poison}"));
-    assert_eq!(relay.session.text("SELECT parked FROM idem.relays").await?, "1");
+    assert_eq!(
+        relay.session.text(parked).await?,
+        format!("no such exchange|{poison}")
+    );
+    assert_eq!(
+        relay.session.text("SELECT parked FROM idem.relays").await?,
+        "1"
+    );
 
     let unpark = format!("SELECT idem_relay_unpark('default', '{poison}')");
     assert_eq!(relay.session.text(&unpark).await?, "t");
-    assert_eq!(relay.session.text(&unpark).await?, "f", "it is back already");
+    assert_eq!(
+        relay.session.text(&unpark).await?,
+        "f",
+        "it is back already"
+    );
     let again = relay.batch().await?;
     assert_eq!((again.says(), again.ids()), (vec!["poison"], vec![poison]));
     // It can be parked again, out of the batch that brought it back, and whose lease was extended.
@@ -37,7 +49,13 @@ async fn i4_a_parked_effect_lets_the_others_pass_and_comes_back_when_it_is_unpar
     assert_eq!(relay.drained().await?, NOTHING);
     assert_eq!(relay.session.text(&unpark).await?, "t");
     assert_eq!(relay.drained().await?, ["poison"]);
-    assert_eq!(relay.session.text("SELECT count(*) FROM idem.delayed").await?, "0");
+    assert_eq!(
+        relay
+            .session
+            .text("SELECT count(*) FROM idem.delayed")
+            .await?,
+        "0"
+    );
     Ok(())
 }
 
@@ -59,7 +77,10 @@ async fn i4_what_was_parked_before_the_lease_ran_out_stays_parked() -> Result<()
     .await?;
     assert_eq!(says, ["a", "c"]);
     assert_eq!(
-        relay.session.text("SELECT message_id FROM idem.parked").await?,
+        relay
+            .session
+            .text("SELECT message_id FROM idem.parked")
+            .await?,
         batch.ids()[1].to_string()
     );
     Ok(())
@@ -69,12 +90,29 @@ async fn i4_what_was_parked_before_the_lease_ran_out_stays_parked() -> Result<()
 async fn i4_an_effect_comes_not_before_its_time_and_then_it_comes() -> Result<()> {
     let db = Database::with_idem("time").await?;
     let relay = Reader::of(&db, "default").await?;
-    record(&relay.session, "m1", &[("later", Some("1 second")), ("now", None)]).await?;
-    assert_eq!(relay.drained().await?, ["now"], "it does not wait for the other");
+    record(
+        &relay.session,
+        "m1",
+        &[("later", Some("1 second")), ("now", None)],
+    )
+    .await?;
+    assert_eq!(
+        relay.drained().await?,
+        ["now"],
+        "it does not wait for the other"
+    );
     send(&relay.session, "next").await?;
-    assert_eq!(relay.drained().await?, ["next"], "nor does what comes after");
+    assert_eq!(
+        relay.drained().await?,
+        ["next"],
+        "nor does what comes after"
+    );
     let too_early = "SELECT clock_timestamp() < min(due_at) FROM idem.delayed";
-    assert_eq!(relay.session.text(too_early).await?, "t", "so far it was not its time");
+    assert_eq!(
+        relay.session.text(too_early).await?,
+        "t",
+        "so far it was not its time"
+    );
 
     let mut late = Vec::new();
     until("its time has come", async || {
@@ -93,19 +131,35 @@ async fn i4_an_effect_comes_not_before_its_time_and_then_it_comes() -> Result<()
     .await?;
     assert_eq!(late, ["later"]);
     assert_eq!(relay.drained().await?, NOTHING);
-    assert_eq!(relay.session.text("SELECT count(*) FROM idem.delayed").await?, "0");
+    assert_eq!(
+        relay
+            .session
+            .text("SELECT count(*) FROM idem.delayed")
+            .await?,
+        "0"
+    );
     Ok(())
 }
 
-/// Its time comes between the lease and the acknowledgement: it was not in the batch, so the acknowledgement is not for it.
+/// Its time comes between the lease and the acknowledgement: it was not in the batch, so the
+/// acknowledgement is not for it.
 #[tokio::test]
-async fn i4_an_effect_whose_time_comes_while_its_batch_is_out_is_not_acknowledged_with_it() -> Result<()> {
+async fn i4_an_effect_whose_time_comes_while_its_batch_is_out_is_not_acknowledged_with_it()
+-> Result<()> {
     let db = Database::with_idem("between").await?;
     let relay = Reader::of(&db, "default").await?;
-    record(&relay.session, "m1", &[("later", Some("1 second")), ("now", None)]).await?;
+    record(
+        &relay.session,
+        "m1",
+        &[("later", Some("1 second")), ("now", None)],
+    )
+    .await?;
     let batch = relay.batch().await?;
     assert_eq!(batch.says(), ["now"]);
-    until("its time has come", async || is_past(&relay.session, "m1").await).await?;
+    until("its time has come", async || {
+        is_past(&relay.session, "m1").await
+    })
+    .await?;
     // Nor does a longer lease change what is in the batch.
     let token = relay.extend(batch.token, "1 hour").await?;
     relay.ack(token).await?;
@@ -116,7 +170,10 @@ async fn i4_an_effect_whose_time_comes_while_its_batch_is_out_is_not_acknowledge
 #[tokio::test]
 async fn i4_an_effect_that_waits_survives_the_relay_that_dies_over_its_batch() -> Result<()> {
     let db = Database::with_idem("survives").await?;
-    let dying = Reader::of(&db, "default").await?.limit(2).lease("1 millisecond");
+    let dying = Reader::of(&db, "default")
+        .await?
+        .limit(2)
+        .lease("1 millisecond");
     let effects = [
         ("later", Some("1 second")),
         ("a", None),
@@ -124,7 +181,11 @@ async fn i4_an_effect_that_waits_survives_the_relay_that_dies_over_its_batch() -
         ("later too", Some("1 second")),
     ];
     record(&dying.session, "m1", &effects).await?;
-    assert_eq!(dying.batch().await?.says(), ["a"], "two at most, one of them waits");
+    assert_eq!(
+        dying.batch().await?.says(),
+        ["a"],
+        "two at most, one of them waits"
+    );
     // Dies here. Its heir takes the same effects, and another limit.
     let heir = Reader::of(&db, "default").await?;
     let mut says = Vec::new();
@@ -169,7 +230,8 @@ async fn i4_a_delayed_effect_comes_again_when_it_was_not_acknowledged() -> Resul
     Ok(())
 }
 
-/// What is set aside is a copy: the outbox can forget the row, and where it kept the bytes of a large one.
+/// What is set aside is a copy: the outbox can forget the row, and where it kept the bytes of a
+/// large one.
 #[tokio::test]
 async fn i4_what_is_set_aside_outlives_its_place_in_the_outbox() -> Result<()> {
     let db = Database::with_idem("outlives").await?;
@@ -179,7 +241,12 @@ async fn i4_what_is_set_aside_outlives_its_place_in_the_outbox() -> Result<()> {
     let large = session
         .text("SELECT string_agg(md5(n::text), '') FROM generate_series(1, 1000) n")
         .await?;
-    record(&session, "m1", &[(&large, Some("2 seconds")), ("poison", None)]).await?;
+    record(
+        &session,
+        "m1",
+        &[(&large, Some("2 seconds")), ("poison", None)],
+    )
+    .await?;
     let poison = send(&session, &large).await?;
     let batch = relay.batch().await?;
     assert_eq!(batch.says(), ["poison", &large]);
@@ -209,11 +276,18 @@ async fn i4_what_waits_for_its_time_is_no_lag() -> Result<()> {
     let relay = Reader::of(&db, "default").await?;
     record(&relay.session, "m1", &[("tomorrow", Some("1 day"))]).await?;
     let state = "SELECT lag_messages, lag_seconds, delayed FROM idem.relays";
-    assert_eq!(relay.session.text(state).await?, "0|0|0", "it is in the outbox");
+    assert_eq!(
+        relay.session.text(state).await?,
+        "0|0|0",
+        "it is in the outbox"
+    );
     assert_eq!(relay.drained().await?, NOTHING);
     assert_eq!(relay.session.text(state).await?, "0|0|1", "it is set aside");
     assert_eq!(
-        relay.session.text("SELECT count(*) FROM idem.outbox").await?,
+        relay
+            .session
+            .text("SELECT count(*) FROM idem.outbox")
+            .await?,
         "1",
         "who wants to know finds it"
     );
@@ -228,15 +302,31 @@ async fn i3_a_replay_gives_the_same_messages_again_and_changes_no_fact() -> Resu
     let first = relay.drain().await?;
     let facts = "SELECT * FROM idem_effects('m1', 'orders')";
     let before = relay.session.text(facts).await?;
-    assert_eq!(relay.session.text("SELECT idem_replay_effects('m1', 'orders')").await?, "2");
     assert_eq!(
-        relay.session.text("SELECT idem_replay_effects('m1', 'orders')").await?,
+        relay
+            .session
+            .text("SELECT idem_replay_effects('m1', 'orders')")
+            .await?,
+        "2"
+    );
+    assert_eq!(
+        relay
+            .session
+            .text("SELECT idem_replay_effects('m1', 'orders')")
+            .await?,
         "2",
         "not four"
     );
     let again = relay.drain().await?;
-    let told: Vec<_> = again.iter().map(|e| (e.message_id, e.says.as_str())).collect();
-    let expected: Vec<_> = first.iter().chain(&first).map(|e| (e.message_id, e.says.as_str())).collect();
+    let told: Vec<_> = again
+        .iter()
+        .map(|e| (e.message_id, e.says.as_str()))
+        .collect();
+    let expected: Vec<_> = first
+        .iter()
+        .chain(&first)
+        .map(|e| (e.message_id, e.says.as_str()))
+        .collect();
     assert_eq!(told, expected);
     assert!(again[0].seq > first[1].seq, "at a new place in the order");
     assert_eq!(relay.session.text(facts).await?, before);

@@ -31,7 +31,9 @@ async fn batches(session: &Session, limits: &str) -> Result<Vec<String>> {
         };
         let token: i64 = first.get(0);
         batches.push(rows.iter().map(|row| row.get::<_, String>(1)).collect());
-        session.run(&format!("SELECT idem_relay_ack('default', 0, {token})")).await?;
+        session
+            .run(&format!("SELECT idem_relay_ack('default', 0, {token})"))
+            .await?;
     }
 }
 
@@ -46,7 +48,10 @@ async fn i5_batch_is_bounded_in_bytes_and_loses_nothing() -> Result<()> {
         "in order, and the largest alone"
     );
     send_sizes(&session, &[10, 10, 10, 10]).await?;
-    assert_eq!(batches(&session, "max_bytes => 1").await?, ["a", "b", "c", "d"]);
+    assert_eq!(
+        batches(&session, "max_bytes => 1").await?,
+        ["a", "b", "c", "d"]
+    );
     send_sizes(&session, &[10, 10, 10]).await?;
     assert_eq!(
         batches(&session, "max_bytes => 20, max_effects => 2").await?,
@@ -104,6 +109,11 @@ async fn hand_over_is_bounded_in_bytes() -> Result<()> {
     for expected in ["2", "1", "0"] {
         assert_eq!(session.text(hand_over).await?, expected);
     }
-    assert_eq!(session.text("SELECT waiting FROM idem.waiting_messages").await?, "3");
+    assert_eq!(
+        session
+            .text("SELECT waiting FROM idem.waiting_messages")
+            .await?,
+        "3"
+    );
     Ok(())
 }

@@ -10,7 +10,11 @@ use super::rotation::{keep_for, maintain, make_due, turns};
 #[tokio::test]
 async fn i3_the_effects_are_found_as_long_as_the_claim_is_while_everything_turns() -> Result<()> {
     let db = Database::with_idem("facts").await?;
-    let (session, keeper, long) = (db.connect().await?, db.connect().await?, db.connect().await?);
+    let (session, keeper, long) = (
+        db.connect().await?,
+        db.connect().await?,
+        db.connect().await?,
+    );
     session.run("SELECT idem_drop_relay('default')").await?;
     // The long transaction ends when this test lets it, not while it is waited for.
     keeper.run("SET idem.fence_wait = 0").await?;
@@ -33,7 +37,8 @@ async fn i3_the_effects_are_found_as_long_as_the_claim_is_while_everything_turns
         assert_eq!(session.text(&claim).await?, "t");
         alive.insert(made, facts(&session, made).await?);
 
-        // In this order: a claim that is there afterwards was there when its effects were asked for.
+        // In this order: a claim that is there afterwards was there when its effects were asked
+        // for.
         let rows = session
             .query(
                 "SELECT n, (SELECT string_agg(e::text, ' ' ORDER BY e.ordinal) FROM idem_effects('m' || n, 'orders') e), \
@@ -58,34 +63,51 @@ async fn i3_the_effects_are_found_as_long_as_the_claim_is_while_everything_turns
         Ok(turns(&session, "outbox").await? >= 8)
     })
     .await?;
-    assert!(forgotten > 10, "claims are forgotten meanwhile: {forgotten} of {made}");
+    assert!(
+        forgotten > 10,
+        "claims are forgotten meanwhile: {forgotten} of {made}"
+    );
     Ok(())
 }
 
-/// While a ring opens, claims go into two slices, and the younger of them is kept longer than they are old. The outbox must
-/// go by when the slice was opened, not by when it became current.
+/// While a ring opens, claims go into two slices, and the younger of them is kept longer than they
+/// are old. The outbox must go by when the slice was opened, not by when it became current.
 #[tokio::test]
-async fn i3_the_effects_of_a_claim_made_while_the_ring_opened_are_found_as_long_as_it_is() -> Result<()> {
+async fn i3_the_effects_of_a_claim_made_while_the_ring_opened_are_found_as_long_as_it_is()
+-> Result<()> {
     let db = Database::with_idem("opening").await?;
-    let (session, keeper, long) = (db.connect().await?, db.connect().await?, db.connect().await?);
+    let (session, keeper, long) = (
+        db.connect().await?,
+        db.connect().await?,
+        db.connect().await?,
+    );
     session.run("SELECT idem_drop_relay('default')").await?;
     keeper.run("SET idem.fence_wait = 0").await?;
 
-    long.run("BEGIN; SELECT idem_try_claim('long', 'others')").await?;
+    long.run("BEGIN; SELECT idem_try_claim('long', 'others')")
+        .await?;
     make_due(&session, "standard").await?;
-    until("the ring opens, and waits for the long transaction", async || {
-        maintain(&keeper).await?;
-        Ok(session.text("SELECT opening FROM idem.ring WHERE name = 'standard'").await? == "t")
-    })
+    until(
+        "the ring opens, and waits for the long transaction",
+        async || {
+            maintain(&keeper).await?;
+            Ok(session
+                .text("SELECT opening FROM idem.ring WHERE name = 'standard'")
+                .await?
+                == "t")
+        },
+    )
     .await?;
-    let claim = "SELECT idem_try_record('m1', 'orders', '[{\"topic\": \"t\", \"payload\": \"told\"}]')";
+    let claim =
+        "SELECT idem_try_record('m1', 'orders', '[{\"topic\": \"t\", \"payload\": \"told\"}]')";
     assert_eq!(session.text(claim).await?, "t");
     let told = facts(&session, 1).await?;
     assert!(!told.is_empty());
     turn(&session, &keeper, "outbox").await?;
     long.run("COMMIT").await?;
 
-    // The claim stands in the slice that is current from now on; two turns later that is the oldest one.
+    // The claim stands in the slice that is current from now on; two turns later that is the oldest
+    // one.
     for ring in ["standard", "short", "long"] {
         for _ in 0..3 {
             if turns(&session, ring).await? < 3 {
@@ -96,13 +118,23 @@ async fn i3_the_effects_of_a_claim_made_while_the_ring_opened_are_found_as_long_
     for _ in 0..6 {
         make_due(&session, "outbox").await?;
         maintain(&keeper).await?;
-        assert_eq!(session.text("SELECT idem_is_claimed('m1', 'orders')").await?, "t");
+        assert_eq!(
+            session
+                .text("SELECT idem_is_claimed('m1', 'orders')")
+                .await?,
+            "t"
+        );
         assert_eq!(facts(&session, 1).await?, told);
     }
 
     // It is forgotten with its slice, and its effects after it.
     turn(&session, &keeper, "standard").await?;
-    assert_eq!(session.text("SELECT idem_is_claimed('m1', 'orders')").await?, "f");
+    assert_eq!(
+        session
+            .text("SELECT idem_is_claimed('m1', 'orders')")
+            .await?,
+        "f"
+    );
     until("the outbox forgets it too", async || {
         make_due(&session, "outbox").await?;
         maintain(&keeper).await?;

@@ -77,7 +77,10 @@ async fn make_reader(session: &Session, name: &str, read: &str) -> Result<()> {
 }
 
 async fn too_high(session: &Session, name: &str) -> Result<i32> {
-    Ok(session.text(&format!("SELECT {name}({READS})")).await?.parse()?)
+    Ok(session
+        .text(&format!("SELECT {name}({READS})"))
+        .await?
+        .parse()?)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,4 +1,5 @@
-//! I4 for the local hand-over: an effect that no destination can receive does not stop its partition.
+//! I4 for the local hand-over: an effect that no destination can receive does not stop its
+//! partition.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Session, until};
@@ -8,13 +9,17 @@ const TEXT_ID: &str = "invoice-7";
 
 async fn colliding_id(session: &Session) -> Result<String> {
     session
-        .text(&format!("SELECT left(encode(sha256('{TEXT_ID}'), 'hex'), 32)::uuid"))
+        .text(&format!(
+            "SELECT left(encode(sha256('{TEXT_ID}'), 'hex'), 32)::uuid"
+        ))
         .await
 }
 
 /// Sends one effect to the destination `mail`; `n` is its message id.
 async fn send(session: &Session, n: u32) -> Result<()> {
-    let sql = format!("SELECT idem_send('mail', '{n}'::jsonb, message_id => '00000000-0000-0000-0000-{n:012}')");
+    let sql = format!(
+        "SELECT idem_send('mail', '{n}'::jsonb, message_id => '00000000-0000-0000-0000-{n:012}')"
+    );
     session.text(&sql).await.map(drop)
 }
 
@@ -36,20 +41,25 @@ async fn received(session: &Session) -> Result<String> {
         .await
 }
 
-/// One role can choose a message id that collides with a text id; its effect waits for a person, and no other effect does.
+/// One role can choose a message id that collides with a text id; its effect waits for a person,
+/// and no other effect does.
 #[tokio::test]
 async fn i4_colliding_effect_is_parked_alone() -> Result<()> {
     let db = Database::with_idem("colliding").await?;
     let session = db.connect().await?;
     session
-        .run(&format!("SELECT idem_try_claim('{TEXT_ID}', 'mail'); SELECT 1"))
+        .run(&format!(
+            "SELECT idem_try_claim('{TEXT_ID}', 'mail'); SELECT 1"
+        ))
         .await?;
     for n in 1..=3 {
         send(&session, n).await?;
     }
     let colliding = colliding_id(&session).await?;
     session
-        .run(&format!("SELECT idem_send('mail', '4'::jsonb, message_id => '{colliding}')"))
+        .run(&format!(
+            "SELECT idem_send('mail', '4'::jsonb, message_id => '{colliding}')"
+        ))
         .await?;
     for n in 5..=6 {
         send(&session, n).await?;
@@ -93,37 +103,59 @@ async fn i4_each_effect_that_cannot_be_received_is_parked() -> Result<()> {
                 .await?,
             "1,4,5,9|t"
         );
-        assert_eq!(session.text("SELECT lag_messages, parked FROM idem.relays").await?, "0|4");
+        assert_eq!(
+            session
+                .text("SELECT lag_messages, parked FROM idem.relays")
+                .await?,
+            "0|4"
+        );
     }
     Ok(())
 }
 
-/// A parked effect that is unparked without a remedy is parked once more, out of the delayed effects.
+/// A parked effect that is unparked without a remedy is parked once more, out of the delayed
+/// effects.
 #[tokio::test]
 async fn i4_unparked_effect_that_still_collides_is_parked_again() -> Result<()> {
     let db = Database::with_idem("again").await?;
     let session = db.connect().await?;
     session
-        .run(&format!("SELECT idem_try_claim('{TEXT_ID}', 'mail'); SELECT 1"))
+        .run(&format!(
+            "SELECT idem_try_claim('{TEXT_ID}', 'mail'); SELECT 1"
+        ))
         .await?;
     let colliding = colliding_id(&session).await?;
     session
-        .run(&format!("SELECT idem_send('mail', '1'::jsonb, message_id => '{colliding}')"))
+        .run(&format!(
+            "SELECT idem_send('mail', '1'::jsonb, message_id => '{colliding}')"
+        ))
         .await?;
     assert_eq!(hand_over(&session, 100).await?, ["1"]);
     let unpark = format!("SELECT idem_relay_unpark('default', '{colliding}')");
     assert_eq!(session.text(&unpark).await?, "t");
     send(&session, 2).await?;
     assert_eq!(hand_over(&session, 100).await?, ["1", "1"]);
-    assert_eq!(session.text("SELECT delayed, parked FROM idem.relays").await?, "0|1");
-    session.run(&format!("SELECT idem_forget('{TEXT_ID}', 'mail')")).await?;
+    assert_eq!(
+        session
+            .text("SELECT delayed, parked FROM idem.relays")
+            .await?,
+        "0|1"
+    );
+    session
+        .run(&format!("SELECT idem_forget('{TEXT_ID}', 'mail')"))
+        .await?;
     assert_eq!(session.text(&unpark).await?, "t");
     hand_over(&session, 100).await?;
-    assert_eq!(received(&session).await?, "2,1", "in the order in which they were received");
+    assert_eq!(
+        received(&session).await?,
+        "2,1",
+        "in the order in which they were received"
+    );
     Ok(())
 }
 
-/// An error of the environment (here a lock timeout) fails the call, parks nothing, and the next call hands over.
+/// An error of the environment (here a lock timeout) fails the call, parks nothing, and the next
+/// call hands over.
 #[tokio::test]
 async fn i4_error_of_the_environment_parks_nothing() -> Result<()> {
     let db = Database::with_idem("environment").await?;
@@ -134,12 +166,22 @@ async fn i4_error_of_the_environment_parks_nothing() -> Result<()> {
         .run("BEGIN; SELECT idem_try_claim('00000000-0000-0000-0000-000000000002', 'mail')")
         .await?;
     session.run("SET lock_timeout = '100ms'").await?;
-    let refused = session.refused("SELECT idem_hand_over('default', '{mail}')").await?;
+    let refused = session
+        .refused("SELECT idem_hand_over('default', '{mail}')")
+        .await?;
     assert_eq!(refused.sqlstate, "55P03", "{refused:?}");
-    assert_eq!(session.text("SELECT lag_messages, parked FROM idem.relays").await?, "2|0");
+    assert_eq!(
+        session
+            .text("SELECT lag_messages, parked FROM idem.relays")
+            .await?,
+        "2|0"
+    );
     claimer.run("ROLLBACK").await?;
     until("the claimer has gone", async || {
-        Ok(session.text("SELECT idem_hand_over('default', '{mail}')").await? == "2")
+        Ok(session
+            .text("SELECT idem_hand_over('default', '{mail}')")
+            .await?
+            == "2")
     })
     .await?;
     assert_eq!(received(&session).await?, "1,2");

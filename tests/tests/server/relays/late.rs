@@ -26,14 +26,19 @@ async fn scene() -> Result<Scene> {
 }
 
 #[tokio::test]
-async fn i5_who_takes_its_number_first_and_commits_last_is_delivered_and_delays_nobody() -> Result<()> {
+async fn i5_who_takes_its_number_first_and_commits_last_is_delivered_and_delays_nobody()
+-> Result<()> {
     let s = scene().await?;
     s.late.run("BEGIN").await?;
     send(&s.late, "late").await?;
     send(&s.other, "second").await?;
     assert_eq!(s.relay.drained().await?, ["second"]);
     send(&s.other, "third").await?;
-    assert_eq!(s.relay.drained().await?, ["third"], "a second round passes it as well");
+    assert_eq!(
+        s.relay.drained().await?,
+        ["third"],
+        "a second round passes it as well"
+    );
     s.late.run("COMMIT").await?;
     assert_eq!(s.relay.drained().await?, ["late"]);
     assert_eq!(s.relay.drained().await?, NOTHING);
@@ -80,9 +85,14 @@ async fn i5_a_young_effect_below_the_cursor_of_an_open_pair_is_lag() -> Result<(
                FROM idem.relay r, idem.progress_of(r, 0) p"
         )
     };
-    let before_young = "(SELECT o.tx::text || ':' || o.tx || ':' FROM idem.outbox_row o WHERE o.seq = 2)";
+    let before_young =
+        "(SELECT o.tx::text || ':' || o.tx || ':' FROM idem.outbox_row o WHERE o.seq = 2)";
     assert_eq!(s.other.text(&lag(before_young, 2)).await?, "1");
-    assert_eq!(s.other.text(&lag("p.snapshot_to", 2)).await?, "0", "the snapshot sees it");
+    assert_eq!(
+        s.other.text(&lag("p.snapshot_to", 2)).await?,
+        "0",
+        "the snapshot sees it"
+    );
     Ok(())
 }
 
@@ -100,29 +110,35 @@ async fn i5_who_has_an_xid_and_records_only_later_is_delivered() -> Result<()> {
     Ok(())
 }
 
-/// The snapshot's xmax is one above the newest transaction that has *completed*: who runs above it stands in no list.
+/// The snapshot's xmax is one above the newest transaction that has *completed*: who runs above it
+/// stands in no list.
 #[tokio::test]
 async fn i5_who_runs_above_the_xmax_of_the_snapshot_is_delivered() -> Result<()> {
     let s = scene().await?;
-    // Another database of this server may complete a transaction in between: then this was the case above, and it is done again.
-    until("a batch is leased while the late one runs above xmax", async || {
-        send(&s.other, "first").await?;
-        s.late.run("BEGIN").await?;
-        send(&s.late, "late").await?;
-        let late_xid = s.late.text("SELECT pg_current_xact_id()").await?;
+    // Another database of this server may complete a transaction in between: then this was the case
+    // above, and it is done again.
+    until(
+        "a batch is leased while the late one runs above xmax",
+        async || {
+            send(&s.other, "first").await?;
+            s.late.run("BEGIN").await?;
+            send(&s.late, "late").await?;
+            let late_xid = s.late.text("SELECT pg_current_xact_id()").await?;
 
-        s.relay.session.run("BEGIN").await?;
-        let batch = s.relay.batch().await?;
-        assert_eq!(batch.says(), ["first"]);
-        s.relay.ack(batch.token).await?;
-        let above = format!("SELECT '{late_xid}'::xid8 >= pg_snapshot_xmax(pg_current_snapshot())");
-        let above = s.relay.session.text(&above).await? == "t";
-        s.relay.session.run("COMMIT").await?;
+            s.relay.session.run("BEGIN").await?;
+            let batch = s.relay.batch().await?;
+            assert_eq!(batch.says(), ["first"]);
+            s.relay.ack(batch.token).await?;
+            let above =
+                format!("SELECT '{late_xid}'::xid8 >= pg_snapshot_xmax(pg_current_snapshot())");
+            let above = s.relay.session.text(&above).await? == "t";
+            s.relay.session.run("COMMIT").await?;
 
-        s.late.run("COMMIT").await?;
-        assert_eq!(s.relay.drained().await?, ["late"]);
-        Ok(above)
-    })
+            s.late.run("COMMIT").await?;
+            assert_eq!(s.relay.drained().await?, ["late"]);
+            Ok(above)
+        },
+    )
     .await
 }
 
@@ -168,7 +184,10 @@ async fn i5_a_prepared_transaction_is_delivered_when_it_commits() -> Result<()> 
 async fn i4_what_a_relay_records_in_the_transaction_of_its_own_batch_is_delivered() -> Result<()> {
     let s = scene().await?;
     send(&s.other, "cause").await?;
-    s.relay.session.run("BEGIN; SELECT pg_current_xact_id()").await?;
+    s.relay
+        .session
+        .run("BEGIN; SELECT pg_current_xact_id()")
+        .await?;
     // Now the relay's xid lies below the newest completed one.
     s.other.run("SELECT pg_current_xact_id()").await?;
     let batch = s.relay.batch().await?;

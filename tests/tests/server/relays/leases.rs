@@ -1,4 +1,5 @@
-//! I4 and I5 with processes that die: a lease is one process's, runs out, and what was not acknowledged comes again.
+//! I4 and I5 with processes that die: a lease is one process's, runs out, and what was not
+//! acknowledged comes again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,18 +36,30 @@ async fn i5_a_lease_keeps_others_away_and_its_token_goes_stale_when_it_runs_out(
     assert!(new.token > old.token, "{} after {}", new.token, old.token);
 
     let stale = |call: &str| format!("SELECT {}", call.replace("$token", &old.token.to_string()));
-    let ack = first.session.refused(&stale("idem_relay_ack('default', 0, $token)")).await?;
+    let ack = first
+        .session
+        .refused(&stale("idem_relay_ack('default', 0, $token)"))
+        .await?;
     assert_eq!(ack.sqlstate, "55000", "{ack:?}");
-    let park = format!("idem_relay_park('default', 0, $token, '{}', 'broken')", old.ids()[0]);
+    let park = format!(
+        "idem_relay_park('default', 0, $token, '{}', 'broken')",
+        old.ids()[0]
+    );
     let park = first.session.refused(&stale(&park)).await?;
     assert_eq!(park.sqlstate, "55000", "{park:?}");
 
     second.ack(new.token).await?;
     let twice = second
         .session
-        .refused(&format!("SELECT idem_relay_ack('default', 0, {})", new.token))
+        .refused(&format!(
+            "SELECT idem_relay_ack('default', 0, {})",
+            new.token
+        ))
         .await?;
-    assert_eq!(twice.sqlstate, "55000", "an acknowledged batch is nobody's: {twice:?}");
+    assert_eq!(
+        twice.sqlstate, "55000",
+        "an acknowledged batch is nobody's: {twice:?}"
+    );
     assert_eq!(second.next().await?, None);
     Ok(())
 }
@@ -60,13 +73,18 @@ async fn i5_a_lease_that_is_extended_keeps_others_away_under_a_new_token() -> Re
     let batch = first.batch().await?;
     let token = first.extend(batch.token, "1 hour").await?;
     until("the first lease would have run out", async || {
-        let over = "SELECT clock_timestamp() > max(written_at) + '500 milliseconds' FROM idem.progress";
+        let over =
+            "SELECT clock_timestamp() > max(written_at) + '500 milliseconds' FROM idem.progress";
         Ok(second.session.text(over).await? == "t")
     })
     .await?;
     assert_eq!(second.next().await?, None, "it holds on");
     let ack = format!("SELECT idem_relay_ack('default', 0, {})", batch.token);
-    assert_eq!(first.session.refused(&ack).await?.sqlstate, "55000", "the old token is spent");
+    assert_eq!(
+        first.session.refused(&ack).await?.sqlstate,
+        "55000",
+        "the old token is spent"
+    );
     first.ack(token).await?;
     assert_eq!(second.next().await?, None);
     Ok(())
@@ -102,13 +120,17 @@ async fn i5_a_late_acknowledgement_counts_while_nobody_else_took_the_batch() -> 
 }
 
 #[tokio::test]
-async fn i4_a_relay_that_dies_between_publish_and_acknowledge_publishes_the_same_ids_again() -> Result<()> {
+async fn i4_a_relay_that_dies_between_publish_and_acknowledge_publishes_the_same_ids_again()
+-> Result<()> {
     let db = Database::with_idem("dies").await?;
     let session = db.connect().await?;
     for says in ["a", "b", "c"] {
         send(&session, says).await?;
     }
-    let dying = Reader::of(&db, "default").await?.limit(2).lease("500 milliseconds");
+    let dying = Reader::of(&db, "default")
+        .await?
+        .limit(2)
+        .lease("500 milliseconds");
     let published = dying.batch().await?;
     terminate(&session, dying.session.pid().await?).await?;
     assert!(dying.ack(published.token).await.is_err(), "it is dead");
@@ -163,9 +185,15 @@ async fn i5_who_waits_for_a_relay_that_is_dropped_is_told() -> Result<()> {
     let db = Database::with_idem("gone").await?;
     let (session, waiter) = (db.connect().await?, db.connect().await?);
     send(&session, "a").await?;
-    session.run("BEGIN; SELECT idem_drop_relay('default')").await?;
+    session
+        .run("BEGIN; SELECT idem_drop_relay('default')")
+        .await?;
     let pid = waiter.pid().await?;
-    let waits = tokio::spawn(async move { waiter.refused("SELECT * FROM idem_relay_next('default')").await });
+    let waits = tokio::spawn(async move {
+        waiter
+            .refused("SELECT * FROM idem_relay_next('default')")
+            .await
+    });
     db.until_blocked(pid).await?;
     session.run("COMMIT").await?;
     assert_eq!(waits.await??.sqlstate, "42704");
@@ -195,12 +223,17 @@ async fn i5_processes_of_one_partition_never_hold_a_lease_at_the_same_time() -> 
         let (holders, published) = (Arc::clone(&holders), Arc::clone(&published));
         workers.spawn(async move {
             while published.lock().map_or(0, |p| p.len()) < EFFECTS {
-                let Some(batch) = reader.next().await? else { continue };
+                let Some(batch) = reader.next().await? else {
+                    continue;
+                };
                 let others = holders.fetch_add(1, Ordering::SeqCst);
                 anyhow::ensure!(others == 0, "{others} others hold the partition");
                 // Talks to the broker.
                 reader.session.run("SELECT").await?;
-                published.lock().map_err(|e| anyhow::anyhow!("{e}"))?.extend(batch.effects);
+                published
+                    .lock()
+                    .map_err(|e| anyhow::anyhow!("{e}"))?
+                    .extend(batch.effects);
                 holders.fetch_sub(1, Ordering::SeqCst);
                 reader.ack(batch.token).await?;
             }
@@ -237,21 +270,36 @@ async fn i5_what_is_acknowledged_is_acknowledged_once_however_short_the_leases_a
     let stale = Arc::new(AtomicUsize::new(0));
     let mut workers = tokio::task::JoinSet::new();
     for _ in 0..4 {
-        let reader = Reader::of(&db, "default").await?.limit(3).lease("1 millisecond");
+        let reader = Reader::of(&db, "default")
+            .await?
+            .limit(3)
+            .lease("1 millisecond");
         let (acknowledged, stale) = (Arc::clone(&acknowledged), Arc::clone(&stale));
         workers.spawn(async move {
             while acknowledged.lock().map_or(0, |a| a.len()) < EFFECTS {
-                let Some(batch) = reader.next().await? else { continue };
+                let Some(batch) = reader.next().await? else {
+                    continue;
+                };
                 // A broker that is slow now and then: slower than the lease is long.
                 let takes = if batch.token % 3 == 0 { "0.003" } else { "0" };
-                reader.session.run(&format!("SELECT pg_sleep({takes})")).await?;
+                reader
+                    .session
+                    .run(&format!("SELECT pg_sleep({takes})"))
+                    .await?;
                 match reader.ack(batch.token).await {
                     Ok(()) => {
                         let mut all = acknowledged.lock().map_err(|e| anyhow::anyhow!("{e}"))?;
-                        all.extend(batch.effects.into_iter().map(|effect| (batch.token, effect)));
+                        all.extend(
+                            batch
+                                .effects
+                                .into_iter()
+                                .map(|effect| (batch.token, effect)),
+                        );
                     }
                     Err(error) => {
-                        let code = error.downcast_ref::<tokio_postgres::Error>().and_then(|e| e.code());
+                        let code = error
+                            .downcast_ref::<tokio_postgres::Error>()
+                            .and_then(|e| e.code());
                         anyhow::ensure!(code.is_some_and(|c| c.code() == "55000"), "{error:#}");
                         stale.fetch_add(1, Ordering::Relaxed);
                     }
@@ -270,8 +318,15 @@ async fn i5_what_is_acknowledged_is_acknowledged_once_however_short_the_leases_a
         .await
         .context("they publish everything")??;
     let mut acknowledged = acknowledged.lock().map_err(|e| anyhow::anyhow!("{e}"))?;
-    let ids: BTreeSet<_> = acknowledged.iter().map(|(_, effect)| effect.message_id).collect();
-    assert_eq!((acknowledged.len(), ids.len()), (EFFECTS, EFFECTS), "each once");
+    let ids: BTreeSet<_> = acknowledged
+        .iter()
+        .map(|(_, effect)| effect.message_id)
+        .collect();
+    assert_eq!(
+        (acknowledged.len(), ids.len()),
+        (EFFECTS, EFFECTS),
+        "each once"
+    );
     acknowledged.sort_by_key(|(token, _)| *token);
     assert!(
         acknowledged.is_sorted_by_key(|(_, effect)| effect.seq),
@@ -285,7 +340,9 @@ async fn i5_what_is_acknowledged_is_acknowledged_once_however_short_the_leases_a
 }
 
 async fn terminate(session: &Session, pid: i32) -> Result<()> {
-    let gone = session.text(&format!("SELECT pg_terminate_backend({pid}, 5000)")).await?;
+    let gone = session
+        .text(&format!("SELECT pg_terminate_backend({pid}, 5000)"))
+        .await?;
     anyhow::ensure!(gone == "t", "backend {pid} does not end");
     Ok(())
 }

@@ -46,7 +46,13 @@ async fn i4_unpark_all_brings_back_the_oldest_that_match() -> Result<()> {
     assert_eq!(unpark(", 'no such queue%'").await?, "0");
     assert_eq!(unpark("").await?, "3");
     assert_eq!(relay.drained().await?, ["b", "d", "e"]);
-    assert_eq!(relay.session.text("SELECT parked, delayed FROM idem.relays").await?, "0|0");
+    assert_eq!(
+        relay
+            .session
+            .text("SELECT parked, delayed FROM idem.relays")
+            .await?,
+        "0|0"
+    );
     Ok(())
 }
 
@@ -62,11 +68,18 @@ async fn i4_discarded_effects_are_gone_and_the_others_wait() -> Result<()> {
     assert_eq!(session.text(&discard).await?, "t");
     assert_eq!(session.text(&discard).await?, "f", "it is gone already");
     assert_eq!(
-        session.text("SELECT idem_relay_discard_all('default', '%exchange')").await?,
+        session
+            .text("SELECT idem_relay_discard_all('default', '%exchange')")
+            .await?,
         "2"
     );
     assert_eq!(session.text("SELECT parked FROM idem.relays").await?, "2");
-    assert_eq!(session.text("SELECT idem_relay_unpark_all('default')").await?, "2");
+    assert_eq!(
+        session
+            .text("SELECT idem_relay_unpark_all('default')")
+            .await?,
+        "2"
+    );
     assert_eq!(relay.drained().await?, ["c", "e"]);
     Ok(())
 }
@@ -76,10 +89,25 @@ async fn i4_discarded_effects_are_gone_and_the_others_wait() -> Result<()> {
 async fn bulk_functions_touch_one_relay_only() -> Result<()> {
     let db = Database::with_idem("one_relay").await?;
     let relay = parked(&db).await?;
-    relay.session.run("SELECT idem_create_relay('other')").await?;
+    relay
+        .session
+        .run("SELECT idem_create_relay('other')")
+        .await?;
     for function in ["idem_relay_unpark_all", "idem_relay_discard_all"] {
-        assert_eq!(relay.session.text(&format!("SELECT {function}('other')")).await?, "0");
+        assert_eq!(
+            relay
+                .session
+                .text(&format!("SELECT {function}('other')"))
+                .await?,
+            "0"
+        );
     }
-    assert_eq!(relay.session.text("SELECT count(*) FROM idem.parked").await?, "5");
+    assert_eq!(
+        relay
+            .session
+            .text("SELECT count(*) FROM idem.parked")
+            .await?,
+        "5"
+    );
     Ok(())
 }

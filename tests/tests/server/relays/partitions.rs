@@ -15,10 +15,20 @@ async fn i5_two_relays_each_see_all() -> Result<()> {
     for says in ["a", "b", "c"] {
         send(&session, says).await?;
     }
-    let (first, second) = (Reader::of(&db, "default").await?, Reader::of(&db, "second").await?);
+    let (first, second) = (
+        Reader::of(&db, "default").await?,
+        Reader::of(&db, "second").await?,
+    );
     let to_first = first.drain().await?;
-    assert_eq!(to_first.iter().map(|e| &e.says).collect::<Vec<_>>(), ["a", "b", "c"]);
-    assert_eq!(second.drain().await?, to_first, "the same effects, the same ids");
+    assert_eq!(
+        to_first.iter().map(|e| &e.says).collect::<Vec<_>>(),
+        ["a", "b", "c"]
+    );
+    assert_eq!(
+        second.drain().await?,
+        to_first,
+        "the same effects, the same ids"
+    );
     Ok(())
 }
 
@@ -41,11 +51,18 @@ async fn i5_partitions_share_everything_and_a_key_keeps_its_order() -> Result<()
 
     let mut partitions: Vec<Vec<Effect>> = Vec::new();
     for partition in 0..PARTITIONS {
-        let reader = Reader::of(&db, "split").await?.partition(partition).limit(7);
+        let reader = Reader::of(&db, "split")
+            .await?
+            .partition(partition)
+            .limit(7);
         partitions.push(reader.drain().await?);
     }
 
-    let all: BTreeSet<_> = partitions.iter().flatten().map(|effect| effect.message_id).collect();
+    let all: BTreeSet<_> = partitions
+        .iter()
+        .flatten()
+        .map(|effect| effect.message_id)
+        .collect();
     let sum: usize = partitions.iter().map(Vec::len).sum();
     assert_eq!(sum, all.len(), "no effect is in two partitions");
     assert_eq!(sum, (ROUNDS * (KEYS + 1)) as usize, "each is in one");
@@ -61,14 +78,19 @@ async fn i5_partitions_share_everything_and_a_key_keeps_its_order() -> Result<()
         }
         for (key, says) in by_key {
             assert_eq!(says, ["0", "1", "2", "3", "4"], "the order of {key}");
-            assert_eq!(seen_in.insert(key, n), None, "{key} is in one partition only");
+            assert_eq!(
+                seen_in.insert(key, n),
+                None,
+                "{key} is in one partition only"
+            );
         }
     }
     assert_eq!(seen_in.len(), KEYS as usize);
     Ok(())
 }
 
-/// One pair of snapshots holds more than a batch: it goes on by seq inside the pair, late ones included.
+/// One pair of snapshots holds more than a batch: it goes on by seq inside the pair, late ones
+/// included.
 #[tokio::test]
 async fn i5_a_limit_smaller_than_the_pair_loses_and_repeats_nothing() -> Result<()> {
     for limit in [1, 2, 3, 5] {

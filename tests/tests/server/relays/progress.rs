@@ -7,13 +7,21 @@ use super::reader::{Reader, send};
 use super::rotation::maintain;
 
 #[tokio::test]
-async fn i4_progress_turns_and_keeps_cursors_and_leases_while_somebody_holds_an_old_snapshot() -> Result<()> {
+async fn i4_progress_turns_and_keeps_cursors_and_leases_while_somebody_holds_an_old_snapshot()
+-> Result<()> {
     let db = Database::with_idem("progress").await?;
-    let (session, keeper, old) = (db.connect().await?, db.connect().await?, db.connect().await?);
+    let (session, keeper, old) = (
+        db.connect().await?,
+        db.connect().await?,
+        db.connect().await?,
+    );
     session
         .run("SELECT idem_create_relay('busy'); SELECT idem_create_relay('idle')")
         .await?;
-    let (first, busy) = (Reader::of(&db, "default").await?, Reader::of(&db, "busy").await?.limit(1));
+    let (first, busy) = (
+        Reader::of(&db, "default").await?,
+        Reader::of(&db, "busy").await?.limit(1),
+    );
     for says in ["a", "b", "c"] {
         send(&session, says).await?;
     }
@@ -42,7 +50,12 @@ async fn i4_progress_turns_and_keeps_cursors_and_leases_while_somebody_holds_an_
         })
         .await?;
         let current = format!("{}", turn % 2);
-        assert_eq!(session.text("SELECT current FROM idem.progress_turn").await?, current);
+        assert_eq!(
+            session
+                .text("SELECT current FROM idem.progress_turn")
+                .await?,
+            current
+        );
     }
     assert_eq!(
         session.text("SELECT count(*) FROM idem.progress_0").await?,
@@ -53,12 +66,20 @@ async fn i4_progress_turns_and_keeps_cursors_and_leases_while_somebody_holds_an_
     assert_eq!(first.next().await?, None, "the lease is still held");
     first.ack(leased.token).await?;
     assert_eq!(first.next().await?, None, "and its token was good");
-    assert_eq!(busy.drained().await?, ["b", "c"], "the cursor stands where it stood");
-    assert_eq!(Reader::of(&db, "idle").await?.drained().await?, ["a", "b", "c"]);
+    assert_eq!(
+        busy.drained().await?,
+        ["b", "c"],
+        "the cursor stands where it stood"
+    );
+    assert_eq!(
+        Reader::of(&db, "idle").await?.drained().await?,
+        ["a", "b", "c"]
+    );
     old.run("COMMIT").await
 }
 
-/// Those of the table that is appended to; the other keeps what older snapshots must find, until the next turn.
+/// Those of the table that is appended to; the other keeps what older snapshots must find, until
+/// the next turn.
 async fn pages(session: &Session) -> Result<i64> {
     let bytes = session
         .text("SELECT pg_relation_size(format('idem.progress_%s', current)::regclass) FROM idem.progress_turn")
@@ -90,7 +111,10 @@ async fn i11_progress_turns_without_a_look_at_old_progress() -> Result<()> {
     let read = rows_read(&session).await? - before;
     assert!(read < 100, "the turn has read {read} rows of progress");
     session.run("COMMIT").await?;
-    assert_eq!(session.text("SELECT count(*) FROM idem.progress_1").await?, "1");
+    assert_eq!(
+        session.text("SELECT count(*) FROM idem.progress_1").await?,
+        "1"
+    );
     Ok(())
 }
 
@@ -105,7 +129,8 @@ async fn rows_read(session: &Session) -> Result<i64> {
     Ok(rows.parse()?)
 }
 
-/// A cluster with many transactions has large snapshots, which are stored beside the table: they count.
+/// A cluster with many transactions has large snapshots, which are stored beside the table: they
+/// count.
 #[tokio::test]
 async fn progress_turns_when_large_snapshots_fill_toast() -> Result<()> {
     let db = Database::with_idem("toast").await?;
@@ -122,14 +147,21 @@ async fn progress_turns_when_large_snapshots_fill_toast() -> Result<()> {
     );
     until("progress has turned", async || {
         maintain(&keeper).await?;
-        Ok(session.text("SELECT current FROM idem.progress_turn").await? == "1")
+        Ok(session
+            .text("SELECT current FROM idem.progress_turn")
+            .await?
+            == "1")
     })
     .await?;
-    assert_eq!(session.text("SELECT count(*) FROM idem.progress_1").await?, "1");
+    assert_eq!(
+        session.text("SELECT count(*) FROM idem.progress_1").await?,
+        "1"
+    );
     Ok(())
 }
 
-/// Every relay that is made and dropped leaves nothing, except the first: its row keeps a restore from making it anew.
+/// Every relay that is made and dropped leaves nothing, except the first: its row keeps a restore
+/// from making it anew.
 #[tokio::test]
 async fn dropped_relay_leaves_no_row() -> Result<()> {
     let db = Database::with_idem("dropped").await?;
@@ -148,25 +180,38 @@ async fn dropped_relay_leaves_no_row() -> Result<()> {
             .await?,
         "1|default|t"
     );
-    assert_eq!(session.text("SELECT count(*) FROM idem.relay_partition").await?, "0");
+    assert_eq!(
+        session
+            .text("SELECT count(*) FROM idem.relay_partition")
+            .await?,
+        "0"
+    );
     Ok(())
 }
 
-/// A dump locks one table after the other: a turn that cannot have the second table at once lets go of the first.
+/// A dump locks one table after the other: a turn that cannot have the second table at once lets go
+/// of the first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_relay_never_waits_for_a_turn_of_progress() -> Result<()> {
     const ATTEMPTS: usize = 20;
     let db = Database::with_idem("turns").await?;
-    let (session, keeper, dump) = (db.connect().await?, db.connect().await?, db.connect().await?);
+    let (session, keeper, dump) = (
+        db.connect().await?,
+        db.connect().await?,
+        db.connect().await?,
+    );
     let relay = Reader::of(&db, "default").await?;
     relay
         .session
-        .run("SET client_min_messages = log; SET log_lock_waits = on; SET deadlock_timeout = '50ms'")
+        .run(
+            "SET client_min_messages = log; SET log_lock_waits = on; SET deadlock_timeout = '50ms'",
+        )
         .await?;
     send(&session, "a").await?;
     assert_eq!(relay.drained().await?, ["a"]);
     append_large_snapshots(&session).await?;
-    dump.run("BEGIN; LOCK TABLE idem.progress_1 IN ACCESS SHARE MODE").await?;
+    dump.run("BEGIN; LOCK TABLE idem.progress_1 IN ACCESS SHARE MODE")
+        .await?;
 
     let turning = tokio::spawn(async move {
         for _ in 0..ATTEMPTS {
@@ -181,18 +226,27 @@ async fn i11_relay_never_waits_for_a_turn_of_progress() -> Result<()> {
         steps += 1;
     }
     let keeper = turning.await??;
-    let waits: Vec<_> = relay.session.notices().into_iter().map(|notice| notice.message).collect();
+    let waits: Vec<_> = relay
+        .session
+        .notices()
+        .into_iter()
+        .map(|notice| notice.message)
+        .collect();
     assert_eq!(waits, [""; 0]);
 
     dump.run("COMMIT").await?;
     until("progress has turned", async || {
         maintain(&keeper).await?;
-        Ok(session.text("SELECT current FROM idem.progress_turn").await? == "1")
+        Ok(session
+            .text("SELECT current FROM idem.progress_turn")
+            .await?
+            == "1")
     })
     .await
 }
 
-/// The newest state of the relay again and again, with an older snapshot that lists a thousand transactions.
+/// The newest state of the relay again and again, with an older snapshot that lists a thousand
+/// transactions.
 async fn append_large_snapshots(session: &Session) -> Result<()> {
     session
         .run(

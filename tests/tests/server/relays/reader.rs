@@ -23,11 +23,17 @@ pub struct Batch {
 
 impl Batch {
     pub fn says(&self) -> Vec<&str> {
-        self.effects.iter().map(|effect| effect.says.as_str()).collect()
+        self.effects
+            .iter()
+            .map(|effect| effect.says.as_str())
+            .collect()
     }
 
     pub fn ids(&self) -> Vec<Uuid> {
-        self.effects.iter().map(|effect| effect.message_id).collect()
+        self.effects
+            .iter()
+            .map(|effect| effect.message_id)
+            .collect()
     }
 }
 
@@ -41,7 +47,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Of partition 0, a hundred effects at a time, with a lease that does not run out during a test.
+    /// Of partition 0, a hundred effects at a time, with a lease that does not run out during a
+    /// test.
     pub async fn of(db: &Database, relay: &str) -> Result<Self> {
         Ok(Self::with(db.connect().await?, relay))
     }
@@ -103,7 +110,10 @@ impl Reader {
     /// Tells that a batch is published.
     pub async fn ack(&self, token: i64) -> Result<()> {
         self.session
-            .execute("SELECT idem_relay_ack($1, $2, $3)", &[&self.relay, &self.partition, &token])
+            .execute(
+                "SELECT idem_relay_ack($1, $2, $3)",
+                &[&self.relay, &self.partition, &token],
+            )
             .await?;
         Ok(())
     }
@@ -132,7 +142,12 @@ impl Reader {
 
     /// What [`Reader::drain`] published says.
     pub async fn drained(&self) -> Result<Vec<String>> {
-        Ok(self.drain().await?.into_iter().map(|effect| effect.says).collect())
+        Ok(self
+            .drain()
+            .await?
+            .into_iter()
+            .map(|effect| effect.says)
+            .collect())
     }
 }
 
@@ -147,7 +162,10 @@ pub async fn send(session: &Session, says: &str) -> Result<Uuid> {
 /// The same with a key.
 pub async fn send_key(session: &Session, key: &str, says: &str) -> Result<Uuid> {
     let row = session
-        .query_one("SELECT idem_send('things', to_jsonb($1::text), $2)", &[&says, &key])
+        .query_one(
+            "SELECT idem_send('things', to_jsonb($1::text), $2)",
+            &[&says, &key],
+        )
         .await?;
     Ok(row.get(0))
 }

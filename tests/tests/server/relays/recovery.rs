@@ -6,8 +6,8 @@ use idem_tests::harness::{Database, Session, until};
 
 use super::reader::{Reader, send, send_key};
 
-/// Ids that were drawn and have written nothing are drawn again after a crash. The cursor knows them as running: no reason to
-/// refuse, and who gets one of them the second time is delivered.
+/// Ids that were drawn and have written nothing are drawn again after a crash. The cursor knows
+/// them as running: no reason to refuse, and who gets one of them the second time is delivered.
 #[tokio::test]
 async fn i4_relays_go_on_after_a_crash_that_took_transaction_ids_back() -> Result<()> {
     let mut cluster = Cluster::builder(&Install::from_env()?)
@@ -19,7 +19,10 @@ async fn i4_relays_go_on_after_a_crash_that_took_transaction_ids_back() -> Resul
     session.run("CREATE EXTENSION idem").await?;
     send(&session, "before").await?;
     let relay = Reader::with(connect(&cluster).await?, "default");
-    relay.session.run("BEGIN; SELECT pg_current_xact_id()").await?;
+    relay
+        .session
+        .run("BEGIN; SELECT pg_current_xact_id()")
+        .await?;
     let mut silent = Vec::new();
     for _ in 0..20 {
         let session = connect(&cluster).await?;
@@ -29,7 +32,8 @@ async fn i4_relays_go_on_after_a_crash_that_took_transaction_ids_back() -> Resul
     let batch = relay.batch().await?;
     relay.ack(batch.token).await?;
     relay.session.run("COMMIT").await?;
-    let cursor = "SELECT pg_snapshot_xmax(snapshot_from) FROM idem.progress ORDER BY pos DESC LIMIT 1";
+    let cursor =
+        "SELECT pg_snapshot_xmax(snapshot_from) FROM idem.progress ORDER BY pos DESC LIMIT 1";
     let cursor: u64 = session.text(cursor).await?.parse()?;
     cluster.kill()?;
     cluster.start()?;
@@ -52,9 +56,11 @@ async fn connect(cluster: &Cluster) -> Result<Session> {
     Session::connect(cluster, "postgres", "postgres").await
 }
 
-/// The tables of a restore into a younger cluster, made by hand: cursor and effects carry ids that this cluster has yet to reach.
+/// The tables of a restore into a younger cluster, made by hand: cursor and effects carry ids that
+/// this cluster has yet to reach.
 #[tokio::test]
-async fn i4_a_restore_into_a_younger_cluster_is_refused_until_repaired_and_nothing_is_lost() -> Result<()> {
+async fn i4_a_restore_into_a_younger_cluster_is_refused_until_repaired_and_nothing_is_lost()
+-> Result<()> {
     let db = Database::with_idem("younger").await?;
     let session = db.connect().await?;
     let relay = Reader::of(&db, "default").await?;
@@ -82,7 +88,10 @@ async fn i4_a_restore_into_a_younger_cluster_is_refused_until_repaired_and_nothi
 
     // Producers do not know.
     send(&session, "recorded before the repair").await?;
-    let refused = relay.session.refused("SELECT * FROM idem_relay_next('default')").await?;
+    let refused = relay
+        .session
+        .refused("SELECT * FROM idem_relay_next('default')")
+        .await?;
     assert_eq!(refused.sqlstate, "55000", "{refused:?}");
     assert!(refused.hint.contains("idem_repair_relays()"), "{refused:?}");
     let health = "SELECT status FROM idem_health() WHERE check_name = 'transaction ids'";
@@ -117,18 +126,26 @@ async fn i4_a_restore_into_a_younger_cluster_is_refused_until_repaired_and_nothi
 
 /// CREATE EXTENSION makes a relay `default`, and the dump brings what became of it.
 #[tokio::test]
-async fn i4_a_restore_keeps_cursors_and_does_not_bring_back_a_relay_that_was_dropped() -> Result<()> {
+async fn i4_a_restore_keeps_cursors_and_does_not_bring_back_a_relay_that_was_dropped() -> Result<()>
+{
     let db = Database::with_idem("dumped").await?;
     let session = db.connect().await?;
-    // The new relay takes the place of a dead row, as soon as nobody sees that any longer: it stands first in the table.
-    until("the relay that lives stands before the one that was dropped", async || {
-        session.run("SELECT idem_drop_relay('default')").await?;
-        session.run("VACUUM (INDEX_CLEANUP on) idem.relay").await?;
-        session
-            .run("SELECT idem_create_relay('default', 2, from_oldest => true)")
-            .await?;
-        Ok(session.text("SELECT dropped_at IS NULL FROM idem.relay LIMIT 1").await? == "t")
-    })
+    // The new relay takes the place of a dead row, as soon as nobody sees that any longer: it
+    // stands first in the table.
+    until(
+        "the relay that lives stands before the one that was dropped",
+        async || {
+            session.run("SELECT idem_drop_relay('default')").await?;
+            session.run("VACUUM (INDEX_CLEANUP on) idem.relay").await?;
+            session
+                .run("SELECT idem_create_relay('default', 2, from_oldest => true)")
+                .await?;
+            Ok(session
+                .text("SELECT dropped_at IS NULL FROM idem.relay LIMIT 1")
+                .await?
+                == "t")
+        },
+    )
     .await?;
     for says in ["acknowledged", "waits"] {
         send_key(&session, "k", says).await?;
@@ -153,7 +170,10 @@ async fn i4_a_restore_keeps_cursors_and_does_not_bring_back_a_relay_that_was_dro
     let dump = db.cluster().run("pg_dump", [db.name()], &[])?;
     db.cluster().psql(restored.name(), &dump)?;
     let relays = "SELECT relay, partition FROM idem.relays ORDER BY partition";
-    assert_eq!(restored.connect().await?.text(relays).await?, "default|0\ndefault|1");
+    assert_eq!(
+        restored.connect().await?.text(relays).await?,
+        "default|0\ndefault|1"
+    );
     let reader = Reader::of(&restored, "default").await?.partition(partition);
     assert_eq!(reader.drained().await?, ["waits"]);
     Ok(())

@@ -5,11 +5,14 @@ use idem_tests::harness::{Database, Session, until};
 
 use super::reader::{Reader, send};
 
-/// How long the rings of the inbox keep; the outbox keeps one and a half times as long. From the longer to the shorter.
+/// How long the rings of the inbox keep; the outbox keeps one and a half times as long. From the
+/// longer to the shorter.
 pub async fn keep_for(session: &Session, retention: &str) -> Result<()> {
     for ring in ["short", "standard", "long"] {
         session
-            .run(&format!("SELECT idem_set_retention('{ring}', '{retention}')"))
+            .run(&format!(
+                "SELECT idem_set_retention('{ring}', '{retention}')"
+            ))
             .await?;
     }
     Ok(())
@@ -30,7 +33,9 @@ pub async fn maintain(session: &Session) -> Result<()> {
 
 pub async fn turns(session: &Session, ring: &str) -> Result<i64> {
     let turns = session
-        .text(&format!("SELECT turns FROM idem.ring WHERE name = '{ring}'"))
+        .text(&format!(
+            "SELECT turns FROM idem.ring WHERE name = '{ring}'"
+        ))
         .await?;
     Ok(turns.parse()?)
 }
@@ -44,7 +49,10 @@ async fn outbox_bytes(session: &Session) -> Result<i64> {
 
 async fn health(session: &Session) -> Result<(String, String)> {
     let row = session
-        .query_one("SELECT status, detail FROM idem_health() WHERE check_name = 'outbox'", &[])
+        .query_one(
+            "SELECT status, detail FROM idem_health() WHERE check_name = 'outbox'",
+            &[],
+        )
         .await?;
     Ok((row.get(0), row.get(1)))
 }
@@ -62,7 +70,10 @@ async fn i4_a_stuck_relay_blocks_the_outbox_and_the_health_check_names_it() -> R
              FROM generate_series(1, {EFFECTS}) n"
         ))
         .await?;
-    assert_eq!(Reader::of(&db, "default").await?.drain().await?.len(), EFFECTS);
+    assert_eq!(
+        Reader::of(&db, "default").await?.drain().await?.len(),
+        EFFECTS
+    );
 
     until("the outbox is blocked", async || {
         maintain(&keeper).await?;
@@ -72,10 +83,16 @@ async fn i4_a_stuck_relay_blocks_the_outbox_and_the_health_check_names_it() -> R
     let (_, detail) = health(&session).await?;
     assert!(detail.contains("relay stuck "), "{detail}");
     let blocks = "SELECT relay, blocks <> '{}', lag_messages FROM idem.relays ORDER BY relay";
-    assert_eq!(session.text(blocks).await?, format!("default|f|0\nstuck|t|{EFFECTS}"));
+    assert_eq!(
+        session.text(blocks).await?,
+        format!("default|f|0\nstuck|t|{EFFECTS}")
+    );
 
     // However long that lasts: the rings of the inbox go on, the outbox stands.
-    let (stands_at, full) = (turns(&session, "outbox").await?, outbox_bytes(&session).await?);
+    let (stands_at, full) = (
+        turns(&session, "outbox").await?,
+        outbox_bytes(&session).await?,
+    );
     let inbox = turns(&session, "long").await?;
     until("the inbox has turned five times more", async || {
         maintain(&keeper).await?;
@@ -88,12 +105,19 @@ async fn i4_a_stuck_relay_blocks_the_outbox_and_the_health_check_names_it() -> R
     let late = Reader::of(&db, "stuck").await?.drain().await?;
     assert_eq!(late.len(), EFFECTS, "nothing is lost");
     assert_eq!(session.text(blocks).await?, "default|f|0\nstuck|f|0");
-    until("the outbox has turned on, and its space is free", async || {
-        maintain(&keeper).await?;
-        Ok(turns(&session, "outbox").await? > stands_at && outbox_bytes(&session).await? < full / 4)
-    })
+    until(
+        "the outbox has turned on, and its space is free",
+        async || {
+            maintain(&keeper).await?;
+            Ok(turns(&session, "outbox").await? > stands_at
+                && outbox_bytes(&session).await? < full / 4)
+        },
+    )
     .await?;
-    until("the health check calms down", async || Ok(health(&session).await?.0 == "ok")).await
+    until("the health check calms down", async || {
+        Ok(health(&session).await?.0 == "ok")
+    })
+    .await
 }
 
 /// The relay that holds the outbox need not come back: the operator can drop it.
@@ -120,7 +144,11 @@ async fn i4_a_dropped_relay_holds_nothing() -> Result<()> {
 #[tokio::test]
 async fn i4_an_effect_of_a_transaction_that_is_open_across_the_turn_is_delivered() -> Result<()> {
     let db = Database::with_idem("across").await?;
-    let (session, keeper, long) = (db.connect().await?, db.connect().await?, db.connect().await?);
+    let (session, keeper, long) = (
+        db.connect().await?,
+        db.connect().await?,
+        db.connect().await?,
+    );
     let relay = Reader::of(&db, "default").await?;
     keep_for(&session, "100 milliseconds").await?;
     keeper.run("SET idem.fence_wait = 0").await?;
@@ -155,7 +183,8 @@ async fn i4_an_effect_of_a_transaction_that_is_open_across_the_turn_is_delivered
     .await
 }
 
-/// A batch that is out is not acknowledged: its slice is held, also when it is the last one in there.
+/// A batch that is out is not acknowledged: its slice is held, also when it is the last one in
+/// there.
 #[tokio::test]
 async fn i4_a_leased_batch_holds_its_slice() -> Result<()> {
     let db = Database::with_idem("leased").await?;
@@ -169,7 +198,10 @@ async fn i4_a_leased_batch_holds_its_slice() -> Result<()> {
         Ok(health(&session).await?.0 == "critical")
     })
     .await?;
-    assert_eq!(session.text("SELECT count(*) FROM idem.outbox_row").await?, "1");
+    assert_eq!(
+        session.text("SELECT count(*) FROM idem.outbox_row").await?,
+        "1"
+    );
     relay.ack(batch.token).await?;
     until("the outbox forgets it", async || {
         maintain(&keeper).await?;

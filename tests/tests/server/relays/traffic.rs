@@ -1,5 +1,6 @@
-//! I4 and I5 under load: producers that hesitate, roll back and run long, against relays and a checker that knows what was
-//! committed. A reader that polls for `seq > last`, as people write it, loses effects of the same traffic.
+//! I4 and I5 under load: producers that hesitate, roll back and run long, against relays and a
+//! checker that knows what was committed. A reader that polls for `seq > last`, as people write it,
+//! loses effects of the same traffic.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use super::rotation::{keep_for, maintain, turns};
 const KEYS: i32 = 6;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i5_every_committed_effect_reaches_every_relay_once_and_in_the_order_of_its_key() -> Result<()> {
+async fn i5_every_committed_effect_reaches_every_relay_once_and_in_the_order_of_its_key()
+-> Result<()> {
     let db = Arc::new(Database::with_idem("traffic").await?);
     let session = db.connect().await?;
     session.run("SELECT idem_create_relay('split', 3)").await?;
@@ -26,13 +28,23 @@ async fn i5_every_committed_effect_reaches_every_relay_once_and_in_the_order_of_
     let whole = traffic.follow(Reader::of(&db, "default").await?.limit(7));
     let mut parts = Vec::new();
     for partition in 0..3 {
-        parts.push(traffic.follow(Reader::of(&db, "split").await?.partition(partition).limit(5)));
+        parts.push(
+            traffic.follow(
+                Reader::of(&db, "split")
+                    .await?
+                    .partition(partition)
+                    .limit(5),
+            ),
+        );
     }
     let poller = traffic.poll(db.connect().await?);
 
     until("the polling reader has lost something", async || {
         traffic.check_alive()?;
-        Ok(poller.lost.load(Ordering::SeqCst) > 0 && traffic.committed.load(Ordering::SeqCst) > 600)
+        Ok(
+            poller.lost.load(Ordering::SeqCst) > 0
+                && traffic.committed.load(Ordering::SeqCst) > 600,
+        )
     })
     .await?;
     traffic.stop().await?;
@@ -42,7 +54,11 @@ async fn i5_every_committed_effect_reaches_every_relay_once_and_in_the_order_of_
         traffic.rolled_back.load(Ordering::SeqCst) > 10,
         "otherwise this tests less than it says"
     );
-    assert_eq!(committed.verdict(&joined(whole).await?), Verdict::default(), "relay default");
+    assert_eq!(
+        committed.verdict(&joined(whole).await?),
+        Verdict::default(),
+        "relay default"
+    );
     let mut split = Vec::new();
     for part in parts {
         split.extend(joined(part).await?);
@@ -86,10 +102,22 @@ async fn i4_no_effect_is_lost_while_the_outbox_turns_and_a_relay_lags() -> Resul
     late.extend(lagging.drain().await?);
 
     let committed = Committed::read(&session).await?;
-    assert_eq!(committed.verdict(&joined(prompt).await?), Verdict::default(), "relay default");
-    assert_eq!(committed.verdict(&late), Verdict::default(), "relay lagging");
+    assert_eq!(
+        committed.verdict(&joined(prompt).await?),
+        Verdict::default(),
+        "relay default"
+    );
+    assert_eq!(
+        committed.verdict(&late),
+        Verdict::default(),
+        "relay lagging"
+    );
     assert!(
-        session.text("SELECT count(*) FROM idem.outbox_row").await?.parse::<usize>()? < committed.keys.len(),
+        session
+            .text("SELECT count(*) FROM idem.outbox_row")
+            .await?
+            .parse::<usize>()?
+            < committed.keys.len(),
         "the outbox has forgotten some: otherwise this tests nothing"
     );
     Ok(())
@@ -128,7 +156,10 @@ impl Traffic {
             let session = db.connect().await?;
             let dice = StdRng::seed_from_u64(seed << 32 | producer);
             let (stopping, failed) = (Arc::clone(&traffic.stopping), Arc::clone(&traffic.failed));
-            let (committed, rolled_back) = (Arc::clone(&traffic.committed), Arc::clone(&traffic.rolled_back));
+            let (committed, rolled_back) = (
+                Arc::clone(&traffic.committed),
+                Arc::clone(&traffic.rolled_back),
+            );
             traffic.producers.lock().await.spawn(async move {
                 let produced = produce(session, dice, &stopping, (&committed, &rolled_back)).await;
                 failed.fetch_or(produced.is_err(), Ordering::SeqCst);
@@ -183,7 +214,10 @@ impl Traffic {
                 }));
                 last = published.last().map_or(0, |effect| effect.seq);
                 let behind = session
-                    .query_one("SELECT count(*) FROM idem.outbox_row WHERE seq <= $1", &[&last])
+                    .query_one(
+                        "SELECT count(*) FROM idem.outbox_row WHERE seq <= $1",
+                        &[&last],
+                    )
                     .await?;
                 let there = usize::try_from(behind.get::<_, i64>(0))?;
                 noticed.store(there - published.len(), Ordering::SeqCst);
@@ -218,7 +252,8 @@ struct Poller {
     lost: Arc<AtomicUsize>,
 }
 
-/// One transaction after another. Each notes in `told` what it has sent, so that a committed note is a committed effect.
+/// One transaction after another. Each notes in `told` what it has sent, so that a committed note
+/// is a committed effect.
 async fn produce(
     session: Session,
     mut dice: StdRng,
@@ -234,8 +269,11 @@ async fn produce(
                 .await?;
         }
         hesitate(&mut dice).await;
-        // The row lock makes the effects of a key follow each other, the way a business does it; one order, so no deadlock.
-        let mut keys: Vec<i32> = (0..dice.random_range(0..=2)).map(|_| dice.random_range(1..=KEYS)).collect();
+        // The row lock makes the effects of a key follow each other, the way a business does it;
+        // one order, so no deadlock.
+        let mut keys: Vec<i32> = (0..dice.random_range(0..=2))
+            .map(|_| dice.random_range(1..=KEYS))
+            .collect();
         keys.sort_unstable();
         for key in keys {
             session
@@ -288,9 +326,14 @@ struct Verdict {
 
 impl Committed {
     async fn read(session: &Session) -> Result<Self> {
-        let rows = session.query("SELECT message_id, key, n FROM told", &[]).await?;
+        let rows = session
+            .query("SELECT message_id, key, n FROM told", &[])
+            .await?;
         Ok(Self {
-            keys: rows.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect(),
+            keys: rows
+                .iter()
+                .map(|row| (row.get(0), (row.get(1), row.get(2))))
+                .collect(),
         })
     }
 

@@ -14,7 +14,11 @@ async fn i5_a_waiting_relay_is_woken_by_a_commit_and_not_by_a_rollback() -> Resu
     session.run("BEGIN").await?;
     send(&session, "rolled back").await?;
     session.run("ROLLBACK").await?;
-    assert_eq!(waiter.text("SELECT idem_relay_wait(50)").await?, "f", "nothing was committed");
+    assert_eq!(
+        waiter.text("SELECT idem_relay_wait(50)").await?,
+        "f",
+        "nothing was committed"
+    );
 
     // While it waits: what is rolled back, what is not committed yet, and what is no effect.
     let pid = waiter.pid().await?;
@@ -25,7 +29,9 @@ async fn i5_a_waiting_relay_is_woken_by_a_commit_and_not_by_a_rollback() -> Resu
     until_waiting(&session, pid).await?;
     session.run("BEGIN").await?;
     send(&session, "rolled back").await?;
-    session.run("ROLLBACK; SELECT idem_try_claim('m1', 'orders')").await?;
+    session
+        .run("ROLLBACK; SELECT idem_try_claim('m1', 'orders')")
+        .await?;
     session.run("BEGIN").await?;
     send(&session, "committed").await?;
     until_waiting(&session, pid).await?;
@@ -35,7 +41,11 @@ async fn i5_a_waiting_relay_is_woken_by_a_commit_and_not_by_a_rollback() -> Resu
     assert_eq!(woken?, "t");
     assert_eq!(relay.drained().await?, ["committed"], "and there it is");
 
-    assert_eq!(waiter.text("SELECT idem_relay_wait(0)").await?, "f", "it knows of that one");
+    assert_eq!(
+        waiter.text("SELECT idem_relay_wait(0)").await?,
+        "f",
+        "it knows of that one"
+    );
     send(&session, "while nobody waits").await?;
     assert_eq!(
         waiter.text("SELECT idem_relay_wait(60000)").await?,
@@ -47,7 +57,8 @@ async fn i5_a_waiting_relay_is_woken_by_a_commit_and_not_by_a_rollback() -> Resu
 
 async fn until_waiting(session: &Session, pid: i32) -> Result<()> {
     until("it waits", async || {
-        let waits = format!("SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = {pid}");
+        let waits =
+            format!("SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = {pid}");
         Ok(session.text(&waits).await? == "t")
     })
     .await

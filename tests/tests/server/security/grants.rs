@@ -40,7 +40,10 @@ const KINDS: &[(&str, &[&str])] = &[
             "idem_next_wait",
         ],
     ),
-    ("receiver", &["idem_receive", "idem_receive_bytes", "idem_is_claimed"]),
+    (
+        "receiver",
+        &["idem_receive", "idem_receive_bytes", "idem_is_claimed"],
+    ),
     (
         "operator",
         &[
@@ -70,7 +73,10 @@ const KINDS: &[(&str, &[&str])] = &[
             "idem_hand_over",
         ],
     ),
-    ("monitor", &["idem_health", "idem_is_claimed", "idem_rotation_blockers"]),
+    (
+        "monitor",
+        &["idem_health", "idem_is_claimed", "idem_rotation_blockers"],
+    ),
     (
         "admin",
         &[
@@ -131,7 +137,8 @@ fn views(kind: &str) -> &'static [&'static str] {
     }
 }
 
-/// PostgreSQL calls it for the CHECK constraints of the pending messages, as the role that writes. It returns true.
+/// PostgreSQL calls it for the CHECK constraints of the pending messages, as the role that writes.
+/// It returns true.
 const FOR_CONSTRAINTS: &str = "note_pending";
 
 #[tokio::test]
@@ -162,7 +169,11 @@ async fn i9_public_may_nothing() -> Result<()> {
     ensure!(functions.len() > 40, "the functions are there");
     for function in &functions {
         let refusal = tried.refused(&function.call).await?;
-        assert_eq!(refusal.sqlstate, "42501", "{}: {refusal:?}", function.signature);
+        assert_eq!(
+            refusal.sqlstate, "42501",
+            "{}: {refusal:?}",
+            function.signature
+        );
     }
     may_touch_no_table(&session, &tried, &nobody, &[]).await
 }
@@ -172,17 +183,34 @@ async fn i9_each_kind_may_make_its_calls_and_no_other() -> Result<()> {
     let db = Database::with_idem("kinds").await?;
     let session = db.connect().await?;
     let functions = functions(&session).await?;
-    let known: BTreeSet<_> = functions.iter().filter_map(|f| api_name(&f.signature)).collect();
-    let granted: BTreeSet<_> = KINDS.iter().flat_map(|(_, calls)| *calls).copied().collect();
+    let known: BTreeSet<_> = functions
+        .iter()
+        .filter_map(|f| api_name(&f.signature))
+        .collect();
+    let granted: BTreeSet<_> = KINDS
+        .iter()
+        .flat_map(|(_, calls)| *calls)
+        .copied()
+        .collect();
     assert_eq!(known, granted, "every call is of a kind");
 
     for &(kind, calls) in KINDS {
         let role = db.role(kind).await?;
-        session.run(&format!("SELECT idem_grant('{role}', '{kind}')")).await?;
+        session
+            .run(&format!("SELECT idem_grant('{role}', '{kind}')"))
+            .await?;
         let tried = db.connect_as(&role).await?;
         for function in &functions {
-            // What stands behind a view or the procedure can be called by whoever has those; it shows and does no more.
-            let behind_views = ["waiting", "relay_states", "counters", "ran", "slice_table", "slice_tables"];
+            // What stands behind a view or the procedure can be called by whoever has those; it
+            // shows and does no more.
+            let behind_views = [
+                "waiting",
+                "relay_states",
+                "counters",
+                "ran",
+                "slice_table",
+                "slice_tables",
+            ];
             let internal = function
                 .signature
                 .strip_prefix("idem.")
@@ -191,7 +219,8 @@ async fn i9_each_kind_may_make_its_calls_and_no_other() -> Result<()> {
                 Some(name) => {
                     name == format!("granted_{kind}")
                         || (["monitor", "admin"].contains(&kind) && behind_views.contains(&name))
-                        || (kind == "admin" && ["maintain_step", "maintenance_steps"].contains(&name))
+                        || (kind == "admin"
+                            && ["maintain_step", "maintenance_steps"].contains(&name))
                         || name == FOR_CONSTRAINTS
                 }
                 None => api_name(&function.signature).is_some_and(|name| calls.contains(&name)),
@@ -206,7 +235,11 @@ async fn i9_each_kind_may_make_its_calls_and_no_other() -> Result<()> {
             assert_eq!(allowed, may, "{kind}: {}", function.signature);
             if !may {
                 let refusal = tried.refused(&function.call).await?;
-                assert_eq!(refusal.sqlstate, "42501", "{kind}: {}: {refusal:?}", function.signature);
+                assert_eq!(
+                    refusal.sqlstate, "42501",
+                    "{kind}: {}: {refusal:?}",
+                    function.signature
+                );
             }
         }
         for view in views(kind) {
@@ -224,7 +257,9 @@ async fn i9_a_consumer_can_do_its_work() -> Result<()> {
     let db = Database::with_idem("consumer").await?;
     let session = db.connect().await?;
     let role = db.role("consumer").await?;
-    session.run(&format!("SELECT idem_grant('{role}', 'consumer')")).await?;
+    session
+        .run(&format!("SELECT idem_grant('{role}', 'consumer')"))
+        .await?;
     let consumer = db.connect_as(&role).await?;
     assert_eq!(
         consumer
@@ -251,13 +286,16 @@ async fn i9_a_consumer_can_do_its_work() -> Result<()> {
 }
 
 #[tokio::test]
-async fn i9_a_receiver_a_consumer_and_an_operator_can_do_their_work_outside_the_transaction() -> Result<()> {
+async fn i9_a_receiver_a_consumer_and_an_operator_can_do_their_work_outside_the_transaction()
+-> Result<()> {
     let db = Database::with_idem("outside").await?;
     let session = db.connect().await?;
     let mut roles = Vec::new();
     for kind in ["receiver", "consumer", "operator"] {
         let role = db.role(kind).await?;
-        session.run(&format!("SELECT idem_grant('{role}', '{kind}')")).await?;
+        session
+            .run(&format!("SELECT idem_grant('{role}', '{kind}')"))
+            .await?;
         roles.push(db.connect_as(&role).await?);
     }
     let [receiver, consumer, operator] = roles.as_slice() else {
@@ -290,9 +328,13 @@ async fn i9_a_receiver_a_consumer_and_an_operator_can_do_their_work_outside_the_
             .await?,
         "\n1\nf\nNULL\nacquired|1"
     );
-    let token = consumer.text("SELECT token FROM idem_acquire('m4', 'orders')").await?;
+    let token = consumer
+        .text("SELECT token FROM idem_acquire('m4', 'orders')")
+        .await?;
     consumer
-        .run(&format!("SELECT idem_bury('m4', 'orders', {token}, 'payload', 'declined')"))
+        .run(&format!(
+            "SELECT idem_bury('m4', 'orders', {token}, 'payload', 'declined')"
+        ))
         .await?;
     assert_eq!(
         consumer
@@ -324,8 +366,14 @@ async fn i9_a_receiver_a_consumer_and_an_operator_can_do_their_work_outside_the_
 async fn i9_a_relay_a_monitor_and_an_admin_can_do_their_work() -> Result<()> {
     let db = Database::with_idem("others").await?;
     let session = db.connect().await?;
-    let (relay, monitor, admin) = (db.role("relay").await?, db.role("monitor").await?, db.role("admin").await?);
-    session.run(&format!("SELECT idem_grant('{admin}', 'admin')")).await?;
+    let (relay, monitor, admin) = (
+        db.role("relay").await?,
+        db.role("monitor").await?,
+        db.role("admin").await?,
+    );
+    session
+        .run(&format!("SELECT idem_grant('{admin}', 'admin')"))
+        .await?;
     session
         .run(r#"SELECT idem_try_record('m1', 'orders', '[{"topic": "t", "payload": "secret"}, {"topic": "t", "payload": 2}]')"#)
         .await?;
@@ -345,7 +393,10 @@ async fn i9_a_relay_a_monitor_and_an_admin_can_do_their_work() -> Result<()> {
 
     let as_relay = db.connect_as(&relay).await?;
     let rows = as_relay
-        .query("SELECT token, message_id FROM idem_relay_next('default')", &[])
+        .query(
+            "SELECT token, message_id FROM idem_relay_next('default')",
+            &[],
+        )
         .await?;
     assert_eq!(rows.len(), 2);
     let (token, message_id): (i64, uuid::Uuid) = (rows[0].get(0), rows[0].get(1));
@@ -355,7 +406,9 @@ async fn i9_a_relay_a_monitor_and_an_admin_can_do_their_work() -> Result<()> {
             &[&token, &message_id],
         )
         .await?;
-    as_relay.execute("SELECT idem_relay_ack('default', 0, $1)", &[&token]).await?;
+    as_relay
+        .execute("SELECT idem_relay_ack('default', 0, $1)", &[&token])
+        .await?;
     for reader in [&as_relay, &db.connect_as(&monitor).await?] {
         assert_eq!(
             reader
@@ -375,7 +428,9 @@ async fn i9_a_relay_a_monitor_and_an_admin_can_do_their_work() -> Result<()> {
         "2|0"
     );
     assert_eq!(
-        session.text("SELECT destination, waiting FROM idem.waiting_messages").await?,
+        session
+            .text("SELECT destination, waiting FROM idem.waiting_messages")
+            .await?,
         "billing|1"
     );
     assert_eq!(
@@ -428,7 +483,10 @@ async fn i9_a_role_with_a_hostile_name_is_only_a_name() -> Result<()> {
     session.run(&format!("CREATE ROLE {quoted}")).await?;
     for (kind, _) in KINDS {
         session
-            .execute("SELECT idem_grant(quote_ident($1)::regrole, $2)", &[&name, &kind])
+            .execute(
+                "SELECT idem_grant(quote_ident($1)::regrole, $2)",
+                &[&name, &kind],
+            )
             .await?;
     }
     let granted = session
@@ -455,7 +513,9 @@ async fn i9_revoking_one_of_two_kinds_keeps_the_other() -> Result<()> {
                     "SELECT idem_grant('{both}', '{revoked}'), idem_grant('{both}', '{kept}'), idem_grant('{only}', '{kept}')"
                 ))
                 .await?;
-            session.run(&format!("SELECT idem_revoke('{both}', '{revoked}')")).await?;
+            session
+                .run(&format!("SELECT idem_revoke('{both}', '{revoked}')"))
+                .await?;
             let expected = privileges(&session, &only).await?;
             ensure!(!expected.is_empty(), "{kept} has privileges");
             assert_eq!(
@@ -463,30 +523,47 @@ async fn i9_revoking_one_of_two_kinds_keeps_the_other() -> Result<()> {
                 expected,
                 "{kept} after {revoked} is revoked"
             );
-            session.run(&format!("SELECT idem_revoke('{both}', '{kept}')")).await?;
-            assert_eq!(privileges(&session, &both).await?, "", "{revoked} and {kept} are revoked");
+            session
+                .run(&format!("SELECT idem_revoke('{both}', '{kept}')"))
+                .await?;
+            assert_eq!(
+                privileges(&session, &both).await?,
+                "",
+                "{revoked} and {kept} are revoked"
+            );
             // PostgreSQL drops a role only when no privilege refers to it.
             session.run(&format!("DROP ROLE {both}")).await?;
             session
-                .run(&format!("SELECT idem_revoke('{only}', '{kept}'); DROP ROLE {only}"))
+                .run(&format!(
+                    "SELECT idem_revoke('{only}', '{kept}'); DROP ROLE {only}"
+                ))
                 .await?;
         }
     }
     Ok(())
 }
 
-/// Goal: `idem_revoke` of a kind that the role was not granted changes nothing, also where kinds overlap.
+/// Goal: `idem_revoke` of a kind that the role was not granted changes nothing, also where kinds
+/// overlap.
 #[tokio::test]
 async fn i9_revoking_a_kind_not_held_changes_nothing() -> Result<()> {
     let db = Database::with_idem("not_held").await?;
     let session = db.connect().await?;
     for (held, _) in KINDS {
         let role = db.role(held).await?;
-        session.run(&format!("SELECT idem_grant('{role}', '{held}')")).await?;
+        session
+            .run(&format!("SELECT idem_grant('{role}', '{held}')"))
+            .await?;
         let before = privileges(&session, &role).await?;
         for (other, _) in KINDS.iter().filter(|(other, _)| other != held) {
-            session.run(&format!("SELECT idem_revoke('{role}', '{other}')")).await?;
-            assert_eq!(privileges(&session, &role).await?, before, "{held} after {other} is revoked");
+            session
+                .run(&format!("SELECT idem_revoke('{role}', '{other}')"))
+                .await?;
+            assert_eq!(
+                privileges(&session, &role).await?,
+                before,
+                "{held} after {other} is revoked"
+            );
         }
     }
     Ok(())
@@ -496,14 +573,20 @@ async fn i9_revoking_a_kind_not_held_changes_nothing() -> Result<()> {
 #[tokio::test]
 async fn i9_concurrent_revokes_leave_no_privilege() -> Result<()> {
     let db = Database::with_idem("two_revokes").await?;
-    let (session, first, second) = (db.connect().await?, db.connect().await?, db.connect().await?);
+    let (session, first, second) = (
+        db.connect().await?,
+        db.connect().await?,
+        db.connect().await?,
+    );
     let role = db.role("both").await?;
     session
         .run(&format!(
             "SELECT idem_grant('{role}', 'consumer'), idem_grant('{role}', 'receiver')"
         ))
         .await?;
-    first.run(&format!("BEGIN; SELECT idem_revoke('{role}', 'consumer')")).await?;
+    first
+        .run(&format!("BEGIN; SELECT idem_revoke('{role}', 'consumer')"))
+        .await?;
     let statement = format!("SELECT idem_revoke('{role}', 'receiver')");
     let pid = second.pid().await?;
     let waiting = tokio::spawn(async move { second.run(&statement).await });
@@ -514,7 +597,8 @@ async fn i9_concurrent_revokes_leave_no_privilege() -> Result<()> {
     Ok(())
 }
 
-/// Goal: an admin revokes although it owns nothing, and an open session loses the privilege at once.
+/// Goal: an admin revokes although it owns nothing, and an open session loses the privilege at
+/// once.
 #[tokio::test]
 async fn i9_an_admin_revokes_and_the_role_is_refused() -> Result<()> {
     let db = Database::with_idem("revoked").await?;
@@ -526,14 +610,20 @@ async fn i9_an_admin_revokes_and_the_role_is_refused() -> Result<()> {
         ))
         .await?;
     let consumer = db.connect_as(&role).await?;
-    consumer.run("BEGIN; SELECT idem_try_claim('m1', 'orders'); COMMIT").await?;
+    consumer
+        .run("BEGIN; SELECT idem_try_claim('m1', 'orders'); COMMIT")
+        .await?;
     db.connect_as(&admin)
         .await?
         .run(&format!("SELECT idem_revoke('{role}', 'consumer')"))
         .await?;
-    let refusal = consumer.refused("BEGIN; SELECT idem_try_claim('m2', 'orders')").await?;
+    let refusal = consumer
+        .refused("BEGIN; SELECT idem_try_claim('m2', 'orders')")
+        .await?;
     assert_eq!(refusal.sqlstate, "42501", "{refusal:?}");
-    let refusal = session.refused(&format!("SELECT idem_revoke('{role}', 'superuser')")).await?;
+    let refusal = session
+        .refused(&format!("SELECT idem_revoke('{role}', 'superuser')"))
+        .await?;
     assert_eq!(
         (refusal.sqlstate.as_str(), refusal.hint.as_str()),
         (
@@ -549,7 +639,8 @@ fn api_name(signature: &str) -> Option<&str> {
     signature.strip_prefix("public.")?.split('(').next()
 }
 
-/// The signature without the names of arguments, as regprocedure takes it: from the call with NULLs.
+/// The signature without the names of arguments, as regprocedure takes it: from the call with
+/// NULLs.
 fn identity(function: &super::Function) -> String {
     function
         .call
@@ -558,7 +649,8 @@ fn identity(function: &super::Function) -> String {
         .replace("NULL::", "")
 }
 
-/// Every privilege that names the role: on functions, relations, columns and schemas of the database.
+/// Every privilege that names the role: on functions, relations, columns and schemas of the
+/// database.
 async fn privileges(session: &Session, role: &str) -> Result<String> {
     session
         .text(&format!(
@@ -573,7 +665,12 @@ async fn privileges(session: &Session, role: &str) -> Result<String> {
         .await
 }
 
-async fn may_touch_no_table(session: &Session, tried: &Session, role: &str, views: &[&str]) -> Result<()> {
+async fn may_touch_no_table(
+    session: &Session,
+    tried: &Session,
+    role: &str,
+    views: &[&str],
+) -> Result<()> {
     let views: Vec<_> = views.iter().map(|view| (*view).to_owned()).collect();
     let touchable = session
         .query(
@@ -609,7 +706,10 @@ async fn may_touch_no_table(session: &Session, tried: &Session, role: &str, view
         "ALTER EXTENSION idem ADD SCHEMA public",
     ] {
         let refusal = tried.refused(statement).await?;
-        ensure!(refusal.sqlstate == "42501", "{role}: {statement}: {refusal:?}");
+        ensure!(
+            refusal.sqlstate == "42501",
+            "{role}: {statement}: {refusal:?}"
+        );
     }
     Ok(())
 }

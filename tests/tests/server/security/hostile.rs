@@ -29,10 +29,13 @@ impl Scene {
         Ok(Self { db, owner })
     }
 
-    /// A session of a role of this kind, with traps everywhere: in its path, and in its temporary schema.
+    /// A session of a role of this kind, with traps everywhere: in its path, and in its temporary
+    /// schema.
     async fn hostile(&self, kind: &str) -> Result<Session> {
         let role = self.db.role(kind).await?;
-        self.owner.run(&format!("SELECT idem_grant('{role}', '{kind}')")).await?;
+        self.owner
+            .run(&format!("SELECT idem_grant('{role}', '{kind}')"))
+            .await?;
         let session = self.db.connect_as(&role).await?;
         for relation in [
             "ring",
@@ -85,9 +88,14 @@ async fn the_traps_catch_whoever_looks_a_name_up() -> Result<()> {
         "SELECT 'a'::bytea",
         "SELECT * FROM pg_extension",
     ] {
-        assert_eq!(session.refused(careless).await?.sqlstate, "EVIL0", "{careless}");
+        assert_eq!(
+            session.refused(careless).await?.sqlstate,
+            "EVIL0",
+            "{careless}"
+        );
     }
-    // A function of the kind that is looked for: with its owner's rights, and names left to its caller.
+    // A function of the kind that is looked for: with its owner's rights, and names left to its
+    // caller.
     scene
         .owner
         .run(
@@ -98,7 +106,10 @@ async fn the_traps_catch_whoever_looks_a_name_up() -> Result<()> {
         .await?;
     let refusal = session.refused("SELECT public.careless('m1')").await?;
     assert_eq!(
-        (refusal.sqlstate.as_str(), refusal.message.ends_with("ran as postgres")),
+        (
+            refusal.sqlstate.as_str(),
+            refusal.message.ends_with("ran as postgres")
+        ),
         ("EVIL0", true),
         "{refusal:?}"
     );
@@ -184,11 +195,15 @@ async fn i9_the_calls_of_a_consumer_look_nothing_up() -> Result<()> {
     Ok(())
 }
 
-/// Leases, the durable inbox and the dead letters: SQL with the owner's rights, and calls between calls.
+/// Leases, the durable inbox and the dead letters: SQL with the owner's rights, and calls between
+/// calls.
 #[tokio::test]
 async fn i9_work_outside_the_transaction_looks_nothing_up() -> Result<()> {
     let scene = Scene::set("hostile_work").await?;
-    let (receiver, consumer) = (scene.hostile("receiver").await?, scene.hostile("consumer").await?);
+    let (receiver, consumer) = (
+        scene.hostile("receiver").await?,
+        scene.hostile("consumer").await?,
+    );
     let uuid = "pg_catalog.uuid '0192f3a4-0000-7abc-8def-0123456789ab'";
     assert_eq!(
         receiver
@@ -207,7 +222,9 @@ async fn i9_work_outside_the_transaction_looks_nothing_up() -> Result<()> {
         ("'m1'::pg_catalog.text".to_owned(), "bury"),
     ] {
         assert_eq!(
-            consumer.text("SELECT public.idem_next_wait('orders', 0)").await?,
+            consumer
+                .text("SELECT public.idem_next_wait('orders', 0)")
+                .await?,
             "t",
             "{ended}"
         );
@@ -215,13 +232,19 @@ async fn i9_work_outside_the_transaction_looks_nothing_up() -> Result<()> {
             .text("SELECT token FROM public.idem_next('orders', 1, '1 minute')")
             .await?;
         consumer
-            .run(&format!("SELECT public.idem_extend({id}, 'orders', {token}, '1 hour')"))
+            .run(&format!(
+                "SELECT public.idem_extend({id}, 'orders', {token}, '1 hour')"
+            ))
             .await
             .with_context(|| format!("{id} {ended}"))?;
         let end = match ended {
             "release" => format!("idem_release({id}, 'orders', {token}, 'not yet')"),
-            "complete" => format!(r#"idem_complete({id}, 'orders', {token}, '{{"topic": "t", "payload": 1}}')"#),
-            _ => format!("idem_bury({id}, 'orders', {token}, '1', 'no', '{{}}', 'k', 'T', 'text/plain')"),
+            "complete" => format!(
+                r#"idem_complete({id}, 'orders', {token}, '{{"topic": "t", "payload": 1}}')"#
+            ),
+            _ => format!(
+                "idem_bury({id}, 'orders', {token}, '1', 'no', '{{}}', 'k', 'T', 'text/plain')"
+            ),
         };
         // What fails rests, and its key with it: the other one of the key has another turn.
         if ended == "release" {
@@ -267,17 +290,33 @@ async fn i9_work_outside_the_transaction_looks_nothing_up() -> Result<()> {
         operator.run(&format!("SELECT * FROM idem.{view}")).await?;
     }
     for (call, answer) in [
-        ("idem_requeue('m1'::pg_catalog.text, 'orders')".to_owned(), "t"),
+        (
+            "idem_requeue('m1'::pg_catalog.text, 'orders')".to_owned(),
+            "t",
+        ),
         (format!("idem_requeue({uuid}, 'orders')"), "f"),
-        ("idem_discard('m1'::pg_catalog.text, 'orders')".to_owned(), "f"),
+        (
+            "idem_discard('m1'::pg_catalog.text, 'orders')".to_owned(),
+            "f",
+        ),
         (format!("idem_discard({uuid}, 'orders')"), "f"),
         ("idem_requeue_all('orders', 'no%', 10)".to_owned(), "0"),
         ("idem_discard_all('orders', 'no%', 10)".to_owned(), "0"),
-        ("idem_forward_all('orders', 'topic', 'no%', 10)".to_owned(), "0"),
-        ("idem_forward('m1'::pg_catalog.text, 'orders', 'topic')".to_owned(), "NULL"),
+        (
+            "idem_forward_all('orders', 'topic', 'no%', 10)".to_owned(),
+            "0",
+        ),
+        (
+            "idem_forward('m1'::pg_catalog.text, 'orders', 'topic')".to_owned(),
+            "NULL",
+        ),
         (format!("idem_forward({uuid}, 'orders', 'topic')"), "NULL"),
     ] {
-        assert_eq!(operator.text(&format!("SELECT public.{call}")).await?, answer, "{call}");
+        assert_eq!(
+            operator.text(&format!("SELECT public.{call}")).await?,
+            answer,
+            "{call}"
+        );
     }
     operator.run("SELECT * FROM public.idem_health()").await?;
     Ok(())
@@ -294,19 +333,35 @@ async fn i9_the_calls_of_a_relay_look_nothing_up() -> Result<()> {
         )
         .await?;
     let session = scene.hostile("relay").await?;
-    assert_eq!(session.text("SELECT public.idem_relay_wait(0) IS NULL").await?, "f");
+    assert_eq!(
+        session
+            .text("SELECT public.idem_relay_wait(0) IS NULL")
+            .await?,
+        "f"
+    );
     let batch = session
         .text("SELECT token, message_id, topic, source_destination FROM public.idem_relay_next('default', 0, 10, '1 minute')")
         .await?;
-    let rows: Vec<Vec<&str>> = batch.lines().map(|line| line.split('|').collect()).collect();
+    let rows: Vec<Vec<&str>> = batch
+        .lines()
+        .map(|line| line.split('|').collect())
+        .collect();
     assert_eq!(
         rows.iter().map(|row| (row[2], row[3])).collect::<Vec<_>>(),
         [("a", "orders"), ("b", "orders")]
     );
-    assert_eq!(session.text("SELECT public.idem_relay_partitions('default')").await?, "1");
+    assert_eq!(
+        session
+            .text("SELECT public.idem_relay_partitions('default')")
+            .await?,
+        "1"
+    );
     let message_id = rows[0][1];
     let token = session
-        .text(&format!("SELECT public.idem_relay_extend('default', 0, {})", rows[0][0]))
+        .text(&format!(
+            "SELECT public.idem_relay_extend('default', 0, {})",
+            rows[0][0]
+        ))
         .await?;
     session
         .run(&format!(
@@ -314,28 +369,50 @@ async fn i9_the_calls_of_a_relay_look_nothing_up() -> Result<()> {
         ))
         .await?;
     session
-        .run(&format!("SELECT public.idem_relay_ack('default', 0, {token})"))
+        .run(&format!(
+            "SELECT public.idem_relay_ack('default', 0, {token})"
+        ))
         .await?;
     assert_eq!(
         session
-            .refused(&format!("SELECT public.idem_relay_ack('default', 0, {token})"))
+            .refused(&format!(
+                "SELECT public.idem_relay_ack('default', 0, {token})"
+            ))
             .await?
             .sqlstate,
         "55000"
     );
     assert_eq!(
-        session.refused("SELECT public.idem_relay_next('unknown')").await?.sqlstate,
+        session
+            .refused("SELECT public.idem_relay_next('unknown')")
+            .await?
+            .sqlstate,
         "42704"
     );
-    assert_eq!(scene.owner.text("SELECT delayed, parked FROM idem.relays").await?, "1|1");
-    scene.owner.run("SELECT idem_send('billing', '1'::jsonb)").await?;
+    assert_eq!(
+        scene
+            .owner
+            .text("SELECT delayed, parked FROM idem.relays")
+            .await?,
+        "1|1"
+    );
+    scene
+        .owner
+        .run("SELECT idem_send('billing', '1'::jsonb)")
+        .await?;
     assert_eq!(
         session
             .text("SELECT public.idem_hand_over('default', ARRAY[pg_catalog.text 'billing'])")
             .await?,
         "1"
     );
-    assert_eq!(scene.owner.text("SELECT waiting FROM idem.waiting_messages").await?, "1");
+    assert_eq!(
+        scene
+            .owner
+            .text("SELECT waiting FROM idem.waiting_messages")
+            .await?,
+        "1"
+    );
     Ok(())
 }
 
@@ -367,11 +444,19 @@ async fn i9_the_calls_of_a_monitor_and_an_admin_look_nothing_up() -> Result<()> 
     ] {
         admin.run(&format!("SELECT public.{call}")).await?;
     }
-    for kind in ["consumer", "receiver", "relay", "operator", "monitor", "admin"] {
-        admin.run(&format!("SELECT public.idem_grant('{app}', '{kind}')")).await?;
+    for kind in [
+        "consumer", "receiver", "relay", "operator", "monitor", "admin",
+    ] {
+        admin
+            .run(&format!("SELECT public.idem_grant('{app}', '{kind}')"))
+            .await?;
     }
-    for kind in ["consumer", "receiver", "relay", "operator", "monitor", "admin"] {
-        admin.run(&format!("SELECT public.idem_revoke('{app}', '{kind}')")).await?;
+    for kind in [
+        "consumer", "receiver", "relay", "operator", "monitor", "admin",
+    ] {
+        admin
+            .run(&format!("SELECT public.idem_revoke('{app}', '{kind}')"))
+            .await?;
     }
     assert_eq!(
         admin
@@ -421,7 +506,8 @@ async fn i9_nothing_runs_with_the_owners_rights_on_the_callers_path() -> Result<
     let functions = "FROM pg_proc f JOIN pg_language l ON l.oid = f.prolang
         JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = f.oid AND d.deptype = 'e'
         JOIN pg_extension x ON d.refclassid = 'pg_extension'::regclass AND x.oid = d.refobjid AND x.extname = 'idem'";
-    let no_fixed_path = "NOT ('search_path=pg_catalog, pg_temp' = ANY (COALESCE(f.proconfig, '{}')))";
+    let no_fixed_path =
+        "NOT ('search_path=pg_catalog, pg_temp' = ANY (COALESCE(f.proconfig, '{}')))";
     assert_eq!(
         session
             .text(&format!(
@@ -430,7 +516,8 @@ async fn i9_nothing_runs_with_the_owners_rights_on_the_callers_path() -> Result<
             .await?,
         ""
     );
-    // Functions in C look names up by schema; what is left is the procedure, which must be able to commit.
+    // Functions in C look names up by schema; what is left is the procedure, which must be able to
+    // commit.
     assert_eq!(
         session
             .text(&format!(
@@ -442,25 +529,33 @@ async fn i9_nothing_runs_with_the_owners_rights_on_the_callers_path() -> Result<
     Ok(())
 }
 
-/// Whoever may create in the schema that the extension is put into must not have his code run by whoever installs it.
+/// Whoever may create in the schema that the extension is put into must not have his code run by
+/// whoever installs it.
 #[tokio::test]
 async fn i9_installing_among_traps_runs_none_of_them() -> Result<()> {
     let db = Database::empty("install").await?;
     let session = db.connect().await?;
-    // Only what the traps are made of: the schema that they look at for names is made by the extension.
+    // Only what the traps are made of: the schema that they look at for names is made by the
+    // extension.
     session.run("CREATE SCHEMA idem").await?;
     session.run(TRAPS).await?;
     session.run("DROP SCHEMA idem").await?;
     session
         .run("DROP TYPE evil.idem_outcome, evil.idem_effect, evil.idem_call_state, evil.idem_lease_outcome")
         .await?;
-    // The path of an installation, and a call that would be caught: a better match than what pg_catalog has.
+    // The path of an installation, and a call that would be caught: a better match than what
+    // pg_catalog has.
     session.run("SET search_path = evil").await?;
     let careless = "SELECT format('%s', pg_catalog.text 'a')";
     assert_eq!(session.refused(careless).await?.sqlstate, "EVIL0");
     session.run("SET search_path = pg_catalog").await?;
     session.run("CREATE EXTENSION idem SCHEMA evil").await?;
-    assert_eq!(session.text("SELECT evil.idem_try_claim('m1'::text, 'orders')").await?, "t");
+    assert_eq!(
+        session
+            .text("SELECT evil.idem_try_claim('m1'::text, 'orders')")
+            .await?,
+        "t"
+    );
     assert_eq!(
         session
             .text("SELECT count(*) > 4 FROM evil.idem_health(); SELECT count(*) FROM evil.idem_relay_next('default')")

@@ -11,11 +11,13 @@ use idem_tests::harness::Session;
 struct Function {
     /// `schema.name(type, type)`
     signature: String,
-    /// A statement that calls it with NULLs. Whether one may call is asked before what one calls with.
+    /// A statement that calls it with NULLs. Whether one may call is asked before what one calls
+    /// with.
     call: String,
 }
 
-/// All functions and procedures of the extension that can be called from SQL: the API, and what is in schema idem.
+/// All functions and procedures of the extension that can be called from SQL: the API, and what is
+/// in schema idem.
 async fn functions(session: &Session) -> Result<Vec<Function>> {
     let rows = session
         .query(

@@ -19,7 +19,9 @@ fn rows(page: &str, heading: &str) -> Result<Vec<String>> {
     let row = |line: &str| {
         let cells: Vec<_> = line.trim_matches('|').split(" | ").map(str::trim).collect();
         match cells[..] {
-            [kind, all] if kind.starts_with('`') => Some(format!("{}|{}", kind.trim_matches('`'), names(all))),
+            [kind, all] if kind.starts_with('`') => {
+                Some(format!("{}|{}", kind.trim_matches('`'), names(all)))
+            }
             _ => None,
         }
     };

@@ -1,4 +1,5 @@
-//! No plan of a function is compiled: with PostgreSQL's defaults compilation costs a thousand times what the statement does.
+//! No plan of a function is compiled: with PostgreSQL's defaults compilation costs a thousand times
+//! what the statement does.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,10 @@ fn plans(session: &Session) -> (usize, Vec<String>) {
         .into_iter()
         .filter(|n| n.message.contains("plan:"))
         .collect();
-    let compiled = plans.iter().filter(|n| n.message.contains("JIT:")).map(|n| n.message.clone());
+    let compiled = plans
+        .iter()
+        .filter(|n| n.message.contains("JIT:"))
+        .map(|n| n.message.clone());
     (plans.len(), compiled.collect())
 }
 
@@ -32,7 +36,11 @@ fn plans(session: &Session) -> (usize, Vec<String>) {
 async fn no_plan_is_compiled_with_default_settings() -> Result<()> {
     let db = Database::with_idem("compiled").await?;
     let session = db.connect().await?;
-    assert_eq!(session.text("SHOW jit").await?, "on", "PostgreSQL's default since 12");
+    assert_eq!(
+        session.text("SHOW jit").await?,
+        "on",
+        "PostgreSQL's default since 12"
+    );
     assert_eq!(
         session.text("SELECT pg_jit_available()").await?,
         "t",
@@ -57,7 +65,8 @@ async fn no_plan_is_compiled_with_default_settings() -> Result<()> {
     Ok(())
 }
 
-/// The cost of a disabled path is above every limit of compilation, so both settings stand together.
+/// The cost of a disabled path is above every limit of compilation, so both settings stand
+/// together.
 #[tokio::test]
 async fn function_that_disables_paths_disables_compilation() -> Result<()> {
     let db = Database::with_idem("disables").await?;
@@ -69,7 +78,8 @@ async fn function_that_disables_paths_disables_compilation() -> Result<()> {
     Ok(())
 }
 
-/// The calls of a relay take as long with compilation allowed as without: each in a new session, where plans are made.
+/// The calls of a relay take as long with compilation allowed as without: each in a new session,
+/// where plans are made.
 #[tokio::test]
 async fn relay_costs_the_same_with_and_without_jit() -> Result<()> {
     let db = Database::with_idem("jit_time").await?;
@@ -88,7 +98,10 @@ async fn relay_costs_the_same_with_and_without_jit() -> Result<()> {
         times.sort();
         medians.push(times[CALLS / 2]);
     }
-    assert!(medians[1] < medians[0] * FACTOR, "without and with: {medians:?}");
+    assert!(
+        medians[1] < medians[0] * FACTOR,
+        "without and with: {medians:?}"
+    );
     Ok(())
 }
 
@@ -99,11 +112,18 @@ async fn relay_round(session: &Session) -> Result<Duration> {
         .run("CREATE TEMP TABLE batch AS SELECT token, message_id FROM idem_relay_next('default', 0, 10)")
         .await?;
     session
-        .run("SELECT idem_relay_park('default', 0, token, message_id, 'refused') FROM batch LIMIT 1")
+        .run(
+            "SELECT idem_relay_park('default', 0, token, message_id, 'refused') FROM batch LIMIT 1",
+        )
         .await?;
     session
         .run("SELECT idem_relay_ack('default', 0, max(token)) FROM batch")
         .await?;
-    assert_eq!(session.text("SELECT idem_hand_over('default', '{mail}')").await?, "10");
+    assert_eq!(
+        session
+            .text("SELECT idem_hand_over('default', '{mail}')")
+            .await?,
+        "10"
+    );
     Ok(started.elapsed())
 }

@@ -1,4 +1,5 @@
-//! The settings of a server, a database or a session change neither the results of a function nor what it costs.
+//! The settings of a server, a database or a session change neither the results of a function nor
+//! what it costs.
 
 mod compiled;
 mod script;
@@ -18,12 +19,17 @@ async fn run(session: &Session) -> Result<Vec<String>> {
         let statements = if in_block {
             format!("BEGIN ISOLATION LEVEL READ COMMITTED; {step}; COMMIT")
         } else if repeatable && *needs == Needs::NoBlock {
-            session.run("SET default_transaction_isolation = 'read committed'").await?;
+            session
+                .run("SET default_transaction_isolation = 'read committed'")
+                .await?;
             (*step).to_owned()
         } else {
             (*step).to_owned()
         };
-        let result = session.text(&statements).await.with_context(|| (*step).to_owned())?;
+        let result = session
+            .text(&statements)
+            .await
+            .with_context(|| (*step).to_owned())?;
         if repeatable && *needs == Needs::NoBlock {
             session.run("RESET default_transaction_isolation").await?;
         }
@@ -47,7 +53,11 @@ async fn script_calls_every_function() -> Result<()> {
         .await?;
     let missing: Vec<_> = functions
         .lines()
-        .filter(|name| !SCRIPT.iter().any(|(_, step)| step.contains(&format!("{name}("))))
+        .filter(|name| {
+            !SCRIPT
+                .iter()
+                .any(|(_, step)| step.contains(&format!("{name}(")))
+        })
         .collect();
     assert_eq!(missing, [""; 0]);
     Ok(())

@@ -42,8 +42,14 @@ async fn unusual_settings_change_no_result() -> Result<()> {
     let expected = run(&usual.connect().await?).await?;
 
     let install = Install::from_env()?;
-    let mut builder = Cluster::builder(&install).name("unusual").setting("shared_buffers", "32MB");
-    for (name, value) in UNUSUAL.iter().copied().chain([(parallel_setting(install.version()), "on")]) {
+    let mut builder = Cluster::builder(&install)
+        .name("unusual")
+        .setting("shared_buffers", "32MB");
+    for (name, value) in UNUSUAL
+        .iter()
+        .copied()
+        .chain([(parallel_setting(install.version()), "on")])
+    {
         builder = builder.setting(name, value);
     }
     let unusual = Database::with_idem_in(Arc::new(builder.start()?), "unusual").await?;

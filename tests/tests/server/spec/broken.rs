@@ -29,9 +29,18 @@ fn broken_steps() -> Vec<(Value, &'static str)> {
     vec![
         (json!("SELECT idem_is_claimed('', 'broken')"), "22023"),
         (json!({"sql": claimed, "arguments": [""]}), "the call fails"),
-        (json!({"sql": claimed, "arguments": ["m"], "rows": [[true]]}), "expected true"),
-        (json!({"sql": claimed, "arguments": ["m"], "rows": [[null]]}), "expected null"),
-        (json!({"sql": claimed, "arguments": ["m"], "rows": []}), "expected 0 rows"),
+        (
+            json!({"sql": claimed, "arguments": ["m"], "rows": [[true]]}),
+            "expected true",
+        ),
+        (
+            json!({"sql": claimed, "arguments": ["m"], "rows": [[null]]}),
+            "expected null",
+        ),
+        (
+            json!({"sql": claimed, "arguments": ["m"], "rows": []}),
+            "expected 0 rows",
+        ),
         (
             json!({"sql": claimed, "arguments": ["m"], "rows": [[false, 1]]}),
             "expected 2 columns",
@@ -68,7 +77,10 @@ fn broken_steps() -> Vec<(Value, &'static str)> {
             json!({"sql": "SELECT ARRAY[true, false]", "rows": [[[true, true]]]}),
             "expected [",
         ),
-        (json!({"sql": "SELECT ARRAY[true, false]", "rows": [[[true]]]}), "expected ["),
+        (
+            json!({"sql": "SELECT ARRAY[true, false]", "rows": [[[true]]]}),
+            "expected [",
+        ),
         (
             json!({"sql": "SELECT jsonb '{\"a\": 1}'", "rows": [[{"json": {"a": 2}}]]}),
             "expected {",
@@ -91,8 +103,13 @@ async fn broken_case_is_reported() -> Result<()> {
         let cases = parse("broken.json", &file.to_string())?;
         for transfer in [Transfer::Literals, Transfer::Untyped] {
             let report = failures(&db, transfer, &cases).await;
-            let line = report.first().with_context(|| format!("{step} holds ({transfer:?})"))?;
-            assert!(line.starts_with("broken/broken") && line.contains(part), "{line}");
+            let line = report
+                .first()
+                .with_context(|| format!("{step} holds ({transfer:?})"))?;
+            assert!(
+                line.starts_with("broken/broken") && line.contains(part),
+                "{line}"
+            );
         }
     }
     Ok(())

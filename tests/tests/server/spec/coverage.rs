@@ -13,7 +13,9 @@ use crate::untyped::catalog::functions;
 pub async fn uncovered(session: &Session, cases: &[Case]) -> Result<Vec<String>> {
     let called: BTreeSet<&str> = steps(cases).flat_map(|step| names_in(step.sql())).collect();
     let functions = functions(session).await?.into_keys();
-    Ok(functions.filter(|name| !called.contains(name.as_str())).collect())
+    Ok(functions
+        .filter(|name| !called.contains(name.as_str()))
+        .collect())
 }
 
 /// The SQLSTATEs of the cases that neither the reference nor the comment of the function that is
@@ -27,11 +29,18 @@ pub async fn undocumented(session: &Session, cases: &[Case]) -> Result<BTreeSet<
         if !reference.contains(sqlstate) {
             undocumented.insert(format!("the reference does not name {sqlstate}"));
         }
-        let called: BTreeSet<_> = names_in(sql).filter(|name| functions.contains_key(*name)).collect();
+        let called: BTreeSet<_> = names_in(sql)
+            .filter(|name| functions.contains_key(*name))
+            .collect();
         let mut overloads = called.iter().flat_map(|name| &functions[*name]);
         // 22P02 is raised by the types of PostgreSQL, before the call.
-        if sqlstate != "22P02" && !called.is_empty() && !overloads.any(|o| o.comment.contains(sqlstate)) {
-            undocumented.insert(format!("the comment of {called:?} does not name {sqlstate}"));
+        if sqlstate != "22P02"
+            && !called.is_empty()
+            && !overloads.any(|o| o.comment.contains(sqlstate))
+        {
+            undocumented.insert(format!(
+                "the comment of {called:?} does not name {sqlstate}"
+            ));
         }
     }
     Ok(undocumented)
@@ -39,7 +48,10 @@ pub async fn undocumented(session: &Session, cases: &[Case]) -> Result<BTreeSet<
 
 fn expected_error(step: &Step) -> Option<(&str, &str)> {
     match step {
-        Step::Call(call) => call.error.as_ref().map(|error| (call.sql.as_str(), error.sqlstate.as_str())),
+        Step::Call(call) => call
+            .error
+            .as_ref()
+            .map(|error| (call.sql.as_str(), error.sqlstate.as_str())),
         Step::Statement(_) => None,
     }
 }

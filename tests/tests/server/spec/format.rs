@@ -94,7 +94,11 @@ pub fn texts() -> Result<Vec<(String, String)>> {
     let mut texts = Vec::new();
     for entry in std::fs::read_dir(directory())? {
         let path = entry?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         if name.ends_with(".json") && name != "schema.json" {
             texts.push((name, std::fs::read_to_string(&path)?));
         }

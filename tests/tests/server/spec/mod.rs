@@ -57,7 +57,10 @@ async fn i10_every_function_has_a_case() -> Result<()> {
 async fn i10_cases_expect_documented_sqlstates() -> Result<()> {
     let db = Database::with_idem("spec_documented").await?;
     let session = db.connect().await?;
-    assert_eq!(undocumented(&session, &format::all()?).await?, BTreeSet::new());
+    assert_eq!(
+        undocumented(&session, &format::all()?).await?,
+        BTreeSet::new()
+    );
 
     let call = serde_json::json!({"sql": "SELECT idem_is_claimed('m', 'd')", "error": {"sqlstate": "58030"}});
     let step = serde_json::from_value(call)?;

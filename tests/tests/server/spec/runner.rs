@@ -89,8 +89,16 @@ fn judge(call: &Call, outcome: Outcome, saved: &mut Saved) -> Result<()> {
     }
 }
 
-fn check_rows(expected: &[Vec<serde_json::Value>], rows: &[Vec<Cell>], saved: &mut Saved) -> Result<()> {
-    ensure!(expected.len() == rows.len(), "expected {} rows, got {rows:?}", expected.len());
+fn check_rows(
+    expected: &[Vec<serde_json::Value>],
+    rows: &[Vec<Cell>],
+    saved: &mut Saved,
+) -> Result<()> {
+    ensure!(
+        expected.len() == rows.len(),
+        "expected {} rows, got {rows:?}",
+        expected.len()
+    );
     for (n, (expected, row)) in expected.iter().zip(rows).enumerate() {
         ensure!(
             expected.len() == row.len(),
@@ -98,7 +106,8 @@ fn check_rows(expected: &[Vec<serde_json::Value>], rows: &[Vec<Cell>], saved: &m
             expected.len()
         );
         for (column, (expected, cell)) in expected.iter().zip(row).enumerate() {
-            check(expected, cell, saved).with_context(|| format!("row {}, column {}", n + 1, column + 1))?;
+            check(expected, cell, saved)
+                .with_context(|| format!("row {}, column {}", n + 1, column + 1))?;
         }
     }
     Ok(())

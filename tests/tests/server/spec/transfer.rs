@@ -31,7 +31,10 @@ impl Transfer {
         match self {
             Self::Literals => {
                 let sql = with_literals(&call.sql, &call.arguments, saved)?;
-                Ok(session.simple_query(&sql).await.map(|messages| text_rows(&messages)))
+                Ok(session
+                    .simple_query(&sql)
+                    .await
+                    .map(|messages| text_rows(&messages)))
             }
             Self::Untyped => untyped(session, call, saved).await,
         }
@@ -41,14 +44,20 @@ impl Transfer {
 /// Prepares the call first: the client asks the server for types that it does not know, which it
 /// could not do after an error.
 async fn untyped(session: &Session, call: &Call, saved: &Saved) -> Result<Outcome> {
-    let texts = call.arguments.iter().map(|argument| text_of(argument, saved).map(Untyped));
+    let texts = call
+        .arguments
+        .iter()
+        .map(|argument| text_of(argument, saved).map(Untyped));
     let texts: Vec<_> = texts.collect::<Result<_>>()?;
     let types = vec![Type::UNKNOWN; texts.len()];
     let statement = match session.prepare_typed(&call.sql, &types).await {
         Ok(statement) => statement,
         Err(error) => return Ok(Err(error)),
     };
-    let parameters: Vec<_> = texts.iter().map(|text| text as &(dyn ToSql + Sync)).collect();
+    let parameters: Vec<_> = texts
+        .iter()
+        .map(|text| text as &(dyn ToSql + Sync))
+        .collect();
     match session.query(&statement, &parameters).await {
         Ok(rows) => Ok(Ok(rows.iter().map(binary_row).collect::<Result<_>>()?)),
         Err(error) => Ok(Err(error)),
@@ -73,7 +82,9 @@ fn text_rows(messages: &[SimpleQueryMessage]) -> Vec<Vec<Cell>> {
     messages
         .iter()
         .filter_map(|message| match message {
-            SimpleQueryMessage::Row(row) => Some((0..row.len()).map(|n| cell(row.get(n))).collect()),
+            SimpleQueryMessage::Row(row) => {
+                Some((0..row.len()).map(|n| cell(row.get(n))).collect())
+            }
             _ => None,
         })
         .collect()
@@ -81,7 +92,10 @@ fn text_rows(messages: &[SimpleQueryMessage]) -> Vec<Vec<Cell>> {
 
 fn binary_row(row: &tokio_postgres::Row) -> Result<Vec<Cell>> {
     (0..row.len())
-        .map(|n| row.try_get(n).with_context(|| format!("column {}", row.columns()[n].name())))
+        .map(|n| {
+            row.try_get(n)
+                .with_context(|| format!("column {}", row.columns()[n].name()))
+        })
         .collect()
 }
 
@@ -91,7 +105,9 @@ struct Untyped(Option<String>);
 
 impl ToSql for Untyped {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, BoxedError> {
-        let Some(text) = &self.0 else { return Ok(IsNull::Yes) };
+        let Some(text) = &self.0 else {
+            return Ok(IsNull::Yes);
+        };
         out.extend_from_slice(text.as_bytes());
         Ok(IsNull::No)
     }
@@ -113,7 +129,9 @@ impl<'a> FromSql<'a> for Cell {
     fn from_sql(of_type: &Type, raw: &'a [u8]) -> Result<Self, BoxedError> {
         if let Kind::Array(element) = of_type.kind() {
             let array = array_from_sql(raw)?;
-            let cells = array.values().map(|raw| Self::from_sql_nullable(element, raw));
+            let cells = array
+                .values()
+                .map(|raw| Self::from_sql_nullable(element, raw));
             return Ok(Self::Array(cells.collect()?));
         }
         Ok(Self::Text(match *of_type {

@@ -30,9 +30,9 @@ pub fn text_of(argument: &Value, saved: &Saved) -> Result<Option<String>> {
         Value::Object(object) => match members(object).as_slice() {
             [("json", json)] => json.to_string(),
             [("bytes", Value::String(base64))] => bytea(base64)?,
-            [("repeat", Value::String(text)), ("times", times)] => {
-                text.repeat(usize::try_from(times.as_u64().context("times is not a number")?)?)
-            }
+            [("repeat", Value::String(text)), ("times", times)] => text.repeat(usize::try_from(
+                times.as_u64().context("times is not a number")?,
+            )?),
             [("saved", Value::String(name))] => find(saved, name)?.to_owned(),
             _ => bail!("this is no argument: {argument}"),
         },
@@ -84,11 +84,16 @@ fn matches_text(expected: &Value, text: &str, saved: &mut Saved) -> Result<bool>
         Value::Number(number) => text == number.to_string(),
         Value::String(string) => text == string,
         Value::Object(object) => match members(object).as_slice() {
-            [("json", json)] => serde_json::from_str::<Value>(text).is_ok_and(|value| value == **json),
+            [("json", json)] => {
+                serde_json::from_str::<Value>(text).is_ok_and(|value| value == **json)
+            }
             [("bytes", Value::String(base64))] => text == bytea(base64)?,
             [("saved", Value::String(name))] => text == find(saved, name)?,
             [("any", Value::String(pattern))] => is_like(pattern, text)?,
-            [("any", Value::String(pattern)), ("save", Value::String(name))] => {
+            [
+                ("any", Value::String(pattern)),
+                ("save", Value::String(name)),
+            ] => {
                 saved.insert(name.clone(), text.to_owned());
                 is_like(pattern, text)?
             }
@@ -116,7 +121,10 @@ fn find<'a>(saved: &'a Saved, name: &str) -> Result<&'a str> {
 
 /// The members of an object, in the order of their names.
 fn members(object: &serde_json::Map<String, Value>) -> Vec<(&str, &Value)> {
-    let mut members: Vec<_> = object.iter().map(|(name, value)| (name.as_str(), value)).collect();
+    let mut members: Vec<_> = object
+        .iter()
+        .map(|(name, value)| (name.as_str(), value))
+        .collect();
     members.sort_by_key(|(name, _)| *name);
     members
 }
@@ -126,7 +134,9 @@ fn array_literal(elements: &[Value]) -> Result<String> {
     for element in elements {
         parts.push(match element {
             Value::Null => "NULL".to_owned(),
-            Value::String(text) => format!("\"{}\"", text.replace('\\', r"\\").replace('"', r#"\""#)),
+            Value::String(text) => {
+                format!("\"{}\"", text.replace('\\', r"\\").replace('"', r#"\""#))
+            }
             other => bail!("{other} in an array of texts"),
         });
     }
@@ -136,7 +146,9 @@ fn array_literal(elements: &[Value]) -> Result<String> {
 /// Bytes in base64 as PostgreSQL writes a bytea.
 fn bytea(base64: &str) -> Result<String> {
     let bytes = BASE64_STANDARD.decode(base64);
-    Ok(hex(&bytes.with_context(|| format!("this is not base64: {base64}"))?))
+    Ok(hex(&bytes.with_context(|| {
+        format!("this is not base64: {base64}")
+    })?))
 }
 
 /// The text form of a bytea.
@@ -147,10 +159,20 @@ pub fn hex(bytes: &[u8]) -> String {
 
 /// The elements of an array in its text form, which must need no quotes.
 fn elements_of(text: &str) -> Result<Option<Vec<Cell>>> {
-    let Some(inner) = text.strip_prefix('{').and_then(|text| text.strip_suffix('}')) else {
+    let Some(inner) = text
+        .strip_prefix('{')
+        .and_then(|text| text.strip_suffix('}'))
+    else {
         return Ok(None);
     };
-    ensure!(!inner.contains(['"', '\\', '{']), "cast this array to text: {text}");
+    ensure!(
+        !inner.contains(['"', '\\', '{']),
+        "cast this array to text: {text}"
+    );
     let elements = inner.split(',').filter(|element| !element.is_empty());
-    Ok(Some(elements.map(|element| Cell::Text(element.to_owned())).collect()))
+    Ok(Some(
+        elements
+            .map(|element| Cell::Text(element.to_owned()))
+            .collect(),
+    ))
 }

@@ -50,7 +50,9 @@ pub async fn functions(session: &Session) -> Result<BTreeMap<String, Vec<Overloa
         let arguments = names.into_iter().zip(types);
         functions.entry(row.get(0)).or_default().push(Overload {
             is_procedure: row.get(1),
-            arguments: arguments.map(|(name, of_type)| Argument { name, of_type }).collect(),
+            arguments: arguments
+                .map(|(name, of_type)| Argument { name, of_type })
+                .collect(),
             optional: usize::try_from(row.get::<_, i32>(2))?,
             comment: row.get(5),
         });

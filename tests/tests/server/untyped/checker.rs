@@ -27,7 +27,11 @@ struct Given<'a> {
 /// message.
 pub async fn misfits(session: &Session) -> Result<Vec<String>> {
     let functions = functions(session).await?;
-    ensure!(functions.len() > 40, "the API is there: {:?}", functions.keys());
+    ensure!(
+        functions.len() > 40,
+        "the API is there: {:?}",
+        functions.keys()
+    );
     let mut misfits = Vec::new();
     for (name, overloads) in &functions {
         for form in forms(name, overloads) {
@@ -48,8 +52,16 @@ pub async fn misfits(session: &Session) -> Result<Vec<String>> {
 /// Plans the call with literals; a procedure has no plan, so it is called.
 async fn with_literals(session: &Session, form: &Form<'_>) -> Result<Option<String>> {
     let call = form.call(|_, given| given.literal())?;
-    let statement = if form.is_procedure { call } else { format!("EXPLAIN {call}") };
-    misfit("literal", &statement, session.simple_query(&statement).await.err())
+    let statement = if form.is_procedure {
+        call
+    } else {
+        format!("EXPLAIN {call}")
+    };
+    misfit(
+        "literal",
+        &statement,
+        session.simple_query(&statement).await.err(),
+    )
 }
 
 fn misfit(how: &str, call: &str, error: Option<tokio_postgres::Error>) -> Result<Option<String>> {
@@ -58,13 +70,19 @@ fn misfit(how: &str, call: &str, error: Option<tokio_postgres::Error>) -> Result
         return Err(error).with_context(|| call.to_owned());
     };
     let sqlstate = refusal.code().code();
-    Ok(Some(format!("{sqlstate} {how}: {call}: {}", refusal.message())))
+    Ok(Some(format!(
+        "{sqlstate} {how}: {call}: {}",
+        refusal.message()
+    )))
 }
 
 /// All arguments, each suffix of the optional ones left out, and each optional one alone by its
 /// name.
 fn forms<'a>(function: &'a str, overloads: &'a [Overload]) -> Vec<Form<'a>> {
-    let counts: BTreeSet<_> = overloads.iter().flat_map(|o| o.required()..=o.arguments.len()).collect();
+    let counts: BTreeSet<_> = overloads
+        .iter()
+        .flat_map(|o| o.required()..=o.arguments.len())
+        .collect();
     let mut forms: Vec<_> = counts
         .iter()
         .map(|&count| Form::of(function, overloads, count, None))
@@ -73,7 +91,12 @@ fn forms<'a>(function: &'a str, overloads: &'a [Overload]) -> Vec<Form<'a>> {
     for overload in overloads {
         for argument in &overload.arguments[overload.required()..] {
             if named.insert((overload.required(), argument.name.as_str())) {
-                forms.push(Form::of(function, overloads, overload.required(), Some(&argument.name)));
+                forms.push(Form::of(
+                    function,
+                    overloads,
+                    overload.required(),
+                    Some(&argument.name),
+                ));
             }
         }
     }
@@ -81,15 +104,25 @@ fn forms<'a>(function: &'a str, overloads: &'a [Overload]) -> Vec<Form<'a>> {
 }
 
 impl<'a> Form<'a> {
-    fn of(function: &'a str, overloads: &'a [Overload], count: usize, named: Option<&'a str>) -> Self {
+    fn of(
+        function: &'a str,
+        overloads: &'a [Overload],
+        count: usize,
+        named: Option<&'a str>,
+    ) -> Self {
         let fitting: Vec<_> = overloads
             .iter()
             .filter(|o| (o.required()..=o.arguments.len()).contains(&count))
-            .filter(|o| named.is_none_or(|name| o.arguments[count..].iter().any(|a| a.name == name)))
+            .filter(|o| {
+                named.is_none_or(|name| o.arguments[count..].iter().any(|a| a.name == name))
+            })
             .collect();
         let positions = (0..count).map(|n| Given {
             name: &fitting[0].arguments[n].name,
-            types: fitting.iter().map(|o| o.arguments[n].of_type.as_str()).collect(),
+            types: fitting
+                .iter()
+                .map(|o| o.arguments[n].of_type.as_str())
+                .collect(),
             is_named: false,
         });
         let by_name = named.map(|name| Given {
@@ -119,8 +152,16 @@ impl<'a> Form<'a> {
                 value
             });
         }
-        let verb = if self.is_procedure { "CALL" } else { "SELECT * FROM" };
-        Ok(format!("{verb} {}({})", self.function, arguments.join(", ")))
+        let verb = if self.is_procedure {
+            "CALL"
+        } else {
+            "SELECT * FROM"
+        };
+        Ok(format!(
+            "{verb} {}({})",
+            self.function,
+            arguments.join(", ")
+        ))
     }
 
     /// The types that a driver declares which declares text.
@@ -158,7 +199,11 @@ impl Given<'_> {
         } else if of("text") {
             "t"
         } else {
-            anyhow::bail!("no literal for {} {:?}: add one here", self.name, self.types)
+            anyhow::bail!(
+                "no literal for {} {:?}: add one here",
+                self.name,
+                self.types
+            )
         };
         Ok(format!("'{value}'"))
     }

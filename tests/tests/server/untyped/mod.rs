@@ -23,7 +23,11 @@ use checker::misfits;
 async fn i10_untyped_arguments_find_every_function() -> Result<()> {
     let db = Database::with_idem("untyped").await?;
     let misfits = misfits(&db.connect().await?).await?;
-    assert!(misfits.is_empty(), "calls that do not fit:\n{}", misfits.join("\n"));
+    assert!(
+        misfits.is_empty(),
+        "calls that do not fit:\n{}",
+        misfits.join("\n")
+    );
     Ok(())
 }
 

@@ -114,7 +114,13 @@ impl Queue {
     pub const ALL: [Self; 3] = [Self::Commands, Self::Board, Self::Observer];
 
     /// Those of a campaign.
-    pub const CAMPAIGN: [Self; 5] = [Self::Commands, Self::Board, Self::Observer, Self::Letters, Self::Log];
+    pub const CAMPAIGN: [Self; 5] = [
+        Self::Commands,
+        Self::Board,
+        Self::Observer,
+        Self::Letters,
+        Self::Log,
+    ];
 
     /// The name of the queue, or of the durable consumer.
     #[must_use]

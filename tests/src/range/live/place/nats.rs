@@ -15,7 +15,8 @@ use super::{COMMANDS, FACTS, LETTERS, Logged, Queue, STEPS};
 /// A message that is not acknowledged by then comes again: whoever had it may have been killed.
 const ACK_WAIT: Duration = Duration::from_secs(5);
 
-/// How long the broker drops duplicates. It shall not hide those of the producer from the consumers...
+/// How long the broker drops duplicates. It shall not hide those of the producer from the
+/// consumers...
 const SHORTEST_WINDOW: Duration = Duration::from_millis(100);
 
 /// ... and may well drop those of the relays.
@@ -71,8 +72,8 @@ fn stream(name: &str, subjects: &[&str], is_campaign: bool) -> stream::Config {
         true => SHORTEST_WINDOW,
         false => USUAL_WINDOW,
     };
-    // A killed server may forget what its consumers have acknowledged. Then it delivers again what is
-    // in the stream, so that is deleted before the claims are. The log is read at the end.
+    // A killed server may forget what its consumers have acknowledged. Then it delivers again what
+    // is in the stream, so that is deleted before the claims are. The log is read at the end.
     let max_age = match name {
         COMMANDS | FACTS if is_campaign => OLDEST_MESSAGE,
         _ => Duration::ZERO,
@@ -90,9 +91,16 @@ fn stream(name: &str, subjects: &[&str], is_campaign: bool) -> stream::Config {
 /// Takes the subjects of a campaign's effects from their streams, or puts them back.
 pub async fn set_topics(url: &str, are_there: bool) -> Result<()> {
     let context = open(url).await?;
-    for (name, subjects) in [(FACTS, &[FACTS][..]), (Queue::Log.subject(), &[LETTERS, STEPS])] {
+    for (name, subjects) in [
+        (FACTS, &[FACTS][..]),
+        (Queue::Log.subject(), &[LETTERS, STEPS]),
+    ] {
         let nowhere = format!("nowhere.{name}");
-        let subjects = if are_there { subjects } else { &[nowhere.as_str()][..] };
+        let subjects = if are_there {
+            subjects
+        } else {
+            &[nowhere.as_str()][..]
+        };
         context.update_stream(stream(name, subjects, true)).await?;
     }
     Ok(())
@@ -105,13 +113,20 @@ pub async fn version(url: &str) -> Result<String> {
 
 /// Sends a command that has no id.
 pub async fn send_without_id(url: &str, payload: Vec<u8>) -> Result<()> {
-    open(url).await?.publish(COMMANDS, payload.into()).await?.await?;
+    open(url)
+        .await?
+        .publish(COMMANDS, payload.into())
+        .await?
+        .await?;
     Ok(())
 }
 
 /// Everything in the log.
 pub async fn read_log(url: &str) -> Result<Vec<Logged>> {
-    let mut stream = open(url).await?.get_stream(plain(Queue::Log.subject())).await?;
+    let mut stream = open(url)
+        .await?
+        .get_stream(plain(Queue::Log.subject()))
+        .await?;
     let waiting = stream.info().await?.state.messages;
     let consumer: PullConsumer = stream.create_consumer(pull::Config::default()).await?;
     let mut messages = consumer.messages().await?;
@@ -119,7 +134,10 @@ pub async fn read_log(url: &str) -> Result<Vec<Logged>> {
     while (logged.len() as u64) < waiting {
         let message = messages.next().await.context("the log ends early")??;
         message.ack().await.map_err(|error| anyhow!("{error}"))?;
-        let id = message.headers.as_ref().and_then(|headers| headers.get("Nats-Msg-Id"));
+        let id = message
+            .headers
+            .as_ref()
+            .and_then(|headers| headers.get("Nats-Msg-Id"));
         logged.push(Logged {
             topic: message.subject.to_string(),
             message_id: id.context("an effect without a message id")?.to_string(),

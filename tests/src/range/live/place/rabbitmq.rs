@@ -14,8 +14,8 @@ use idem_brokers::RabbitMq;
 use lapin::{
     BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind,
     options::{
-        BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeBindOptions, ExchangeDeclareOptions,
-        ExchangeUnbindOptions, QueueBindOptions, QueueDeclareOptions,
+        BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeBindOptions,
+        ExchangeDeclareOptions, ExchangeUnbindOptions, QueueBindOptions, QueueDeclareOptions,
     },
     types::{AMQPValue, FieldTable},
 };
@@ -32,7 +32,10 @@ pub async fn make(url: &str, queues: &[Queue]) -> Result<()> {
         durable: true,
         ..ExchangeDeclareOptions::default()
     };
-    for (exchange, kind) in [(EXCHANGE, ExchangeKind::Topic), (FACTS, ExchangeKind::Fanout)] {
+    for (exchange, kind) in [
+        (EXCHANGE, ExchangeKind::Topic),
+        (FACTS, ExchangeKind::Fanout),
+    ] {
         channel
             .exchange_declare(exchange.into(), kind, durable, FieldTable::default())
             .await?;
@@ -71,7 +74,10 @@ fn arguments(queue: Queue, queues: &[Queue]) -> Result<FieldTable> {
     if queue == Queue::Log {
         arguments.insert("x-queue-mode".into(), AMQPValue::LongString("lazy".into()));
     } else if queues.contains(&Queue::Log) {
-        arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+        arguments.insert(
+            "x-queue-type".into(),
+            AMQPValue::LongString("quorum".into()),
+        );
         // Since 4.0 there is a limit by default; before, -1 was taken for one.
         if RabbitMq::version()?.0 >= 4 {
             arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(-1));
@@ -115,12 +121,23 @@ pub async fn set_topics(url: &str, are_there: bool) -> Result<()> {
     } else {
         let options = ExchangeUnbindOptions::default();
         channel
-            .exchange_unbind(FACTS.into(), EXCHANGE.into(), FACTS.into(), options, FieldTable::default())
+            .exchange_unbind(
+                FACTS.into(),
+                EXCHANGE.into(),
+                FACTS.into(),
+                options,
+                FieldTable::default(),
+            )
             .await?;
         for topic in [LETTERS, STEPS] {
             let (log, exchange) = (Queue::Log.name(), EXCHANGE);
             channel
-                .queue_unbind(log.into(), exchange.into(), topic.into(), FieldTable::default())
+                .queue_unbind(
+                    log.into(),
+                    exchange.into(),
+                    topic.into(),
+                    FieldTable::default(),
+                )
                 .await?;
         }
     }
@@ -136,16 +153,27 @@ pub fn version() -> Result<String> {
 /// Sends a command that has no id.
 pub async fn send_without_id(url: &str, payload: &[u8]) -> Result<()> {
     let (connection, channel) = open(url).await?;
-    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    channel
+        .confirm_select(ConfirmSelectOptions::default())
+        .await?;
     let (options, properties) = (
         BasicPublishOptions::default(),
         BasicProperties::default().with_delivery_mode(2),
     );
     let confirmation = channel
-        .basic_publish(EXCHANGE.into(), COMMANDS.into(), options, payload, properties)
+        .basic_publish(
+            EXCHANGE.into(),
+            COMMANDS.into(),
+            options,
+            payload,
+            properties,
+        )
         .await?
         .await?;
-    ensure!(confirmation.is_ack(), "the broker does not take a command without an id");
+    ensure!(
+        confirmation.is_ack(),
+        "the broker does not take a command without an id"
+    );
     Ok(connection.close(200, "done".into()).await?)
 }
 
@@ -175,7 +203,9 @@ pub async fn waiting(url: &str, queue: &str) -> Result<u64> {
         passive: true,
         ..QueueDeclareOptions::default()
     };
-    let queue = channel.queue_declare(queue.into(), look, FieldTable::default()).await?;
+    let queue = channel
+        .queue_declare(queue.into(), look, FieldTable::default())
+        .await?;
     connection.close(200, "done".into()).await?;
     Ok(u64::from(queue.message_count()))
 }

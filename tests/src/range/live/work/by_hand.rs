@@ -1,4 +1,5 @@
-//! A consumer as people write it without a runtime: some messages at a time, and what fails comes again.
+//! A consumer as people write it without a runtime: some messages at a time, and what fails comes
+//! again.
 
 use std::{future::Future, time::Duration};
 
@@ -12,8 +13,8 @@ pub const AT_A_TIME: usize = 8;
 /// How long to let a broker or a database be that is away.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Hands every message to `work` until the process is told to stop. What `work` has done is acknowledged, and what it has
-/// failed at comes again.
+/// Hands every message to `work` until the process is told to stop. What `work` has done is
+/// acknowledged, and what it has failed at comes again.
 pub async fn consume<F, Fut>(mut source: impl Source, work: F) -> Result<()>
 where
     F: Fn(Message) -> Fut,

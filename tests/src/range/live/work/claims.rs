@@ -1,8 +1,9 @@
-//! Claims the same ids from several sessions at the same time, with plain transactions and no broker.
+//! Claims the same ids from several sessions at the same time, with plain transactions and no
+//! broker.
 //!
 //! The ids are those of a window of time, so that most are claimed while another session claims
-//! them, and some after their ring has forgotten them. Every claim is noted with the monotonic clock
-//! before and after it, for the checker of the stress tests.
+//! them, and some after their ring has forgotten them. Every claim is noted with the monotonic
+//! clock before and after it, for the checker of the stress tests.
 
 use std::{cell::RefCell, fs::File, io::Write, rc::Rc, time::Duration};
 
@@ -33,7 +34,10 @@ const NEW_ID_EVERY_US: i64 = 30_000;
 const WINDOW_US: i64 = 12_000_000;
 
 pub async fn run(post: &Post) -> Result<()> {
-    let committed = File::options().create(true).append(true).open(post.dir.join(COMMITTED))?;
+    let committed = File::options()
+        .create(true)
+        .append(true)
+        .open(post.dir.join(COMMITTED))?;
     let committed = Rc::new(RefCell::new(committed));
     repeat(post, SESSIONS, async move |client: &mut Client, _| {
         let attempts = claim_some(client).await?;
@@ -52,7 +56,10 @@ async fn claim_some(client: &mut Client) -> Result<String> {
         let claimed: bool = tx
             .query_typed_one(
                 "SELECT idem_try_claim($1, $2)",
-                &[(&format!("c-{identity}"), Type::TEXT), (&DESTINATION, Type::TEXT)],
+                &[
+                    (&format!("c-{identity}"), Type::TEXT),
+                    (&DESTINATION, Type::TEXT),
+                ],
             )
             .await?
             .try_get(0)?;

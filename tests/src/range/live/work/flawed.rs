@@ -7,7 +7,10 @@ use idem_client::{Delivery, Receipt, Settlement, TransportError};
 struct Acknowledged;
 
 impl Receipt for Acknowledged {
-    fn settle(self: Box<Self>, _settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>> {
+    fn settle(
+        self: Box<Self>,
+        _settlement: Settlement,
+    ) -> BoxFuture<'static, Result<(), TransportError>> {
         async { Ok(()) }.boxed()
     }
 }
@@ -16,7 +19,10 @@ impl Receipt for Acknowledged {
 struct Dropping(Box<dyn Receipt>);
 
 impl Receipt for Dropping {
-    fn settle(self: Box<Self>, settlement: Settlement) -> BoxFuture<'static, Result<(), TransportError>> {
+    fn settle(
+        self: Box<Self>,
+        settlement: Settlement,
+    ) -> BoxFuture<'static, Result<(), TransportError>> {
         self.0.settle(match settlement {
             Settlement::Reject { .. } => Settlement::Acknowledge,
             other => other,

@@ -1,4 +1,5 @@
-//! Leases the same ids from several sessions, works for longer than some leases last, and completes.
+//! Leases the same ids from several sessions, works for longer than some leases last, and
+//! completes.
 //!
 //! The monotonic clock is noted after a lease was committed and before a completion is asked for: a
 //! completion that began after another session had the lease has a token that is no longer valid.
@@ -46,7 +47,11 @@ async fn lease(client: &mut Client, complete: &str) -> Result<()> {
     let row = client
         .query_typed_one(
             "SELECT outcome::text, token FROM idem_acquire($1, $2, make_interval(secs => $3))",
-            &[(&id, Type::TEXT), (&DESTINATION, Type::TEXT), (&lease_s, Type::FLOAT8)],
+            &[
+                (&id, Type::TEXT),
+                (&DESTINATION, Type::TEXT),
+                (&lease_s, Type::FLOAT8),
+            ],
         )
         .await?;
     let pause = rand::rng().random_range(10..600);
@@ -56,7 +61,11 @@ async fn lease(client: &mut Client, complete: &str) -> Result<()> {
         client
             .execute_typed(
                 "INSERT INTO leased (identity, token, told_us) VALUES ($1, $2, $3)",
-                &[(&identity, Type::INT8), (&token, Type::INT8), (&told, Type::INT8)],
+                &[
+                    (&identity, Type::INT8),
+                    (&token, Type::INT8),
+                    (&told, Type::INT8),
+                ],
             )
             .await?;
         tokio::time::sleep(Duration::from_millis(pause)).await;
@@ -73,20 +82,32 @@ async fn finish(client: &mut Client, identity: i64, token: i64, complete: &str) 
     let completed = tx
         .query_typed(
             complete,
-            &[(&id, Type::TEXT), (&DESTINATION, Type::TEXT), (&token, Type::INT8)],
+            &[
+                (&id, Type::TEXT),
+                (&DESTINATION, Type::TEXT),
+                (&token, Type::INT8),
+            ],
         )
         .await;
     match completed {
         Ok(_) => {}
         // The lease is lost, or another transaction claims the message.
-        Err(error) if error.code().is_some_and(|code| matches!(code.code(), "55000" | "55P03")) => {
+        Err(error)
+            if error
+                .code()
+                .is_some_and(|code| matches!(code.code(), "55000" | "55P03")) =>
+        {
             return Ok(tx.rollback().await?);
         }
         Err(error) => return Err(error.into()),
     }
     tx.execute_typed(
         "INSERT INTO completed (identity, token, asked_us) VALUES ($1, $2, $3)",
-        &[(&identity, Type::INT8), (&token, Type::INT8), (&asked, Type::INT8)],
+        &[
+            (&identity, Type::INT8),
+            (&token, Type::INT8),
+            (&asked, Type::INT8),
+        ],
     )
     .await?;
     Ok(tx.commit().await?)

@@ -61,5 +61,7 @@ async fn write(_work: Work, message: Message) -> Handled {
         attempt: fact.attempt,
         execution: Uuid::from_u128(rand::random()),
     };
-    Ok(vec![Effect::json(LETTERS, &letter)?.key(fact.player.to_string())])
+    Ok(vec![
+        Effect::json(LETTERS, &letter)?.key(fact.player.to_string()),
+    ])
 }

@@ -1,4 +1,5 @@
-//! What the processes of a run do, one role each: the whole of their code, built on what every user has.
+//! What the processes of a run do, one role each: the whole of their code, built on what every user
+//! has.
 
 mod board;
 mod by_hand;
@@ -135,7 +136,11 @@ pub fn sent(dir: &Path) -> Result<u64> {
 /// How many messages the consumers of a run were given: targets, board, observer.
 pub fn given(dir: &Path) -> Result<[u64; 3]> {
     let read = |name| Counter::read(dir, name);
-    Ok([read(targets::GIVEN)?, read(board::GIVEN)?, read(observer::GIVEN)?])
+    Ok([
+        read(targets::GIVEN)?,
+        read(board::GIVEN)?,
+        read(observer::GIVEN)?,
+    ])
 }
 
 impl Role {

@@ -20,7 +20,9 @@ impl Note {
     /// What was written last; 0 in the beginning.
     pub fn read(&self) -> Result<usize> {
         match fs::read_to_string(&self.0) {
-            Ok(text) => text.parse().with_context(|| format!("{} is no note", self.0.display())),
+            Ok(text) => text
+                .parse()
+                .with_context(|| format!("{} is no note", self.0.display())),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
             Err(error) => Err(error.into()),
         }

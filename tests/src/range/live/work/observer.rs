@@ -1,4 +1,5 @@
-//! Hears every fact and forgets none: without idem, so that a contradiction or a lost fact cannot hide behind a claim.
+//! Hears every fact and forgets none: without idem, so that a contradiction or a lost fact cannot
+//! hide behind a claim.
 
 use anyhow::{Context, Result};
 use deadpool_postgres::Pool;
@@ -34,8 +35,16 @@ pub async fn run(post: &Post) -> Result<()> {
 }
 
 async fn hear(pool: &Pool, message: &Message) -> Result<()> {
-    let id: Uuid = message.message_id().context("a fact without a message id")?.parse()?;
-    let message::Message { subject, kind, body, .. } = Fact::published(id, message.payload().to_vec())?;
+    let id: Uuid = message
+        .message_id()
+        .context("a fact without a message id")?
+        .parse()?;
+    let message::Message {
+        subject,
+        kind,
+        body,
+        ..
+    } = Fact::published(id, message.payload().to_vec())?;
     let fact = Published {
         message_id: id,
         hit: kind == Kind::TargetHit,

@@ -1,7 +1,9 @@
-//! Sends the commands of the seed in their order, some of them twice, each until the broker has confirmed it.
+//! Sends the commands of the seed in their order, some of them twice, each until the broker has
+//! confirmed it.
 //!
-//! What it knows beyond its death is how far it was. It notes that after the broker has confirmed, so a new one sends
-//! again what the old one had sent and not noted: nobody can tell these from other duplicates.
+//! What it knows beyond its death is how far it was. It notes that after the broker has confirmed,
+//! so a new one sends again what the old one had sent and not noted: nobody can tell these from
+//! other duplicates.
 
 use std::time::Duration;
 
@@ -36,7 +38,8 @@ pub async fn run(post: &Post) -> Result<()> {
     let note = Note::new(&post.dir, PROGRESS);
     let mut sent = Counter::open(&post.dir, SENT)?;
     let mut done = note.read()?;
-    let mut rhythm = tokio::time::interval(Duration::from_secs(1) * u32::try_from(CHUNK)? / post.per_second);
+    let mut rhythm =
+        tokio::time::interval(Duration::from_secs(1) * u32::try_from(CHUNK)? / post.per_second);
     rhythm.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut stop = std::pin::pin!(terminated());
     while done < plan.len() {

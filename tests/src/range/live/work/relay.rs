@@ -17,7 +17,11 @@ const LEASE: Duration = Duration::from_secs(3);
 pub async fn run(post: &Post) -> Result<()> {
     let publisher = BrokerPublisher::new(post);
     let pool = wiring::pool(post, RELAY_ROLE, 4)?;
-    let summary = Relay::new(pool, publisher).name(RELAY).lease(LEASE).run(terminated()).await?;
+    let summary = Relay::new(pool, publisher)
+        .name(RELAY)
+        .lease(LEASE)
+        .run(terminated())
+        .await?;
     eprintln!("{summary:?}");
     Ok(())
 }

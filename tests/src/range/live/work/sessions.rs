@@ -1,4 +1,5 @@
-//! What the clients without a broker share: sessions that are opened again after every error, and a clock.
+//! What the clients without a broker share: sessions that are opened again after every error, and a
+//! clock.
 
 use std::time::Duration;
 
@@ -32,7 +33,10 @@ where
     let mut clients = JoinSet::new();
     for number in 0..sessions {
         let (config, work) = (config.clone(), work.clone());
-        clients.spawn_local_on(async move { one_session(&config, number, work).await }, &local);
+        clients.spawn_local_on(
+            async move { one_session(&config, number, work).await },
+            &local,
+        );
     }
     tokio::select! {
         () = terminated() => Ok(()),
@@ -40,7 +44,11 @@ where
     }
 }
 
-async fn one_session(config: &tokio_postgres::Config, number: usize, work: impl AsyncFn(&mut Client, usize) -> Result<()>) {
+async fn one_session(
+    config: &tokio_postgres::Config,
+    number: usize,
+    work: impl AsyncFn(&mut Client, usize) -> Result<()>,
+) {
     loop {
         if let Ok((mut client, connection)) = config.connect(NoTls).await {
             let connection = tokio::spawn(connection);

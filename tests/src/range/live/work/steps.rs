@@ -37,7 +37,10 @@ async fn take(client: &mut Client, key: i32) -> Result<()> {
     let tx = client.transaction().await?;
     // The lock keeps an earlier session of this key, whose COMMIT is under way, apart.
     let n: i64 = tx
-        .query_typed_one("UPDATE step SET n = n + 1 WHERE key = $1 RETURNING n", &[(&key, Type::INT4)])
+        .query_typed_one(
+            "UPDATE step SET n = n + 1 WHERE key = $1 RETURNING n",
+            &[(&key, Type::INT4)],
+        )
         .await?
         .try_get(0)?;
     let step = Effect::json(STEPS, &Step { key, n })?.key(key.to_string());

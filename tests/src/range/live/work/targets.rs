@@ -1,4 +1,5 @@
-//! Handles the commands: whether a shot hit is decided by where the target is *now*, and told as an effect.
+//! Handles the commands: whether a shot hit is decided by where the target is *now*, and told as an
+//! effect.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! Handles the commands without idem, as well as that can be done by hand: the work is one transaction, the fact is
-//! published after its commit, and the message is acknowledged last. So nothing gets lost, and everything can happen twice.
+//! Handles the commands without idem, as well as that can be done by hand: the work is one
+//! transaction, the fact is published after its commit, and the message is acknowledged last. So
+//! nothing gets lost, and everything can happen twice.
 
 use std::sync::Arc;
 

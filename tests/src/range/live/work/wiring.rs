@@ -5,8 +5,9 @@ use std::time::Duration;
 use anyhow::Result;
 use deadpool_postgres::{Manager, Pool};
 use idem_client::{
-    Delivery, NatsConfig, NatsPublisher, NatsSource, NatsSubscription, OutgoingMessage, PublishError, Publisher, RabbitMqConfig,
-    RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription, Source, TransportError,
+    Delivery, NatsConfig, NatsPublisher, NatsSource, NatsSubscription, OutgoingMessage,
+    PublishError, Publisher, RabbitMqConfig, RabbitMqPublisher, RabbitMqSource,
+    RabbitMqSubscription, Source, TransportError,
 };
 use tokio_postgres::NoTls;
 
@@ -59,7 +60,8 @@ impl QueueSource {
                 RabbitMqSubscription::new(queue.name()).prefetch(PREFETCH),
             ))),
             Kind::Nats => {
-                let subscription = NatsSubscription::new(nats::plain(queue.subject()), nats::plain(queue.name()));
+                let subscription =
+                    NatsSubscription::new(nats::plain(queue.subject()), nats::plain(queue.name()));
                 BrokerSource::Nats(Box::new(NatsSource::new(
                     NatsConfig::new(&post.broker_url),
                     subscription.prefetch(PREFETCH),
@@ -85,8 +87,12 @@ impl Source for QueueSource {
             BrokerSource::RabbitMq(source) => source.next().await,
             BrokerSource::Nats(source) => source.next().await,
         };
-        self.is_stuck = next.is_err() && self.flaw == Some(Flaw::StuckObserver) && self.queue == Queue::Observer;
-        let Some(delivery) = next? else { return Ok(None) };
+        self.is_stuck = next.is_err()
+            && self.flaw == Some(Flaw::StuckObserver)
+            && self.queue == Queue::Observer;
+        let Some(delivery) = next? else {
+            return Ok(None);
+        };
         self.counter.add()?;
         Ok(Some(match self.flaw {
             Some(Flaw::AckBeforeCommit) => flawed::acknowledged(delivery).await?,
