@@ -9,6 +9,7 @@ mod chaos;
 mod chroot;
 mod context;
 mod demo;
+mod lint_language;
 mod package;
 mod psql;
 mod server;
@@ -103,6 +104,8 @@ enum Command {
     },
     /// A directory tree ready for `/`, and a Debian package made from it
     Package,
+    /// Count unclear words, long lines and long test names, and fail above the limits
+    LintLanguage,
     /// Write the install script of this version to sql/install, once a release
     Snapshot,
 }
@@ -145,6 +148,7 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Bench { arguments } => bench::bench(&context, &arguments),
         Command::Psql { database } => psql::psql(&context, &database),
         Command::Package => package::package(&context),
+        Command::LintLanguage => lint_language::lint(&context),
         Command::Snapshot => snapshot::write(&context),
     }
 }
