@@ -1,10 +1,19 @@
-//! An axum service whose requests take effect once, with both modes of the layer: orders are placed
-//! in the transaction that claims their request, and payments are charged at a gateway, which
-//! shares no transaction, under a lease.
+//! An axum service that processes each request once, with both modes of the layer. An order is
+//! placed in the transaction that claims its request. A payment is charged by a gateway, which
+//! cannot take part in the transaction, so its request is leased.
 //!
-//! `cargo run -p idem-client --features http --example axum_idempotency -- "host=/run/postgresql
-//! user=postgres"`, in a database with the extension, then twice `curl -i -H 'idempotency-key:
-//! "4711"' -H 'x-account: 7' -d 'boots' http://127.0.0.1:PORT/orders`.
+//! Start it with the connection string of a database that has the extension:
+//!
+//! ```sh
+//! cargo run -p idem-client --features http --example axum_idempotency -- \
+//!     "host=/run/postgresql user=postgres"
+//! ```
+//!
+//! Then send the same request twice:
+//!
+//! ```sh
+//! curl -i -H 'idempotency-key: "4711"' -H 'x-account: 7' -d 'boots' http://127.0.0.1:PORT/orders
+//! ```
 
 use std::{env, sync::Arc, time::Duration};
 
@@ -25,7 +34,7 @@ use tokio::{net::TcpListener, signal::unix::SignalKind};
 use tokio_postgres::NoTls;
 use uuid::Uuid;
 
-/// What failed may succeed when it is repeated: 5xx is never recorded.
+/// An error that a retry can solve. Its response is 503, because a 5xx response is never recorded.
 struct Failure(Box<dyn std::error::Error + Send + Sync>);
 
 impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Failure {
@@ -40,7 +49,7 @@ impl IntoResponse for Failure {
     }
 }
 
-/// The order, the message about it and this response: one commit.
+/// Places an order. The order, its message and the response commit together.
 async fn place(
     Extension(tx): Extension<RequestTx>,
     item: String,
@@ -48,7 +57,7 @@ async fn place(
     if item.is_empty() {
         return Ok((
             StatusCode::UNPROCESSABLE_ENTITY,
-            "nothing is ordered".into(),
+            "the order contains no item".into(),
         ));
     }
     let tx = tx.take()?;
@@ -66,7 +75,7 @@ async fn place(
     Ok((StatusCode::CREATED, order.to_string()))
 }
 
-/// The gateway is asked once, under a key of its own that is the same for each attempt.
+/// Charges a payment. The gateway executes one charge, because each attempt has the same key.
 async fn pay(
     Extension(work): Extension<Arc<Work>>,
     amount: String,
@@ -79,12 +88,12 @@ async fn pay(
     Ok((StatusCode::CREATED, receipt))
 }
 
-/// Stands for a card gateway that honours keys.
+/// Stands for the client of a card gateway that supports idempotency keys.
 async fn charge(key: String, cents: i64) -> Result<String, std::io::Error> {
     Ok(format!("{cents} charged, {key}"))
 }
 
-/// A real service takes the account from what it has authenticated.
+/// Returns the account of a request. A real service uses the authenticated account.
 fn account(parts: &Parts) -> Option<String> {
     Some(parts.headers.get("x-account")?.to_str().ok()?.to_owned())
 }
@@ -93,7 +102,7 @@ fn account(parts: &Parts) -> Option<String> {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = env::args()
         .nth(1)
-        .ok_or("give a connection string as the only argument")?;
+        .ok_or("required argument: a connection string")?;
     let pool = Config {
         url: Some(url),
         ..Config::default()
@@ -110,7 +119,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         Destination::new("shop.pay")?,
     );
     for destination in [&orders, &payments] {
-        // So long a key is known.
+        // The time for which a key is remembered.
         idem_client::configure(&**client, destination, Duration::from_secs(24 * 3600)).await?;
     }
     drop(client);
@@ -129,7 +138,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             terminate.recv().await;
         })
         .await?;
-    // Work whose caller has left is done and recorded before the process ends.
+    // Requests of clients that have disconnected are completed and recorded before the process
+    // ends.
     running.ended(Duration::from_secs(30)).await;
     Ok(())
 }

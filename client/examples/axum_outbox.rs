@@ -1,9 +1,18 @@
-//! An axum service that sends through the outbox: the order and the message about it are one
-//! commit, and no broker has to be there for it. `idem-relay` publishes the message.
+//! An axum service that sends messages through the outbox. An order and its message commit
+//! together, and no broker has to be available. `idem-relay` publishes the message.
 //!
-//! `cargo run -p idem-client --example axum_outbox -- "host=/run/postgresql user=postgres"`, in a
-//! database with the extension, then `curl -i -H 'content-type: application/json' -d '{"item":
-//! "boots", "pairs": 2}' http://127.0.0.1:PORT/orders`.
+//! Start it with the connection string of a database that has the extension:
+//!
+//! ```sh
+//! cargo run -p idem-client --example axum_outbox -- "host=/run/postgresql user=postgres"
+//! ```
+//!
+//! Then place an order:
+//!
+//! ```sh
+//! curl -i -H 'content-type: application/json' -d '{"item": "boots", "pairs": 2}' \
+//!     http://127.0.0.1:PORT/orders
+//! ```
 
 use std::env;
 
@@ -39,7 +48,8 @@ async fn place(
         &[&id, &order.item, &order.pairs],
     )
     .await?;
-    // The business id is the message id: however often a relay publishes it, consumers know it.
+    // The business id is the message id, so consumers recognize a message that a relay publishes
+    // more than once.
     let placed = Effect::json("orders.placed", order)?
         .key(id.to_string())
         .message_type("OrderPlaced")
@@ -55,8 +65,8 @@ async fn orders(
 ) -> Result<(StatusCode, Json<Placed>), (StatusCode, String)> {
     match place(&pool, &order).await {
         Ok(placed) => Ok((StatusCode::CREATED, Json(placed))),
-        // Also after an ambiguous commit: the caller has no word that it took effect, and asks
-        // again.
+        // Also after an ambiguous commit: the client does not know whether the order was placed,
+        // and retries.
         Err(error) => Err((StatusCode::SERVICE_UNAVAILABLE, error.to_string())),
     }
 }
@@ -65,7 +75,7 @@ async fn orders(
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = env::args()
         .nth(1)
-        .ok_or("give a connection string as the only argument")?;
+        .ok_or("required argument: a connection string")?;
     let pool = Config {
         url: Some(url),
         ..Config::default()
@@ -73,7 +83,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     .create_pool(Some(Runtime::Tokio1), NoTls)?;
     pool.get()
         .await?
-        .batch_execute("CREATE TABLE IF NOT EXISTS orders (id uuid PRIMARY KEY, item text NOT NULL, pairs int4 NOT NULL)")
+        .batch_execute(
+            "CREATE TABLE IF NOT EXISTS orders \
+             (id uuid PRIMARY KEY, item text NOT NULL, pairs int4 NOT NULL)",
+        )
         .await?;
 
     let service = Router::new()

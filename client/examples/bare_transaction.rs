@@ -1,7 +1,11 @@
-//! A pooled transaction is as good as any: deadpool's derefs to the driver's.
+//! Claims messages in a transaction of a pooled connection. A transaction of deadpool dereferences
+//! to that of tokio-postgres, so all functions accept it.
 //!
-//! `cargo run -p idem-client --example bare_transaction -- "host=/run/postgresql user=postgres"`,
-//! in a database with the extension.
+//! Start it with the connection string of a database that has the extension:
+//!
+//! ```sh
+//! cargo run -p idem-client --example bare_transaction -- "host=/run/postgresql user=postgres"
+//! ```
 
 use std::env;
 
@@ -15,7 +19,7 @@ use uuid::Uuid;
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = env::args()
         .nth(1)
-        .ok_or("give a connection string as the only argument")?;
+        .ok_or("required argument: a connection string")?;
     let pool = Config {
         url: Some(url),
         ..Config::default()
@@ -24,26 +28,26 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let destination = Destination::try_from("example.bare-transaction")?;
     let fact = Effect::json("example.facts", &json!({"seen": true}))?;
 
-    // The transaction is the pool's.
+    // The transaction is one of a pooled connection.
     let id = MessageId::from(Uuid::new_v4());
     let mut connection = pool.get().await?;
     let tx = connection.transaction().await?;
     let claim = try_claim(&tx, &id, &destination)
         .await?
         .into_new()
-        .ok_or("a new id is no duplicate")?;
+        .ok_or("a new id cannot be a duplicate")?;
     let ids = claim.record_effects(std::slice::from_ref(&fact)).await?;
     tx.commit().await.map_err(Error::of_commit)?;
     println!("recorded {ids:?}");
 
-    // A duplicate finds them again.
+    // A duplicate finds the recorded effects.
     let tx = connection.transaction().await?;
     assert!(try_claim(&tx, &id, &destination).await?.is_duplicate());
     let recorded = effects(&*tx, &id, &destination).await?;
     assert!(recorded.iter().map(|effect| effect.message_id).eq(ids));
     tx.rollback().await?;
 
-    // And the same in two round trips.
+    // The same with two round trips.
     let claimed = begin_and_claim(
         &mut connection,
         &MessageId::from(Uuid::new_v4()),
@@ -51,7 +55,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     )
     .await?
     .into_new()
-    .ok_or("a new id is no duplicate")?;
+    .ok_or("a new id cannot be a duplicate")?;
     println!("recorded {:?}", claimed.record_and_commit(&[fact]).await?);
     Ok(())
 }

@@ -1,9 +1,11 @@
-//! A service on Kafka: it takes payments from the topic `payments`, books each once, and sends
-//! receipts to the topic `receipts` through the outbox. A payment that it cannot read goes to the
-//! topic `payments.dead`. Start as many processes as you like. SIGTERM ends them in order.
+//! A service on Kafka. It consumes payments from the topic `payments`, books each payment once, and
+//! sends receipts to the topic `receipts` through the outbox. A payment that it cannot parse is
+//! rejected and published to the topic `payments.dead`. Several processes can run at the same time.
+//! SIGTERM stops a process gracefully.
 //!
-//! Arguments: the consumer's database, the relay's database, the brokers as `host:port` with commas
-//! between them, and the certificate of the authority that all of them are verified with.
+//! Arguments: the connection string of the consumer, the connection string of the relay, the
+//! brokers as `host:port` separated by commas, and a PEM file of the certificate authority that all
+//! connections trust.
 
 use std::{env, error::Error};
 
@@ -19,12 +21,13 @@ struct Payment {
     amount: i64,
 }
 
-/// Books a payment, in the transaction that claimed its message.
+/// Books a payment in the transaction that claimed its message.
 async fn book(tx: Tx, message: Message) -> Handled {
-    // A payload that cannot be read will never be readable: it is rejected at once.
+    // A retry cannot repair a payload that cannot be parsed, so it is rejected at once.
     let payment: Payment = message.json().map_err(HandlerError::terminal)?;
     tx.execute(
-        "INSERT INTO account (id, paid) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET paid = account.paid + $2",
+        "INSERT INTO account (id, paid) VALUES ($1, $2) \
+         ON CONFLICT (id) DO UPDATE SET paid = account.paid + $2",
         &[&payment.account, &payment.amount],
     )
     .await?;
@@ -37,12 +40,12 @@ async fn book(tx: Tx, message: Message) -> Handled {
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [consumer_database, relay_database, brokers, ca] = &arguments[..] else {
-        return Err("give two connection strings, the brokers and a file of authorities".into());
+        return Err("required arguments: two connection strings, the brokers and a CA file".into());
     };
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .init();
-    // One connection for each message that is handled at a time, and one to spare.
+    // One connection for each message that is handled at the same time, and one spare.
     let consumer_pool = PoolConfig::parse(consumer_database)?
         .ca(ca)?
         .max_size(9)

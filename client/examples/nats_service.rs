@@ -1,9 +1,10 @@
-//! A service on NATS JetStream: it takes payments from the subject `payments`, books each once, and
-//! sends receipts to the subject `receipts` through the outbox. A payment that it cannot read goes
-//! to the subject `dead.payments`. Start as many processes as you like. SIGTERM ends them in order.
+//! A service on NATS JetStream. It consumes payments from the subject `payments`, books each
+//! payment once, and sends receipts to the subject `receipts` through the outbox. A payment that it
+//! cannot parse is rejected and published to the subject `dead.payments`. Several processes can run
+//! at the same time. SIGTERM stops a process gracefully.
 //!
-//! Arguments: the consumer's database, the relay's database, the URL of NATS, and the certificate
-//! of the authority that all of them are verified with.
+//! Arguments: the connection string of the consumer, the connection string of the relay, the URL of
+//! NATS, and a PEM file of the certificate authority that all connections trust.
 
 use std::{env, error::Error, path::PathBuf, time::Duration};
 
@@ -27,12 +28,13 @@ struct Payment {
     amount: i64,
 }
 
-/// Books a payment, in the transaction that claimed its message.
+/// Books a payment in the transaction that claimed its message.
 async fn book(tx: Tx, message: Message) -> Handled {
-    // A payload that cannot be read will never be readable: it is rejected at once.
+    // A retry cannot repair a payload that cannot be parsed, so it is rejected at once.
     let payment: Payment = message.json().map_err(HandlerError::terminal)?;
     tx.execute(
-        "INSERT INTO account (id, paid) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET paid = account.paid + $2",
+        "INSERT INTO account (id, paid) VALUES ($1, $2) \
+         ON CONFLICT (id) DO UPDATE SET paid = account.paid + $2",
         &[&payment.account, &payment.amount],
     )
     .await?;
@@ -46,14 +48,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [consumer_database, relay_database, server, ca] = &arguments[..] else {
         return Err(
-            "give two connection strings, the URL of NATS and a file of authorities".into(),
+            "required arguments: two connection strings, the URL of NATS and a CA file".into(),
         );
     };
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .init();
     declare(server, ca).await?;
-    // One connection for each message that is handled at a time, and one to spare.
+    // One connection for each message that is handled at the same time, and one spare.
     let consumer_pool = PoolConfig::parse(consumer_database)?
         .ca(ca)?
         .max_size(9)
@@ -81,15 +83,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The streams and the durable consumer. In a larger system a deployment makes them.
+/// Creates the streams and the durable consumer. In a larger system a deployment creates them.
 async fn declare(server: &str, ca: &str) -> Result<(), Box<dyn Error>> {
-    // The connections of idem name their provider of cryptography. This one uses the default.
+    // The connections of idem select their crypto provider. This connection uses the default one.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let options = ConnectOptions::new()
         .require_tls(true)
         .add_root_certificates(PathBuf::from(ca));
     let context = jetstream::new(options.connect(server).await?);
-    // Of the payments, the stream keeps only what is not acknowledged.
+    // The stream of the payments keeps only messages that are not acknowledged.
     let (work, all) = (
         stream::RetentionPolicy::WorkQueue,
         stream::RetentionPolicy::Limits,
@@ -110,9 +112,9 @@ async fn declare(server: &str, ca: &str) -> Result<(), Box<dyn Error>> {
     let billing = pull::Config {
         durable_name: Some("billing".into()),
         ack_policy: AckPolicy::Explicit,
-        // How long a message waits for another process when this one dies.
+        // The time after which the messages of a process that died are redelivered.
         ack_wait: Duration::from_secs(30),
-        // No limit: the consumer counts failures and keeps what fails too often.
+        // No limit: the consumer counts failures, and keeps messages that fail too often.
         max_deliver: -1,
         ..pull::Config::default()
     };

@@ -1,7 +1,10 @@
-//! One's own transport, in about 30 lines: tokio channels are the broker.
+//! A custom transport in about 30 lines. Channels of tokio replace the broker.
 //!
-//! `cargo run -p idem-client --example own_transport -- "host=/run/postgresql user=postgres"`, in a
-//! database with the extension.
+//! Start it with the connection string of a database that has the extension:
+//!
+//! ```sh
+//! cargo run -p idem-client --example own_transport -- "host=/run/postgresql user=postgres"
+//! ```
 
 use std::{env, error::Error};
 
@@ -18,7 +21,7 @@ use uuid::Uuid;
 
 type Sender = UnboundedSender<Message>;
 
-/// What is received; who holds the sender can put a message back.
+/// A source of messages. The sender returns messages to it.
 struct Channel(UnboundedReceiver<Message>, Sender);
 
 impl Source for Channel {
@@ -42,7 +45,7 @@ impl Receipt for Ticket {
             Settlement::Acknowledge => Ok(()),
             Settlement::Retry { .. } | Settlement::Release { .. } => self.1.send(self.0),
             Settlement::Reject { reason } => {
-                eprintln!("refused: {reason}");
+                eprintln!("rejected: {reason}");
                 Ok(())
             }
         };
@@ -71,15 +74,15 @@ struct Order {
 async fn main() -> Result<(), Box<dyn Error>> {
     let url = env::args()
         .nth(1)
-        .ok_or("give a connection string as the only argument")?;
+        .ok_or("required argument: a connection string")?;
     let pool = Config {
         url: Some(url),
         ..Config::default()
     }
     .create_pool(Some(Runtime::Tokio1), NoTls)?;
 
-    // A relay publishes effects like this one; here one is published twice, as a relay may that
-    // dies before it acknowledges.
+    // A relay publishes such messages. This one is published twice, as by a relay that died before
+    // it acknowledged the effect.
     let (sender, receiver) = unbounded_channel();
     let order = OutgoingMessage::new(Uuid::new_v4(), "orders", r#"{"item": "tea"}"#);
     let publisher = Out(sender.clone());
@@ -90,14 +93,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let reserve = move |_tx: Tx, message: Message| {
         let done = done.clone();
         async move {
-            // Business writes go through the transaction; this handler has none, and one effect.
+            // Business writes use the transaction. This handler has no writes, only one effect.
             let order: Order = message.json()?;
             let effect = Effect::json("stock", &order)?;
             done.send(order.item)?;
             Ok(vec![effect])
         }
     };
-    // A service would give `terminated()`; this ends with the last order.
+    // A service would use `terminated()`. This example ends after the last order.
     let shutdown = async {
         let last = OutgoingMessage::new(Uuid::new_v4(), "orders", r#"{"item": "the last one"}"#);
         let _ = publisher.publish(&last).await;

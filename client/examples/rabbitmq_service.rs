@@ -1,9 +1,10 @@
-//! A service on RabbitMQ: it takes payments from the queue `payments`, books each once, and sends
-//! receipts to the queue `receipts` through the outbox. A payment that it cannot read goes to the
-//! queue `payments.dead`. Start as many processes as you like. SIGTERM ends them in order.
+//! A service on RabbitMQ. It consumes payments from the queue `payments`, books each payment once,
+//! and sends receipts to the queue `receipts` through the outbox. A payment that it cannot parse is
+//! rejected and moved to the queue `payments.dead`. Several processes can run at the same time.
+//! SIGTERM stops a process gracefully.
 //!
-//! Arguments: the consumer's database, the relay's database, the URL of RabbitMQ, and the
-//! certificate of the authority that all of them are verified with.
+//! Arguments: the connection string of the consumer, the connection string of the relay, the URL of
+//! RabbitMQ, and a PEM file of the certificate authority that all connections trust.
 
 use std::env;
 
@@ -19,12 +20,13 @@ struct Payment {
     amount: i64,
 }
 
-/// Books a payment, in the transaction that claimed its message.
+/// Books a payment in the transaction that claimed its message.
 async fn book(tx: Tx, message: Message) -> Handled {
-    // A payload that cannot be read will never be readable: it is rejected at once.
+    // A retry cannot repair a payload that cannot be parsed, so it is rejected at once.
     let payment: Payment = message.json().map_err(HandlerError::terminal)?;
     tx.execute(
-        "INSERT INTO account (id, paid) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET paid = account.paid + $2",
+        "INSERT INTO account (id, paid) VALUES ($1, $2) \
+         ON CONFLICT (id) DO UPDATE SET paid = account.paid + $2",
         &[&payment.account, &payment.amount],
     )
     .await?;
@@ -38,13 +40,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [consumer_database, relay_database, broker, ca] = &arguments[..] else {
         return Err(
-            "give two connection strings, the URL of RabbitMQ and a file of authorities".into(),
+            "required arguments: two connection strings, the URL of RabbitMQ and a CA file".into(),
         );
     };
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .init();
-    // One connection for each message that is handled at a time, and one to spare.
+    // One connection for each message that is handled at the same time, and one spare.
     let consumer_pool = PoolConfig::parse(consumer_database)?
         .ca(ca)?
         .max_size(9)

@@ -1,8 +1,9 @@
-//! A transaction without extra round trips: BEGIN travels with the claim, recording with COMMIT.
+//! A transaction without extra round trips: BEGIN is sent with the claim, and the recording of
+//! effects with COMMIT.
 //!
-//! `tokio_postgres::Transaction` keeps its connection to itself until its own BEGIN is answered,
-//! and is used up by its COMMIT. Hence a transaction type of this crate, over a connection that the
-//! user owns.
+//! A `tokio_postgres::Transaction` exists only after the server has replied to its BEGIN, and its
+//! `commit` consumes it. So this module has its own transaction type, over a connection that the
+//! caller owns.
 
 use std::ops::Deref;
 
@@ -17,14 +18,15 @@ use crate::{
     span,
 };
 
-/// Begins a transaction and claims a message in one round trip. After a duplicate no transaction is
-/// open.
+/// Begins a transaction and claims a message in one round trip.
+///
+/// After a duplicate no transaction is open.
 pub async fn begin_and_claim<'c>(
     client: &'c mut Client,
     id: &MessageId,
     destination: &Destination,
 ) -> Result<Claim<ClaimedTransaction<'c>>, Error> {
-    // From here on whatever ends this function early also ends the transaction.
+    // If this function ends early, `open` is dropped, which rolls back.
     let open = Open {
         client,
         is_open: true,
@@ -36,11 +38,12 @@ pub async fn begin_and_claim<'c>(
     }))
 }
 
-/// Begins and claims; answers whether it is claimed. The transaction is open either way.
+/// Begins a transaction and claims a message. Returns whether the message is claimed. The
+/// transaction is open in both cases.
 ///
-/// One simple query, because its statements stand or fall together: were BEGIN a message of its own
-/// and cancelled, the claim behind it would commit by itself, and nobody would ever process the
-/// message.
+/// All statements are sent as one simple query, so they succeed or fail together. If BEGIN were a
+/// separate message and were cancelled, the claim after it would commit by itself, and the message
+/// would never be processed.
 async fn begin_with_claim(
     client: &Client,
     id: &MessageId,
@@ -57,7 +60,7 @@ async fn begin_with_claim(
         let claimed = match only_value(&answers) {
             Some("t") => true,
             Some("f") => false,
-            other => return Err(Error::Unexpected(format!("{other:?} to a claim"))),
+            other => return Err(Error::Unexpected(format!("a claim returned {other:?}"))),
         };
         span.record(
             "idem.outcome",
@@ -69,7 +72,7 @@ async fn begin_with_claim(
     .await
 }
 
-/// The only value of the only row that a simple query has answered.
+/// Returns the only value of the only row in the reply to a simple query.
 pub(crate) fn only_value(answers: &[SimpleQueryMessage]) -> Option<&str> {
     answers.iter().find_map(|answer| match answer {
         SimpleQueryMessage::Row(row) => row.get(0),
@@ -79,7 +82,7 @@ pub(crate) fn only_value(answers: &[SimpleQueryMessage]) -> Option<&str> {
 
 /// A transaction that began together with its claim. Rolls back when dropped.
 ///
-/// It derefs to the [`Client`], which takes the business statements.
+/// Dereferences to the [`Client`], which executes the business statements.
 #[must_use = "dropping it rolls the claim back"]
 pub struct ClaimedTransaction<'c> {
     claim: Claimed<'c>,
@@ -87,15 +90,17 @@ pub struct ClaimedTransaction<'c> {
 }
 
 impl<'c> ClaimedTransaction<'c> {
-    /// The claim.
+    /// Returns the claim.
     pub fn claim(&self) -> &Claimed<'c> {
         &self.claim
     }
 
-    /// Records the effects and commits in one round trip; answers the message ids.
+    /// Records the effects and commits in one round trip.
     ///
-    /// An error other than [`Error::AmbiguousCommit`] is a certain rollback. A statement of this
-    /// transaction that failed unnoticed is found here too.
+    /// Returns the message ids of the effects, in the same order.
+    ///
+    /// An error other than [`Error::AmbiguousCommit`] is a certain rollback. This function also
+    /// fails if an earlier statement of the transaction failed and the caller ignored its error.
     pub async fn record_and_commit(self, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
         let Self { claim, mut open } = self;
         let recorded = if effects.is_empty() {
@@ -119,7 +124,7 @@ impl<'c> ClaimedTransaction<'c> {
         self.record_and_commit(&[]).await.map(drop)
     }
 
-    /// Rolls back and waits for it: the message is free again.
+    /// Rolls back and waits for the reply. The message can then be claimed again.
     pub async fn rollback(self) -> Result<(), Error> {
         let mut open = self.open;
         open.is_open = false;
@@ -135,7 +140,8 @@ impl Deref for ClaimedTransaction<'_> {
     }
 }
 
-/// An open transaction on a connection that nobody else uses: `begin_and_claim` took it by `&mut`.
+/// An open transaction. Its connection has no other user, because `begin_and_claim` borrows it by
+/// `&mut`.
 struct Open<'c> {
     client: &'c Client,
     is_open: bool,

@@ -1,12 +1,12 @@
-//! Errors that a user gives, in a box that shows their type.
+//! Boxes the errors of users so that their type stays visible.
 
 use std::{any::Any, error::Error as StdError};
 
 /// Any error.
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// Boxes an error. `Into` of an `anyhow::Error` puts what it was made from behind a private type,
-/// and only its type shows whether an error is the fault of a message.
+/// Boxes an error. `Into` of an `anyhow::Error` hides the original error behind a private type, but
+/// the type of the original error decides whether the message is the cause.
 pub(crate) fn boxed<E: Into<BoxError> + 'static>(error: E) -> BoxError {
     let nothing = || BoxError::from("an error without a text");
     let mut given = Some(error);

@@ -1,4 +1,5 @@
-//! Set-up and care: what an operator's tool calls. `grant` says who may.
+//! Administration: the functions for the tools of an operator. [`grant`] gives a role the right to
+//! use them.
 
 use std::{cmp::Reverse, str::FromStr, time::Duration};
 
@@ -7,10 +8,12 @@ use tracing::Instrument;
 
 use crate::{Destination, Error, MessageId, span};
 
-/// Lets a message be processed again, and answers whether it was claimed. For people; no consumer
-/// needs it.
+/// Forgets the claim of a message, so that the message can be processed again.
 ///
-/// Its effects are no longer found, and those that were published stay published.
+/// Returns whether the message was claimed.
+///
+/// For manual use; no consumer needs it. [`effects`](crate::effects) no longer returns the effects
+/// of the message. Effects that were published stay published.
 pub async fn forget(
     client: &impl GenericClient,
     id: &MessageId,
@@ -26,13 +29,15 @@ pub async fn forget(
     Ok(row.try_get(0)?)
 }
 
-/// Remembers the messages of this destination for at least so long: it sits in the first ring that
-/// keeps so much. Claims that were made before are found as before.
+/// Sets the retention of a destination: its claims are found for at least this long.
 ///
-/// In a transaction, commit at once: nobody claims anything until then. Waits at most 2 seconds for
-/// claims that are under way ([`ErrorKind::Conflict`](crate::ErrorKind::Conflict): try again).
-/// Longer than the longest ring keeps, or nothing, is
-/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid).
+/// The destination moves to the first ring with a sufficient retention. Earlier claims are still
+/// found.
+///
+/// Inside a transaction, commit at once: no claim can be made until then. Waits at most 2 seconds
+/// for running claims, and then fails with [`ErrorKind::Conflict`](crate::ErrorKind::Conflict);
+/// retry in this case. Fails with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if `retention`
+/// is zero or longer than the retention of the longest ring.
 pub async fn configure(
     client: &impl GenericClient,
     destination: &Destination,
@@ -50,19 +55,19 @@ pub async fn configure(
     Ok(())
 }
 
-/// A set of slices with one retention.
+/// A ring: a set of slices with one retention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ring {
-    /// 1 hour, unless changed.
+    /// Retention of 1 hour by default.
     Short,
-    /// 7 days, unless changed. A new destination sits here.
+    /// Retention of 7 days by default. A new destination uses this ring.
     Standard,
-    /// 30 days, unless changed.
+    /// Retention of 30 days by default.
     Long,
 }
 
 impl Ring {
-    /// Its name.
+    /// Returns the name of the ring.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Short => "short",
@@ -72,10 +77,10 @@ impl Ring {
     }
 }
 
-/// Changes how long a ring remembers, for all destinations in it: 100 milliseconds to 10 years.
+/// Changes the retention of a ring, for all destinations in it: 100 milliseconds to 10 years.
 ///
-/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when the rings would be out of order, or keep
-/// less than a destination in them asks for.
+/// Fails with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the retentions of the rings
+/// would not be in ascending order, or if a destination in the ring requires a longer retention.
 pub async fn set_retention(
     client: &impl GenericClient,
     ring: Ring,
@@ -93,9 +98,10 @@ pub async fn set_retention(
     Ok(())
 }
 
-/// Removes a destination that nothing refers to any longer; false when there is none of that name.
+/// Removes a destination that is no longer in use. Returns false if no destination has this name.
 ///
-/// While a claim, an effect, a message or a dead letter refers to it the server returns 55000.
+/// Fails with SQLSTATE 55000 while a claim, an effect, a message or a dead letter refers to the
+/// destination.
 pub async fn remove_destination(
     client: &impl GenericClient,
     destination: &Destination,
@@ -107,25 +113,25 @@ pub async fn remove_destination(
     Ok(row.try_get(0)?)
 }
 
-/// What a role of the database is for.
+/// The purpose of a database role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RoleKind {
-    /// Claims, records, sends.
+    /// Claims messages, records effects and sends messages.
     Consumer,
-    /// Takes batches and acknowledges them.
+    /// Reads batches of effects and acknowledges them.
     Relay,
-    /// Looks at health and views.
+    /// Reads health and the views.
     Monitor,
     /// Stores messages in the durable inbox, and nothing else.
     Receiver,
-    /// Looks at health and views, lets dead letters be tried again or gives them up.
+    /// Reads health and the views, requeues and discards dead letters.
     Operator,
-    /// Configures, forgets, makes and repairs relays.
+    /// Changes the configuration, forgets claims, creates and repairs relays.
     Admin,
 }
 
 impl RoleKind {
-    /// Its name.
+    /// Returns the name of the kind.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Consumer => "consumer",
@@ -138,13 +144,14 @@ impl RoleKind {
     }
 }
 
-/// Lets a role call what its kind of work needs. It gets EXECUTE on those functions, and no table.
+/// Grants a role EXECUTE on the functions that this kind of role needs, and access to no table.
 ///
-/// `role` is the bare name, whatever its letters. A role that does not exist is 42704.
+/// `role` is the unquoted name, which can contain any characters. Fails with 42704 if the role does
+/// not exist.
 pub async fn grant(client: &impl GenericClient, role: &str, kind: RoleKind) -> Result<(), Error> {
     client
         .query_typed(
-            // The text of a regrole is SQL, where a bare name is in lower case.
+            // The text of a regrole is parsed as SQL, which folds an unquoted name to lower case.
             "SELECT idem_grant(quote_ident($1)::regrole, $2)",
             &[(&role, Type::TEXT), (&kind.as_str(), Type::TEXT)],
         )
@@ -152,11 +159,12 @@ pub async fn grant(client: &impl GenericClient, role: &str, kind: RoleKind) -> R
     Ok(())
 }
 
-/// Takes away what [`grant`] gave for this kind. Functions that another kind of the role needs
-/// stay.
+/// Revokes the privileges that [`grant`] granted for this kind.
 ///
-/// `role` is the bare name. Changes nothing when the role was not granted the kind. Fails with
-/// 42704 when the role does not exist, and with 25000 in a transaction that is not READ COMMITTED.
+/// Functions that another kind of the role needs stay granted.
+///
+/// `role` is the unquoted name. Does nothing if the role was not granted the kind. Fails with 42704
+/// if the role does not exist, and with 25000 in a transaction that is not READ COMMITTED.
 pub async fn revoke(client: &impl GenericClient, role: &str, kind: RoleKind) -> Result<(), Error> {
     client
         .query_typed(
@@ -167,23 +175,24 @@ pub async fn revoke(client: &impl GenericClient, role: &str, kind: RoleKind) -> 
     Ok(())
 }
 
-/// One pass of what the worker does: turns the rings that are due and empties slices. For databases
-/// without the worker.
+/// Runs one maintenance pass: rotates the rings that are due and empties slices.
 ///
-/// Not in a transaction, for it commits after each step.
+/// For databases without the maintenance worker.
+///
+/// Must not run inside a transaction, because it commits after each step.
 pub async fn maintain(client: &Client) -> Result<(), Error> {
     Ok(client.batch_execute("CALL idem_maintain()").await?)
 }
 
-/// One thing that was looked at.
+/// The result of one health check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Check {
-    /// What was looked at.
+    /// The name of the check.
     pub name: String,
-    /// How it is.
+    /// The status.
     pub status: Status,
-    /// What is wrong, and what to do.
+    /// What is wrong, and how to correct it.
     pub detail: String,
 }
 
@@ -199,14 +208,14 @@ impl TryFrom<&Row> for Check {
     }
 }
 
-/// How a [`Check`] is. The worse, the greater.
+/// The status of a [`Check`]. A worse status is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {
-    /// As it should be.
+    /// No action is needed.
     Ok,
-    /// Look at it today.
+    /// Action is needed today.
     Warning,
-    /// Look at it now.
+    /// Action is needed now.
     Critical,
 }
 
@@ -223,7 +232,7 @@ impl FromStr for Status {
     }
 }
 
-/// Looks at the worker, the rings and the relays; the worst first. Works on a standby.
+/// Checks the worker, the rings and the relays. Returns the worst status first. Works on a standby.
 pub async fn health(client: &impl GenericClient) -> Result<Vec<Check>, Error> {
     let rows = client
         .query_typed("SELECT check_name, status, detail FROM idem_health()", &[])
@@ -236,13 +245,13 @@ pub async fn health(client: &impl GenericClient) -> Result<Vec<Check>, Error> {
     Ok(checks)
 }
 
-/// What a rotation waits for: a session, a prepared transaction or a relay.
+/// A session, a prepared transaction or a relay that a rotation waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RotationBlocker {
     /// The ring that cannot rotate.
     pub ring: String,
-    /// The backend of the session.
+    /// The process id of the backend of the session.
     pub pid: Option<i32>,
     /// The `application_name` of the session.
     pub application_name: Option<String>,
@@ -266,7 +275,7 @@ impl TryFrom<&Row> for RotationBlocker {
     }
 }
 
-/// What the rotations wait for at the moment. Empty when nothing holds them up.
+/// Returns what the rotations wait for at the moment. Empty if no rotation is blocked.
 pub async fn rotation_blockers(client: &impl GenericClient) -> Result<Vec<RotationBlocker>, Error> {
     let sql = "SELECT ring, pid, application_name, gid, blocks FROM idem_rotation_blockers()";
     let rows = client.query_typed(sql, &[]).await?;

@@ -1,22 +1,21 @@
-//! What a message of a broker takes along into the dead letters.
+//! The parts of a broker message that a dead letter keeps.
 
 use serde_json::{Map, Value};
 
 use crate::{Coordinates, Message, lease::Burial};
 
-/// The header that keeps the [topic](Message::topic): a message that comes back from the dead
-/// letters has it again.
+/// The header that keeps the [topic](Message::topic), so that a requeued message has the same
+/// topic.
 pub(crate) const SOURCE_TOPIC: &str = "idem-source-topic";
 /// The header that keeps the [coordinates](Message::coordinates), as `topic/partition/offset`.
 pub(crate) const SOURCE_PLACE: &str = "idem-source-place";
-/// The header that keeps the sender's message id, which may be another than the id that the letter
-/// is known by.
+/// The header that keeps the sender's message id, which can differ from the id of the dead letter.
 pub(crate) const MESSAGE_ID: &str = "message-id";
 /// The header that keeps the correlation id, for which a dead letter has no column.
 pub(crate) const CORRELATION_ID: &str = "correlation-id";
 
-/// These count deliveries. A letter without an id is known by its headers, and each delivery must
-/// find the same letter.
+/// Headers that count deliveries, which a dead letter does not keep. A dead letter without an id is
+/// identified by its headers, and each delivery must map to the same dead letter.
 const COUNTERS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
 
 const LONGEST_KEY_BYTES: usize = 1024;
@@ -46,7 +45,7 @@ impl From<&Message> for Burial {
             if text.len() <= longest {
                 return Some(text);
             }
-            // The column cannot hold it, and nothing is thrown away.
+            // The column cannot hold the text. A header keeps it, so that nothing is lost.
             headers.insert(name.into(), text.into());
             None
         };
@@ -62,7 +61,7 @@ impl From<&Message> for Burial {
     }
 }
 
-/// The coordinates that [`SOURCE_PLACE`] holds.
+/// Parses the coordinates that [`SOURCE_PLACE`] holds.
 pub(crate) fn place(text: &str) -> Option<Coordinates> {
     let mut parts = text.rsplitn(3, '/');
     let (offset, partition, topic) = (parts.next()?, parts.next()?, parts.next()?);
@@ -73,7 +72,7 @@ pub(crate) fn place(text: &str) -> Option<Coordinates> {
     })
 }
 
-/// PostgreSQL has no texts with a zero byte.
+/// Replaces zero bytes, which a PostgreSQL text cannot contain.
 fn without_zero(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
@@ -85,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letter_carries_what_the_database_can_hold() {
+    fn dead_letter_keeps_what_the_database_can_store() {
         let message = Message::new("queue", "{}")
             .with_message_id("m")
             .with_correlation_id("c")
@@ -103,8 +102,8 @@ mod tests {
         assert_eq!((burial.key, burial.message_type), (None, None));
         assert_eq!(burial.content_type.as_deref(), Some("text/plain"));
         let headers = json!({
-            "correlation-id": "c", "message-id": "m", "idem-source-place": "a/b/2/7", "idem-source-topic": "queue",
-            "idem-key": "k".repeat(2000), "zero": "a\u{fffd}b"
+            "correlation-id": "c", "message-id": "m", "idem-source-place": "a/b/2/7",
+            "idem-source-topic": "queue", "idem-key": "k".repeat(2000), "zero": "a\u{fffd}b"
         });
         assert_eq!(burial.headers, Some(headers));
         assert_eq!(place("a/b/2/7").as_ref(), message.coordinates());

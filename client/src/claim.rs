@@ -1,4 +1,4 @@
-//! Winning the right to process a message.
+//! Claims: the right to process a message.
 
 use time::OffsetDateTime;
 use tokio_postgres::{Client, GenericClient, Row, Transaction, types::Json, types::Type};
@@ -7,37 +7,49 @@ use uuid::Uuid;
 
 use crate::{Claim, Claims, Destination, Effect, Error, MessageId, id::IdArray, span};
 
-/// Proof that this transaction won the right to process a message, and the only way to record its
-/// effects.
+/// Proof that this transaction has claimed a message, and the only way to record the effects of the
+/// message.
 ///
-/// It borrows the transaction. So it cannot outlive a commit or a rollback, and a claim that was
-/// made in a savepoint is proof only as long as that savepoint is.
+/// Borrows the transaction, so it cannot outlive a commit or a rollback. A claim that was made in a
+/// savepoint is valid only as long as that savepoint.
 ///
-/// Nobody but a claim can make one, so recording without a claim does not compile:
+/// Only a claim creates this value, so recording without a claim does not compile:
 ///
 /// ```compile_fail,E0451
-/// # fn forge(client: &tokio_postgres::Client, id: idem_client::MessageId, destination: idem_client::Destination) {
+/// # fn forge(
+/// #     client: &tokio_postgres::Client,
+/// #     id: idem_client::MessageId,
+/// #     destination: idem_client::Destination,
+/// # ) {
 /// let forged = idem_client::Claimed { client, id, destination };
 /// # }
 /// ```
 ///
-/// nor does recording after the end of the transaction:
+/// Recording after the end of the transaction does not compile either:
 ///
 /// ```compile_fail,E0505
-/// # async fn handler(tx: tokio_postgres::Transaction<'_>, id: idem_client::MessageId, destination: idem_client::Destination)
-/// # -> Result<(), Box<dyn std::error::Error>> {
-/// let claim = idem_client::try_claim(&tx, &id, &destination).await?.into_new().ok_or("duplicate")?;
+/// # async fn handler(
+/// #     tx: tokio_postgres::Transaction<'_>,
+/// #     id: idem_client::MessageId,
+/// #     destination: idem_client::Destination,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
+/// let claim = idem_client::try_claim(&tx, &id, &destination).await?;
+/// let claim = claim.into_new().ok_or("duplicate")?;
 /// tx.commit().await?;
 /// claim.record_effects(&[]).await?;
 /// # Ok(()) }
 /// ```
 ///
-/// while this does:
+/// Recording before the commit compiles:
 ///
 /// ```
-/// # async fn handler(tx: tokio_postgres::Transaction<'_>, id: idem_client::MessageId, destination: idem_client::Destination)
-/// # -> Result<(), Box<dyn std::error::Error>> {
-/// let claim = idem_client::try_claim(&tx, &id, &destination).await?.into_new().ok_or("duplicate")?;
+/// # async fn handler(
+/// #     tx: tokio_postgres::Transaction<'_>,
+/// #     id: idem_client::MessageId,
+/// #     destination: idem_client::Destination,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
+/// let claim = idem_client::try_claim(&tx, &id, &destination).await?;
+/// let claim = claim.into_new().ok_or("duplicate")?;
 /// claim.record_effects(&[]).await?;
 /// idem_client::commit(tx).await?;
 /// # Ok(()) }
@@ -50,7 +62,7 @@ pub struct Claimed<'t> {
 }
 
 impl<'t> Claimed<'t> {
-    /// Callers have just read `true` from a claim on this connection.
+    /// Creates the proof. The caller has just read `true` from a claim on this connection.
     pub(crate) fn won(client: &'t Client, id: &MessageId, destination: &Destination) -> Self {
         Self {
             client,
@@ -59,18 +71,19 @@ impl<'t> Claimed<'t> {
         }
     }
 
-    /// The id that was claimed.
+    /// Returns the id that was claimed.
     pub fn id(&self) -> &MessageId {
         &self.id
     }
 
-    /// The destination that it was claimed for.
+    /// Returns the destination for which the id was claimed.
     pub fn destination(&self) -> &Destination {
         &self.destination
     }
 
-    /// Records what results from this message, and answers the message ids in the same order. The
-    /// effects become visible to relays and duplicates at the commit of this transaction, or never.
+    /// Records the effects of this message. Returns their message ids, in the same order.
+    ///
+    /// Relays and duplicates see the effects after this transaction has committed, or never.
     pub async fn record_effects(&self, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
         record_effects(self.client, &self.id, &self.destination, effects).await
     }
@@ -107,11 +120,13 @@ impl std::fmt::Debug for Claimed<'_> {
     }
 }
 
-/// Claims a message: [`Claim::New`] or [`Claim::Duplicate`], nothing else. Waits for a transaction
-/// that is just claiming the same.
+/// Claims a message.
 ///
-/// A duplicate is an outcome, not an error: the transaction goes on, and
-/// [`effects`](crate::effects) says what the first execution decided.
+/// Returns only [`Claim::New`] or [`Claim::Duplicate`]. Waits for another transaction that is
+/// claiming the same message.
+///
+/// A duplicate is an outcome and not an error: the transaction stays usable, and
+/// [`effects`](crate::effects) returns what the first execution recorded.
 pub async fn try_claim<'t>(
     tx: &'t Transaction<'_>,
     id: &MessageId,
@@ -139,8 +154,9 @@ pub async fn try_claim<'t>(
     .await
 }
 
-/// Claims many messages in one statement. The answer is positional, and the second of two equal ids
-/// is a duplicate.
+/// Claims many messages in one statement.
+///
+/// The outcomes are in the order of `ids`. The second of two equal ids is a duplicate.
 pub async fn try_claim_batch<'t>(
     tx: &'t Transaction<'_>,
     ids: &[MessageId],
@@ -158,7 +174,7 @@ pub async fn try_claim_batch<'t>(
     let claimed: Vec<bool> = row.try_get(0)?;
     if claimed.len() != ids.len() {
         return Err(Error::Unexpected(format!(
-            "{} answers to {} ids",
+            "{} results for {} ids",
             claimed.len(),
             ids.len()
         )));
@@ -169,7 +185,7 @@ pub async fn try_claim_batch<'t>(
     Ok(Claims(claims.collect()))
 }
 
-/// How [`claim`] goes about it.
+/// Options of [`claim`].
 #[derive(Clone, Debug)]
 pub struct ClaimOptions {
     wait: bool,
@@ -188,28 +204,31 @@ impl Default for ClaimOptions {
 }
 
 impl ClaimOptions {
-    /// Answers [`Claim::InProgress`] instead of waiting for a transaction that is just claiming the
-    /// same.
+    /// Returns [`Claim::InProgress`] instead of waiting for another transaction that is claiming
+    /// the same message.
     pub fn no_wait(mut self) -> Self {
         self.wait = false;
         self
     }
 
-    /// A digest of the content, kept with the claim: the same identity with another one is
-    /// [`Claim::Mismatch`].
+    /// Stores a digest of the content with the claim.
+    ///
+    /// A claim of the same identity with another digest returns [`Claim::Mismatch`].
     pub fn fingerprint(mut self, fingerprint: impl Into<Vec<u8>>) -> Self {
         self.fingerprint = Some(fingerprint.into());
         self
     }
 
-    /// When the message was sent: older than what is remembered is [`Claim::Expired`].
+    /// Sets the time at which the message was sent.
+    ///
+    /// A message that was sent before the start of the retained period returns [`Claim::Expired`].
     pub fn sent_at(mut self, sent_at: OffsetDateTime) -> Self {
         self.sent_at = Some(sent_at);
         self
     }
 }
 
-/// Claims a message and says more about why not than [`try_claim`].
+/// Claims a message with options. Distinguishes more outcomes than [`try_claim`].
 pub async fn claim<'t>(
     tx: &'t Transaction<'_>,
     id: &MessageId,
@@ -250,8 +269,10 @@ pub async fn claim<'t>(
     .await
 }
 
-/// Claims and records in one call, at the end of a transaction that has done its work already.
-/// After [`Claim::Duplicate`] **roll back**, for the work was done twice.
+/// Claims a message and records its effects in one function call, at the end of a transaction that
+/// has already processed the message.
+///
+/// After [`Claim::Duplicate`] **roll back**, because the message was processed twice.
 pub async fn try_record(
     tx: &Transaction<'_>,
     id: &MessageId,
@@ -272,8 +293,9 @@ pub async fn try_record(
     Ok(Claim::new_if(row.try_get(0)?, || ()))
 }
 
-/// Whether the message was claimed by a committed transaction or by this one. Reads only, so a
-/// standby answers too.
+/// Returns whether the message was claimed by a committed transaction or by this one.
+///
+/// Works on a standby, because it only reads.
 pub async fn is_claimed(
     client: &impl GenericClient,
     id: &MessageId,

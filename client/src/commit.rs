@@ -4,16 +4,18 @@ use tokio_postgres::Transaction;
 
 use crate::Error;
 
-/// Commits, and tells a certain failure from an open one: only after `Ok` may the message be
-/// acknowledged.
+/// Commits, and distinguishes a certain rollback from an unknown result.
 ///
-/// [`Error::AmbiguousCommit`] means that the connection was lost on the way: the message must come
-/// again.
+/// Acknowledge the message only after `Ok`.
 ///
-/// PostgreSQL answers COMMIT of a transaction in which a statement has failed with a silent
-/// ROLLBACK, and the driver passes that on as success. A handler that dropped such an error would
-/// acknowledge a message that was not processed, so this asks first, which is a round trip: the
-/// answer is 25P02 then. [`ClaimedTransaction`](crate::ClaimedTransaction) notices without it.
+/// [`Error::AmbiguousCommit`] means that the connection was lost during COMMIT. The message must
+/// then be redelivered.
+///
+/// If a statement of the transaction has failed, PostgreSQL silently executes ROLLBACK in place of
+/// COMMIT, and the driver reports success. A handler that ignored the error of that statement would
+/// acknowledge a message that was not processed. So this function sends a query before COMMIT,
+/// which costs a round trip and fails with 25P02 in this case.
+/// [`ClaimedTransaction`](crate::ClaimedTransaction) detects the failure without that query.
 pub async fn commit(tx: Transaction<'_>) -> Result<(), Error> {
     tx.batch_execute("SELECT 1").await?;
     tx.commit().await.map_err(Error::of_commit)

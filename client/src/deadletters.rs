@@ -1,5 +1,5 @@
-//! Messages whose attempts are used up: listing them, trying them again, forwarding and discarding
-//! them.
+//! Dead letters, which are messages without attempts left: storing, listing, requeueing, forwarding
+//! and discarding them.
 
 use std::fmt;
 
@@ -15,33 +15,33 @@ use uuid::Uuid;
 
 use crate::{Destination, Error, MessageId, lease::Burial, redacted::Length, span, sql};
 
-/// A message whose attempts are used up, or that failed for good.
+/// A message that has used up its attempts, or that failed with a terminal error.
 #[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct DeadLetter {
-    /// The id that it is known by.
+    /// The id under which the message is stored.
     pub id: MessageId,
-    /// When it died, by the server's clock.
+    /// When the message became a dead letter, by the server's clock.
     pub died_at: OffsetDateTime,
-    /// When it was received.
+    /// When the message was received.
     pub received_at: OffsetDateTime,
-    /// How often it was tried.
+    /// The number of attempts.
     pub attempt: i32,
-    /// Every failure, the oldest first.
+    /// All failures, the oldest first.
     pub failures: Vec<Failure>,
-    /// Messages of one key keep their order.
+    /// The key. Messages with the same key keep their order.
     pub key: Option<String>,
-    /// What kind of message it is.
+    /// The type of the message.
     pub message_type: Option<String>,
-    /// The payload; JSON is its UTF-8 text.
+    /// The payload. A JSON payload is its UTF-8 text.
     pub payload: Vec<u8>,
-    /// How to take the payload.
+    /// The content type of the payload.
     pub content_type: String,
     /// The headers.
     pub headers: Map<String, Value>,
 }
 
-/// Without the payload, which may hold what no log may show.
+/// Omits the payload, which can contain data that must not be logged.
 impl fmt::Debug for DeadLetter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeadLetter")
@@ -59,16 +59,16 @@ impl fmt::Debug for DeadLetter {
     }
 }
 
-/// How one attempt ended.
+/// A failed attempt.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[non_exhaustive]
 pub struct Failure {
-    /// When, by the server's clock.
+    /// When the attempt failed, by the server's clock.
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,
-    /// The how manyth it was.
+    /// The number of the attempt.
     pub attempt: i32,
-    /// Why.
+    /// The error.
     pub error: String,
 }
 
@@ -93,17 +93,20 @@ impl TryFrom<&Row> for DeadLetter {
     }
 }
 
-/// Keeps a message of a broker, which no lease holds, as a dead letter. Acknowledge it after the
-/// commit.
+/// Stores a message of a broker, which is not leased, as a dead letter.
 ///
-/// False: it is a dead letter already, or it was processed, and may be acknowledged, too. A message
-/// without an id gets a UUID, a hash of its headers and payload, so that it has one letter however
-/// often it is delivered. Of a long error its beginning is kept.
+/// Acknowledge the message after the commit.
 ///
-/// Errors: [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) when another process holds the
-/// message or it waits for its next attempt, SQLSTATE 53400 when the destination has
-/// `idem.max_dead_letters` already, 54000 for a payload of more than 64 MiB. Then the message has
-/// to stay at its broker. The transaction must be READ COMMITTED.
+/// Returns false if the message is already a dead letter, or if it was processed; acknowledge it in
+/// this case too. A message without an id gets a UUID that is a hash of its headers and payload, so
+/// that all deliveries of the message share one dead letter. Only the beginning of a long error is
+/// stored.
+///
+/// Fails with [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if another process holds the
+/// message or if the message waits for its next attempt, with SQLSTATE 53400 if the destination
+/// already has `idem.max_dead_letters` dead letters, and with 54000 if the payload is larger than
+/// 64 MiB. After an error the message must stay at its broker. The transaction must be READ
+/// COMMITTED.
 pub async fn reject(
     client: &impl GenericClient,
     id: Option<&MessageId>,
@@ -135,8 +138,10 @@ pub async fn reject(
     Ok(row.try_get(0)?)
 }
 
-/// The dead letters of a destination whose last error matches a pattern of LIKE (`%` is all), the
-/// oldest first and at most so many. Needs the role of an operator or an admin.
+/// Returns at most `max_messages` dead letters of a destination, the oldest first.
+///
+/// `error_like` is a LIKE pattern for the last error; `%` matches all. Needs the role of an
+/// operator or an admin.
 pub async fn list(
     client: &impl GenericClient,
     destination: &Destination,
@@ -145,7 +150,8 @@ pub async fn list(
 ) -> Result<Vec<DeadLetter>, Error> {
     let rows = client
         .query_typed(
-            "SELECT id, died_at, received_at, attempt, errors, key, type, payload, content_type, headers FROM idem.dead_letters \
+            "SELECT id, died_at, received_at, attempt, errors, key, type, payload, content_type, \
+             headers FROM idem.dead_letters \
              WHERE destination = $1 AND last_error LIKE $2 ORDER BY seq LIMIT $3",
             &[
                 destination.parameter(),
@@ -157,8 +163,10 @@ pub async fn list(
     rows.iter().map(DeadLetter::try_from).collect()
 }
 
-/// Lets a dead letter be tried again, with all its attempts; false when there is none of this
-/// identity, or it was handled meanwhile.
+/// Requeues a dead letter, with all its attempts available again.
+///
+/// Returns false if there is no dead letter of this identity, or if the message was processed
+/// meanwhile.
 pub async fn requeue(
     client: &impl GenericClient,
     id: &MessageId,
@@ -174,8 +182,9 @@ pub async fn requeue(
     Ok(row.try_get(0)?)
 }
 
-/// Lets those dead letters of a destination be tried again whose last error matches a pattern of
-/// LIKE, the oldest first and at most so many; answers how many these were.
+/// Requeues at most `max_messages` dead letters of a destination, the oldest first.
+///
+/// `error_like` is a LIKE pattern for the last error. Returns the number of requeued dead letters.
 pub async fn requeue_all(
     client: &impl GenericClient,
     destination: &Destination,
@@ -192,8 +201,10 @@ pub async fn requeue_all(
     .await
 }
 
-/// Gives a dead letter up; false when there is none of this identity. It counts as handled from now
-/// on: should it be sent again, it is a duplicate.
+/// Discards a dead letter.
+///
+/// Returns false if there is no dead letter of this identity. The message counts as processed from
+/// now on: if it is sent again, it is a duplicate.
 pub async fn discard(
     client: &impl GenericClient,
     id: &MessageId,
@@ -209,8 +220,9 @@ pub async fn discard(
     Ok(row.try_get(0)?)
 }
 
-/// Gives those dead letters of a destination up whose last error matches a pattern of LIKE, the
-/// oldest first and at most so many; answers how many these were.
+/// Discards at most `max_messages` dead letters of a destination, the oldest first.
+///
+/// `error_like` is a LIKE pattern for the last error. Returns the number of discarded dead letters.
 pub async fn discard_all(
     client: &impl GenericClient,
     destination: &Destination,
@@ -227,11 +239,13 @@ pub async fn discard_all(
     .await
 }
 
-/// Sends a dead letter to a topic, as an effect of its message: the way back to a broker, or to
-/// another consumer. The message counts as handled from now on.
+/// Sends a dead letter to a topic, as an effect of its message: back to a broker, or to another
+/// consumer.
 ///
-/// Returns the message id of the effect; `None` when there is no letter of this identity. Consumers
-/// process the effect as a new message.
+/// The message counts as processed from now on.
+///
+/// Returns the message id of the effect, or `None` if there is no dead letter of this identity.
+/// Consumers process the effect as a new message.
 pub async fn forward(
     client: &impl GenericClient,
     id: &MessageId,
@@ -250,9 +264,10 @@ pub async fn forward(
     Ok(row.try_get(0)?)
 }
 
-/// Sends those dead letters of a destination to a topic whose last error matches a pattern of LIKE,
-/// the oldest first and at most so many. Returns how many, without those that another transaction
-/// holds.
+/// Sends at most `max_messages` dead letters of a destination to a topic, the oldest first.
+///
+/// `error_like` is a LIKE pattern for the last error. Returns the number of dead letters that were
+/// sent. Skips dead letters that another transaction holds.
 pub async fn forward_all(
     client: &impl GenericClient,
     destination: &Destination,

@@ -1,4 +1,4 @@
-//! The name of a consuming endpoint, checked before it travels.
+//! The name of a destination, checked before it is sent to the server.
 
 use std::fmt;
 
@@ -6,16 +6,19 @@ use tokio_postgres::types::{ToSql, Type};
 
 use crate::{Error, sql};
 
-/// The longest name that the server takes, in bytes.
+/// The longest name, in bytes, that the server accepts.
 const LONGEST_BYTES: usize = 255;
 
-/// The consuming endpoint or handler, such as `orders.reserve-inventory`. Two destinations process
-/// the same id independently.
+/// A consuming endpoint or handler, such as `orders.reserve-inventory`.
+///
+/// Two destinations process the same id independently.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Destination(String);
 
 impl Destination {
-    /// Takes a name of 1 to 255 bytes, and [`Error::Invalid`] otherwise.
+    /// Creates a destination with a name of 1 to 255 bytes.
+    ///
+    /// Fails with [`Error::Invalid`] for any other length.
     pub fn new(name: impl Into<String>) -> Result<Self, Error> {
         let name = name.into();
         if name.is_empty() {
@@ -30,12 +33,13 @@ impl Destination {
         Ok(Self(name))
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The name as SQL, for a simple query. [`Error::Invalid`] for a text that no SQL can carry.
+    /// Returns the name as a SQL literal, for a simple query. Fails with [`Error::Invalid`] if the
+    /// name contains a zero byte.
     pub(crate) fn literal(&self) -> Result<String, Error> {
         sql::literal(&self.0)
     }
@@ -72,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_destination_has_1_to_255_bytes() {
+    fn destination_has_1_to_255_bytes() {
         assert!(Destination::new("").is_err());
         assert!(Destination::new("x".repeat(255)).is_ok());
         assert!(Destination::new("x".repeat(256)).is_err());

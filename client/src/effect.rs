@@ -1,4 +1,4 @@
-//! An outgoing message, on its way to be recorded with a claim.
+//! An outgoing message that is recorded with a claim.
 
 use std::fmt;
 
@@ -10,7 +10,9 @@ use uuid::Uuid;
 
 use crate::{Error, redacted::Length};
 
-/// An outgoing message that results from processing: recorded with the claim, published by a relay.
+/// An outgoing message that results from processing a message.
+///
+/// It is recorded with the claim, and a relay publishes it.
 ///
 /// ```
 /// use idem_client::Effect;
@@ -37,7 +39,7 @@ pub struct Effect {
     pub(crate) deliver_after: Option<OffsetDateTime>,
 }
 
-/// Without the payload, which may hold what no log may show.
+/// Omits the payload, which can contain data that must not be logged.
 impl fmt::Debug for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Effect")
@@ -62,7 +64,7 @@ pub(crate) enum Payload {
 }
 
 impl Payload {
-    /// As it is written.
+    /// Returns the length of the payload as it is sent to the server.
     fn length(&self) -> Length {
         Length(match self {
             Self::Json(json) => json.to_string().len(),
@@ -72,16 +74,20 @@ impl Payload {
 }
 
 impl Effect {
-    /// An effect with a JSON payload. [`Error::Encode`] when `payload` has no JSON form.
+    /// Creates an effect with a JSON payload.
     ///
-    /// The payload passes through `jsonb`: the order and the repetition of members do not survive
-    /// it.
+    /// Fails with [`Error::Encode`] if `payload` cannot be represented as JSON.
+    ///
+    /// The payload is stored as `jsonb`, which does not keep the order and the repetition of object
+    /// members.
     pub fn json(topic: impl Into<String>, payload: &impl Serialize) -> Result<Self, Error> {
         let payload = serde_json::to_value(payload).map_err(Error::Encode)?;
         Ok(Self::new(topic, Payload::Json(payload)))
     }
 
-    /// An effect with any other payload; `content_type` tells its readers how to take it.
+    /// Creates an effect with any other payload.
+    ///
+    /// `content_type` tells consumers how to decode `bytes`.
     pub fn bytes(
         topic: impl Into<String>,
         bytes: impl Into<Vec<u8>>,
@@ -108,40 +114,44 @@ impl Effect {
         }
     }
 
-    /// Effects of one key keep their order through a partitioned relay.
+    /// Sets the key. A partitioned relay publishes effects with the same key in order.
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into());
         self
     }
 
-    /// What kind of message this is: the member `type`.
+    /// Sets the type of the message: the member `type`.
     pub fn message_type(mut self, message_type: impl Into<String>) -> Self {
         self.message_type = Some(message_type.into());
         self
     }
 
-    /// Adds one header; a later one of the same name takes its place.
+    /// Adds a header. Replaces an earlier header with the same name.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.headers.insert(name.into(), value.into());
         self
     }
 
-    /// Chooses the id. Without it the server derives one from the claim, the same at every replay.
+    /// Sets the message id.
+    ///
+    /// Without it the server derives an id from the claim, which is the same at every replay.
     pub fn message_id(mut self, id: Uuid) -> Self {
         self.message_id = Some(id);
         self
     }
 
-    /// No relay publishes it before this time. Only effects that are recorded with a claim can have
-    /// one: elsewhere it is [`Error::Invalid`].
+    /// Sets the time before which no relay publishes the effect.
+    ///
+    /// Only effects that are recorded with a claim support this; [`send`](crate::send) fails with
+    /// [`Error::Invalid`].
     pub fn deliver_after(mut self, time: OffsetDateTime) -> Self {
         self.deliver_after = Some(time);
         self
     }
 }
 
-/// The object that `idem_record_effects` reads. The server refuses unknown members, so absent ones
-/// are left out.
+/// Writes the object that `idem_record_effects` reads. Members without a value are left out,
+/// because the server rejects unknown members.
 impl Serialize for Effect {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = serializer.serialize_map(None)?;
@@ -185,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_effect_has_only_the_members_that_were_given() {
+    fn effect_has_only_the_given_members() {
         let effect = Effect::json("facts", &json!({"n": 1})).unwrap();
         assert_eq!(
             serde_json::to_value(&effect).unwrap(),
@@ -194,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn every_member_has_the_name_that_the_server_reads() {
+    fn member_names_match_the_server() {
         let effect = Effect::bytes("facts", b"\x00\xff".to_vec(), "application/octet-stream")
             .key("k")
             .message_type("T")
@@ -217,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_null_payload_is_a_payload() {
+    fn null_payload_is_a_payload() {
         let effect = Effect::json("facts", &()).unwrap();
         assert_eq!(
             serde_json::to_value(&effect).unwrap(),
@@ -226,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_without_a_json_form_is_refused() {
+    fn payload_without_json_form_is_rejected() {
         let not_json = std::collections::BTreeMap::from([((1, 2), 3)]);
         assert!(matches!(
             Effect::json("facts", &not_json),

@@ -1,4 +1,4 @@
-//! What can go wrong, and whether it makes sense to try again.
+//! Errors, and whether a retry can succeed.
 
 #[cfg(feature = "runtime")]
 use std::time::Duration;
@@ -10,74 +10,74 @@ use crate::redacted::{quoted_without_value, without_value};
 #[cfg(feature = "runtime")]
 use crate::{HandlerError, NotReady, SourceEnded, handler::Mark};
 
-/// Everything that a call can answer besides its result.
+/// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The argument breaks a rule that the server would refuse too (22023). Nothing was sent.
+    /// An argument is invalid. The server would reject it with 22023. Nothing was sent.
     #[error("{0}")]
     Invalid(String),
-    /// The payload has no JSON form. Nothing was sent.
+    /// The payload cannot be encoded as JSON. Nothing was sent.
     #[error("the payload cannot be written as JSON: {}", without_value(.0))]
     Encode(#[source] serde_json::Error),
-    /// The server or the connection said no; [`Error::sqlstate`] and [`Error::kind`] say how.
+    /// The server returned an error, or the connection failed. See [`Error::sqlstate`] and
+    /// [`Error::kind`].
     #[error("{}", describe(.0))]
     Database(#[source] tokio_postgres::Error),
-    /// The connection was lost while COMMIT was under way: the transaction may or may not have
-    /// committed.
+    /// The connection was lost during COMMIT. The transaction may or may not have committed.
     ///
-    /// **Do not acknowledge the message.** Let it be delivered again: the claim then says which it
-    /// was.
-    #[error("the connection was lost during COMMIT, which may have taken effect or not")]
+    /// **Do not acknowledge the message.** Let it be redelivered: the next claim then returns
+    /// whether the transaction committed.
+    #[error("the connection was lost during COMMIT: the transaction may or may not have committed")]
     AmbiguousCommit(#[source] Arc<tokio_postgres::Error>),
-    /// The payload is not the JSON that was asked for: the same message will fail again.
+    /// The payload is not JSON of the requested type. Every attempt at the same message fails with
+    /// this error.
     #[error("the payload is not the JSON that was expected: {0}")]
     Decode(#[source] DecodeError),
-    /// The message has nothing that it could be known by, and its policy is to refuse such
-    /// messages.
+    /// The message has no id, and the policy of its destination rejects such messages.
     #[error(
-        "a message for {destination} has no id: its id is {strategy}, which is not there \
-         (choose another id strategy for this destination, or let it be processed unprotected)"
+        "a message for {destination} has no id: {strategy} is missing \
+         (Choose another id strategy for this destination, or set missing-id to unprotected.)"
     )]
     MissingId {
-        /// The destination whose policy it is.
+        /// The destination.
         destination: String,
-        /// Where the id should have come from.
+        /// The id strategy of the destination.
         strategy: String,
     },
     /// The handler failed, and everything was rolled back.
     #[cfg(feature = "runtime")]
     #[error("the handler failed: {0}")]
     Handler(HandlerError),
-    /// The handler failed under a lease. The database has counted the attempt, and says when the
-    /// next one is due.
+    /// The handler failed under a lease. The database has counted the attempt and scheduled the
+    /// next one.
     #[cfg(feature = "runtime")]
     #[error("the attempt failed, and the next one is due in {retry_after:?}: {error}")]
     Attempt {
-        /// Why.
+        /// The error of the handler.
         error: HandlerError,
-        /// How long the message rests.
+        /// The time until the next attempt.
         retry_after: Duration,
     },
-    /// The lease ran out or was taken over while the work went on: nothing was completed, and
-    /// somebody else may be at it.
+    /// The lease expired or was taken over during the work. The message was not completed, and
+    /// another process may be working on it.
     #[error("the lease of the message is lost")]
     LeaseLost,
-    /// The source of a consumer ended, and no shutdown was requested.
+    /// The source of a consumer ended without a requested shutdown.
     #[cfg(feature = "runtime")]
     #[error(transparent)]
     SourceEnded(Box<SourceEnded>),
-    /// A task of a consumer or relay panicked, and no shutdown was requested: the others have
+    /// A task of a consumer or relay panicked without a requested shutdown. The other tasks have
     /// finished and stopped.
     #[cfg(feature = "runtime")]
     #[error("a worker panicked: {0}")]
     WorkerPanicked(String),
-    /// The handler kept its [`Tx`](crate::Tx) beyond its end. The connection was closed, which
+    /// The handler kept its [`Tx`](crate::Tx) after it returned. The connection was closed, which
     /// rolls back.
     #[cfg(feature = "runtime")]
     #[error("the handler has kept its transaction: drop it before the handler ends")]
     TransactionKept,
-    /// The pool gave no connection in time, or is closed.
+    /// The pool provided no connection in time, or the pool is closed.
     #[cfg(feature = "runtime")]
     #[error("no connection from the pool: {0}")]
     Pool(String),
@@ -87,17 +87,19 @@ pub enum Error {
     #[cfg(feature = "runtime")]
     #[error(transparent)]
     NotReady(Box<NotReady>),
-    /// The server answered something that this version does not know.
-    #[error("unexpected answer of the server: {0}")]
+    /// The server returned a result that this version does not know.
+    #[error("unexpected response of the server: {0}")]
     Unexpected(String),
 }
 
-/// Why a payload cannot be read. Its text and its causes show no part of the payload.
+/// The reason why a payload cannot be decoded.
+///
+/// Its text and its causes contain no part of the payload.
 #[derive(Debug)]
 pub struct DecodeError(serde_json::Error);
 
 impl DecodeError {
-    /// The error of the parser. Its text can show a value of the payload.
+    /// Returns the error of the parser. Its text can contain a value of the payload.
     pub fn of_parser(&self) -> &serde_json::Error {
         &self.0
     }
@@ -117,45 +119,48 @@ impl fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
-/// The kind of an [`Error`]: what to do about it.
+/// The kind of an [`Error`], which decides how to handle it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A wrong argument or payload: the same message will fail again.
+    /// An argument or a payload is invalid. Every attempt at the same message fails with this
+    /// error.
     Invalid,
-    /// The transaction lost against another one (40001, 40P01, 55P03): run it again.
+    /// The transaction lost a conflict with another transaction (40001, 40P01, 55P03). Run it
+    /// again.
     Conflict,
-    /// The connection or the server went away before COMMIT was sent: nothing took effect.
+    /// The connection or the server was lost before COMMIT was sent. Nothing took effect.
     ConnectionLost,
-    /// It went away during COMMIT: do not acknowledge.
+    /// The connection or the server was lost during COMMIT. Do not acknowledge the message.
     AmbiguousCommit,
-    /// A read-only transaction or a standby (25006): connect to the primary.
+    /// The transaction is read-only, or the server is a standby (25006). Connect to the primary.
     ReadOnly,
-    /// It is not held (55000): effects without a claim in this transaction, a lease or a batch of a
-    /// relay whose token is stale, or a call that was never begun. Also what a relay is told whose
-    /// transaction ids went backwards.
+    /// A claim, lease, batch or external call is not held (55000): this transaction has no claim
+    /// for the effects, the token of a lease or of a relay's batch is stale, or the external call
+    /// was never begun. A relay also gets this error if the transaction ids of the database went
+    /// backwards.
     NotClaimed,
-    /// There is no relay, or no role, of this name (42704).
+    /// No relay or role has this name (42704).
     NotFound,
-    /// The role lacks `idem_grant` (42501).
+    /// The role lacks a privilege that `idem_grant` gives (42501).
     NotGranted,
-    /// The functions are not on the search_path, or the extension is not installed (42883, 3F000),
-    /// or it is older than the client (`Error::NotReady`).
+    /// The functions are not on the search_path, the extension is not installed (42883, 3F000), or
+    /// it is older than the client (`Error::NotReady`).
     NotInstalled,
-    /// The message has no id, and must have one.
+    /// The message has no id, and its policy requires one.
     MissingId,
-    /// The handler failed; another attempt may succeed.
+    /// The handler failed. Another attempt may succeed.
     Handler,
-    /// The handler failed and said that no attempt can succeed.
+    /// The handler failed with a terminal error. No attempt can succeed.
     Terminal,
-    /// The pool or the server (53300) had no connection to give: nothing took effect.
+    /// The pool or the server (53300) had no free connection. Nothing took effect.
     PoolExhausted,
-    /// Anything else.
+    /// Any other error.
     Other,
 }
 
 impl Error {
-    /// The kind of this error.
+    /// Returns the kind of this error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Invalid(_) | Self::Encode(_) | Self::Decode(_) => ErrorKind::Invalid,
@@ -182,15 +187,15 @@ impl Error {
         }
     }
 
-    /// Whether running the whole transaction again, from its claim on, can succeed.
+    /// Returns whether running the whole transaction again, including its claim, can succeed.
     ///
-    /// True also after an ambiguous commit: should it have taken effect, the claim answers
-    /// "duplicate".
+    /// Returns true also after an ambiguous commit: if it took effect, the claim returns a
+    /// duplicate.
     pub fn is_retryable(&self) -> bool {
         self.kind().is_retryable()
     }
 
-    /// The SQLSTATE, when the server gave one.
+    /// Returns the SQLSTATE, if this error has one.
     pub fn sqlstate(&self) -> Option<&SqlState> {
         match self {
             Self::Database(error) => error.code(),
@@ -201,10 +206,12 @@ impl Error {
         }
     }
 
-    /// What the failure of a COMMIT means: an ERROR is a certain rollback, anything less leaves it
-    /// open.
+    /// Classifies the error of a COMMIT.
     ///
-    /// For transactions that commit themselves, such as a pool's:
+    /// An ERROR of the server is a certain rollback. After any other failure the result is unknown,
+    /// so this function returns [`Error::AmbiguousCommit`].
+    ///
+    /// For transactions with a `commit` of their own, such as those of a pool:
     /// `tx.commit().await.map_err(Error::of_commit)`.
     pub fn of_commit(error: tokio_postgres::Error) -> Self {
         match error.as_db_error() {
@@ -215,8 +222,8 @@ impl Error {
 }
 
 impl ErrorKind {
-    /// The kind of an error of the driver, such as a business statement of the same transaction
-    /// gives.
+    /// Returns the kind of a driver error, for example of a business statement in the same
+    /// transaction.
     pub fn of(error: &tokio_postgres::Error) -> Self {
         if is_connection_loss(error) {
             return Self::ConnectionLost;
@@ -224,7 +231,7 @@ impl ErrorKind {
         error.code().map_or(Self::Other, kind_of)
     }
 
-    /// The kind of an answer of the server that came without the error of the driver around it.
+    /// Returns the kind of a server error that is not inside a driver error.
     #[cfg(feature = "runtime")]
     pub(crate) fn of_server(answer: &DbError) -> Self {
         match is_goodbye(answer) {
@@ -233,7 +240,8 @@ impl ErrorKind {
         }
     }
 
-    /// Whether running the whole transaction again can succeed: see [`Error::is_retryable`].
+    /// Returns whether running the whole transaction again can succeed: see
+    /// [`Error::is_retryable`].
     pub fn is_retryable(self) -> bool {
         matches!(
             self,
@@ -246,8 +254,8 @@ impl ErrorKind {
 impl From<deadpool_postgres::PoolError> for Error {
     fn from(error: deadpool_postgres::PoolError) -> Self {
         match error {
-            // What fails before a server answers, TLS or a socket's path, is no fault of whoever
-            // wants the connection.
+            // A failure before the server replies, in TLS or in the path of a socket, is a failure
+            // of the pool and not of the caller.
             deadpool_postgres::PoolError::Backend(error)
                 if error.as_db_error().is_none() && ErrorKind::of(&error) == ErrorKind::Other =>
             {
@@ -268,7 +276,7 @@ impl From<tokio_postgres::Error> for Error {
 fn kind_of(state: &SqlState) -> ErrorKind {
     match state.code() {
         "40001" | "40P01" | "55P03" => ErrorKind::Conflict,
-        // The last two are a zero byte in a text and in JSON, neither of which the server can keep.
+        // The last two mean a zero byte in a text or in JSON, which the server cannot store.
         "22004" | "22023" | "22021" | "22P05" => ErrorKind::Invalid,
         "25006" => ErrorKind::ReadOnly,
         "55000" => ErrorKind::NotClaimed,
@@ -293,8 +301,9 @@ fn is_connection_loss(error: &tokio_postgres::Error) -> bool {
     }
 }
 
-/// Other than a statement that no message can carry, for a zero byte in it or its length: that one
-/// never left, and never will.
+/// Returns whether the connection caused the I/O error. A statement with a zero byte, or one that
+/// is too long for the protocol, fails with `InvalidInput` before it is sent. Every retry fails
+/// too.
 fn is_of_the_line(error: &io::Error) -> bool {
     error.kind() != io::ErrorKind::InvalidInput
 }
@@ -303,15 +312,15 @@ fn is_goodbye(answer: &DbError) -> bool {
     is_last_word(answer)
         && matches!(
             answer.code().code(),
-            // 25P03 and 57P05 are the server's own time limits for idle sessions.
+            // 25P03 and 57P05 are the time limits of the server for idle sessions.
             "57P01" | "57P02" | "57P03" | "57P05" | "25P03"
         )
         || answer.code().code().starts_with("08")
 }
 
-/// A FATAL or PANIC ends the connection: after it the server says nothing about the transaction any
-/// more. One that arrives during COMMIT can follow a commit that has taken effect (a wait for a
-/// standby that was terminated).
+/// Returns whether the error ends the connection, as FATAL and PANIC do. After it the server
+/// reports nothing about the transaction. During COMMIT such an error can follow a commit that took
+/// effect, for example if a wait for a standby was terminated.
 fn is_last_word(answer: &DbError) -> bool {
     matches!(
         answer.parsed_severity(),
@@ -319,7 +328,7 @@ fn is_last_word(answer: &DbError) -> bool {
     )
 }
 
-/// The driver's own text is "db error", or hides why a connection failed.
+/// Describes a driver error. Its own text is "db error", or hides why a connection failed.
 fn describe(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(server) => describe_server(server),
@@ -327,7 +336,7 @@ fn describe(error: &tokio_postgres::Error) -> String {
     }
 }
 
-/// The server's message and hint. The detail may show a row.
+/// Returns the message and the hint of the server, without the detail, which can contain a row.
 fn describe_server(error: &DbError) -> String {
     let hint = error
         .hint()
@@ -336,7 +345,8 @@ fn describe_server(error: &DbError) -> String {
     format!("{}: {}{hint}", error.code().code(), error.message())
 }
 
-/// Errors whose own text says too little or too much. Their causes are in the description.
+/// Describes an error with too little or too much information in its own text. The description
+/// includes the causes. Returns `None` for other errors.
 fn describe_known(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     let driver = error.downcast_ref::<tokio_postgres::Error>();
     let shared = error
@@ -353,14 +363,14 @@ fn describe_known(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     })
 }
 
-/// The text of one error. `anyhow` and `io::Error` hide the error of a parser that they hold, and
-/// others quote it, so the value is searched for in every text.
+/// Returns the text of one error without a quoted value. `anyhow` and `io::Error` hide a parser
+/// error that they contain, and other errors quote it, so every text is searched for a value.
 fn shown(error: &(dyn std::error::Error + 'static)) -> String {
     let text = error.to_string();
     quoted_without_value(&text).unwrap_or(text)
 }
 
-/// An error and all its causes in one line. A cause that its effect quotes already is not repeated.
+/// Returns an error and all its causes in one line. A cause that is already quoted is not repeated.
 pub(crate) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = String::new();
     let mut cause = Some(error);
@@ -396,7 +406,7 @@ mod tests {
     struct Inner(#[source] io::Error);
 
     #[test]
-    fn causes_are_all_there_and_none_twice() {
+    fn each_cause_is_shown_once() {
         let error = Outer(Inner(io::Error::other("no such host")));
         assert_eq!(
             causes(&error),
@@ -405,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_conflict_is_retryable_and_a_wrong_argument_is_not() {
+    fn sqlstate_decides_the_kind_of_an_error() {
         for (state, kind) in [
             ("40001", ErrorKind::Conflict),
             ("40P01", ErrorKind::Conflict),
@@ -428,7 +438,7 @@ mod tests {
 
     #[cfg(feature = "runtime")]
     #[test]
-    fn causes_of_a_wrong_payload_show_no_value() {
+    fn causes_of_a_decode_error_show_no_value() {
         let error = serde_json::from_str::<u64>("\"4111\"").unwrap_err();
         let text = causes(&Error::Decode(error.into()));
         assert!(

@@ -4,10 +4,11 @@ use futures_util::{FutureExt, future::BoxFuture};
 
 use crate::{Effect, HandlerError, Message, Settlement};
 
-/// Looks at messages before they are consumed and at effects before they are recorded.
+/// Inspects messages before they are consumed and effects before they are recorded.
 ///
-/// Several filters see a message in the order in which they were added, and its effects in the
-/// reverse order. Each sees what those before it have put in place.
+/// If there are several filters, each message passes them in the order in which they were added,
+/// and its effects pass them in the reverse order. Each filter gets the result of the filters
+/// before it.
 ///
 /// ```
 /// use futures_util::{FutureExt, future::BoxFuture};
@@ -32,15 +33,18 @@ use crate::{Effect, HandlerError, Message, Settlement};
 /// # Ok::<(), idem_client::Error>(())
 /// ```
 pub trait Filter: Send + Sync + 'static {
-    /// Called for each delivery, duplicates too, before anything else is done with it: no
-    /// transaction is open.
+    /// Called for each delivery, including duplicates, before any other processing.
+    ///
+    /// No transaction is open.
     fn before_consuming<'a>(&'a self, message: &'a Message) -> BoxFuture<'a, Before> {
         let _ = message;
         async { Before::Continue }.boxed()
     }
 
-    /// Called after the handler has succeeded and before its effects are recorded, in its
-    /// transaction: once for each attempt, and not for duplicates.
+    /// Called after the handler has succeeded and before its effects are recorded, in the
+    /// transaction of the handler.
+    ///
+    /// Called once for each attempt, and not for duplicates.
     fn on_consumed<'a>(
         &'a self,
         message: &'a Message,
@@ -51,29 +55,29 @@ pub trait Filter: Send + Sync + 'static {
     }
 }
 
-/// What a filter says about a message.
+/// What a filter decides about a message.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Before {
-    /// It goes on as it is.
+    /// The message is processed unchanged.
     Continue,
-    /// It is not consumed: the broker is told this, and
-    /// [`Processed::Stopped`](crate::Processed::Stopped) is the answer. With
-    /// [`Settlement::Release`] it comes again later. [`Settlement::Retry`] counts as its failure:
-    /// after too many failures it is refused.
+    /// The message is not consumed. The broker gets this settlement, and the result is
+    /// [`Processed::Stopped`](crate::Processed::Stopped). With [`Settlement::Release`] the message
+    /// is redelivered later. [`Settlement::Retry`] counts as a failure of the message: after too
+    /// many failures it is rejected.
     Stop(Settlement),
-    /// This message takes its place: its destination, id and payload are what counts.
+    /// This message is processed instead. Its destination, id and payload are used.
     Replace(Message),
 }
 
-/// What a filter says about the effects of a handler.
+/// What a filter decides about the effects of a handler.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum After {
-    /// They are recorded as they are.
+    /// The effects are recorded unchanged.
     Continue,
-    /// These are recorded in their place.
+    /// These effects are recorded instead.
     Replace(Vec<Effect>),
-    /// As if the handler had failed with this: everything is rolled back.
+    /// The attempt fails with this error, like an error of the handler: everything is rolled back.
     Stop(HandlerError),
 }

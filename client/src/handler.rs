@@ -1,4 +1,4 @@
-//! What a user writes: the work on one message, and what it says when it fails.
+//! Handlers, which are the user's code for one message, and their errors.
 
 use std::{error::Error as StdError, fmt, future::Future};
 
@@ -9,15 +9,17 @@ use crate::{
     journal::CallFailed,
 };
 
-/// What a handler answers: the effects to record, or why it failed.
+/// The result of a handler: the effects to record, or the error.
 pub type Handled = Result<Vec<Effect>, HandlerError>;
 
-/// The work on one message, in the transaction that claimed it.
+/// Processes one message, in the transaction that claimed it.
 ///
-/// A closure is one: `|tx: Tx, message: Message| async move { ...; Ok(vec![effect]) }`.
+/// A closure is a handler: `|tx: Tx, message: Message| async move { ...; Ok(vec![effect]) }`.
 pub trait Handler: Send + Sync + 'static {
-    /// Does the work. Drops `tx` before it answers: whoever keeps it gets
-    /// [`Error::TransactionKept`], and a rollback.
+    /// Processes the message.
+    ///
+    /// Must drop `tx` before it returns. If `tx` is kept, processing fails with
+    /// [`Error::TransactionKept`] and the transaction is rolled back.
     fn handle(&self, tx: Tx, message: Message) -> impl Future<Output = Handled> + Send;
 }
 
@@ -31,12 +33,12 @@ where
     }
 }
 
-/// The work on one message without a transaction and without a lease: see
+/// Processes one message without a transaction and without a lease: see
 /// [`Idem::process_checked`](crate::Idem::process_checked).
 ///
-/// A closure is one: `|message: Message| async move { ...; Ok(vec![effect]) }`.
+/// A closure is a handler: `|message: Message| async move { ...; Ok(vec![effect]) }`.
 pub trait CheckedHandler: Send + Sync + 'static {
-    /// Does the work, which is claimed when it has succeeded.
+    /// Processes the message, which is claimed after this function has succeeded.
     fn handle(&self, message: Message) -> impl Future<Output = Handled> + Send;
 }
 
@@ -50,35 +52,38 @@ where
     }
 }
 
-/// Why a handler failed: any error, which `?` takes, a [terminal](Self::terminal) one, or an
-/// [unavailable](Self::unavailable) dependency. [`Error::Decode`], as [`Message::json`] returns it,
-/// is terminal by itself, and so is a call that was [refused for good](CallFailed::is_terminal).
+/// The error of a handler: any error, which `?` converts, a [terminal](Self::terminal) error, or an
+/// [unavailable](Self::unavailable) dependency.
 ///
-/// It is not a [`std::error::Error`] itself, so that every error converts into it.
+/// [`Error::Decode`], which [`Message::json`] returns, is terminal by itself, and so is an external
+/// call that was [rejected for good](CallFailed::is_terminal).
+///
+/// This type does not implement [`std::error::Error`], so that every error converts into it.
 pub struct HandlerError {
     source: Box<dyn StdError + Send + Sync>,
     class: Class,
 }
 
-/// What an error says about the message.
+/// What an error means for the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     /// Another attempt may succeed.
     Failed,
     /// No attempt can succeed.
     Terminal,
-    /// Nothing: another message would have met the error, too.
+    /// The message is not the cause: another message would get the error too.
     Unavailable,
 }
 
 impl HandlerError {
-    /// An error that no new attempt can mend: the message is refused at once.
+    /// Creates an error that no other attempt can correct. The message is rejected at once.
     pub fn terminal(source: impl Into<Box<dyn StdError + Send + Sync>> + 'static) -> Self {
         Self::of_class(Class::Terminal, boxed(source))
     }
 
-    /// Something that the handler needs is down, such as an API. A [`Consumer`](crate::Consumer)
-    /// pauses the destination, and the message uses up no attempt.
+    /// Creates an error for a dependency of the handler that is not available, such as an API.
+    ///
+    /// A [`Consumer`](crate::Consumer) pauses the destination, and the message uses up no attempt.
     pub fn unavailable(source: impl Into<Box<dyn StdError + Send + Sync>> + 'static) -> Self {
         Self::of_class(Class::Unavailable, boxed(source))
     }
@@ -87,24 +92,25 @@ impl HandlerError {
         Self { source, class }
     }
 
-    /// Whether no new attempt can mend it.
+    /// Returns whether no other attempt can correct the error.
     pub fn is_terminal(&self) -> bool {
         self.class == Class::Terminal
     }
 
-    /// Whether something is down that the handler needs.
+    /// Returns whether a dependency of the handler is not available.
     pub fn is_unavailable(&self) -> bool {
         self.class == Class::Unavailable
     }
 
-    /// What the handler failed with.
+    /// Returns the error that the handler failed with.
     pub fn source(&self) -> &(dyn StdError + Send + Sync + 'static) {
         &*self.source
     }
 
-    /// This error as a [`std::error::Error`], for code that is no handler, such as a helper that
-    /// returns `anyhow::Result`. As the error of a handler it says the same about the message
-    /// again.
+    /// Converts this error into a [`std::error::Error`], for code that is not a handler, such as a
+    /// helper that returns `anyhow::Result`.
+    ///
+    /// Converted back into the error of a handler, it has the same class.
     pub fn into_error(self) -> HandlerFailed {
         HandlerFailed(Mark {
             source: self.source,
@@ -112,8 +118,9 @@ impl HandlerError {
         })
     }
 
-    /// The kind, when the database is behind it: a lost conflict or connection can be retried at
-    /// once.
+    /// Returns the kind, if the database is the cause.
+    ///
+    /// A lost conflict or a lost connection can be retried at once.
     pub fn database_kind(&self) -> Option<ErrorKind> {
         let mut cause: Option<&(dyn StdError + 'static)> = Some(&*self.source);
         while let Some(error) = cause {
@@ -123,7 +130,7 @@ impl HandlerError {
             if let Some(error) = error.downcast_ref::<tokio_postgres::Error>() {
                 return Some(ErrorKind::of(error));
             }
-            // An `anyhow::Error` shows the cause of what it was made from, but not that itself.
+            // An `anyhow::Error` shows the causes of its original error, but not that error itself.
             if let Some(answer) = error.downcast_ref::<DbError>() {
                 return Some(ErrorKind::of_server(answer));
             }
@@ -140,17 +147,18 @@ impl<E: Into<Box<dyn StdError + Send + Sync>> + 'static> From<E> for HandlerErro
     }
 }
 
-/// The class of the first of these causes that has one.
+/// Returns the class of the first of these causes that has a class.
 ///
-/// An `anyhow::Error` that was boxed before it came here hides what it was made from, and shows its
-/// causes. So a [`Mark`] is a cause.
+/// An `anyhow::Error` that was boxed by the user hides its original error and shows only the causes
+/// of that error. So the class is stored in a cause, a [`Mark`].
 fn class_of(error: &(dyn StdError + 'static)) -> Class {
     let mut cause = Some(error);
     while let Some(error) = cause {
         if let Some(mark) = error.downcast_ref::<Mark>() {
             return mark.class;
         }
-        // What a call failed for says nothing about the message unless the call was refused.
+        // The error of an external call is about the call and not about the message, unless the
+        // call was rejected.
         if let Some(failed) = error.downcast_ref::<CallFailed>() {
             return if failed.is_terminal() {
                 Class::Terminal
@@ -158,7 +166,7 @@ fn class_of(error: &(dyn StdError + 'static)) -> Class {
                 Class::Failed
             };
         }
-        // A payload that cannot be read today cannot be read tomorrow.
+        // A payload that cannot be decoded now can never be decoded.
         if error.is::<DecodeError>() {
             return Class::Terminal;
         }
@@ -167,7 +175,7 @@ fn class_of(error: &(dyn StdError + 'static)) -> Class {
     Class::Failed
 }
 
-/// The class of an error, between the error that a user made and its cause.
+/// The class of an error, stored between the user's error and its cause.
 #[derive(Debug)]
 pub(crate) struct Mark {
     source: Box<dyn StdError + Send + Sync>,
@@ -195,28 +203,29 @@ impl StdError for Mark {
 #[error("{}", .0.source)]
 pub struct HandlerFailed(#[source] Mark);
 
-/// An error that no new attempt can mend, for a pipeline of services whose errors are boxed: it
-/// becomes a [terminal](HandlerError::terminal) [`HandlerError`], which is no [`std::error::Error`]
-/// and cannot be boxed itself.
+/// An error that no other attempt can correct, for a pipeline of services with boxed errors.
+///
+/// It becomes a [terminal](HandlerError::terminal) [`HandlerError`], which is not a
+/// [`std::error::Error`] and so cannot be boxed itself.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.source)]
 pub struct TerminalError(#[source] Mark);
 
 impl TerminalError {
-    /// Says of an error that no new attempt can mend it.
+    /// Wraps an error that no other attempt can correct.
     pub fn new(source: impl Into<Box<dyn StdError + Send + Sync>> + 'static) -> Self {
         Self(HandlerError::terminal(source).into_error().0)
     }
 }
 
-/// An [unavailable](HandlerError::unavailable) dependency, for a pipeline of services whose errors
-/// are boxed.
+/// An [unavailable](HandlerError::unavailable) dependency, for a pipeline of services with boxed
+/// errors.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.source)]
 pub struct UnavailableError(#[source] Mark);
 
 impl UnavailableError {
-    /// Says of an error that another message would have met it, too.
+    /// Wraps an error that another message would get too.
     pub fn new(source: impl Into<Box<dyn StdError + Send + Sync>> + 'static) -> Self {
         Self(HandlerError::unavailable(source).into_error().0)
     }
@@ -228,7 +237,7 @@ impl fmt::Debug for HandlerError {
     }
 }
 
-/// The error and all its causes.
+/// Shows the error and all its causes.
 impl fmt::Display for HandlerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&causes(&*self.source))
@@ -240,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_payload_that_cannot_be_read_is_refused_at_once_and_other_errors_are_not() {
+    fn decode_error_is_terminal_and_other_errors_are_not() {
         let read = || -> Handled {
             Message::new("tests", "no JSON").json::<i64>()?;
             Ok(Vec::new())

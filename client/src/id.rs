@@ -1,4 +1,4 @@
-//! The id of a message, checked before it travels.
+//! The id of a message, checked before it is sent to the server.
 
 use std::fmt;
 
@@ -7,13 +7,13 @@ use uuid::Uuid;
 
 use crate::{Error, sql};
 
-/// The longest text id that the server takes, in bytes.
+/// The longest text id, in bytes, that the server accepts.
 const LONGEST_BYTES: usize = 1024;
 
-/// What a sender calls a message: its own message id or, better, a business id. Text or uuid.
+/// The id of a message: the sender's message id or, better, a business id. A text or a UUID.
 ///
-/// To the server a text that is a canonical UUID *is* that uuid. This type does not look into a
-/// text, so `==` on two `MessageId` compares what was written, not what the server makes of it.
+/// The server treats a text that is a canonical UUID as that UUID. This type does not interpret a
+/// text, so `==` compares two ids as they were written.
 ///
 /// ```
 /// use idem_client::MessageId;
@@ -28,7 +28,7 @@ const LONGEST_BYTES: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MessageId(Repr);
 
-// Private, so that a text can only come in through its check.
+// Private, so that every text passes the check.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Repr {
     Text(String),
@@ -36,7 +36,9 @@ enum Repr {
 }
 
 impl MessageId {
-    /// Takes a text id of 1 to 1,024 bytes without a zero byte, and [`Error::Invalid`] otherwise.
+    /// Creates an id from a text of 1 to 1,024 bytes without a zero byte.
+    ///
+    /// Fails with [`Error::Invalid`] for any other text.
     pub fn text(id: impl Into<String>) -> Result<Self, Error> {
         let id = id.into();
         if id.is_empty() {
@@ -50,13 +52,13 @@ impl MessageId {
         }
         if id.contains('\0') {
             return Err(Error::Invalid(
-                "a message id must not contain a zero byte: PostgreSQL has no such texts".into(),
+                "a message id must not contain a zero byte, which PostgreSQL cannot store".into(),
             ));
         }
         Ok(Self(Repr::Text(id)))
     }
 
-    /// The value with its type: the type chooses between the overloads of the SQL functions.
+    /// Returns the value with its type. The type selects the overload of the SQL function.
     pub(crate) fn parameter(&self) -> (&(dyn ToSql + Sync), Type) {
         match &self.0 {
             Repr::Text(id) => (id, Type::TEXT),
@@ -64,7 +66,8 @@ impl MessageId {
         }
     }
 
-    /// The value as SQL, for a simple query. [`Error::Invalid`] for a text that no SQL can carry.
+    /// Returns the value as a SQL literal, for a simple query. Fails with [`Error::Invalid`] if the
+    /// text contains a zero byte.
     pub(crate) fn literal(&self) -> Result<String, Error> {
         match &self.0 {
             Repr::Text(id) => Ok(format!("{}::text", sql::literal(id)?)),
@@ -72,12 +75,12 @@ impl MessageId {
         }
     }
 
-    /// As the server takes it: a text that spells a uuid, hyphenated and in either case, is that
-    /// uuid.
+    /// Returns the id as the server interprets it: a text that is a hyphenated UUID, in upper or
+    /// lower case, is that UUID.
     #[cfg(feature = "runtime")]
     pub(crate) fn canonical(&self) -> Self {
         match &self.0 {
-            // Other spellings of a uuid are texts to the server; they are shorter or longer.
+            // The server treats other spellings of a UUID as texts. They are shorter or longer.
             Repr::Text(text) if text.len() == 36 => {
                 Uuid::try_parse(text).map_or_else(|_| self.clone(), Self::from)
             }
@@ -124,15 +127,15 @@ impl TryFrom<String> for MessageId {
     }
 }
 
-/// The ids of one batch, as the one array that SQL wants.
+/// The ids of one batch, as one SQL array.
 pub(crate) enum IdArray {
     Text(Vec<String>),
     Uuid(Vec<Uuid>),
 }
 
 impl IdArray {
-    /// Uuids stay uuids when all of them are. Mixed with texts they travel as text, which means the
-    /// same to the server.
+    /// Keeps UUIDs if all ids are UUIDs. Otherwise all ids are sent as text, which means the same
+    /// to the server.
     pub(crate) fn new(ids: &[MessageId]) -> Self {
         match ids.iter().map(MessageId::as_uuid).collect() {
             Some(uuids) => Self::Uuid(uuids),
@@ -140,7 +143,7 @@ impl IdArray {
         }
     }
 
-    /// The function that claims such a batch.
+    /// Returns the name of the function that claims such a batch.
     pub(crate) fn batch_function(&self) -> &'static str {
         match self {
             Self::Text(_) => "idem_try_claim_batch",
@@ -148,7 +151,8 @@ impl IdArray {
         }
     }
 
-    /// The value as SQL, for a simple query. [`Error::Invalid`] for a text that no SQL can carry.
+    /// Returns the value as a SQL literal, for a simple query. Fails with [`Error::Invalid`] if a
+    /// text contains a zero byte.
     #[cfg(feature = "runtime")]
     pub(crate) fn literal(&self) -> Result<String, Error> {
         let (items, array) = match self {
@@ -176,23 +180,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_id_has_1_to_1024_bytes() {
+    fn text_id_has_1_to_1024_bytes() {
         assert!(MessageId::text("").is_err());
         assert!(MessageId::text("x").is_ok());
         assert!(MessageId::text("x".repeat(1024)).is_ok());
         assert!(MessageId::text("x".repeat(1025)).is_err());
-        // Bytes, not characters: 342 of three bytes each are 1,026.
+        // The limit is in bytes, not characters: 342 characters of three bytes each are 1,026
+        // bytes.
         assert!(MessageId::text("€".repeat(342)).is_err());
     }
 
     #[test]
-    fn the_type_of_an_id_chooses_the_overload() {
+    fn type_of_an_id_selects_the_overload() {
         assert_eq!(MessageId::text("a").unwrap().parameter().1, Type::TEXT);
         assert_eq!(MessageId::from(Uuid::nil()).parameter().1, Type::UUID);
     }
 
     #[test]
-    fn a_mixed_batch_travels_as_text() {
+    fn mixed_batch_is_sent_as_text() {
         let uuid = MessageId::from(Uuid::nil());
         let text = MessageId::text("a").unwrap();
         assert_eq!(
@@ -200,7 +205,7 @@ mod tests {
             Type::UUID_ARRAY
         );
         let IdArray::Text(mixed) = IdArray::new(&[uuid, text]) else {
-            panic!("a text cannot travel in uuid[]");
+            panic!("a text cannot be sent as uuid[]");
         };
         assert_eq!(mixed, ["00000000-0000-0000-0000-000000000000", "a"]);
     }

@@ -1,8 +1,8 @@
-//! idem in a pipeline of `tower` services, on either side of a handler.
+//! idem in a pipeline of `tower` services, below or above a handler.
 //!
-//! Limits, timeouts and tracing of one's own go above or below: above [`IdemLayer`] they are around
-//! the whole of a message, its transaction and retries; below it, around one attempt of the
-//! handler.
+//! Limits, timeouts and tracing of the user can be added above or below [`IdemLayer`]. Above it,
+//! they apply to the whole processing of a message, with its transaction and retries. Below it,
+//! they apply to one attempt of the handler.
 
 use std::{
     fmt,
@@ -18,10 +18,9 @@ use tower::{Layer, Service, ServiceExt};
 
 use crate::{Effect, Error, Handled, Handler, HandlerError, Idem, Message, Processed, Tx};
 
-/// What a handler is called with, as the request of a service: a message and the transaction that
-/// protects it.
+/// The request of a handler that is a service: a message, and the transaction that protects it.
 pub struct Protected {
-    /// The transaction. Drop it before the answer.
+    /// The transaction. Must be dropped before the service returns.
     pub tx: Tx,
     /// The message.
     pub message: Message,
@@ -35,11 +34,13 @@ impl fmt::Debug for Protected {
     }
 }
 
-/// Makes a service of messages from a service of [`Protected`] messages: each takes effect once.
+/// Converts a service of [`Protected`] messages into a service of messages, where each message
+/// takes effect once.
 ///
-/// A service whose future is dropped, by a timeout above for example, has committed all or nothing.
-/// The handler is called again after a lost conflict or connection, if it is ready at once: nobody
-/// waits for a place with a transaction open. Otherwise that counts as an attempt too.
+/// If the future of the service is dropped, for example by a timeout above it, everything or
+/// nothing was committed. After a lost conflict or connection, the handler is called again if its
+/// service is ready at once. Processing does not wait for it to become ready, because the
+/// transaction is open. A service that is not ready uses up the attempt.
 ///
 /// ```
 /// use idem_client::{Effect, HandlerError, Idem, IdemLayer, Protected};
@@ -63,7 +64,7 @@ pub struct IdemLayer {
 }
 
 impl IdemLayer {
-    /// A layer that takes its connections from `pool`.
+    /// Creates a layer that takes its connections from `pool`.
     pub fn new(idem: Idem, pool: Pool) -> Self {
         Self { idem, pool }
     }
@@ -81,7 +82,7 @@ impl<S> Layer<S> for IdemLayer {
     }
 }
 
-/// The service that [`IdemLayer`] makes.
+/// The service that [`IdemLayer`] creates.
 #[derive(Clone, Debug)]
 pub struct IdemService<S> {
     idem: Idem,
@@ -107,7 +108,7 @@ where
 
     fn call(&mut self, message: Message) -> Self::Future {
         let later = self.inner.clone();
-        // The one that said it is ready is the one to call; its clone may not be.
+        // The instance that reported to be ready must be called. Its clone may not be ready.
         let ready = mem::replace(&mut self.inner, later.clone());
         let attempts = Attempts(Mutex::new(Upcoming {
             ready: Some(ready),
@@ -124,8 +125,8 @@ where
     }
 }
 
-/// The services for the attempts at one message. Behind a lock because a handler is shared and a
-/// service is not.
+/// The services for the attempts at one message. A lock is needed, because a handler is shared and
+/// a service is not.
 struct Attempts<S>(Mutex<Upcoming<S>>);
 
 struct Upcoming<S> {
@@ -144,12 +145,12 @@ where
             let mut upcoming = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             (upcoming.ready.take(), upcoming.later.clone())
         };
-        // Called here and not in the future: a place that was kept is used up or given back with
-        // this attempt.
+        // The service is called here and not in the future, so that this attempt uses or releases
+        // the reserved capacity.
         let handled = match ready {
             Some(mut service) => Ok(service.call(request)),
-            // Whoever has the place we would wait for may be waiting for the connection that we
-            // have.
+            // Do not wait: the task that has the capacity may be waiting for the connection that
+            // this task holds.
             None => match later.ready().now_or_never() {
                 Some(Ok(service)) => Ok(service.call(request)),
                 Some(Err(error)) => Err(error.into()),
@@ -168,8 +169,9 @@ where
     }
 }
 
-/// Makes a [`Handler`] from a service, for [`Idem::process`] and the consumer: the transaction is
-/// open while the service is waited for.
+/// Converts a service into a [`Handler`], for [`Idem::process`] and the consumer.
+///
+/// The transaction is open while the handler waits for the service.
 pub fn service_handler<S>(service: S) -> ServiceHandler<S>
 where
     S: Service<Protected, Response = Vec<Effect>> + Clone + Send + 'static,
@@ -179,7 +181,7 @@ where
     ServiceHandler(Mutex::new(service))
 }
 
-/// The handler that [`service_handler`] makes.
+/// The handler that [`service_handler`] creates.
 pub struct ServiceHandler<S>(Mutex<S>);
 
 impl<S> Handler for ServiceHandler<S>

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-// The calls, on a transaction or connection of the user.
+// SQL functions, on a transaction or connection of the caller.
 mod begin;
 mod boxed;
 mod care;
@@ -23,7 +23,7 @@ mod sent;
 mod span;
 mod sql;
 
-// What runs consumers and relays on top of them.
+// Consumers and relays, built on the SQL functions.
 #[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq"))]
 mod brokers;
 #[cfg(feature = "runtime")]

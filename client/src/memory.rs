@@ -1,4 +1,4 @@
-//! What this process remembers of the messages that it handled.
+//! The messages that this process has handled, kept in memory.
 
 use std::{
     collections::HashMap,
@@ -12,7 +12,7 @@ use tokio::sync::{Mutex as Turns, OwnedMutexGuard};
 
 use crate::{Destination, MessageId};
 
-/// One message of one destination, as the server tells them apart.
+/// A message of a destination. Two identities are equal if they are equal to the server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity(Destination, MessageId);
 
@@ -22,7 +22,7 @@ impl Identity {
     }
 }
 
-/// Identities that were handled: a bounded number, for a limited time.
+/// Identities that were handled: a bounded number, each for a limited time.
 #[derive(Clone)]
 pub(crate) struct Known(Cache<Identity, ()>);
 
@@ -31,14 +31,14 @@ impl Known {
         let cache = Cache::builder()
             .max_capacity(capacity)
             .time_to_live(ttl)
-            // moka's own policy lets nobody into a full cache who was not asked for before; a
-            // message comes once.
+            // The default policy of moka adds an entry to a full cache only if it was looked up
+            // before. Most messages are delivered once.
             .eviction_policy(EvictionPolicy::lru());
         Self(cache.build())
     }
 
     pub(crate) fn contains(&self, identity: &Identity) -> bool {
-        // Unlike `contains_key`, this counts as a use.
+        // Unlike `contains_key`, `get` counts as a use.
         self.0.get(identity).is_some()
     }
 
@@ -53,29 +53,29 @@ impl fmt::Debug for Known {
     }
 }
 
-/// The store of [`Store::Memory`](crate::Store::Memory): what was handled, and what is being
-/// handled just now.
+/// The store of [`Store::Memory`](crate::Store::Memory): the messages that were handled, and the
+/// messages that are being handled.
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
     known: Known,
-    /// Apart from the cache, which may forget whom it likes: who is at work must not be forgotten.
+    /// Separate from the cache, which can evict any entry: a running message must not be evicted.
     seats: Arc<Mutex<HashMap<Identity, Seat>>>,
 }
 
-/// Where those who come with one message take turns.
+/// The queue of the tasks for one message.
 #[derive(Debug, Default)]
 struct Seat {
     holders: usize,
     turns: Arc<Turns<()>>,
 }
 
-/// What a memory says about a message.
+/// The result of [`Memory::enter`].
 pub(crate) enum Entered {
-    /// It is new: handle it, and say so with [`Turn::handled`].
+    /// The message is new. Handle it, and call [`Turn::handled`] after success.
     New(Turn),
-    /// It was handled before.
+    /// The message was handled before.
     Duplicate,
-    /// Somebody is at it.
+    /// Another task is handling the message.
     InProgress,
 }
 
@@ -87,8 +87,8 @@ impl Memory {
         }
     }
 
-    /// Asks for a message; with `wait` not before all others who are at it have succeeded, failed
-    /// or gone.
+    /// Requests a message. With `wait`, waits until all earlier tasks for the message have
+    /// succeeded, failed or been dropped.
     pub(crate) async fn enter(&self, identity: Identity, wait: bool) -> Entered {
         if self.known.contains(&identity) {
             return Entered::Duplicate;
@@ -103,7 +103,7 @@ impl Memory {
                 Err(_) => return Entered::InProgress,
             }
         };
-        // Whoever had the turn before may have handled it.
+        // The task that had the turn before may have handled the message.
         if self.known.contains(&place.identity) {
             return Entered::Duplicate;
         }
@@ -114,22 +114,22 @@ impl Memory {
     }
 }
 
-/// The turn to handle a message. Dropped without [`handled`](Self::handled), it lets the next one
-/// try.
+/// The turn to handle a message. If it is dropped without [`handled`](Self::handled), the next task
+/// gets the turn.
 pub(crate) struct Turn {
-    // Dropped before the place, so that nobody finds the seat taken by one who has left.
+    // Dropped before the place, so that a task that has left does not hold the turn of a seat.
     _guard: OwnedMutexGuard<()>,
     place: Place,
 }
 
 impl Turn {
-    /// It took effect: from now on it is a duplicate.
+    /// Records that the message took effect. From now on it is a duplicate.
     pub(crate) fn handled(self) {
         self.place.memory.known.insert(self.place.identity.clone());
     }
 }
 
-/// Somebody who has or waits for a turn. A seat lives as long as one of them.
+/// A task that has a turn or waits for one. A seat exists as long as it has a place.
 struct Place {
     memory: Memory,
     identity: Identity,
@@ -163,7 +163,7 @@ impl Drop for Place {
     }
 }
 
-/// Nothing that holds the lock can leave the seats half changed.
+/// Ignores poisoning, because no panic can leave the seats half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -188,16 +188,16 @@ mod tests {
         Memory::new(100, Duration::from_secs(60))
     }
 
-    /// The turn, which must be there to be had at once.
+    /// Returns the turn, which must be available at once.
     fn turn(entering: impl Future<Output = Entered>) -> Turn {
         match entering.now_or_never() {
             Some(Entered::New(turn)) => turn,
-            _ => panic!("the message is not free"),
+            _ => panic!("the turn is not available"),
         }
     }
 
     #[tokio::test]
-    async fn who_comes_second_waits_and_is_a_duplicate() {
+    async fn second_delivery_waits_and_is_a_duplicate() {
         let memory = memory();
         let first = turn(memory.enter(identity("a"), true));
         let mut second = std::pin::pin!(memory.enter(identity("a"), true));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_for_one_that_fails_has_the_next_turn() {
+    async fn waiting_delivery_gets_turn_after_a_failure() {
         let memory = memory();
         let first = turn(memory.enter(identity("a"), true));
         let mut second = std::pin::pin!(memory.enter(identity("a"), true));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_gone_leaves_no_seat_behind() {
+    async fn dropped_delivery_leaves_no_seat() {
         let memory = memory();
         let first = turn(memory.enter(identity("a"), true));
         {
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_are_remembered_and_the_number_is_bounded() {
+    fn newest_are_remembered_and_number_is_bounded() {
         let known = Known::new(10, Duration::from_secs(60));
         for n in 0..1_000 {
             known.insert(identity(&n.to_string()));
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_spells_a_uuid_is_that_uuid() {
+    fn text_that_spells_a_uuid_is_that_uuid() {
         let uuid = Uuid::from_u128(0xabc);
         let destination = Destination::new("d").unwrap();
         let by_uuid = Identity::new(&destination, &uuid.into());

@@ -1,4 +1,4 @@
-//! An incoming message, whatever broker it came from.
+//! An incoming message of any broker.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 
 use crate::{Destination, Error, redacted::Length, stored::Stored};
 
-/// A message as a consumer meets it. Cheap to clone; its payload is shared.
+/// A message as a consumer receives it. Cheap to clone, because the payload is shared.
 ///
 /// ```
 /// use idem_client::Message;
@@ -38,7 +38,7 @@ struct Parts {
     stored: Option<Stored>,
 }
 
-/// Without the payload, which may hold what no log may show.
+/// Omits the payload, which can contain data that must not be logged.
 impl fmt::Debug for Parts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Message")
@@ -59,14 +59,14 @@ impl fmt::Debug for Parts {
     }
 }
 
-/// Where a broker keeps a message: the same at every delivery.
+/// The position of a message at its broker, which is the same at every delivery.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Coordinates {
     /// The topic, stream or queue.
     pub topic: String,
-    /// The partition; 0 where there are none.
+    /// The partition; 0 if the broker has none.
     pub partition: i32,
-    /// The position in it.
+    /// The position in the partition.
     pub offset: i64,
 }
 
@@ -77,8 +77,8 @@ impl fmt::Debug for Message {
 }
 
 impl Message {
-    /// A message that was delivered from a topic: the queue, subject or topic that the consumer
-    /// listens to.
+    /// Creates a message that was delivered from a topic: the queue, subject or topic that the
+    /// consumer reads.
     pub fn new(topic: impl Into<String>, payload: impl Into<Bytes>) -> Self {
         Self(Arc::new(Parts {
             topic: topic.into(),
@@ -92,7 +92,7 @@ impl Message {
         self
     }
 
-    /// The bytes of its payload and of the names and values of its headers.
+    /// Returns the number of bytes of the payload and of the names and values of the headers.
     pub(crate) fn size(&self) -> usize {
         let headers = self
             .0
@@ -102,43 +102,43 @@ impl Message {
         self.0.payload.len() + headers.sum::<usize>()
     }
 
-    /// Who handles it; its topic unless given.
+    /// Sets the destination that processes the message. Without it the destination is the topic.
     #[must_use]
     pub fn with_destination(self, destination: Destination) -> Self {
         self.with(|parts| parts.destination = Some(destination))
     }
 
-    /// The sender's message id.
+    /// Sets the sender's message id.
     #[must_use]
     pub fn with_message_id(self, id: impl Into<String>) -> Self {
         self.with(|parts| parts.message_id = Some(id.into()))
     }
 
-    /// The id of the conversation that it belongs to.
+    /// Sets the correlation id: the id of the conversation that the message belongs to.
     #[must_use]
     pub fn with_correlation_id(self, id: impl Into<String>) -> Self {
         self.with(|parts| parts.correlation_id = Some(id.into()))
     }
 
-    /// Messages of one key keep their order, when that is asked for.
+    /// Sets the key. Messages with the same key keep their order if ordering by key is enabled.
     #[must_use]
     pub fn with_key(self, key: impl Into<String>) -> Self {
         self.with(|parts| parts.key = Some(key.into()))
     }
 
-    /// What kind of message it is.
+    /// Sets the type of the message.
     #[must_use]
     pub fn with_type(self, message_type: impl Into<String>) -> Self {
         self.with(|parts| parts.message_type = Some(message_type.into()))
     }
 
-    /// How to take the payload.
+    /// Sets the content type of the payload.
     #[must_use]
     pub fn with_content_type(self, content_type: impl Into<String>) -> Self {
         self.with(|parts| parts.content_type = Some(content_type.into()))
     }
 
-    /// Adds one header; a later one of the same name takes its place.
+    /// Adds a header. Replaces an earlier header with the same name.
     #[must_use]
     pub fn with_header(self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.with(|parts| {
@@ -146,31 +146,31 @@ impl Message {
         })
     }
 
-    /// Where the broker keeps it.
+    /// Sets the position of the message at the broker.
     #[must_use]
     pub fn with_coordinates(self, coordinates: Coordinates) -> Self {
         self.with(|parts| parts.coordinates = Some(coordinates))
     }
 
-    /// When it was sent, by the sender's clock.
+    /// Sets the time at which the message was sent, by the sender's clock.
     #[must_use]
     pub fn with_sent_at(self, sent_at: OffsetDateTime) -> Self {
         self.with(|parts| parts.sent_at = Some(sent_at))
     }
 
-    /// How often the broker has delivered it, this time included.
+    /// Sets how often the broker has delivered the message, including this delivery.
     #[must_use]
     pub fn with_deliveries(self, deliveries: u32) -> Self {
         self.with(|parts| parts.deliveries = Some(deliveries))
     }
 
-    /// It comes from the durable inbox, under this lease.
+    /// Sets the lease under which the durable inbox delivered the message.
     #[must_use]
     pub(crate) fn with_stored(self, stored: Stored) -> Self {
         self.with(|parts| parts.stored = Some(stored))
     }
 
-    /// The same message with this id of its sender, or none, and without a destination.
+    /// Returns the message without a destination, and with this message id of its sender or none.
     #[must_use]
     pub(crate) fn without_identity(self, message_id: Option<String>) -> Self {
         self.with(|parts| {
@@ -182,13 +182,15 @@ impl Message {
         })
     }
 
-    /// The queue, subject or topic that it was delivered from.
+    /// Returns the queue, subject or topic that the message was delivered from.
     pub fn topic(&self) -> &str {
         &self.0.topic
     }
 
-    /// Who handles it: its topic unless another destination was given. [`Error::Invalid`] when the
-    /// topic cannot be one.
+    /// Returns the destination that processes the message: its topic, unless another destination
+    /// was given.
+    ///
+    /// Fails with [`Error::Invalid`] if the topic is not a valid destination.
     pub fn destination(&self) -> Result<Destination, Error> {
         match &self.0.destination {
             Some(destination) => Ok(destination.clone()),
@@ -196,79 +198,82 @@ impl Message {
         }
     }
 
-    /// The destination, unless it is its topic.
+    /// Returns the destination that was given; `None` if the destination is the topic.
     pub(crate) fn given_destination(&self) -> Option<&Destination> {
         self.0.destination.as_ref()
     }
 
-    /// The sender's message id.
+    /// Returns the sender's message id.
     pub fn message_id(&self) -> Option<&str> {
         self.0.message_id.as_deref()
     }
 
-    /// The id of the conversation that it belongs to.
+    /// Returns the correlation id: the id of the conversation that the message belongs to.
     pub fn correlation_id(&self) -> Option<&str> {
         self.0.correlation_id.as_deref()
     }
 
-    /// Messages of one key keep their order, when that is asked for.
+    /// Returns the key. Messages with the same key keep their order if ordering by key is enabled.
     pub fn key(&self) -> Option<&str> {
         self.0.key.as_deref()
     }
 
-    /// What kind of message it is.
+    /// Returns the type of the message.
     pub fn message_type(&self) -> Option<&str> {
         self.0.message_type.as_deref()
     }
 
-    /// How to take the payload.
+    /// Returns the content type of the payload.
     pub fn content_type(&self) -> Option<&str> {
         self.0.content_type.as_deref()
     }
 
-    /// One header.
+    /// Returns the value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.0.headers.get(name).map(String::as_str)
     }
 
-    /// All headers.
+    /// Returns all headers.
     pub fn headers(&self) -> &BTreeMap<String, String> {
         &self.0.headers
     }
 
-    /// The payload.
+    /// Returns the payload.
     pub fn payload(&self) -> &Bytes {
         &self.0.payload
     }
 
-    /// The payload read as JSON; [`Error::Decode`] when it is not that.
+    /// Deserializes the payload as JSON.
+    ///
+    /// Fails with [`Error::Decode`] if the payload is not JSON of this type.
     pub fn json<'m, T: serde::Deserialize<'m>>(&'m self) -> Result<T, Error> {
         serde_json::from_slice(&self.0.payload).map_err(|error| Error::Decode(error.into()))
     }
 
-    /// Where the broker keeps it.
+    /// Returns the position of the message at the broker.
     pub fn coordinates(&self) -> Option<&Coordinates> {
         self.0.coordinates.as_ref()
     }
 
-    /// When it was sent, by the sender's clock.
+    /// Returns the time at which the message was sent, by the sender's clock.
     pub fn sent_at(&self) -> Option<OffsetDateTime> {
         self.0.sent_at
     }
 
-    /// How often the broker has delivered it, this time included. `None` where the broker does not
-    /// count.
+    /// Returns how often the broker has delivered the message, including this delivery.
+    ///
+    /// `None` if the broker does not count deliveries.
     pub fn deliveries(&self) -> Option<u32> {
         self.0.deliveries
     }
 
-    /// Why its last attempt failed, where that is known: from a
+    /// Returns the error of the last attempt, if it is known: for messages of a
     /// [`DurableSource`](crate::durable::DurableSource).
     pub fn last_error(&self) -> Option<&str> {
         self.0.stored.as_ref()?.last_error.as_deref()
     }
 
-    /// The lease that it is held under, when it comes from the durable inbox.
+    /// Returns the lease of a message that comes from the durable inbox.
     pub(crate) fn stored(&self) -> Option<&Stored> {
         self.0.stored.as_ref()
     }

@@ -1,4 +1,4 @@
-//! Sending without an incoming message: no claim, the outbox alone.
+//! Sending without an incoming message: only the outbox, without a claim.
 
 use serde_json::Value;
 use tokio_postgres::{
@@ -10,11 +10,12 @@ use uuid::Uuid;
 
 use crate::{Effect, Error, effect::Payload, span};
 
-/// Puts a message into the outbox and answers its id. In a transaction it is published if that
-/// commits.
+/// Writes a message to the outbox and returns its message id.
 ///
-/// The time of [`Effect::deliver_after`] belongs to effects of a claim; here it is
-/// [`Error::Invalid`].
+/// Inside a transaction, the message is published only if the transaction commits.
+///
+/// Fails with [`Error::Invalid`] if the effect has a time from [`Effect::deliver_after`], which
+/// only effects of a claim support.
 pub async fn send(client: &impl GenericClient, effect: &Effect) -> Result<Uuid, Error> {
     let send = Send::of(effect)?;
     let span = send.span();
@@ -30,7 +31,7 @@ pub async fn send(client: &impl GenericClient, effect: &Effect) -> Result<Uuid, 
     .await
 }
 
-/// An effect as the parameters of the call that sends it.
+/// An effect as the parameters of the SQL function that sends it.
 pub(crate) struct Send<'e> {
     effect: &'e Effect,
     content_type: Option<&'e str>,
@@ -41,7 +42,7 @@ impl<'e> Send<'e> {
     pub(crate) fn of(effect: &'e Effect) -> Result<Self, Error> {
         if effect.deliver_after.is_some() {
             return Err(Error::Invalid(
-                "deliver_after is for effects of a claim, a plain send has none".into(),
+                "deliver_after is supported only for effects of a claim".into(),
             ));
         }
         Ok(Self {

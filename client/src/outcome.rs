@@ -1,4 +1,4 @@
-//! What became of a claim.
+//! The outcome of a claim.
 
 use std::{ops::Deref, slice, vec};
 
@@ -6,13 +6,16 @@ use time::OffsetDateTime;
 
 use crate::Claimed;
 
-/// What became of a claim. `T` is what its winner gets: a [`Claimed`], or a whole transaction.
+/// The outcome of a claim. `T` is the value of a new claim: a [`Claimed`], or a whole transaction.
 ///
-/// Not an [`Option`], because the compiler says nothing when somebody ignores one:
+/// The type is not an [`Option`], because the compiler does not warn about an ignored `Option`:
 ///
 /// ```
-/// # async fn handler(tx: &tokio_postgres::Transaction<'_>, id: idem_client::MessageId, destination: idem_client::Destination)
-/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn handler(
+/// #     tx: &tokio_postgres::Transaction<'_>,
+/// #     id: idem_client::MessageId,
+/// #     destination: idem_client::Destination,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
 /// use idem_client::{Claim, try_claim};
 ///
 /// let Claim::New(claimed) = try_claim(tx, &id, &destination).await? else {
@@ -24,27 +27,27 @@ use crate::Claimed;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "only a new message may be processed"]
 pub enum Claim<T> {
-    /// This transaction processes the message.
+    /// This transaction has claimed the message and processes it.
     New(T),
-    /// It was processed before.
+    /// The message was processed before.
     Duplicate {
-        /// When the first execution claimed it, where [`claim`](crate::claim()) has asked; `None`
-        /// from the other calls.
+        /// When the first execution claimed the message. Only [`claim`](crate::claim()) returns it;
+        /// `None` from the other functions.
         handled_at: Option<OffsetDateTime>,
     },
-    /// Another transaction is processing it just now; only without waiting.
+    /// Another transaction is processing the message. Returned only without waiting.
     InProgress,
-    /// The identity is known with another fingerprint: two messages under one id.
+    /// The identity was claimed with another fingerprint: two messages have the same id.
     Mismatch {
-        /// When the other one was claimed.
+        /// When the other message was claimed.
         handled_at: Option<OffsetDateTime>,
     },
-    /// Sent so long ago that it can no longer be told from a duplicate.
+    /// The message was sent too long ago to be distinguished from a duplicate.
     Expired,
 }
 
 impl<T> Claim<T> {
-    /// The answer of the calls that say yes or no.
+    /// Returns the outcome of a function that returns a boolean.
     pub(crate) fn new_if(won: bool, new: impl FnOnce() -> T) -> Self {
         if won {
             Self::New(new())
@@ -53,19 +56,19 @@ impl<T> Claim<T> {
         }
     }
 
-    /// Whether this transaction processes the message.
+    /// Returns whether this transaction processes the message.
     #[must_use]
     pub fn is_new(&self) -> bool {
         matches!(self, Self::New(_))
     }
 
-    /// Whether it was processed before.
+    /// Returns whether the message was processed before.
     #[must_use]
     pub fn is_duplicate(&self) -> bool {
         matches!(self, Self::Duplicate { .. })
     }
 
-    /// What the winner gets; `None` for whoever is not.
+    /// Returns the value of a new claim; `None` for any other outcome.
     #[must_use]
     pub fn into_new(self) -> Option<T> {
         match self {
@@ -75,7 +78,9 @@ impl<T> Claim<T> {
     }
 }
 
-/// What became of the claims of a batch, by position. It derefs to a slice, and iterates.
+/// The outcomes of the claims of a batch, by position.
+///
+/// Dereferences to a slice, and can be iterated.
 #[derive(Debug)]
 #[must_use = "only the new messages may be processed"]
 pub struct Claims<'t>(pub(crate) Vec<Claim<Claimed<'t>>>);

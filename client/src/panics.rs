@@ -1,4 +1,4 @@
-//! Panics of code that is not this crate's: handlers, sources, publishers.
+//! Panics of code outside of this crate: handlers, sources, publishers.
 
 use std::{any::Any, future::Future, panic::AssertUnwindSafe};
 
@@ -12,7 +12,7 @@ use crate::Error;
 #[error("panicked: {0}")]
 pub(crate) struct Panicked(String);
 
-/// Turns a panic of `work` into an error. What `work` holds is dropped in either case.
+/// Converts a panic of `work` into an error. Everything that `work` holds is dropped in both cases.
 pub(crate) async fn unwinding<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
     AssertUnwindSafe(work)
         .catch_unwind()
@@ -20,7 +20,7 @@ pub(crate) async fn unwinding<T>(work: impl Future<Output = T>) -> Result<T, Pan
         .map_err(|panic| Panicked(text(&*panic)))
 }
 
-/// The error of a task that ended by a panic; `None` for a task that was aborted.
+/// Returns the error of a task that panicked; `None` for a task that was aborted.
 pub(crate) fn of_task(ended: JoinError) -> Option<Error> {
     let panic = ended.try_into_panic().ok()?;
     Some(Error::WorkerPanicked(text(&*panic)))

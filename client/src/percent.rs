@@ -1,6 +1,6 @@
 //! Percent-encoding of URLs.
 
-/// The text behind `%40` and the like; `None` when it is not encoded properly.
+/// Decodes sequences such as `%40`. Returns `None` if the encoding is invalid.
 pub(crate) fn decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -25,7 +25,7 @@ mod tests {
     use super::decode;
 
     #[test]
-    fn what_is_encoded_is_decoded_and_the_rest_stays() {
+    fn encoded_bytes_are_decoded_and_others_stay() {
         assert_eq!(decode("a%40b%2Fc%25 ü").as_deref(), Some("a@b/c% ü"));
         assert_eq!(decode("").as_deref(), Some(""));
         for wrong in ["%", "%4", "%zz", "%+1", "%ff"] {

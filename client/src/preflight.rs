@@ -1,7 +1,8 @@
-//! Whether the database is complete for a runtime: the extension in a version that the client
-//! knows, its functions on the `search_path`, and the grant of the role.
+//! Checks that the database has everything that a consumer or a relay needs: the extension in a
+//! version that the client supports, its functions on the `search_path`, and the grants of the
+//! role.
 //!
-//! A claim or a batch fails without these too, but some functions are called late: without
+//! A claim or a batch also fails without these, but some functions are used late: without
 //! `idem_reject` a consumer works until the first message fails.
 
 use std::fmt;
@@ -10,7 +11,7 @@ use tokio_postgres::{GenericClient, Row, error::SqlState, types::Type};
 
 use crate::{Error, ErrorKind, RoleKind};
 
-/// The functions that the consumer runtime calls.
+/// The functions that the consumer runtime uses.
 const OF_CONSUMERS: &[&str] = &[
     "idem_acquire",
     "idem_bury",
@@ -31,7 +32,7 @@ const OF_CONSUMERS: &[&str] = &[
     "idem_try_claim_uuid_batch",
 ];
 
-/// The functions that the relay runtime calls.
+/// The functions that the relay runtime uses.
 const OF_RELAYS: &[&str] = &[
     "idem_relay_ack",
     "idem_relay_extend",
@@ -41,18 +42,25 @@ const OF_RELAYS: &[&str] = &[
     "idem_relay_wait",
 ];
 
-/// The oldest SQL that has all that this client calls. Newer SQL keeps what older clients call, so
-/// this changes only with a new function or argument.
+/// The oldest SQL version that has all functions of this client. A newer version keeps the
+/// functions that older clients use, so this changes only with a new function or argument.
 const OLDEST_SQL: &str = "0.2.0";
 
 const LOOK: &str = "
-    SELECT pg_catalog.current_database()::text, current_user::text, pg_catalog.quote_literal(pg_catalog.quote_ident(current_user)),
-           x.extversion, n.nspname::text, pg_catalog.quote_ident(n.nspname), pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
+    SELECT pg_catalog.current_database()::text,
+           current_user::text,
+           pg_catalog.quote_literal(pg_catalog.quote_ident(current_user)),
+           x.extversion,
+           n.nspname::text,
+           pg_catalog.quote_ident(n.nspname),
+           pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
            ARRAY(SELECT need FROM pg_catalog.unnest($1) need
                   WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_proc f
-                                     WHERE f.proname = need AND pg_catalog.pg_function_is_visible(f.oid))),
+                                     WHERE f.proname = need
+                                       AND pg_catalog.pg_function_is_visible(f.oid))),
            ARRAY(SELECT need FROM pg_catalog.unnest($1) need
-                  WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_proc f WHERE f.proname = need AND f.pronamespace = n.oid)),
+                  WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_proc f
+                                     WHERE f.proname = need AND f.pronamespace = n.oid)),
            ARRAY(SELECT need FROM pg_catalog.unnest($1) need
                   WHERE EXISTS (SELECT FROM pg_catalog.pg_proc f
                                  WHERE f.proname = need AND pg_catalog.pg_function_is_visible(f.oid)
@@ -61,7 +69,7 @@ const LOOK: &str = "
       LEFT JOIN pg_catalog.pg_extension x ON x.extname = 'idem'
       LEFT JOIN pg_catalog.pg_namespace n ON n.oid = x.extnamespace";
 
-/// What the database lacks, and what to do about it.
+/// What the database lacks, and how to correct it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotReady {
     state: SqlState,
@@ -70,8 +78,8 @@ pub struct NotReady {
 }
 
 impl NotReady {
-    /// The SQLSTATE that the server returns for a call of this kind: 42883, 42501, or 58000 for
-    /// versions that do not fit.
+    /// Returns the SQLSTATE that the server returns for this problem: 42883, 42501, or 58000 for
+    /// versions that do not match.
     pub fn sqlstate(&self) -> &SqlState {
         &self.state
     }
@@ -92,18 +100,21 @@ impl fmt::Display for NotReady {
 
 impl std::error::Error for NotReady {}
 
-/// Checks that a [`Consumer`](crate::Consumer) can work on this connection. It checks this itself
-/// before the first fetch, and after each failure of the database.
+/// Checks that a [`Consumer`](crate::Consumer) can work on this connection.
 ///
-/// [`Error::NotReady`] names what is missing, and what to do.
+/// A consumer runs this check itself before its first fetch, and after each failure of the
+/// database.
+///
+/// Fails with [`Error::NotReady`], which names what is missing and how to correct it.
 pub async fn consumer_preflight(client: &impl GenericClient) -> Result<(), Error> {
     preflight(client, RoleKind::Consumer, OF_CONSUMERS).await
 }
 
-/// Checks that a [`Relay`](crate::Relay) can work on this connection. It checks this itself when it
-/// starts. `idem-relay --check` does, too.
+/// Checks that a [`Relay`](crate::Relay) can work on this connection.
 ///
-/// [`Error::NotReady`] names what is missing, and what to do.
+/// A relay runs this check itself when it starts. `idem-relay --check` runs it too.
+///
+/// Fails with [`Error::NotReady`], which names what is missing and how to correct it.
 pub async fn relay_preflight(client: &impl GenericClient) -> Result<(), Error> {
     preflight(client, RoleKind::Relay, OF_RELAYS).await
 }
@@ -122,7 +133,7 @@ async fn preflight(
     }
 }
 
-/// What the catalog says.
+/// The relevant contents of the catalog.
 #[derive(Clone, Debug, Default)]
 struct Found {
     database: String,
@@ -130,9 +141,9 @@ struct Found {
     /// The role as a literal that casts to `regrole`.
     regrole: String,
     extension: Option<Extension>,
-    /// Functions that the `search_path` does not find.
+    /// Functions that are not found on the `search_path`.
     unseen: Vec<String>,
-    /// Functions that it finds, and that the role may not call.
+    /// Functions that are found, but without EXECUTE for the role.
     refused: Vec<String>,
 }
 
@@ -140,7 +151,7 @@ struct Found {
 struct Extension {
     version: String,
     schema: String,
-    /// The name of the schema as SQL has it.
+    /// The name of the schema, quoted for SQL.
     schema_sql: String,
     may_use_schema: bool,
     /// Functions that the extension does not have.
@@ -174,7 +185,7 @@ impl TryFrom<&Row> for Found {
 }
 
 impl Found {
-    /// The first thing to mend.
+    /// Returns the first problem to correct.
     fn lacks(&self, kind: RoleKind) -> Option<NotReady> {
         let lacks = |state, message, hint| {
             Some(NotReady {
@@ -190,7 +201,8 @@ impl Found {
             && parts(version) < parts(OLDEST_SQL)
         {
             let message = format!(
-                "extension idem has version {version}, which is older than this client needs: {OLDEST_SQL}"
+                "extension idem has version {version}, \
+                 but this client needs version {OLDEST_SQL} or later"
             );
             return lacks(
                 SqlState::SYSTEM_ERROR,
@@ -231,14 +243,16 @@ impl Found {
                     extension.version,
                     absent.join(", ")
                 );
-                let hint = "Run the version of the client that fits the extension.".to_owned();
+                let hint = "Use the version of the client that matches the extension.".to_owned();
                 return lacks(SqlState::UNDEFINED_FUNCTION, message, hint);
             }
             let message = format!(
-                "extension idem is in schema {schema:?}, which is not on the search_path of role {role:?}"
+                "extension idem is in schema {schema:?}, \
+                 which is not on the search_path of role {role:?}"
             );
             let hint = format!(
-                "PoolConfig::schema({schema:?}), database.schema of idem-relay, or ALTER ROLE ... SET search_path = {schema_sql}, public;"
+                "Use PoolConfig::schema({schema:?}), database.schema of idem-relay, \
+                 or ALTER ROLE ... SET search_path = {schema_sql}, public;"
             );
             return lacks(SqlState::UNDEFINED_FUNCTION, message, hint);
         }
@@ -250,7 +264,7 @@ impl Found {
     }
 }
 
-/// The numbers of a version, for comparison.
+/// Returns the numbers of a version, for comparison.
 fn parts(version: &str) -> Vec<u64> {
     version
         .split('.')
@@ -275,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn newer_sql_is_served_and_older_is_not() {
+    fn newer_sql_is_accepted_and_older_is_not() {
         assert_eq!(extension(OLDEST_SQL).lacks(RoleKind::Relay), None);
         assert_eq!(extension("10.0.0").lacks(RoleKind::Relay), None);
         let older = extension("0.1.9").lacks(RoleKind::Relay).unwrap();
@@ -286,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_without_the_extension_are_served() {
+    fn functions_without_the_extension_are_accepted() {
         assert_eq!(Found::default().lacks(RoleKind::Consumer), None);
     }
 

@@ -1,4 +1,4 @@
-//! What an earlier execution recorded, for whoever asks again.
+//! The effects that an earlier execution recorded.
 
 use std::fmt;
 
@@ -10,35 +10,35 @@ use uuid::Uuid;
 
 use crate::{Destination, Error, MessageId, redacted::Length, span};
 
-/// An effect as it was recorded: the same bytes to everyone, as long as the claim is retained.
+/// An effect as it was recorded. Every reader gets the same bytes as long as the claim is retained.
 #[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct RecordedEffect {
-    /// The id under which relays publish it; consumers of it dedup by this.
+    /// The message id with which relays publish the effect. Its consumers deduplicate by this id.
     pub message_id: Uuid,
-    /// Its place among the effects of its message.
+    /// The position of the effect among the effects of its message.
     pub ordinal: i32,
-    /// Where it goes.
+    /// The topic that the effect is published to.
     pub topic: String,
-    /// Effects of one key keep their order.
+    /// The key. Effects with the same key keep their order.
     pub key: Option<String>,
-    /// What kind of message it is.
+    /// The type of the message.
     pub message_type: Option<String>,
-    /// The payload; JSON is its UTF-8 text.
+    /// The payload. A JSON payload is its UTF-8 text.
     pub payload: Vec<u8>,
-    /// How to take the payload.
+    /// The content type of the payload.
     pub content_type: Option<String>,
-    /// The headers, an object.
+    /// The headers, a JSON object.
     pub headers: Option<Value>,
     /// The W3C trace context of the recording transaction.
     pub traceparent: Option<String>,
-    /// Not to be published before.
+    /// The time before which the effect is not published.
     pub deliver_after: Option<OffsetDateTime>,
-    /// When it was recorded.
+    /// When the effect was recorded.
     pub recorded_at: OffsetDateTime,
 }
 
-/// Without the payload, which may hold what no log may show.
+/// Omits the payload, which can contain data that must not be logged.
 impl fmt::Debug for RecordedEffect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RecordedEffect")
@@ -77,12 +77,13 @@ impl TryFrom<&Row> for RecordedEffect {
     }
 }
 
-/// Columns by name: a later version may add some.
-pub(crate) const EFFECTS: &str = "SELECT message_id, ordinal, topic, key, type, payload, content_type, headers, \
-    traceparent, deliver_after, recorded_at FROM idem_effects($1, $2)";
+/// Columns are selected by name, because a later version may add some.
+pub(crate) const EFFECTS: &str = "SELECT message_id, ordinal, topic, key, type, payload, \
+    content_type, headers, traceparent, deliver_after, recorded_at FROM idem_effects($1, $2)";
 
-/// The effects that the first execution of this message recorded, in order. Empty when there is no
-/// claim.
+/// Returns the effects that the first execution of this message recorded, in order.
+///
+/// Empty if there is no claim.
 pub async fn effects(
     client: &impl GenericClient,
     id: &MessageId,
@@ -95,7 +96,7 @@ pub async fn effects(
     rows.iter().map(RecordedEffect::try_from).collect()
 }
 
-/// Puts the same effects into the outbox again, under the same message ids, and answers how many.
+/// Writes the same effects to the outbox again, with the same message ids. Returns their number.
 pub async fn replay_effects(
     client: &impl GenericClient,
     id: &MessageId,

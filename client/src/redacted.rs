@@ -1,4 +1,4 @@
-//! What logs and errors show instead of a value: more people read them than may see payloads and
+//! Texts for logs and errors without values. More people read logs than may see payloads and
 //! passwords.
 
 use std::fmt;
@@ -12,7 +12,7 @@ impl fmt::Debug for Length {
     }
 }
 
-/// What an error of serde says before the value that it met, and what it says after the value.
+/// The texts of a serde error before and after the value that it quotes.
 const BEFORE_A_VALUE: [&str; 4] = [
     "invalid type: ",
     "invalid value: ",
@@ -21,8 +21,9 @@ const BEFORE_A_VALUE: [&str; 4] = [
 ];
 const AFTER_A_VALUE: [&str; 2] = [", expected ", ", there are no variants"];
 
-/// The text of an error of serde without the value that it met: that may be part of a payload, or a
-/// URL with a password in a file of settings.
+/// Returns the text of a serde error without the value that it quotes.
+///
+/// The value can be part of a payload, or a URL with a password in a settings file.
 pub fn without_value(error: &dyn std::fmt::Display) -> String {
     let text = error.to_string();
     let text = text.trim_end();
@@ -36,14 +37,14 @@ pub fn without_value(error: &dyn std::fmt::Display) -> String {
     }
 }
 
-/// The same for a text that may quote an error of serde anywhere, as errors quote their causes.
-/// `None` if it quotes none.
+/// Like [`without_value`], for a text that can quote a serde error anywhere, as errors quote their
+/// causes. Returns `None` if the text quotes no serde error.
 pub(crate) fn quoted_without_value(text: &str) -> Option<String> {
     let kinds = BEFORE_A_VALUE.into_iter();
     let (start, kind) = kinds
         .filter_map(|kind| Some((text.find(kind)?, kind)))
         .min()?;
-    // The last of them: the value can contain these words too.
+    // Use the last match, because the value can contain these words too.
     let end = AFTER_A_VALUE
         .into_iter()
         .filter_map(|after| text.rfind(after))
@@ -61,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wrong_value_is_left_out_and_the_place_is_not() {
+    fn wrong_value_is_removed_and_position_stays() {
         let error = serde_json::from_str::<u64>("\"a, expected secret\"").unwrap_err();
         assert_eq!(
             without_value(&error),
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_error_of_serde_is_shortened_in_a_text() {
+    fn only_serde_errors_are_shortened_in_a_text() {
         let quoted = "cannot read (invalid length 3, expected a tuple) of m-1";
         let shown = "cannot read (invalid length, expected a tuple) of m-1";
         assert_eq!(quoted_without_value(quoted).as_deref(), Some(shown));

@@ -1,7 +1,7 @@
 //! Requests that share a round trip.
 //!
-//! The driver sends a request at the first poll of its future. So requests that are all polled once
-//! before the answer of any is awaited leave together, and are answered together.
+//! The driver sends a request at the first poll of its future. Requests that are all polled once
+//! before the first result is awaited are sent together and share a round trip.
 
 use std::{
     future::Future,
@@ -14,7 +14,7 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::Error;
 
-/// A request that is on its way, and whose answer is awaited later.
+/// A request that was sent. Its result is awaited later.
 pub(crate) struct Sent<'f, T> {
     early: Option<T>,
     request: Pin<Box<dyn Future<Output = T> + Send + 'f>>,
@@ -38,11 +38,11 @@ impl<'f, T> Sent<'f, T> {
     }
 }
 
-/// Sends COMMIT behind requests of the same transaction, and awaits all answers.
+/// Sends COMMIT after requests of the same transaction, and waits for all results.
 ///
-/// `requests` is never empty (see [`commit_alone`]): it is they who notice a transaction in which a
-/// statement has failed. Whatever this answers, the end of the transaction is on its way; an error
-/// other than [`Error::AmbiguousCommit`] is a certain rollback.
+/// `requests` must not be empty (see [`commit_alone`]), because the requests detect a transaction
+/// in which a statement has failed. In any case the statement that ends the transaction was sent.
+/// An error other than [`Error::AmbiguousCommit`] is a certain rollback.
 pub(crate) async fn commit_behind<T>(
     client: &Client,
     requests: Vec<Sent<'_, Result<T, Error>>>,
@@ -52,7 +52,7 @@ pub(crate) async fn commit_behind<T>(
         .iter()
         .any(|request| matches!(request.early, Some(Err(_))))
     {
-        // It never left, or the connection is gone: COMMIT must not be sent.
+        // The request was not sent, or the connection is lost, so COMMIT must not be sent.
         rollback_unheard(client);
         return answers(requests).await;
     }
@@ -65,11 +65,11 @@ pub(crate) async fn commit_behind<T>(
     Ok(answers)
 }
 
-/// Commits without a request before it, in one round trip. An error is what it is in
+/// Commits without a request before it, in one round trip. The errors are those of
 /// [`commit_behind`].
 ///
 /// COMMIT of a transaction in which a statement has failed is a silent ROLLBACK. A query before it
-/// is refused there, and then the COMMIT behind it in the same message is not reached.
+/// fails in this case, and the server then skips the COMMIT in the same message.
 pub(crate) async fn commit_alone(client: &Client) -> Result<(), Error> {
     let mut has_asked = false;
     let ended = async {
@@ -94,12 +94,12 @@ async fn answers<T>(requests: Vec<Sent<'_, Result<T, Error>>>) -> Result<Vec<T>,
     Ok(answers)
 }
 
-/// Sends ROLLBACK and waits for nothing: the connection works off its requests in order.
+/// Sends ROLLBACK without waiting. A connection executes its requests in order.
 pub(crate) fn rollback_unheard(client: &Client) {
     send_unheard(client, "ROLLBACK");
 }
 
-/// Sends a statement and waits for nothing.
+/// Sends a statement without waiting for its result.
 pub(crate) fn send_unheard(client: &Client, sql: &str) {
     let _ = client.batch_execute(sql).now_or_never();
 }

@@ -20,10 +20,10 @@ use crate::{Consumer, Error, HandOver, Publisher, Relay, Source, panics};
 /// # Ok(()) }
 /// ```
 ///
-/// A relay waits for its grant and its creation, see [`Relay::run`]. The consumers go on, and their
-/// effects wait in the outbox. At a shutdown the consumers stop first, each within its grace, and
-/// the relays after the last commit of the consumers. What is not published by then stays in the
-/// outbox, for the next start.
+/// A relay waits until it was created and has its grants, see [`Relay::run`]. Meanwhile the
+/// consumers work, and their effects wait in the outbox. At a shutdown the consumers stop first,
+/// each within its grace period. The relays stop after the last commit of the consumers. Effects
+/// that are not published by then stay in the outbox for the next start.
 #[derive(Default)]
 #[must_use = "nothing runs before `run`"]
 pub struct Services {
@@ -31,11 +31,11 @@ pub struct Services {
     relays: Vec<Service>,
 }
 
-/// Runs until its token is cancelled.
+/// A service that runs until its token is cancelled.
 type Service = Box<dyn FnOnce(CancellationToken) -> BoxFuture<'static, Result<(), Error>> + Send>;
 
 impl Services {
-    /// None yet.
+    /// Creates an empty set of services.
     pub fn new() -> Self {
         Self::default()
     }
@@ -56,7 +56,7 @@ impl Services {
         self
     }
 
-    /// Adds a hand-over, which stops with the relays.
+    /// Adds a hand-over, which stops together with the relays.
     pub fn hand_over(mut self, hand_over: HandOver) -> Self {
         self.relays.push(Box::new(|stop| {
             async move { hand_over.run(stop.cancelled()).await.map(drop) }.boxed()
@@ -64,11 +64,11 @@ impl Services {
         self
     }
 
-    /// Runs all of them until `shutdown` completes.
+    /// Runs all services until `shutdown` completes.
     ///
-    /// When one of them ends with an error the others are shut down in the same order, and the
-    /// first error is returned: see [`Consumer::run`] and [`Relay::run`]. Dropping the future stops
-    /// all of them at once.
+    /// If a service ends with an error, the others are shut down in the same order, and the first
+    /// error is returned: see [`Consumer::run`] and [`Relay::run`]. Dropping the future stops all
+    /// services at once.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         let (mut consumers, mut relays) = (Group::start(self.consumers), Group::start(self.relays));
         let mut failed = select! {
@@ -100,7 +100,7 @@ impl Group {
         Self { tasks, stop }
     }
 
-    /// Waits for the first error; for ever without one. Cancel safe.
+    /// Waits for the first error, or forever if there is none. Cancel safe.
     async fn failed(&mut self) -> Error {
         while let Some(ended) = self.tasks.join_next().await {
             if let Err(error) =
@@ -112,7 +112,7 @@ impl Group {
         std::future::pending().await
     }
 
-    /// Stops all of them, waits for each, and returns the first error.
+    /// Stops all services, waits for each, and returns the first error.
     async fn stop(&mut self) -> Option<Error> {
         self.stop.cancel();
         let mut failed = None;

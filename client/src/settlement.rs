@@ -1,44 +1,44 @@
-//! What becomes of a delivery at its broker.
+//! The settlement of a delivery at its broker.
 
 use std::time::Duration;
 
-/// What to tell the broker about one delivery.
+/// How a delivery is settled at the broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use = "the broker waits to be told"]
+#[must_use = "the broker waits for the settlement"]
 pub enum Settlement {
-    /// It has taken effect, now or before: the broker forgets it.
+    /// The message has taken effect, now or before. The broker removes it.
     Acknowledge,
-    /// The message failed. It shall come again, and a broker that counts failures counts this one.
+    /// The message failed. The broker redelivers it, and counts the failure if it counts failures.
     Retry {
-        /// Not before this time, where the broker can wait. The durable inbox waits as its retry
-        /// policy says.
+        /// The shortest time until the redelivery, if the broker supports it. The durable inbox
+        /// uses its retry policy instead.
         after: Duration,
     },
-    /// The message was not tried, or what failed was not the message. It shall come again, and a
-    /// broker that can tell the difference does not count this as a failure.
+    /// The message was not tried, or it was not the cause of the failure. The broker redelivers it.
+    /// A broker that can distinguish this from a failure does not count one.
     Release {
-        /// Not before this time, where the broker can wait.
+        /// The shortest time until the redelivery, if the broker supports it.
         after: Duration,
     },
-    /// It never can take effect: the broker's dead letters are its place.
+    /// The message can never take effect. The broker moves it to its dead letters.
     Reject {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
 impl Settlement {
-    /// The message failed. It comes again at once.
+    /// The message failed. It is redelivered at once.
     pub const RETRY: Self = Self::Retry {
         after: Duration::ZERO,
     };
 
-    /// The message did not fail. It comes again at once.
+    /// The message did not fail. It is redelivered at once.
     pub const RELEASE: Self = Self::Release {
         after: Duration::ZERO,
     };
 
-    /// Refuse it for this reason.
+    /// Rejects the message for this reason.
     pub fn reject(reason: impl Into<String>) -> Self {
         Self::Reject {
             reason: reason.into(),

@@ -1,13 +1,13 @@
-//! Spans with OpenTelemetry's messaging attributes.
+//! Spans with the messaging attributes of OpenTelemetry.
 //!
-//! Ids are attributes of a span and never labels of a metric: each value of a label is a time
-//! series of its own.
+//! Ids are attributes of a span and never labels of a metric, because each value of a label creates
+//! a time series.
 
 use tracing::{Span, debug_span, field};
 
 use crate::{Destination, MessageId};
 
-/// A call about one message. `operation` is the name of the call.
+/// Returns the span of a function for one message. `operation` is the name of the function.
 pub(crate) fn of_message(
     operation: &'static str,
     id: &MessageId,
@@ -25,7 +25,7 @@ pub(crate) fn of_message(
     )
 }
 
-/// A call about many messages.
+/// Returns the span of a function for many messages.
 pub(crate) fn of_batch(operation: &'static str, destination: &Destination, count: usize) -> Span {
     debug_span!(
         "idem",
@@ -38,7 +38,7 @@ pub(crate) fn of_batch(operation: &'static str, destination: &Destination, count
     )
 }
 
-/// A message that is sent without an incoming one.
+/// Returns the span of a message that is sent without an incoming message.
 pub(crate) fn of_send(topic: &str) -> Span {
     debug_span!(
         "idem",

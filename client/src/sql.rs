@@ -1,27 +1,27 @@
-//! Values inside the text of a statement, for the few that travel as simple queries; and texts that
-//! are cut to fit.
+//! Values inside the text of the few statements that are sent as simple queries, and texts that are
+//! truncated to fit.
 
 use postgres_protocol::escape::escape_literal;
 
 use crate::Error;
 
-/// A text as a literal, whatever `standard_conforming_strings` says.
+/// Returns a text as a SQL literal, for any value of `standard_conforming_strings`.
 pub(crate) fn literal(text: &str) -> Result<String, Error> {
     if text.contains('\0') {
-        // The protocol ends a statement there.
+        // A statement in the protocol ends at a zero byte.
         return Err(Error::Invalid(
-            "PostgreSQL has no texts with a zero byte".into(),
+            "a text with a zero byte cannot be sent to PostgreSQL".into(),
         ));
     }
     Ok(escape_literal(text))
 }
 
-/// The longest reason or error that the server keeps, in bytes.
+/// The longest reason or error, in bytes, that the server stores.
 const LONGEST_REASON_BYTES: usize = 8192;
 
-/// As much of a reason or an error as the server takes.
+/// Truncates a reason or an error to what the server stores.
 pub(crate) fn kept(reason: &str) -> String {
-    // PostgreSQL has no texts with a zero byte.
+    // A PostgreSQL text cannot contain a zero byte.
     let mut reason = reason.replace('\0', "\u{fffd}");
     let mut end = reason.len().min(LONGEST_REASON_BYTES);
     while !reason.is_char_boundary(end) {
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_is_cut_to_what_the_server_keeps() {
+    fn reason_is_truncated_to_what_the_server_stores() {
         assert_eq!(kept("no route"), "no route");
         assert_eq!(kept("a\0b"), "a\u{fffd}b");
         let long = "é".repeat(5000);
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_end_a_literal_is_escaped() {
+    fn quotes_and_backslashes_are_escaped() {
         assert_eq!(literal("o'clock").unwrap(), "'o''clock'");
         assert_eq!(
             literal(r"back\slash'").unwrap().trim_start(),

@@ -1,4 +1,4 @@
-//! One call in a short transaction of its own, on a pooled connection.
+//! Short transactions for single functions, on a pooled connection.
 
 use std::{future::Future, sync::Arc};
 
@@ -13,15 +13,15 @@ use crate::{
     sent::{Sent, commit_behind, send_unheard},
 };
 
-/// A READ COMMITTED transaction for calls that stand or fall with it: BEGIN, the calls and COMMIT
-/// are one round trip. Dropped before its [end](Step::end), its connection is closed.
+/// A READ COMMITTED transaction for requests that commit together: BEGIN, the requests and COMMIT
+/// are one round trip. If it is dropped before its [end](Step::end), its connection is closed.
 pub(crate) struct Step {
     loan: Arc<Loan>,
 }
 
 impl Step {
-    /// Nobody waits for the answer to BEGIN. Should it never arrive, the call behind it stands for
-    /// itself, and is one statement.
+    /// Begins without waiting for the reply to BEGIN. If the server does not get BEGIN, the request
+    /// after it commits by itself, which is correct because it is a single statement.
     pub(crate) async fn begin(pool: &Pool) -> Result<Self, Error> {
         let loan = Loan::take(pool).await?;
         send_unheard(loan.client(), "BEGIN ISOLATION LEVEL READ COMMITTED");
@@ -32,8 +32,8 @@ impl Step {
         self.loan.client()
     }
 
-    /// Sends a call and the COMMIT behind it. An error other than [`Error::AmbiguousCommit`], and
-    /// [`Error::Pool`] of a server that is silent, is a certain rollback.
+    /// Sends a request and the COMMIT after it. An error other than [`Error::AmbiguousCommit`], or
+    /// [`Error::Pool`] if the server is silent, is a certain rollback.
     pub(crate) async fn run<'c, T>(
         &'c self,
         call: impl Future<Output = Result<T, Error>> + Send + 'c,
@@ -41,10 +41,10 @@ impl Step {
         self.run_all([call])
             .await?
             .pop()
-            .ok_or_else(|| Error::Unexpected("no answer to a call".into()))
+            .ok_or_else(|| Error::Unexpected("no result of a request".into()))
     }
 
-    /// The same with several calls, in this order.
+    /// Like [`run`](Self::run), with several requests in this order.
     pub(crate) async fn run_all<'c, T>(
         &'c self,
         calls: impl IntoIterator<Item = impl Future<Output = Result<T, Error>> + Send + 'c>,
@@ -56,14 +56,14 @@ impl Step {
         within(STATEMENT, commit_behind(self.loan.client(), sent)).await
     }
 
-    /// Returns the connection to its pool, unless it may not be sound.
+    /// Returns the connection to its pool, unless the error means that it may be unusable.
     pub(crate) fn end<T>(self, answer: Result<T, Error>) -> Result<T, Error> {
         self.loan.end(answer)
     }
 }
 
-/// Repeats steps that a lost conflict or connection has ended, also where nobody knows how: each
-/// may be done twice.
+/// Repeats a short transaction after a lost conflict or connection, also if its result is unknown.
+/// Each transaction may take effect twice.
 pub(crate) async fn again<T, F, Fut>(retry: Retry, step: F) -> Result<T, Error>
 where
     F: FnMut() -> Fut,

@@ -1,4 +1,4 @@
-//! A message of the durable inbox, as whoever handles it needs to know it.
+//! A message of the durable inbox, with the data that its handling needs.
 
 use std::sync::{
     Arc,
@@ -7,25 +7,25 @@ use std::sync::{
 
 use crate::{Destination, MessageId};
 
-/// The lease under which the inbox has handed out a message.
+/// The lease under which the inbox delivered a message.
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
-    /// What it is known by, whatever the policy would make of its content.
+    /// The id under which the inbox stores the message. The policy does not derive another id.
     pub(crate) id: MessageId,
     pub(crate) destination: Destination,
-    /// No route took it when it came: its own id counts, for the destination of the route that
-    /// takes it now.
+    /// No route accepted the message when it was received. Its own id is used, for the destination
+    /// of the route that accepts it now.
     pub(crate) was_unrouted: bool,
-    /// Holds the lease.
+    /// The token of the lease.
     pub(crate) token: i64,
-    /// Why the attempt before this one failed.
+    /// The error of the attempt before this one.
     pub(crate) last_error: Option<String>,
-    /// Its claim has ended it in the inbox: nothing is left to be acknowledged.
+    /// The claim has completed the message in the inbox, so nothing is left to acknowledge.
     pub(crate) is_claimed: Arc<AtomicBool>,
 }
 
 impl Stored {
-    /// This identity was claimed, and that is committed.
+    /// Notes that a committed transaction has claimed this identity.
     pub(crate) fn note_claimed(&self, destination: &Destination, id: &MessageId) {
         if *destination == self.destination && id.canonical() == self.id.canonical() {
             self.is_claimed.store(true, Ordering::Release);

@@ -1,5 +1,5 @@
-//! What is not payload travels in headers: their names where a broker has no property of its own
-//! for it, and the way there and back.
+//! Headers: the names of those that carry a property for which a broker has none of its own, and
+//! the conversion of a message to headers and back.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +12,20 @@ pub(super) const MESSAGE_ID: &str = "message-id";
 pub(super) const CORRELATION_ID: &str = "correlation-id";
 pub(super) const MESSAGE_TYPE: &str = "message-type";
 pub(super) const CONTENT_TYPE: &str = "content-type";
-/// Messages of one key keep their order.
+/// The key of the message. Messages of one key keep their order.
 pub(super) const KEY: &str = "idem-key";
-/// W3C trace context; the name is theirs.
+/// The W3C trace context. The W3C defines this name.
 pub(super) const TRACEPARENT: &str = "traceparent";
-/// The destination whose handling an effect results from.
+/// The destination of the message that an effect results from.
 pub(super) const SOURCE_DESTINATION: &str = "idem-source-destination";
-/// Why a message lies among the dead letters.
+/// The reason for which a message is a dead letter.
 #[cfg(any(feature = "kafka", feature = "nats"))]
 pub(super) const DEAD_LETTER_REASON: &str = "idem-dead-letter-reason";
 
-/// How a message gets one of its properties.
+/// A function that sets one property of a message.
 pub(super) type With = fn(Message, String) -> Message;
 
-/// A header's value as text: a string is itself, and everything else its JSON.
+/// Returns a header's value as text: a string without quotes, any other value as JSON.
 pub(super) fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -33,9 +33,10 @@ pub(super) fn text(value: &Value) -> String {
     }
 }
 
-/// The headers of an effect: `own`, what the broker has no property for, and then those of the
-/// effect that have other names. `message-id` of the effect is left out, too: a handler may copy
-/// the headers of its message, and a consumer would drop the effect as a duplicate of that message.
+/// Returns the headers of an effect: first `own`, the properties for which the broker has none,
+/// then the headers of the effect that have other names. The effect's header `message-id` is left
+/// out: a handler may copy the headers of its message, and a consumer would then drop the effect
+/// as a duplicate of that message.
 pub(super) fn outgoing<'a>(
     message: &'a OutgoingMessage,
     own: &'a [(&'a str, Option<&'a str>)],
@@ -55,7 +56,7 @@ pub(super) fn outgoing<'a>(
         .chain(free.map(|(name, value)| (name.as_str(), text(value))))
 }
 
-/// A message with all its headers; what they say of it is taken from them.
+/// Returns a message with all these headers, and with the properties that are read from them.
 pub(super) fn incoming(
     topic: impl Into<String>,
     payload: impl Into<Bytes>,
@@ -87,13 +88,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_headers_carry_out_comes_back_in() {
+    fn headers_round_trip() {
         let mut effect = OutgoingMessage::new(Uuid::from_u128(1), "orders", "{}");
         effect.headers.insert("attempt".into(), json!(3));
         effect.headers.insert("note".into(), json!("text"));
         effect
             .headers
-            .insert(KEY.into(), json!("the effect's own gives way"));
+            .insert(KEY.into(), json!("replaced by the key of the effect"));
         let own = [
             (MESSAGE_ID, Some("m-1")),
             (CORRELATION_ID, Some("c-1")),

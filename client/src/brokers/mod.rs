@@ -1,4 +1,4 @@
-//! Brokers, both directions each: a source of messages and a publisher of effects.
+//! The brokers. Each has a source of messages and a publisher of effects.
 
 mod headers;
 #[cfg(feature = "kafka")]

@@ -1,9 +1,10 @@
 //! Released messages that stay unacknowledged.
 //!
 //! A quorum queue before RabbitMQ 4.3 counts each return of a message and deletes the message at
-//! its delivery limit, and a durable consumer of NATS with `max_deliver` stops delivering it. So a
-//! message that did not fail is not returned: the source delivers it again itself. When the
-//! connection of a delivery ends, the broker delivers the message again and counts that.
+//! its delivery limit. A durable consumer of NATS with `max_deliver` also counts returns, and NATS
+//! stops delivering the message at the limit. So a message that did not fail is not returned to its
+//! broker: the source withholds it and redelivers it itself. When the connection of a delivery
+//! ends, the broker redelivers the message and counts that delivery.
 
 use std::{
     future::pending,
@@ -17,13 +18,13 @@ use tokio::{
 
 use crate::Message;
 
-/// A receipt whose message can be withheld.
+/// A receipt of a message that can be withheld.
 pub(super) trait Withhold: Send + 'static {
-    /// Whether the broker certainly delivers the message again, because it no longer waits for a
-    /// settlement. Then the message is not withheld any more.
+    /// Returns whether the broker certainly redelivers the message, because it no longer waits for
+    /// a settlement. Such a message is no longer withheld.
     fn comes_by_itself(&self) -> bool;
 
-    /// Returns the message to its broker. Returns whether the broker has it back.
+    /// Returns the message to its broker. The result is whether that succeeded.
     fn give_back(self) -> impl Future<Output = bool> + Send;
 }
 
@@ -35,14 +36,14 @@ pub(super) struct Withheld<R> {
 
 struct State<R> {
     waiting: Vec<Waiting<R>>,
-    /// The source has ended.
+    /// Whether the source has ended.
     is_closed: bool,
 }
 
 struct Waiting<R> {
-    /// When the source delivers the message again.
+    /// The time at which the source redelivers the message.
     due: Instant,
-    /// When the message returns to its broker; none when it is not returned before the source ends.
+    /// The time at which the message is returned to its broker. `None`: only when the source ends.
     until: Option<Instant>,
     message: Message,
     receipt: R,
@@ -66,13 +67,13 @@ impl<R: Withhold> Withheld<R> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether messages can be withheld.
+    /// Returns whether messages can be withheld, which is so until the close.
     pub(super) fn is_open(&self) -> bool {
         !self.state().is_closed
     }
 
-    /// Withholds a message until it is due, but not longer than `until`. Returns the receipt when
-    /// nothing would deliver the message again.
+    /// Withholds a message until `due`, but not longer than `until`. Returns the receipt as the
+    /// error when the message cannot be withheld: after the close, or when `until` has passed.
     pub(super) fn add(
         &self,
         message: Message,
@@ -95,7 +96,7 @@ impl<R: Withhold> Withheld<R> {
         Ok(())
     }
 
-    /// Waits for a message that is due. Cancel safe.
+    /// Waits for a message that is due, and returns it. Cancel safe.
     pub(super) async fn next(&self) -> (Message, R) {
         loop {
             let changed = self.changed.notified();
@@ -120,11 +121,11 @@ impl<R: Withhold> Withheld<R> {
         }
     }
 
-    /// Returns messages to their broker when their time is over, also while nothing is fetched.
-    /// Ends when this is closed.
+    /// Returns messages to their broker when their `until` has passed, also while no caller waits
+    /// in [`next`](Self::next). Returns after the [`close`](Self::close).
     #[cfg_attr(
         not(feature = "rabbitmq"),
-        expect(dead_code, reason = "a source of NATS withholds without end")
+        expect(dead_code, reason = "a source of NATS withholds without a time limit")
     )]
     pub(super) async fn expire(self: Arc<Self>) {
         loop {
@@ -157,14 +158,14 @@ impl<R: Withhold> Withheld<R> {
         }
     }
 
-    /// How many messages are withheld.
+    /// Returns the number of withheld messages.
     #[cfg(feature = "nats")]
     pub(super) fn len(&self) -> usize {
         self.state().waiting.len()
     }
 
-    /// Nothing is withheld from now on. Returns the messages that were: dropping a receipt returns
-    /// its message.
+    /// Stops withholding messages, and returns those that were withheld. Dropping the receipt of a
+    /// message returns the message to its broker.
     pub(super) fn close(&self) -> Vec<(Message, R)> {
         let mut state = self.state();
         state.is_closed = true;
@@ -178,7 +179,7 @@ impl<R: Withhold> Withheld<R> {
     }
 }
 
-/// Sleeps until this moment; for ever when there is none.
+/// Sleeps until this moment, or without end when it is `None`.
 async fn at(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment).await,

@@ -1,9 +1,9 @@
 //! Cancels the statement of another connection.
 //!
-//! Not with the request of the protocol: `tokio-postgres` closes the socket of a request at once,
-//! and PgBouncer 1.18 and 1.19 end with a fatal error then. A pool that the user has built does not
-//! show its TLS settings either. So another connection of the same manager calls
-//! `pg_cancel_backend`.
+//! The request to cancel of the protocol is not used: `tokio-postgres` closes the socket of a
+//! request at once, and PgBouncer 1.18 and 1.19 then exit with a fatal error. A pool that the user
+//! has built does not expose its TLS settings either. So another connection of the same manager
+//! executes `pg_cancel_backend`.
 
 use std::{
     convert::Infallible,
@@ -25,19 +25,19 @@ use tokio_postgres::{
 
 use crate::Error;
 
-/// How long a login takes at most: a backend is older than its connection by that at most.
+/// The longest duration of a login. A backend is older than its connection by at most this time.
 const LOGIN: Duration = Duration::from_secs(15);
-/// How much the clocks of the two machines differ in speed at most.
+/// The largest relative difference between the clock speeds of the two machines.
 const DRIFT: f64 = 0.001;
 
 /// The backend that serves a connection.
 #[derive(Clone, Copy)]
 pub(super) struct Backend {
-    /// As the server told it; none when the library does not show it.
+    /// The process id that the server reported; `None` if the driver does not show it.
     process_id: Option<i32>,
     connected: Instant,
-    /// The server has begun a transaction, and its COMMIT was not sent. Everything else may be
-    /// committing.
+    /// The server has begun a transaction, and its COMMIT was not sent. Otherwise the statement may
+    /// be a commit.
     cannot_commit: bool,
 }
 
@@ -51,20 +51,20 @@ impl Backend {
     }
 }
 
-/// What a request to cancel has met.
+/// The result of a request to cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Met {
     /// The statement is cancelled, unless the backend was between two statements.
     Statement,
-    /// It may be a commit, which is never cancelled.
+    /// The statement may be a commit, which is never cancelled.
     Commit,
-    /// No such backend: it has ended, or belongs to another server.
+    /// The backend does not exist: it has ended, or belongs to another server.
     Nothing,
-    /// A pooler stands in front of the server, and only the pooler knows the backend.
+    /// A pooler is in front of the server, and only the pooler knows the backend.
     Pooler,
 }
 
-/// A connection beside those of the pool, which may all be in use.
+/// A connection outside of the pool, because all connections of the pool may be in use.
 pub(super) struct Canceller {
     pool: Pool,
     client: ClientWrapper,
@@ -79,14 +79,15 @@ impl Canceller {
         })
     }
 
-    /// Cancels what this backend executes. With several hosts this connection may lead to another
-    /// server than the backend's, so the time of its start is compared too.
+    /// Cancels the statement that this backend executes. With several hosts this connection may
+    /// lead to another server, so the start time of the backend is compared too.
     ///
-    /// A commit may wait for its synchronous standby. Cancelled there, it is seen although a
-    /// promotion can still lose it, and a duplicate is acknowledged. So what may commit is
-    /// cancelled only while it waits for a lock, which comes before its commit.
+    /// A commit may wait for its synchronous standby. If it is cancelled there, it becomes visible
+    /// although a promotion can still lose it, and a duplicate would be acknowledged. So a
+    /// statement that may commit is cancelled only while it waits for a lock, which happens before
+    /// its commit.
     pub(super) async fn cancel(&self, backend: Backend) -> Result<Met, Error> {
-        // A pooler gives its clients process ids of its own.
+        // A pooler gives process ids of its own to its clients.
         let (Some(own), Some(other)) =
             (process_id(&self.client.cancel_token()), backend.process_id)
         else {
@@ -95,11 +96,12 @@ impl Canceller {
         let age = backend.connected.elapsed().as_secs_f64();
         let tolerance = LOGIN.as_secs_f64() + DRIFT * age;
         let cannot_commit = backend.cannot_commit;
-        // The role that the connection has by default need not be the one that it has logged in as.
+        // The default role of the connection can differ from the role of its login.
         let sql = format!(
             "SET LOCAL ROLE NONE; SET LOCAL search_path = pg_catalog; \
              SELECT pg_backend_pid() = {own}; \
-             SELECT CASE WHEN {cannot_commit} OR wait_event_type = 'Lock' THEN pg_cancel_backend(pid) ELSE false END \
+             SELECT CASE WHEN {cannot_commit} OR wait_event_type = 'Lock' \
+                         THEN pg_cancel_backend(pid) ELSE false END \
              FROM pg_stat_get_activity({other}) \
              WHERE pg_backend_pid() = {own} \
                AND abs(extract(epoch FROM clock_timestamp() - backend_start) - {age}) < {tolerance}"
@@ -124,10 +126,10 @@ impl Drop for Canceller {
     }
 }
 
-/// The process id that the server has told at the start of a connection. The library shows it only
-/// in the request of the protocol.
+/// Returns the process id that the server reported at the start of a connection. The driver shows
+/// it only in the request to cancel of the protocol.
 fn process_id(token: &CancelToken) -> Option<i32> {
-    /// What comes before the process id.
+    /// The code before the process id.
     const CODE: [u8; 4] = 80_877_102_i32.to_be_bytes();
     let mut request = Recorder::default();
     token
@@ -142,7 +144,7 @@ fn process_id(token: &CancelToken) -> Option<i32> {
     Some(i32::from_be_bytes(*process_id))
 }
 
-/// Records what is written to it. It accepts every request for TLS.
+/// Records what is written to it, and accepts every request for TLS.
 #[derive(Default)]
 struct Recorder(Vec<u8>);
 
@@ -182,7 +184,7 @@ impl TlsStream for &mut Recorder {
     }
 }
 
-/// TLS that encrypts nothing: nothing leaves this process.
+/// TLS without encryption. No data leaves this process.
 struct AnyTls;
 
 impl<'a> TlsConnect<&'a mut Recorder> for AnyTls {

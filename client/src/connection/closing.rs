@@ -1,10 +1,11 @@
-//! Closes a connection whose user is gone, and ends what the server still executes for it.
+//! Closes a connection without a user, and ends the statement that the server still executes for
+//! it.
 //!
 //! Closing the socket alone ends nothing: a backend that executes a statement or waits for a lock
-//! reads nothing from its client. So ROLLBACK is sent behind what is under way, and when it does
-//! not end at once, the statement is cancelled. The socket is closed after a second at the latest.
-//! Behind a pooler nothing can be cancelled: `client_connection_check_interval` lets the backend
-//! notice that its client is gone.
+//! reads nothing from its client. So ROLLBACK is sent after the running statement. If the ROLLBACK
+//! does not end at once, the statement is cancelled. The socket is closed after a second at the
+//! latest. Behind a pooler nothing can be cancelled: there `client_connection_check_interval` lets
+//! the backend notice that its client is gone.
 //!
 //! A commit is not cancelled: see [`Canceller::cancel`].
 
@@ -30,40 +31,42 @@ use crate::Error;
 
 /// How long ROLLBACK may take before the statement in front of it is cancelled.
 const PROMPT: Duration = Duration::from_millis(20);
-/// Between two attempts: one that comes between two statements has no effect.
+/// The time between two attempts. An attempt between two statements has no effect.
 const AGAIN: Duration = Duration::from_millis(250);
-/// When the socket is closed, whatever the server does. Behind a pooler this frees the connection
-/// to the server, which the next statement may need: also the one that finds the pooler.
+/// The time after which the socket is closed in any case. Behind a pooler this frees the connection
+/// to the server. The next statement may need that connection, and so may the statement that
+/// detects the pooler.
 const OPEN: Duration = Duration::from_secs(1);
-/// How long a backend is looked at that may be committing, or that is not there: the first may come
-/// to wait for a lock, and the second may belong to another host.
+/// How long to look at a backend that may be committing, or that does not exist. The first may
+/// begin to wait for a lock, and the second may belong to another host.
 const LOOKS: Duration = Duration::from_secs(1);
-/// When the statement is cancelled no more. It takes 10 s to connect where the first host is away.
+/// The time after which the statement is no longer cancelled. Connecting takes 10 s if the first
+/// host is not available.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// What all closings of a pool cancel with: one connection beside those that the pool counts, as
-/// long as there is something to cancel.
+/// The canceller that all closed connections of a pool share: one connection outside of the pool's
+/// count, kept while there is something to cancel.
 static CANCELLERS: PerPool<Mutex<Way>> = PerPool::new();
 
-/// The way to the server.
+/// How the server can be reached.
 enum Way {
     Unknown,
     Open(Canceller),
-    /// A pooler stands in it.
+    /// A pooler is in between.
     Closed,
 }
 
-/// How many connections of this process wait for the end of their transaction at the server: those
-/// of all its pools, consumers and relays.
+/// The number of connections in this process that wait for the end of their transaction at the
+/// server, over all pools, consumers and relays.
 static CLOSING: LazyLock<watch::Sender<usize>> = LazyLock::new(watch::Sender::default);
 
-/// Takes a connection out of its pool and closes it, when the server has ended its transaction, or
-/// after [`OPEN`]. `cannot_commit` says that the server has begun a transaction, and that no COMMIT
-/// was sent.
+/// Takes a connection out of its pool and closes it when the server has ended its transaction, or
+/// after [`OPEN`]. `cannot_commit` means that the server has begun a transaction and no COMMIT was
+/// sent.
 pub(super) fn close(object: Object, cannot_commit: bool) {
     let (pool, backend) = (Object::pool(&object), Backend::of(&object, cannot_commit));
     let client = Object::take(object);
-    // Without a runtime the connection is closed here: its drop does that.
+    // Without a runtime, dropping `client` closes the connection here.
     let Ok(runtime) = Handle::try_current() else {
         return;
     };
@@ -85,29 +88,30 @@ pub(super) fn close(object: Object, cannot_commit: bool) {
     });
 }
 
-/// Waits until the server has ended all transactions whose users are gone, or they were given up,
+/// Waits until the server has ended all transactions without a user, or until they were given up,
 /// each after [`PATIENCE`] at most.
 pub(crate) async fn closed() {
-    // Others can begin meanwhile, so callers set a limit.
+    // More connections can be closed meanwhile, so callers set a limit.
     let _ = CLOSING.subscribe().wait_for(|closing| *closing == 0).await;
 }
 
 async fn cancel_when_slow(pool: Option<&Pool>, backend: Backend) {
     sleep(PROMPT).await;
     let Some(pool) = pool else {
-        // The pool is gone, and with it how to connect.
+        // Without the pool, no connection can be made to cancel the statement.
         return sleep(OPEN).await;
     };
     match timeout(PATIENCE, cancel(pool, backend)).await {
         Ok(End::Statement) => {}
         Ok(End::Pooler) => {
             tracing::debug!(
-                "a connection to a pooler is closed: the server may still execute its last statement"
+                "a connection to a pooler is closed: \
+                 the server may still execute its last statement"
             );
         }
         Ok(End::Commit) => {
             tracing::debug!(
-                "a connection is closed: its last statement may be a commit, and goes on"
+                "a connection is closed: its last statement may be a commit and is not cancelled"
             );
         }
         Ok(End::Unknown) | Err(_) => {
@@ -118,7 +122,7 @@ async fn cancel_when_slow(pool: Option<&Pool>, backend: Backend) {
     }
 }
 
-/// Why a statement is cancelled no more.
+/// Why the statement is no longer cancelled.
 enum End {
     Statement,
     Commit,
@@ -126,7 +130,7 @@ enum End {
     Unknown,
 }
 
-/// Cancels until the backend has ended, or until this is of no use. Its future is dropped when
+/// Cancels until the backend has ended, or until an attempt is useless. The future is dropped when
 /// ROLLBACK has ended.
 async fn cancel(pool: &Pool, backend: Backend) -> End {
     let way = CANCELLERS.of(pool, |_| Mutex::new(Way::Unknown));
@@ -146,14 +150,15 @@ async fn cancel(pool: &Pool, backend: Backend) -> End {
             Ok(Met::Nothing) => *way.lock().await = Way::Unknown,
             Err(error) => {
                 first_look = None;
-                tracing::debug!(%error, "a statement cannot be cancelled");
+                tracing::debug!(%error, "cannot cancel a statement");
             }
         }
         sleep(AGAIN).await;
     }
 }
 
-/// Drops the canceller when this is dropped in the middle: a statement may be under way on it.
+/// Makes one attempt. If this future is dropped early, the canceller is dropped too, because a
+/// statement may still run on it.
 async fn attempt(way: &Mutex<Way>, pool: &Pool, backend: Backend) -> Result<Met, Error> {
     let mut way = way.lock().await;
     let canceller = match std::mem::replace(&mut *way, Way::Unknown) {

@@ -1,4 +1,4 @@
-//! One connection on loan.
+//! A connection that is checked out of its pool.
 
 use std::sync::{
     Arc,
@@ -14,21 +14,23 @@ use super::{
 };
 use crate::{Error, process::leaves_connection_sound};
 
-/// A connection that was taken from the pool. [`give_back`](Loan::give_back) returns it. Dropped
-/// without that it is closed, because a transaction or a statement may still be open on it.
+/// A connection that is checked out of its pool. [`give_back`](Loan::give_back) returns it. If it
+/// is dropped without that, it is closed, because a transaction or a statement may still be open on
+/// it.
 pub(crate) struct Loan {
     object: Option<Object>,
-    /// BEGIN was sent, and neither COMMIT nor ROLLBACK.
+    /// BEGIN was sent, but neither COMMIT nor ROLLBACK.
     is_open: AtomicBool,
-    /// The server has begun the transaction. Before that, it may still execute what the connection
-    /// was used for earlier.
+    /// The server has begun the transaction. Before that, it may still execute an earlier statement
+    /// of the connection.
     has_begun: AtomicBool,
-    /// Dropped after `object`: the handler whose turn is next finds the connection in the pool.
+    /// Dropped after `object`, so that the handler with the next turn finds the connection in the
+    /// pool.
     _turn: Option<Turn>,
 }
 
 impl Loan {
-    /// For a short statement.
+    /// Checks out a connection for a short statement.
     pub(crate) async fn take(pool: &Pool) -> Result<Arc<Self>, Error> {
         Ok(Arc::new(Self {
             object: Some(connection(pool).await?),
@@ -38,7 +40,7 @@ impl Loan {
         }))
     }
 
-    /// For a handler, whose time is not limited.
+    /// Checks out a connection for a handler, which may use it for any time.
     pub(crate) async fn for_handler(pool: &Pool, patience: Patience) -> Result<Arc<Self>, Error> {
         let turn = turn(pool, patience).await?;
         Ok(Arc::new(Self {
@@ -52,22 +54,22 @@ impl Loan {
     pub(crate) fn client(&self) -> &ClientWrapper {
         match &self.object {
             Some(object) => object,
-            // `object` leaves in `give_back` and `drop` only, which take the last handle.
-            None => unreachable!("a loan has its connection until its last handle is gone"),
+            // Only `give_back` and `drop` take `object`, and they own the last handle.
+            None => unreachable!("the connection exists until its last handle is dropped"),
         }
     }
 
-    /// BEGIN is about to be sent.
+    /// Notes that BEGIN is about to be sent.
     pub(crate) fn begins(&self) {
         self.is_open.store(true, Ordering::Release);
     }
 
-    /// The server has responded to BEGIN.
+    /// Notes that the server has replied to BEGIN.
     pub(crate) fn begun(&self) {
         self.has_begun.store(true, Ordering::Release);
     }
 
-    /// COMMIT or ROLLBACK is about to be sent.
+    /// Notes that COMMIT or ROLLBACK is about to be sent.
     pub(crate) fn ends(&self) {
         self.is_open.store(false, Ordering::Release);
         self.has_begun.store(false, Ordering::Release);
@@ -77,20 +79,21 @@ impl Loan {
         self.is_open.load(Ordering::Acquire)
     }
 
-    /// Whether a handler has kept its [`Tx`](crate::Tx).
+    /// Returns whether a handler has kept its [`Tx`](crate::Tx).
     pub(crate) fn is_kept(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) > 1
     }
 
     /// Returns the connection to its pool. Its transaction has ended, or the statement that ends it
-    /// is on its way.
+    /// was sent.
     pub(crate) fn give_back(self: Arc<Self>) {
         if let Some(mut loan) = Arc::into_inner(self) {
             drop(loan.object.take());
         }
     }
 
-    /// Returns the connection after a statement, unless its error says that it may not be sound.
+    /// Returns the connection to its pool after a statement, unless the error means that the
+    /// connection may be unusable.
     pub(crate) fn end<T>(self: Arc<Self>, answer: Result<T, Error>) -> Result<T, Error> {
         if answer.as_ref().err().is_none_or(leaves_connection_sound) {
             self.give_back();

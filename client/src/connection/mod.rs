@@ -1,18 +1,19 @@
-//! Connections that this crate takes from the user's pool, and the rule that keeps a small pool
-//! from starving or locking itself.
+//! Connections that this crate takes from the user's pool, and the rules that protect a small pool
+//! from starvation and deadlocks.
 //!
-//! - A connection is on loan for one *short statement*, or for a *handler*, which takes as long as
-//!   it likes.
-//! - Handlers take turns: at most all connections but one are on loan to them. So a short statement
-//!   (a lease that is renewed, a step of a relay, a look into the inbox) never waits for a handler,
-//!   and whatever holds a connection for a handler can use a second one for a short statement.
-//! - A short statement takes no second connection while it has one.
-//! - No wait for a connection is without a limit: [`Error::Pool`] says that none was free in time.
-//!   It is the environment's, and uses up no attempt.
-//! - A connection whose user is gone, because its future was dropped, is closed. Its statement is
-//!   cancelled before, unless it may be a commit: see [`closing`].
+//! - A connection is checked out for one *short statement*, or for a *handler*, which takes any
+//!   time.
+//! - Handlers take turns: all handlers together hold at most all connections but one. So a short
+//!   statement (the renewal of a lease, a step of a relay, a read of the inbox) never waits for a
+//!   handler, and a task that holds a connection for a handler can use a second one for a short
+//!   statement.
+//! - A short statement takes no second connection while it holds one.
+//! - Every wait for a connection has a limit. [`Error::Pool`] means that no connection was free in
+//!   time. This is a failure of the environment and uses up no attempt.
+//! - A connection without a user, because its future was dropped, is closed. Its statement is
+//!   cancelled first, unless it may be a commit: see [`closing`].
 //!
-//! A pool of one has nothing to set aside: what needs two connections at once asks
+//! A pool of one connection cannot reserve one. A task that needs two connections at once checks
 //! [`has_two`] before it begins.
 
 mod cancel;
@@ -32,13 +33,13 @@ pub(crate) use closing::closed;
 pub(crate) use loan::Loan;
 pub(crate) use turns::Patience;
 
-/// How long a pool may take to give a connection: it may try several hosts. A pool can have shorter
-/// limits of its own, and those of [`PoolConfig`](crate::PoolConfig) are.
+/// How long to wait for a connection of the pool, which may try several hosts. A pool can have
+/// shorter limits of its own, and those of [`PoolConfig`](crate::PoolConfig) are shorter.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a statement waits at the server for news, at most.
+/// The longest time that a statement waits at the server for something new.
 const LONG_WAIT: Duration = Duration::from_secs(1);
-/// The same while the pool has no other connection for short statements.
+/// The same, while the pool has no other connection for short statements.
 const SHORT_WAIT: Duration = Duration::from_millis(100);
 
 async fn connection(pool: &Pool) -> Result<Object, Error> {
@@ -48,14 +49,15 @@ async fn connection(pool: &Pool) -> Result<Object, Error> {
     }
 }
 
-/// How long a short statement may take: see [`within`].
+/// The time limit of a short statement: see [`within`].
 pub(crate) const STATEMENT: Duration = Duration::from_secs(60);
-/// A statement under a lease is of no use after the lease, but a busy server may be slow.
+/// The shortest time limit. A statement under a lease is useless after the lease, but a busy server
+/// may be slow.
 const SHORTEST_STATEMENT: Duration = Duration::from_secs(5);
 
-/// Gives up a short statement without a response, because the server is silent or a lock is held.
-/// Its connection is not sound then, and is closed. That cancels the statement while it waits for a
-/// lock.
+/// Runs a short statement with a time limit. Fails without a response in time, because the server
+/// is silent or a lock is held. The connection is then not usable and is closed, which cancels the
+/// statement if it waits for a lock.
 pub(crate) async fn within<T>(
     limit: Duration,
     statement: impl Future<Output = Result<T, Error>>,
@@ -63,7 +65,7 @@ pub(crate) async fn within<T>(
     at_most(limit.max(SHORTEST_STATEMENT), statement).await
 }
 
-/// The same with exactly this limit.
+/// Like [`within`], with exactly this limit.
 pub(crate) async fn at_most<T>(
     limit: Duration,
     statement: impl Future<Output = Result<T, Error>>,
@@ -75,7 +77,7 @@ pub(crate) async fn at_most<T>(
     })
 }
 
-/// How long a statement may wait at the server for news, on a connection of this pool.
+/// Returns how long a statement on a connection of this pool may wait at the server.
 pub(crate) fn wait_at_server(pool: &Pool) -> Duration {
     let status = pool.status();
     match status.available > 0 || status.size < status.max_size {
@@ -84,7 +86,7 @@ pub(crate) fn wait_at_server(pool: &Pool) -> Duration {
     }
 }
 
-/// Whether the pool can give two connections at once; the reason if it cannot.
+/// Checks that the pool can provide two connections at once. The error is the reason.
 pub(crate) fn has_two(pool: &Pool, what: &str) -> Result<(), String> {
     match pool.status().max_size {
         size @ ..2 => Err(format!(

@@ -1,4 +1,4 @@
-//! What each pool has once in a process.
+//! Values that each pool has once in a process.
 
 use std::{
     collections::HashMap,
@@ -7,12 +7,12 @@ use std::{
 
 use deadpool_postgres::Pool;
 
-/// One value for each pool, as long as one of its users lives. The next one is made anew.
+/// One value for each pool, kept as long as it has a user. After that, a new one is created.
 pub(super) struct PerPool<T> {
     values: Mutex<Option<Values<T>>>,
 }
 
-/// By the address of the pool's manager, which all clones of a pool share, and its size.
+/// By the address of the pool's manager, which all clones of a pool share, and the pool's size.
 type Values<T> = HashMap<(usize, usize), Weak<T>>;
 
 impl<T> PerPool<T> {
@@ -22,11 +22,11 @@ impl<T> PerPool<T> {
         }
     }
 
-    /// The one of this pool, of this size.
+    /// Returns the value of this pool at its present size.
     pub(super) fn of(&self, pool: &Pool, make: impl FnOnce(usize) -> T) -> Arc<T> {
         let max_size = pool.status().max_size;
         let key = (std::ptr::from_ref(pool.manager()) as usize, max_size);
-        // No change of the map can panic half-way.
+        // A change of the map cannot panic half-way.
         let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
         let values = values.get_or_insert_default();
         if let Some(known) = values.get(&key).and_then(Weak::upgrade) {

@@ -1,4 +1,4 @@
-//! The turns of handlers: one connection of each pool is set aside for short statements.
+//! The turns of handlers: one connection of each pool is reserved for short statements.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,26 +14,26 @@ use crate::Error;
 /// How long to wait for a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// As long as other handlers may take: a message waits for nothing else.
+    /// As long as other handlers may take. A message waits for nothing else.
     OfHandlers,
-    /// As long as the pool lets its users wait: a client waits for the response.
+    /// As long as the pool lets its users wait. A client waits for the response.
     #[cfg_attr(not(feature = "http"), expect(dead_code))]
     OfPool,
 }
 
-/// A turn of a handler. It ends when it is dropped.
+/// The turn of a handler. It ends when it is dropped.
 pub(super) type Turn = OwnedSemaphorePermit;
 
-/// A permit, and a wait for one, keeps the semaphore of its pool alive.
+/// A permit, and a wait for a permit, keep the semaphore of its pool alive.
 static TURNS: PerPool<Semaphore> = PerPool::new();
 
-/// How long a handler waits for the handlers before it, which take as long as they like. The pool's
-/// own limit would be too short: a consumer with as many handlers as connections would take their
-/// work for a database that does not serve.
+/// How long a handler waits for earlier handlers, which may take any time. The limit of the pool
+/// would be too short: a consumer with as many handlers as connections would take busy handlers for
+/// a failure of the database.
 const TURN: Duration = Duration::from_secs(600);
 
-/// Waits for a turn. None for a pool of one: it has nothing to set aside, and its own queue is the
-/// turns.
+/// Waits for a turn. Returns `None` for a pool of one connection, which cannot reserve one; the
+/// pool's own queue orders its handlers.
 pub(super) async fn turn(pool: &Pool, patience: Patience) -> Result<Option<Turn>, Error> {
     if pool.status().max_size < 2 {
         return Ok(None);
@@ -55,7 +55,7 @@ pub(super) async fn turn(pool: &Pool, patience: Patience) -> Result<Option<Turn>
     }
 }
 
-/// All connections but one.
+/// Returns the number of connections for handlers: all but one.
 fn free_for_handlers(max_size: usize) -> usize {
     max_size.saturating_sub(1).clamp(1, Semaphore::MAX_PERMITS)
 }

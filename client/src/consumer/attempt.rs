@@ -1,5 +1,5 @@
-//! One attempt at a message, or at several in one transaction. Whatever panics is a failure and no
-//! more.
+//! One attempt to process a message, or several messages in one transaction. A panic counts as a
+//! failure of the message.
 
 use std::{future::Future, sync::Arc};
 
@@ -13,7 +13,7 @@ use crate::{
     panics::unwinding,
 };
 
-/// Processes messages of one route, and answers by position.
+/// Processes messages of one route. Returns one result for each message, in the same order.
 pub(super) async fn attempt(
     idem: &Idem,
     pool: &Pool,
@@ -21,22 +21,21 @@ pub(super) async fn attempt(
     messages: &[Message],
 ) -> Vec<Result<Processed, Error>> {
     if messages.len() > 1
-        && let Ok(answers) = unwinding(batch(idem, pool, route, messages)).await
-        && answers.len() == messages.len()
+        && let Ok(results) = unwinding(batch(idem, pool, route, messages)).await
+        && results.len() == messages.len()
     {
-        return answers;
+        return results;
     }
-    // What panicked outside of a handler, such as a function for ids, shall hit its own message
-    // alone.
-    let mut answers = Vec::with_capacity(messages.len());
+    // A panic outside of a handler, for example in an id function, must fail only its own message.
+    let mut results = Vec::with_capacity(messages.len());
     for message in messages {
-        let answer = unwinding(single(idem, pool, route, message)).await;
-        answers.push(answer.unwrap_or_else(|panic| Err(Error::Handler(HandlerError::from(panic)))));
+        let result = unwinding(single(idem, pool, route, message)).await;
+        results.push(result.unwrap_or_else(|panic| Err(Error::Handler(HandlerError::from(panic)))));
     }
-    answers
+    results
 }
 
-/// Everything that happens to one message between its delivery and its settlement.
+/// Processes one message with the handler of its route.
 async fn single(
     idem: &Idem,
     pool: &Pool,
@@ -44,22 +43,23 @@ async fn single(
     message: &Message,
 ) -> Result<Processed, Error> {
     match &route.work {
-        Work::Handle(handler) => idem.process(pool, message, unharmed(handler)).await,
+        Work::Handle(handler) => idem.process(pool, message, catching_panics(handler)).await,
         Work::Store => store(idem, pool, &route.destination, message).await,
         Work::Leased(handler) => {
-            let handle =
-                |work, message| harmless(async move { handler.handle_boxed(work, message).await });
+            let handle = |work, message| {
+                catch_panic(async move { handler.handle_boxed(work, message).await })
+            };
             idem.process_leased(pool, message, handle).await
         }
         Work::Checked(handler) => {
-            let handle = |message| harmless(async move { handler.handle_boxed(message).await });
+            let handle = |message| catch_panic(async move { handler.handle_boxed(message).await });
             idem.process_checked(pool, message, handle).await
         }
     }
 }
 
-/// The same for several messages that share a transaction. Unless they are answered all of them,
-/// each goes by itself.
+/// Processes several messages in one transaction. Unless this returns a result for every message,
+/// the caller processes each message by itself.
 async fn batch(
     idem: &Idem,
     pool: &Pool,
@@ -67,7 +67,10 @@ async fn batch(
     messages: &[Message],
 ) -> Vec<Result<Processed, Error>> {
     match &route.work {
-        Work::Handle(handler) => idem.process_batch(pool, messages, unharmed(handler)).await,
+        Work::Handle(handler) => {
+            idem.process_batch(pool, messages, catching_panics(handler))
+                .await
+        }
         Work::Store => store_batch(idem, pool, &route.destination, messages)
             .await
             .unwrap_or_default(),
@@ -75,19 +78,20 @@ async fn batch(
     }
 }
 
-/// The route's handler, whose panics are errors: its transaction rolls back as after any other.
-fn unharmed(
+/// Returns the handler of the route with panics converted to errors. After a panic the transaction
+/// rolls back as after any other error.
+fn catching_panics(
     handler: &Arc<dyn AnyHandler>,
 ) -> impl Fn(Tx, Message) -> BoxFuture<'static, Handled> + Send + Sync + 'static {
     let handler = Arc::clone(handler);
     move |tx, message| {
         let handler = Arc::clone(&handler);
-        harmless(async move { handler.handle_boxed(tx, message).await }).boxed()
+        catch_panic(async move { handler.handle_boxed(tx, message).await }).boxed()
     }
 }
 
-/// A handler's work, whose panics are errors.
-async fn harmless(work: impl Future<Output = Handled>) -> Handled {
+/// Runs the future of a handler and converts a panic to an error.
+async fn catch_panic(work: impl Future<Output = Handled>) -> Handled {
     unwinding(work)
         .await
         .unwrap_or_else(|panic| Err(HandlerError::from(panic)))

@@ -1,5 +1,5 @@
-//! A circuit breaker: after a failure of the environment nothing is tried for a time, longer each
-//! time.
+//! A circuit breaker. After a failure of the environment nothing is tried for a time, which grows
+//! with each failure.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -14,24 +14,25 @@ use super::intake::growing;
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// A breaker that has been closed so long is quiet: every message that met the failure has come
-/// again.
+/// After this time without an opening the breaker forgets its failures: every message that met the
+/// failure has been redelivered by then.
 const QUIET_AFTER: Duration = Duration::from_secs(30);
 
-/// Open while nothing is tried. Once it is due, a probe that succeeds closes it.
+/// A circuit breaker. While it is open, nothing is tried. When it is due, a successful probe closes
+/// it.
 pub(super) struct Breaker(Mutex<State>);
 
 struct State {
-    /// When the next probe is due; `None` while it is closed.
+    /// When the next probe is due. `None` while the breaker is closed.
     due: Option<Instant>,
-    /// Goes on growing from one opening to the next until something succeeds.
+    /// The back-off. It keeps growing over several openings until an attempt succeeds.
     pauses: ExponentialBackoff,
-    /// Whether it was opened since something succeeded.
+    /// Whether the breaker has opened since an attempt last succeeded.
     is_suspended: bool,
-    /// Whether it was closed again since then.
+    /// Whether the breaker has closed since then.
     is_probed: bool,
     closed_at: Instant,
-    /// The begin of the latest attempt that succeeded.
+    /// When the latest successful attempt started.
     succeeded: Option<Instant>,
 }
 
@@ -54,7 +55,7 @@ impl Breaker {
         }))
     }
 
-    /// Open, and due at once.
+    /// Creates an open breaker that is due at once.
     pub(super) fn open() -> Self {
         let breaker = Self::closed();
         breaker.state().due = Some(Instant::now());
@@ -62,12 +63,12 @@ impl Breaker {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No change of the state can panic half-way.
+        // No change of the state can panic before it is complete.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens it, unless it is open. Returns the pause, and whether something had succeeded since it
-    /// was open last.
+    /// Opens the breaker unless it is open. Returns the rest of the pause, and whether an attempt
+    /// has succeeded since the last opening.
     pub(super) fn trip(&self) -> (Duration, bool) {
         let mut state = self.state();
         let now = Instant::now();
@@ -80,15 +81,15 @@ impl Breaker {
         (pause, is_new)
     }
 
-    /// The probe failed: the next one is due later. Returns whether this is the first failure since
-    /// something succeeded.
+    /// Postpones the next probe after a failed one. Returns whether this is the first failure since
+    /// an attempt succeeded.
     pub(super) fn probe_failed(&self) -> bool {
         self.state().due = None;
         self.trip().1
     }
 
-    /// A probe succeeded. Returns whether this is the first time since the first failure, so that a
-    /// breaker that opens and closes in turn is noted once.
+    /// Closes the breaker after a successful probe. Returns whether this is the first time since
+    /// the first failure, so that a breaker that keeps opening and closing is logged once.
     pub(super) fn close(&self) -> bool {
         let mut state = self.state();
         state.due = None;
@@ -100,7 +101,8 @@ impl Breaker {
         self.state().due
     }
 
-    /// When it will have been closed long enough to forget the failures, if it has any to forget.
+    /// Returns when the breaker will have been closed long enough to forget its failures. `None` if
+    /// it is open or has no failures.
     pub(super) fn quiet_at(&self) -> Option<Instant> {
         let state = self.state();
         (state.is_suspended && state.due.is_none()).then(|| state.closed_at + QUIET_AFTER)
@@ -111,13 +113,13 @@ impl Breaker {
         self.state().forget();
     }
 
-    /// What is left of the pause, while it is open.
+    /// Returns the rest of the pause while the breaker is open.
     pub(super) fn pause(&self) -> Option<Duration> {
         Some(self.due()?.saturating_duration_since(Instant::now()))
     }
 
-    /// An attempt that began at this moment succeeded. Returns whether this is the first success
-    /// since it was open.
+    /// Records that an attempt that started at `began` succeeded. Returns whether this is the first
+    /// success since the breaker was open.
     pub(super) fn succeeded(&self, began: Instant) -> bool {
         let mut state = self.state();
         state.succeeded = state.succeeded.max(Some(began));
@@ -128,7 +130,8 @@ impl Breaker {
         true
     }
 
-    /// Whether an attempt succeeded that began after this moment and since the breaker was closed.
+    /// Returns whether an attempt has succeeded that started after `moment` and after the breaker
+    /// closed.
     pub(super) fn has_succeeded_since(&self, moment: Instant) -> bool {
         let state = self.state();
         state
@@ -141,8 +144,10 @@ impl Breaker {
 mod tests {
     use super::*;
 
+    /// The pause grows over several openings, until an attempt succeeds that started after the
+    /// breaker closed.
     #[test]
-    fn pauses_grow_until_an_attempt_succeeds() {
+    fn pause_grows_until_an_attempt_succeeds() {
         let breaker = Breaker::closed();
         let (first, is_new) = breaker.trip();
         assert!(
@@ -156,14 +161,16 @@ mod tests {
         breaker.close();
         assert!(
             !breaker.succeeded(stale),
-            "it began before the breaker was closed"
+            "the attempt started before the breaker closed"
         );
         assert!(breaker.succeeded(Instant::now()));
         assert!(breaker.trip().1);
     }
 
+    /// Only an attempt that started after the failure and after the breaker closed counts as a
+    /// success.
     #[test]
-    fn success_of_an_earlier_attempt_proves_nothing() {
+    fn success_of_an_earlier_attempt_does_not_count() {
         let breaker = Breaker::closed();
         let failed = Instant::now();
         breaker.succeeded(failed);
@@ -178,7 +185,7 @@ mod tests {
         breaker.close();
         assert!(
             !breaker.has_succeeded_since(failed),
-            "it was before the breaker was closed"
+            "the success was before the breaker closed"
         );
     }
 }

@@ -1,5 +1,6 @@
-//! Failures of the environment pause the consumer or one of its destinations. The same failure of
-//! one message, while others of its destination succeed, is the message's.
+//! Failures of the environment pause the whole consumer or one destination. If only one message
+//! meets such a failure while other messages of its destination succeed, it counts as a failure of
+//! that message.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -18,45 +19,47 @@ use super::{
 };
 use crate::{Destination, Error, error::causes};
 
-/// So many messages are remembered that met a failure of the environment.
+/// The number of messages with a failure of the environment that are remembered.
 const SUSPECTS: u64 = 10_000;
 const SUSPECTED_FOR: Duration = Duration::from_secs(3600);
 
-/// What failed.
+/// The cause of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Culprit {
     Message,
-    /// The message may come again after this time.
+    /// The message may be redelivered after this time.
     Environment {
         after: Duration,
     },
 }
 
-/// One attempt at a message of a route.
+/// One attempt to process a message of a route.
 #[derive(Clone, Copy)]
 pub(super) struct Attempted<'m> {
-    /// The same at every delivery of the message.
+    /// A hash that is the same at every delivery of the message.
     pub(super) identity: u64,
     pub(super) message_id: Option<&'m str>,
     pub(super) route: usize,
 }
 
-/// The breaker of the database, and one for each destination.
+/// The circuit breaker of the database, and one for each destination.
 pub(super) struct Breakers {
     all: Breaker,
     destinations: Vec<(Destination, Breaker)>,
-    /// The place of each route's destination, by the number of the route.
+    /// The index into `destinations` for each route, by route number.
     routes: Vec<usize>,
-    /// When each of these messages first met a failure of the environment, or was last counted for
-    /// one.
+    /// For each message with a failure of the environment: when it first met one, or when one was
+    /// last counted as its own failure.
     suspects: Cache<u64, Instant>,
-    /// Whether there has ever been one. Mostly there is none, and hashing a payload takes time.
+    /// Whether there has ever been such a message. Usually there is none, and hashing a payload
+    /// takes time.
     has_suspects: AtomicBool,
     status: Status,
 }
 
 impl Breakers {
-    /// Nothing is fetched before a first probe has succeeded.
+    /// Creates the breakers. The one of the database is open until a first probe succeeds, so
+    /// nothing is fetched before.
     pub(super) fn new(table: &Table, status: Status) -> Self {
         let mut destinations: Vec<(Destination, Breaker)> = Vec::new();
         let mut routes = Vec::new();
@@ -86,12 +89,12 @@ impl Breakers {
         self.destinations.get(*self.routes.get(route)?)
     }
 
-    // What happened to a message
+    // Results of messages
 
-    /// An attempt at a message of a route failed with an error of the environment.
+    /// Decides what caused an error of the environment in an attempt.
     ///
-    /// The message is to blame when, since it failed so last, a probe has succeeded and so has
-    /// another message of its destination.
+    /// The message is the cause if, since it last failed so, both a probe and another message of
+    /// its destination have succeeded.
     pub(super) fn judge(&self, attempted: Attempted<'_>, error: &Error) -> Culprit {
         let Some((destination, breaker)) = self.of_route(attempted.route) else {
             return Culprit::Message;
@@ -101,7 +104,7 @@ impl Breakers {
             Some(last)
                 if breaker.has_succeeded_since(last) && self.all.has_succeeded_since(last) =>
             {
-                // The next failure needs a success of its own to be counted.
+                // The next failure counts only after another success.
                 self.suspects.insert(attempted.identity, Instant::now());
                 return Culprit::Message;
             }
@@ -122,14 +125,14 @@ impl Breakers {
             }
             _ => self.trip_all(error),
         };
-        // Others go first when the pause is over: their success tells whether this message is to
-        // blame.
+        // Other messages go first after the pause. Their success shows whether this message is the
+        // cause.
         Culprit::Environment {
             after: pause.max(FIRST_PAUSE) * 2,
         }
     }
 
-    /// The database serves no message. Returns the pause.
+    /// Opens the breaker of the database. Returns the pause.
     pub(super) fn trip_all(&self, error: &Error) -> Duration {
         let (pause, is_new) = self.all.trip();
         self.note_paused(error, pause, is_new);
@@ -146,9 +149,21 @@ impl Breakers {
     ) {
         let error = causes(error);
         if is_new {
-            tracing::warn!(error, %destination, message_id, ?pause, "the environment fails: this destination is paused");
+            tracing::warn!(
+                error,
+                %destination,
+                message_id,
+                ?pause,
+                "the environment of a destination failed: the destination is paused"
+            );
         } else {
-            tracing::debug!(error, %destination, message_id, ?pause, "the environment still fails");
+            tracing::debug!(
+                error,
+                %destination,
+                message_id,
+                ?pause,
+                "the environment of a destination still fails"
+            );
         }
         self.status.paused_destination(destination, Some(error));
     }
@@ -159,16 +174,16 @@ impl Breakers {
             tracing::warn!(
                 error,
                 ?pause,
-                "the database does not serve: nothing is fetched until it does"
+                "the database is not available: nothing is fetched until it is"
             );
         } else {
-            tracing::debug!(error, ?pause, "the database does not serve yet");
+            tracing::debug!(error, ?pause, "the database is still not available");
         }
         self.status.paused(Some(error));
     }
 
-    /// An attempt that began at this moment ended without a failure. `is_handled`: the handler
-    /// worked, and it is committed.
+    /// Records that an attempt that started at `began` ended without a failure. `is_handled` is
+    /// true if its handler ran and its transaction committed.
     pub(super) fn succeeded(&self, route: usize, began: Instant, is_handled: bool) {
         if self.all.succeeded(began) {
             self.status.paused(None);
@@ -177,21 +192,21 @@ impl Breakers {
             return;
         };
         if is_handled && breaker.succeeded(began) {
-            tracing::info!(%destination, "this destination goes on");
+            tracing::info!(%destination, "the destination is resumed");
             self.status.paused_destination(destination, None);
         }
     }
 
-    /// The message has ended one way or the other.
+    /// Forgets a message that is finished.
     pub(super) fn forget(&self, identity: impl FnOnce() -> u64) {
         if self.has_suspects.load(Ordering::Relaxed) {
             self.suspects.invalidate(&identity());
         }
     }
 
-    // What may be tried
+    // Availability
 
-    /// Whether no message can be tried now.
+    /// Returns whether no message can be tried now.
     pub(super) fn block_all(&self) -> bool {
         self.all.due().is_some()
             || self
@@ -200,12 +215,12 @@ impl Breakers {
                 .all(|(_, breaker)| breaker.due().is_some())
     }
 
-    /// How long no message of this route can be tried.
+    /// Returns how long no message of this route can be tried, or `None` if one can.
     pub(super) fn pause_of(&self, route: usize) -> Option<Duration> {
         Some(self.of_route(route)?.1.pause()?.max(FIRST_PAUSE))
     }
 
-    /// Waits until something can be tried. Cancel safe; called by one worker at a time.
+    /// Waits until a message can be tried. Cancel safe. Only one worker calls this at a time.
     pub(super) async fn wait(&self, pool: &Pool) {
         while self.block_all() {
             let due = self.all.due().or_else(|| self.earliest(Breaker::due));
@@ -214,7 +229,7 @@ impl Breakers {
         }
     }
 
-    /// When to [look](Self::look) again.
+    /// Returns when to call [`look`](Self::look) again.
     pub(super) fn next_look(&self) -> Option<Instant> {
         let quiet = self
             .earliest(Breaker::quiet_at)
@@ -224,7 +239,7 @@ impl Breakers {
         self.earliest(Breaker::due).into_iter().chain(quiet).min()
     }
 
-    /// Whether it is time to look.
+    /// Returns whether it is time to call [`look`](Self::look).
     pub(super) fn is_due(&self) -> bool {
         self.next_look().is_some_and(|due| due <= Instant::now())
     }
@@ -236,8 +251,8 @@ impl Breakers {
             .min()
     }
 
-    /// Probes the database if a breaker is due, and closes each that is. Forgets the failures of
-    /// those that have been quiet. Cancel safe.
+    /// Probes the database if a breaker is due, and closes the breakers that are due. Forgets the
+    /// failures of breakers that have been closed for long enough. Cancel safe.
     pub(super) async fn look(&self, pool: &Pool) {
         let now = Instant::now();
         self.forget_quiet(now);
@@ -259,7 +274,7 @@ impl Breakers {
             Ok(()) => {
                 self.status.started();
                 if self.all.close() {
-                    tracing::info!("the database serves again");
+                    tracing::info!("the database is available again");
                 }
                 self.status.paused(None);
                 for (_, breaker) in due {
@@ -270,12 +285,16 @@ impl Breakers {
                 for (_, breaker) in due {
                     breaker.probe_failed();
                 }
-                // While the consumer works, a pool that is busy says nothing about the database.
+                // While the consumer works, all connections of the pool may be busy, so
+                // `Error::Pool` is not a failure of the database.
                 if is_paused || !matches!(error, Error::Pool(_)) {
                     let is_new = self.all.probe_failed();
                     self.note_paused(&error, self.all.pause().unwrap_or_default(), is_new);
                 } else {
-                    tracing::debug!(error = causes(&error), "no connection for a probe");
+                    tracing::debug!(
+                        error = causes(&error),
+                        "the pool has no free connection for a probe"
+                    );
                 }
             }
         }

@@ -1,20 +1,22 @@
-//! A limit of bytes. A share of it is given back when it is dropped.
+//! A limit on bytes. A share is returned to the budget when it is dropped.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Bytes that may be held together. More than the limit counts as the limit: it is held alone.
+/// The number of bytes that may be held at the same time. A message that is larger than the limit
+/// takes the whole limit, so it is held alone.
 pub(super) struct Budget {
     bytes: Arc<Semaphore>,
     limit: u32,
 }
 
-/// What one message takes of a [`Budget`].
+/// The part of a [`Budget`] that one message takes.
 pub(super) type Share = OwnedSemaphorePermit;
 
 impl Budget {
-    /// A semaphore counts up to 4 GiB at a time, and so does this limit.
+    /// Creates a budget of `limit` bytes. A limit above 4 GiB counts as 4 GiB, which is the most
+    /// that a semaphore can acquire at once.
     pub(super) fn new(limit: usize) -> Self {
         let limit = u32::try_from(limit.min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
         Self {
@@ -27,14 +29,14 @@ impl Budget {
         u32::try_from(size).unwrap_or(u32::MAX).min(self.limit)
     }
 
-    /// A share for so many bytes, if they are free.
+    /// Takes a share of `size` bytes if they are free.
     pub(super) fn try_take(&self, size: usize) -> Option<Share> {
         Arc::clone(&self.bytes)
             .try_acquire_many_owned(self.share_of(size))
             .ok()
     }
 
-    /// Waits until so many bytes are free. Cancel safe.
+    /// Waits until `size` bytes are free and takes them. Cancel safe.
     pub(super) async fn take(&self, size: usize) -> Option<Share> {
         Arc::clone(&self.bytes)
             .acquire_many_owned(self.share_of(size))
@@ -42,7 +44,8 @@ impl Budget {
             .ok()
     }
 
-    /// A share of what is free, for a message that must not wait for so many bytes.
+    /// Takes a share of the free bytes, at most `size`. For a message that must not wait for its
+    /// bytes.
     pub(super) fn take_free(&self, size: usize) -> Option<Share> {
         let free = self.share_of(self.bytes.available_permits().min(size));
         Arc::clone(&self.bytes).try_acquire_many_owned(free).ok()
@@ -53,8 +56,9 @@ impl Budget {
 mod tests {
     use super::*;
 
+    /// A message that is larger than the limit takes all bytes, so it is held alone.
     #[test]
-    fn what_exceeds_the_limit_takes_all_of_it() {
+    fn oversized_message_takes_the_whole_limit() {
         let budget = Budget::new(10);
         let small = budget.try_take(4).unwrap();
         assert!(budget.try_take(7).is_none() && budget.try_take(1_000).is_none());
@@ -66,8 +70,9 @@ mod tests {
         assert_eq!(budget.take_free(5).unwrap().num_permits(), 5);
     }
 
+    /// A limit that the semaphore cannot count is reduced to one that it can.
     #[test]
-    fn a_limit_above_what_can_be_counted_is_a_limit() {
+    fn limit_above_4_gib_is_accepted() {
         let budget = Budget::new(usize::MAX);
         assert!(budget.try_take(usize::MAX).is_some());
     }

@@ -1,4 +1,4 @@
-//! How a consumer is put together.
+//! The builder of a consumer.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -15,16 +15,19 @@ use crate::{
     lease::LeasedHandler,
 };
 
-/// Fetches messages from a [`Source`], processes each once, and tells the broker what became of it.
+/// Fetches messages from a [`Source`], processes each message once, and settles it at its broker.
 ///
 /// ```no_run
-/// # async fn service<S: idem_client::Source>(pool: deadpool_postgres::Pool, source: S) -> Result<(), idem_client::Error> {
+/// # async fn service<S: idem_client::Source>(
+/// #     pool: deadpool_postgres::Pool, source: S,
+/// # ) -> Result<(), idem_client::Error> {
 /// use idem_client::{Consumer, Message, Tx, terminated};
 ///
 /// let summary = Consumer::new(pool, source)
 ///     .handle("orders.reserve-inventory", |tx: Tx, message: Message| async move {
 ///         let order: i64 = message.json()?;
-///         tx.execute("UPDATE stock SET reserved = reserved + 1 WHERE item = $1", &[&order]).await?;
+///         tx.execute("UPDATE stock SET reserved = reserved + 1 WHERE item = $1", &[&order])
+///             .await?;
 ///         Ok(vec![])
 ///     })
 ///     .concurrency(16)
@@ -34,12 +37,12 @@ use crate::{
 /// # Ok(()) }
 /// ```
 ///
-/// A failed message goes back to its broker, later each time, and is rejected after
-/// [`max_deliveries`](Self::max_deliveries). A rejected message is kept in `idem.dead_letter`,
-/// unless the source names another place, and handled here again after `idem_requeue`: one short
-/// statement a second looks for such messages of each destination. When the database is away,
-/// messages go back, nothing is fetched, and the database is asked now and then whether it is there
-/// again.
+/// A failed message returns to its broker and is retried with a growing delay. It is rejected after
+/// [`max_deliveries`](Self::max_deliveries) failures. A rejected message is kept in
+/// `idem.dead_letter`, unless the source has a dead-letter target of its own. After `idem_requeue`
+/// this consumer handles the message again: it reads the requeued messages of each destination once
+/// a second, with one short statement. While the database is unavailable, the consumer releases its
+/// messages, fetches nothing, and probes the database with a back-off.
 #[must_use = "nothing is fetched before `run`"]
 pub struct Consumer<S> {
     pub(super) pool: Pool,
@@ -53,11 +56,11 @@ pub struct Consumer<S> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     pub(super) concurrency: usize,
-    /// The source decides unless given.
+    /// `None`: the source decides.
     pub(super) is_ordered: Option<bool>,
     pub(super) batches: Batches,
     pub(super) max_bytes: usize,
-    /// A share of `max_bytes` unless given.
+    /// `None`: an equal share of `max_bytes`.
     max_batch_bytes: Option<usize>,
     pub(super) max_deliveries: u32,
     pub(super) first_pause: Duration,
@@ -65,12 +68,12 @@ pub(super) struct Settings {
     pub(super) grace: Duration,
 }
 
-/// How many messages share a transaction.
+/// The size of the batches. The messages of a batch share a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batches {
-    /// At most so many.
+    /// The largest number of messages in a batch.
     pub max: usize,
-    /// How long to wait for more, after the first one.
+    /// How long to wait for more messages after the first one.
     pub linger: Duration,
 }
 
@@ -81,12 +84,12 @@ impl Batches {
     };
 }
 
-/// How many bytes a consumer holds unless a setting says otherwise.
+/// The default number of bytes that a consumer holds.
 const MAX_BYTES: usize = 64 * 1024 * 1024;
 
 impl<S: Source> Consumer<S> {
-    /// A consumer with the defaults: eight messages at a time, in no order, each in a transaction
-    /// of its own.
+    /// Creates a consumer with the default settings: eight concurrent transactions with one message
+    /// each, in no order.
     pub fn new(pool: Pool, source: S) -> Self {
         Self {
             pool,
@@ -108,76 +111,78 @@ impl<S: Source> Consumer<S> {
         }
     }
 
-    /// What keeps the consumer from working, now and later: for a health check of the process.
+    /// Returns a receiver of the consumer's status, now and while it runs. Use it for the health
+    /// check of a process.
     pub fn status(&self) -> watch::Receiver<ConsumerStatus> {
         self.status.subscribe()
     }
 
-    /// The policies; [`Idem::default`] unless given.
+    /// Sets the policies. The default is [`Idem::default`].
     pub fn idem(mut self, idem: Idem) -> Self {
         self.idem = idem;
         self
     }
 
-    /// Handles the messages that no [route](Self::route) takes, as this destination. A consumer has
-    /// one such handler at most.
+    /// Handles the messages that match no [route](Self::route), with this destination. A consumer
+    /// has at most one such handler.
     pub fn handle(mut self, destination: &str, handler: impl Handler) -> Self {
         self.routes.add_fallback(destination, Work::handle(handler));
         self
     }
 
-    /// Stores what no [route](Self::route) takes in the durable inbox of a destination, and
-    /// acknowledges: the broker is relieved at once, and a consumer of a
-    /// [`DurableSource`](crate::durable::DurableSource) handles it later.
+    /// Stores the messages that match no [route](Self::route) in the durable inbox of a
+    /// destination, and acknowledges them. This drains the broker at once. A consumer of a
+    /// [`DurableSource`](crate::durable::DurableSource) handles the messages later.
     ///
-    /// What was received or handled before is a duplicate. In [batches](Self::batches) many are
-    /// stored in one statement. The id is the policy's; a message without one that the policy lets
-    /// pass is stored under a random one.
+    /// A message that was received or handled before is a duplicate. With [batches](Self::batches),
+    /// one statement stores many messages. The policy of the destination determines the id. A
+    /// message without an id is stored under a random id if the policy accepts such messages.
     pub fn store(mut self, destination: &str) -> Self {
         self.routes.add_fallback(destination, Work::Store);
         self
     }
 
-    /// A [`route`](Self::route) whose messages are [stored](Self::store) in the inbox of their
-    /// destination.
+    /// Adds a [`route`](Self::route) that [stores](Self::store) its messages in the inbox of
+    /// `destination`.
     pub fn store_route(mut self, selector: Selector, destination: &str) -> Self {
         self.routes.add(selector, destination, Work::Store);
         self
     }
 
-    /// The same for a handler that works without a transaction, under a lease that is renewed
-    /// meanwhile: see [`Idem::process_leased`].
+    /// Handles the messages that match no [route](Self::route) without a transaction, under a lease
+    /// that is renewed while the handler works: see [`Idem::process_leased`].
     ///
-    /// Its failures are counted by the database, which says when the message comes again, and keeps
-    /// those that fail too often among its dead letters: [`max_deliveries`](Self::max_deliveries)
-    /// and [`back_off`](Self::back_off) are not for it.
+    /// The database counts the failures, schedules the retries, and stores messages that failed too
+    /// often as dead letters. [`max_deliveries`](Self::max_deliveries) and
+    /// [`back_off`](Self::back_off) do not apply.
     pub fn handle_leased(mut self, destination: &str, handler: impl LeasedHandler) -> Self {
         self.routes.add_fallback(destination, Work::leased(handler));
         self
     }
 
-    /// The same for a handler that works without a transaction and without a lease: what is known
-    /// is skipped before it works, and the message is claimed with its effects after it has
-    /// succeeded. **Not exactly once**: see [`Idem::process_checked`].
+    /// Handles the messages that match no [route](Self::route) without a transaction and without a
+    /// lease. A message that was claimed before is skipped. The claim and the effects are written
+    /// after the handler has succeeded. **Not exactly once**: see [`Idem::process_checked`].
     pub fn handle_checked(mut self, destination: &str, handler: impl CheckedHandler) -> Self {
         self.routes
             .add_fallback(destination, Work::checked(handler));
         self
     }
 
-    /// Handles the messages that `selector` takes, as this destination. The first route that takes
-    /// a message handles it; two routes of the same topic or type are an error.
+    /// Handles the messages that `selector` takes, with this destination. The first route that
+    /// takes a message handles it. Two routes for the same topic or type are an error.
     ///
     /// A message that no route takes goes to the fallback: [`handle`](Self::handle),
     /// [`store`](Self::store), [`handle_leased`](Self::handle_leased) or
-    /// [`handle_checked`](Self::handle_checked). Without one it is rejected, with a warning.
+    /// [`handle_checked`](Self::handle_checked). Without a fallback it is rejected, and a warning
+    /// is logged.
     pub fn route(mut self, selector: Selector, destination: &str, handler: impl Handler) -> Self {
         self.routes
             .add(selector, destination, Work::handle(handler));
         self
     }
 
-    /// A route whose handler works [under a lease](Self::handle_leased).
+    /// Adds a route with a handler that works [under a lease](Self::handle_leased).
     pub fn route_leased(
         mut self,
         selector: Selector,
@@ -189,8 +194,8 @@ impl<S: Source> Consumer<S> {
         self
     }
 
-    /// A route whose handler works without a lease, [checked](Self::handle_checked) and claimed
-    /// afterwards.
+    /// Adds a route with a handler that works without a lease. Its messages are
+    /// [checked](Self::handle_checked) before and claimed after the handler.
     pub fn route_checked(
         mut self,
         selector: Selector,
@@ -202,90 +207,95 @@ impl<S: Source> Consumer<S> {
         self
     }
 
-    /// How many transactions are open at a time; 8 unless given. The pool should have one
-    /// connection more: the last one is set aside for short statements.
+    /// Sets the number of concurrent transactions; 8 by default. Give the pool one connection more:
+    /// one connection is reserved for short statements.
     pub fn concurrency(mut self, transactions: usize) -> Self {
         self.settings.concurrency = transactions;
         self
     }
 
-    /// Whether messages of one key are handled one after the other, in the order of their delivery;
-    /// messages of other keys and without a key go on beside them. Unless given, they are for a
-    /// source that [delivers them in order](Source::keeps_order_of_keys), as Kafka's.
+    /// Sets whether messages of one key are handled one after the other, in the order of their
+    /// delivery. Messages of other keys and without a key are handled concurrently. By default the
+    /// order is kept if the source [delivers in order](Source::keeps_order_of_keys), as the source
+    /// for Kafka does.
     ///
-    /// What fails is then tried again in place, since giving it back would reorder; its successors
-    /// wait meanwhile, and count among the messages that are held. A batch has one message of a key
-    /// at most.
+    /// A failed message is then retried in place, because a return to the broker would change the
+    /// order. The later messages of its key wait in the consumer and count among the held messages.
+    /// A batch has at most one message of each key.
     pub fn ordered_by_key(mut self, is_ordered: bool) -> Self {
         self.settings.is_ordered = Some(is_ordered);
         self
     }
 
-    /// Lets several messages share a transaction: one round trip claims them, one commits them.
-    /// When one of them fails, the others are processed by themselves.
+    /// Lets several messages share a transaction: one round trip claims all of them, and one
+    /// commits them. When a message fails, the other messages of the batch are processed one by
+    /// one.
     pub fn batches(mut self, batches: Batches) -> Self {
         self.settings.batches = batches;
         self
     }
 
-    /// How many bytes of payloads and headers are held at once, at most 4 GiB; 64 MiB unless given.
-    /// Beyond that nothing is fetched until messages are settled. One fetched message waits,
-    /// because its size is known only then. A message that is larger than the limit is handled
-    /// alone. While messages wait in place for their next attempt and no worker has one, one more
-    /// is let in.
+    /// Sets the number of bytes of payloads and headers that the consumer holds at once: 64 MiB by
+    /// default, at most 4 GiB. When this limit is reached, nothing is fetched until messages are
+    /// settled. One fetched message may wait outside of the limit, because its size is known only
+    /// after the fetch. A message that is larger than the limit is handled alone. While messages
+    /// wait in place for their next attempt and no worker has a message, one more message is
+    /// admitted.
     ///
-    /// What the broker sends ahead is not counted: the settings of the source limit it.
+    /// Messages that the broker sends ahead are not counted: the settings of the source limit them.
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.settings.max_bytes = bytes;
         self
     }
 
-    /// How many bytes of payloads and headers a [batch](Self::batches) has; unless given, an equal
-    /// share of [`max_bytes`](Self::max_bytes) for each of the transactions that are open at a
-    /// time. A message that is larger is a batch of its own.
+    /// Sets the number of bytes of payloads and headers in a [batch](Self::batches). The default is
+    /// [`max_bytes`](Self::max_bytes) divided by the number of concurrent transactions. A larger
+    /// message is a batch of its own.
     pub fn max_batch_bytes(mut self, bytes: usize) -> Self {
         self.settings.max_batch_bytes = Some(bytes);
         self
     }
 
-    /// After so many failed deliveries a message is rejected: kept in `idem.dead_letter`, or at the
-    /// place that the source names; 10 unless given. A message that was returned without a failure
-    /// has not failed: the environment failed, or the consumer was stopped. Most brokers count
-    /// these returns, too (RabbitMQ's quorum queues do not since 4.3), so each process counts the
-    /// failures that it has seen.
+    /// Sets the number of failed deliveries after which a message is rejected; 10 by default. A
+    /// rejected message is kept in `idem.dead_letter`, or at the dead-letter target of the source.
+    ///
+    /// A message that was released because the environment failed or the consumer stopped has not
+    /// failed. Most brokers count these returns too (quorum queues of RabbitMQ do not since version
+    /// 4.3), so each process counts the failures that it has seen.
     pub fn max_deliveries(mut self, deliveries: u32) -> Self {
         self.settings.max_deliveries = deliveries;
         self
     }
 
-    /// How long a failed message waits: the first time, and at most. Each wait is twice the one
-    /// before, plus jitter of up to as much again. 200 ms and 30 s unless given.
+    /// Sets the first and the longest delay before a failed message is retried; 200 ms and 30 s by
+    /// default. Each delay is twice the one before. Jitter adds up to the same time again.
     pub fn back_off(mut self, first: Duration, longest: Duration) -> Self {
         self.settings.first_pause = first;
         self.settings.longest_pause = longest;
         self
     }
 
-    /// How long a shutdown waits for what is being processed; 30 s unless given. What has not ended
-    /// by then is rolled back and given back.
+    /// Sets how long a shutdown waits for running handlers; 30 s by default. After that, handlers
+    /// that still run are rolled back and their messages are released.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.settings.grace = grace;
         self
     }
 
-    /// Consumes until `shutdown` completes: then nothing is fetched any more, what is being
-    /// processed is finished and settled, and what waits is given back. Every other end is an
-    /// error:
+    /// Consumes messages until `shutdown` completes. The consumer then fetches nothing more,
+    /// finishes and settles the messages that are being processed, and releases the messages that
+    /// wait. Every other end is an error:
     ///
-    /// - [`Error::Invalid`] before anything is fetched: there is no handler, two handlers take the
-    ///   same messages, a destination has no valid name or a policy that its handler cannot keep,
-    ///   or a number is zero.
-    /// - [`Error::SourceEnded`]: the source delivers no more messages. All that it had delivered is
+    /// - [`Error::Invalid`], before anything is fetched: there is no handler, two handlers take the
+    ///   same messages, the name of a destination is invalid, a policy does not fit its handler, or
+    ///   a number is zero.
+    /// - [`Error::SourceEnded`]: the source delivers no more messages. All delivered messages are
     ///   settled.
-    /// - [`Error::WorkerPanicked`]: code of the source panicked where no message can be blamed. The
-    ///   other workers have finished what they processed, and what they held is given back.
+    /// - [`Error::WorkerPanicked`]: code of the source panicked outside the processing of a
+    ///   message. The other workers have finished their messages, and the waiting messages are
+    ///   released.
     ///
-    /// Dropping the future rolls back what is open and settles nothing.
+    /// Dropping the future rolls back open transactions and settles nothing.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<Summary, Error> {
         self.settings.check()?;
         let runtime = Runtime::new(self)?;
@@ -303,7 +313,7 @@ impl Settings {
     fn check(&self) -> Result<(), Error> {
         for (number, name) in [
             (self.concurrency, "concurrency"),
-            (self.batches.max, "the size of a batch"),
+            (self.batches.max, "Batches::max"),
             (self.max_bytes, "max_bytes"),
             (self.max_batch_bytes(), "max_batch_bytes"),
             (self.max_deliveries as usize, "max_deliveries"),

@@ -1,16 +1,16 @@
-//! The end of a consumer that no shutdown requested.
+//! The error of a consumer that ended without a requested shutdown.
 
 use super::{Summary, TransportError};
 
-/// The source of a [`Consumer`](crate::Consumer) delivers no more messages. All that it had
-/// delivered is settled.
+/// The source of a [`Consumer`](crate::Consumer) delivers no more messages. All messages that it
+/// had delivered are settled.
 #[derive(Debug, thiserror::Error)]
-#[error("the source ended, and no shutdown was requested")]
+#[error("the source ended without a requested shutdown")]
 #[non_exhaustive]
 pub struct SourceEnded {
-    /// What the consumer did until then.
+    /// What the consumer did until the source ended.
     pub summary: Summary,
-    /// The last error of the source, when no delivery followed it.
+    /// The last error of the source, if no delivery followed it.
     #[source]
     pub error: Option<TransportError>,
 }

@@ -1,4 +1,4 @@
-//! How often a message has failed.
+//! Counts how often each message has failed.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -11,19 +11,20 @@ use moka::sync::Cache;
 use super::{builder::Settings, intake::growing, queue::Held};
 use crate::Message;
 
-/// The failures of so many messages are counted here.
+/// The number of messages for which failures are counted.
 const REMEMBERED: u64 = 10_000;
 const REMEMBERED_FOR: Duration = Duration::from_secs(3600);
-/// The cache takes no longer time.
+/// The longest time that the cache accepts.
 const LONGEST_MEMORY: Duration = Duration::from_secs(365 * 86_400);
 
-/// Counts failures. A broker that also counts what was returned without a failure cannot tell them
-/// apart, so this process counts what it has seen fail.
+/// Counts failures in this process. A broker that also counts returns without a failure cannot tell
+/// the two apart, so its count is not used.
 pub(super) struct Failures {
     failed: Cache<u64, u32>,
-    /// Whether a message has ever failed. Most never do, and hashing a payload takes time.
+    /// Whether a message has ever failed. Most messages never fail, and hashing a payload takes
+    /// time.
     has_failed: AtomicBool,
-    /// Rejections that could not be kept.
+    /// How often a rejected message could not be stored as a dead letter.
     unkept: Cache<u64, u32>,
     max_deliveries: u32,
     first_pause: Duration,
@@ -42,45 +43,47 @@ impl Failures {
         }
     }
 
-    /// Counts one more failure. Returns how many there are, and how long to wait before the next
-    /// attempt, or `None` when there shall be none.
+    /// Counts one more failure. Returns the number of failures, and the pause before the next
+    /// attempt. The pause is `None` when the message must not be retried.
     pub(super) fn count(&self, held: &mut Held) -> (u32, Option<Duration>) {
         self.has_failed.store(true, Ordering::Relaxed);
         let failed = one_more(&self.failed, identity(&held.message));
         let failures = match held.message.deliveries() {
-            // What other processes and earlier runs saw fail, and this delivery.
+            // This includes failures that other processes and earlier runs have seen, and the
+            // current delivery.
             Some(deliveries) if !held.receipt.counts_releases() => {
                 deliveries.saturating_add(held.repeats)
             }
             _ => failed,
         };
         held.repeats = held.repeats.saturating_add(1);
-        // A message that is tried again in place is not returned.
+        // A message with a sequence is retried in place and not returned to its broker.
         let is_last = held.sequence.is_none() && held.receipt.is_near_limit();
         let again = failures < self.max_deliveries && !is_last;
         (failures, again.then(|| self.pause(failures)))
     }
 
-    /// It has ended one way or the other.
+    /// Forgets the failures of a message that is finished.
     pub(super) fn forget(&self, message: &Message) {
         if self.has_failed.load(Ordering::Relaxed) {
             self.failed.invalidate(&identity(message));
         }
     }
 
-    /// The pause before a rejected message is tried to be kept again, longer each time.
+    /// Returns the pause before the next attempt to store a rejected message. The pause grows with
+    /// each attempt.
     pub(super) fn pause_unkept(&self, message: &Message) -> Duration {
         self.pause(one_more(&self.unkept, identity(message)))
     }
 
-    /// The pause before an attempt that this process knows nothing about.
+    /// Returns the pause before a retry when the number of failures is not known.
     pub(super) fn first_pause(&self) -> Duration {
         self.pause(1)
     }
 
     fn pause(&self, failures: u32) -> Duration {
-        // Doubling is over long before: `nth` shall not loop through a number that a broker made
-        // up.
+        // The back-off has reached its limit long before 64 failures. The bound keeps `nth` from
+        // looping through a large number from a broker.
         let n = failures.clamp(1, 64) as usize - 1;
         growing(self.first_pause, self.longest_pause)
             .nth(n)
@@ -89,7 +92,7 @@ impl Failures {
 }
 
 fn remembering(longest_pause: Duration) -> Cache<u64, u32> {
-    // Jitter doubles a pause.
+    // Jitter can double a pause.
     let remembered_for = REMEMBERED_FOR
         .max(longest_pause.saturating_mul(4))
         .min(LONGEST_MEMORY);
@@ -106,7 +109,7 @@ fn one_more(cache: &Cache<u64, u32>, identity: u64) -> u32 {
         .into_value()
 }
 
-/// The same at every delivery of one message, and different for another one.
+/// Returns a hash that is the same at every delivery of a message, and differs between messages.
 pub(super) fn identity(message: &Message) -> u64 {
     let mut hash = DefaultHasher::new();
     message.topic().hash(&mut hash);

@@ -1,5 +1,5 @@
-//! Where messages come from: the source, and what to do when it fails, and messages that were
-//! requeued.
+//! Where a consumer gets its messages: from its source, with a back-off after failures, and from
+//! the inboxes of requeued messages.
 
 use std::time::Duration;
 
@@ -12,10 +12,11 @@ use crate::{Delivery, Source, TransportError, panics::unwinding, telemetry};
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Less than a consumer waits for the close of its source.
+/// The longest time that the close of the requeued inboxes takes. It is shorter than the consumer's
+/// limit for closing the whole intake.
 const REQUEUED_CLOSED_WITHIN: Duration = Duration::from_secs(3);
 
-/// What the worker that has the turn fetches from.
+/// The source and the requeued messages. The worker that holds its lock fetches from it.
 pub(super) struct Intake<S> {
     patient: Patient<S>,
     requeued: Requeued,
@@ -29,17 +30,17 @@ impl<S: Source> Intake<S> {
         }
     }
 
-    /// Waits for the next delivery; `None` when the source will never have one again. Cancel safe.
+    /// Waits for the next delivery. Returns `None` when the source has ended. Cancel safe.
     pub(super) async fn next(&mut self) -> Option<Delivery> {
-        // In random order, so that a source that always has messages does not keep requeued ones
-        // waiting.
+        // `select!` polls in random order, so a source that always has messages does not starve the
+        // requeued ones.
         tokio::select! {
             delivery = self.patient.next() => delivery,
             delivery = self.requeued.next() => Some(delivery),
         }
     }
 
-    /// Returns what was fetched ahead.
+    /// Closes the source and returns prefetched messages to where they came from.
     pub(super) async fn close(&mut self) -> Closed {
         let source = async {
             unwinding(self.patient.source.close())
@@ -49,14 +50,15 @@ impl<S: Source> Intake<S> {
                     Closed::default()
                 })
         };
-        // Neither waits for the other: the database may be away, and the broker not. What the
-        // source has returned by then must not be lost with a silent database.
+        // Close both at the same time: when the database does not respond, the messages that the
+        // source has returned must still be counted.
         let requeued = timeout(REQUEUED_CLOSED_WITHIN, self.requeued.close());
         let (mut closed, requeued) = tokio::join!(source, requeued);
         match requeued {
             Ok(returned) => closed.returned += returned,
             Err(_) => tracing::debug!(
-                "the database does not take requeued messages back: their leases end"
+                "cannot return requeued messages to the database: \
+                 they stay leased until their leases expire"
             ),
         }
         closed
@@ -66,19 +68,19 @@ impl<S: Source> Intake<S> {
         self.patient.has_ended
     }
 
-    /// The error of the source that no delivery has followed.
+    /// Takes the last error of the source, if no delivery followed it.
     pub(super) fn take_last_error(&mut self) -> Option<TransportError> {
         self.patient.last_error.take()
     }
 }
 
-/// A source that is asked again, later each time, when it fails.
+/// A source that is polled again after a failure, with an exponential back-off.
 struct Patient<S> {
     source: S,
     pauses: ExponentialBackoff,
     not_before: Option<Instant>,
     has_ended: bool,
-    /// Of the source, since its last delivery.
+    /// The last error of the source since its last delivery.
     last_error: Option<TransportError>,
 }
 
@@ -93,18 +95,18 @@ impl<S: Source> Patient<S> {
         }
     }
 
-    /// Waits for the next delivery, through failures; `None` when there will never be one again.
-    /// Cancel safe.
+    /// Waits for the next delivery and retries after failures of the source. Returns `None` when
+    /// the source has ended. Cancel safe.
     async fn next(&mut self) -> Option<Delivery> {
         while !self.has_ended {
             if let Some(not_before) = self.not_before {
                 sleep_until(not_before).await;
                 self.not_before = None;
             }
-            let answer = unwinding(self.source.next())
+            let result = unwinding(self.source.next())
                 .await
                 .unwrap_or_else(|panic| Err(panic.into()));
-            match answer {
+            match result {
                 Ok(Some(delivery)) => {
                     self.pauses = growing(FIRST_PAUSE, LONGEST_PAUSE);
                     self.last_error = None;
@@ -114,11 +116,7 @@ impl<S: Source> Patient<S> {
                 Err(error) => {
                     let pause = self.pauses.next().unwrap_or(LONGEST_PAUSE);
                     let cause: &dyn std::error::Error = &*error;
-                    tracing::warn!(
-                        error = cause,
-                        ?pause,
-                        "the source failed, and is asked again"
-                    );
+                    tracing::warn!(error = cause, ?pause, "the source failed and is retried");
                     telemetry::source_failed();
                     self.not_before = Some(Instant::now() + pause);
                     self.last_error = Some(error);
@@ -129,8 +127,8 @@ impl<S: Source> Patient<S> {
     }
 }
 
-/// Pauses without end: each is twice the one before, up to the longest, plus jitter of up to as
-/// much again.
+/// Returns an endless back-off. Each pause is twice the one before, up to `longest`. Jitter adds up
+/// to the same time again.
 pub(super) fn growing(first: Duration, longest: Duration) -> ExponentialBackoff {
     ExponentialBuilder::new()
         .with_min_delay(first)

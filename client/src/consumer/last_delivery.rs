@@ -1,4 +1,4 @@
-//! A message that its broker may not deliver again: the broker or the database keeps it.
+//! Keeps a message that its broker may not redeliver, in the broker or in the database.
 
 use std::{future::Future, pin::pin, time::Duration};
 
@@ -7,20 +7,20 @@ use tokio::time::timeout;
 
 use crate::{Error, TransportError};
 
-/// What has kept it.
+/// The system that has kept the message.
 #[derive(Debug)]
 pub(super) enum Keeper {
     Broker,
-    /// `is_new` is false when it is a dead letter already, or was processed.
+    /// `is_new` is false when the message is a dead letter already or was processed.
     Database {
         is_new: bool,
     },
 }
 
-/// The broker keeps the message, or the database when the broker refuses. When the broker is slow,
-/// both try.
+/// Keeps the message in the broker, or in the database when the broker returns an error. When the
+/// broker has not replied after `patience`, both are tried at the same time.
 ///
-/// Errors: that of the database, when neither keeps it.
+/// Errors: the error of the database when neither keeps the message.
 pub(super) async fn keep_somewhere(
     broker: impl Future<Output = Result<(), TransportError>>,
     database: impl Future<Output = Result<bool, Error>>,
@@ -54,31 +54,34 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(1);
 
-    /// The clock of these tests is stopped, and jumps to the next moment that is waited for.
-    async fn after<T>(seconds: u64, answer: T) -> T {
+    /// Returns `output` after this time. The clock of these tests is paused and advances to the
+    /// next instant that a task waits for.
+    async fn after<T>(seconds: u64, output: T) -> T {
         sleep(Duration::from_secs(seconds)).await;
-        answer
+        output
     }
 
-    fn refused() -> Error {
+    fn database_error() -> Error {
         Error::Invalid("no room".into())
     }
 
-    fn refusal() -> Result<(), TransportError> {
+    fn broker_error() -> Result<(), TransportError> {
         Err("no such exchange".into())
     }
 
+    /// I4: a message is kept when the broker confirms late and the database returns an error.
     #[tokio::test(start_paused = true)]
-    async fn i4_slow_broker_keeps_what_the_database_cannot() {
+    async fn i4_slow_broker_keeps_message_without_database() {
         for database_takes in [0, 5] {
-            let database = after(database_takes, Err(refused()));
+            let database = after(database_takes, Err(database_error()));
             let keeper = keep_somewhere(after(2, Ok(())), database, PATIENCE).await;
             assert!(matches!(keeper, Ok(Keeper::Broker)), "{keeper:?}");
         }
     }
 
+    /// I4: a message is kept in the database when the broker does not reply.
     #[tokio::test(start_paused = true)]
-    async fn i4_database_keeps_what_a_silent_broker_does_not() {
+    async fn i4_database_keeps_message_of_silent_broker() {
         let keeper = keep_somewhere(pending(), ready(Ok(true)), PATIENCE).await;
         assert!(
             matches!(keeper, Ok(Keeper::Database { is_new: true })),
@@ -86,11 +89,16 @@ mod tests {
         );
     }
 
+    /// I4: a message is kept in the database when the broker returns an error, early or late.
     #[tokio::test(start_paused = true)]
-    async fn i4_database_keeps_what_the_broker_refuses() {
+    async fn i4_database_keeps_message_rejected_by_broker() {
         for broker_takes in [0, 2] {
-            let keeper =
-                keep_somewhere(after(broker_takes, refusal()), after(3, Ok(true)), PATIENCE).await;
+            let keeper = keep_somewhere(
+                after(broker_takes, broker_error()),
+                after(3, Ok(true)),
+                PATIENCE,
+            )
+            .await;
             assert!(
                 matches!(keeper, Ok(Keeper::Database { is_new: true })),
                 "{keeper:?}"
@@ -98,11 +106,13 @@ mod tests {
         }
     }
 
+    /// The error is returned when neither the broker nor the database keeps the message.
     #[tokio::test(start_paused = true)]
-    async fn message_that_neither_keeps_is_an_error() {
+    async fn message_kept_by_neither_is_an_error() {
         for (broker_takes, database_takes) in [(0, 0), (2, 0), (2, 5)] {
-            let database = after(database_takes, Err(refused()));
-            let keeper = keep_somewhere(after(broker_takes, refusal()), database, PATIENCE).await;
+            let database = after(database_takes, Err(database_error()));
+            let keeper =
+                keep_somewhere(after(broker_takes, broker_error()), database, PATIENCE).await;
             assert!(keeper.is_err(), "{keeper:?}");
         }
     }

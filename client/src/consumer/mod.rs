@@ -1,9 +1,9 @@
 //! The consumer runtime: fetch, process, settle.
 //!
-//! Workers take turns at the source. Whoever has the turn fetches what it can process at once, one
-//! message or a batch, and passes the turn on while it works. So nothing is held that nobody works
-//! on, but for messages that wait for another one of their key; how much a broker sends ahead is
-//! the source's business.
+//! The workers share one lock on the source. The worker that holds the lock fetches as much as it
+//! can process at once, one message or one batch, and releases the lock before it processes. So
+//! every fetched message is being processed, except a message that waits for an earlier message of
+//! its key. How many messages the broker sends ahead is a setting of the source.
 
 mod attempt;
 mod breaker;

@@ -1,5 +1,5 @@
-//! Whether the database serves this consumer: it has all functions, and a claim that is rolled back
-//! succeeds.
+//! Checks that the database can serve this consumer: all functions exist, and a claim succeeds. The
+//! claim is rolled back.
 
 use std::time::Duration;
 
@@ -12,17 +12,19 @@ use crate::{
     consumer_preflight,
 };
 
-/// How long a probe waits for a connection: the pool may try several hosts.
+/// The longest time that a probe waits for a connection. The pool may try several hosts.
 const PATIENCE_TO_CONNECT: Duration = Duration::from_secs(60);
-/// How long it waits for the server after that.
+/// The longest time that a probe then waits for the server.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Both, while the consumer works: it fetches nothing meanwhile.
+/// Both times while the consumer works, because it fetches nothing during a probe.
 const PATIENCE_AT_WORK: Duration = Duration::from_secs(1);
-/// Another transaction may be the first of its destination; a claim waits for its end.
+/// The lock timeout, in milliseconds, of the claim. The claim waits for a transaction that uses the
+/// destination for the first time.
 const LOCK_TIMEOUT_MS: u32 = 500;
 
-/// Looks for the functions that the consumer may call later, then claims an id of its own and rolls
-/// back. The claim needs a server that takes writes and a library that serves the extension.
+/// Checks the functions that the consumer may need later. Then claims a random id and rolls back.
+/// The claim succeeds only on a server that accepts writes and has a library that fits the
+/// extension.
 pub(super) async fn probe(
     pool: &Pool,
     destination: &Destination,
@@ -48,7 +50,8 @@ pub(super) async fn probe(
             loan.give_back();
             Ok(())
         }
-        // It would be served. The connection is in a failed transaction, and is closed.
+        // A conflict proves that the database is available. The connection is in a failed
+        // transaction, so it is closed.
         Err(error) if error.kind() == ErrorKind::Conflict => Ok(()),
         Err(error) => Err(error),
     }

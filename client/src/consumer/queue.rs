@@ -1,5 +1,5 @@
-//! The messages that a consumer holds and that nobody works on: waiting for another one of their
-//! key, or for their turn to be tried again.
+//! The messages that a consumer holds and that no worker processes: they wait for an earlier
+//! message of their key, for free bytes, or for their next attempt.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -11,23 +11,23 @@ use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use super::budget::{Budget, Share};
 use crate::{Delivery, Message, Receipt, Settlement};
 
-/// A message that the broker waits to hear about.
+/// A message that is not settled yet.
 pub(super) struct Held {
     pub(super) message: Message,
     pub(super) receipt: Box<dyn Receipt>,
-    /// Messages of one sequence are worked on one after the other.
+    /// Messages of one sequence are processed one after the other.
     pub(super) sequence: Option<String>,
-    /// How often it was tried again in place.
+    /// How often the message was retried in place.
     pub(super) repeats: u32,
     due: Option<Instant>,
     size: usize,
     pub(super) permit: Permit,
 }
 
-/// What a message takes of the limits of a consumer, until it is settled.
+/// The share of the consumer's limits that a message takes until it is settled.
 pub(super) struct Permit {
     _message: OwnedSemaphorePermit,
-    /// None while it is fetched and waits for its bytes.
+    /// `None` while the message is fetched and waits for its bytes.
     bytes: Option<Share>,
 }
 
@@ -59,19 +59,20 @@ impl Held {
         self
     }
 
-    /// Whether a release costs a delivery that may be the last one.
+    /// Returns whether a release uses up a delivery, which may be the last one.
     pub(super) fn costs_delivery_near_limit(&self) -> bool {
         self.receipt.is_near_limit() && !self.receipt.is_safe_to_release()
     }
 
-    /// Whether the broker may delete the message when it is released.
+    /// Returns whether the broker may delete the message when it is released.
     pub(super) fn may_end_with_release(&self) -> bool {
         self.costs_delivery_near_limit() && !self.receipt.withholds_near_limit()
     }
 
-    /// The settlement of a message that this process gives back. A message that was tried again in
-    /// place has failed, and its broker does not know that yet. At its limit the broker must not
-    /// know: it would not deliver the message again, and the source keeps it at its close.
+    /// Returns the settlement of a message that this process releases when it stops. A message that
+    /// was retried in place has failed, so its broker must count a failure. A message near its
+    /// limit is an exception: its broker would not redeliver it, while its source keeps it at its
+    /// close.
     pub(super) fn given_back(&self) -> Settlement {
         if self.repeats > 0 && !self.receipt.is_near_limit() {
             Settlement::RETRY
@@ -81,28 +82,28 @@ impl Held {
     }
 }
 
-/// Hands out messages in the order of their delivery, of one sequence only one at a time.
+/// Hands out messages in the order of delivery, one at a time of each sequence.
 pub(super) struct Queue {
     state: Mutex<State>,
     budget: Budget,
 }
 
-/// The next message, for a batch that has room for so many bytes.
+/// The next message for a batch with a limited number of free bytes.
 pub(super) enum Next {
     Message(Held),
-    /// There is one, and it is larger.
+    /// The next message is larger than the free bytes.
     TooLarge,
     Nothing,
 }
 
 #[derive(Default)]
 struct State {
-    /// Fetched, and waiting for its bytes. Nothing more is fetched meanwhile.
+    /// A fetched message that waits for its bytes. Nothing more is fetched in the meantime.
     ahead: Option<Held>,
     waiting: VecDeque<Held>,
-    /// These failed and keep their sequence to themselves until it is their turn again.
+    /// Messages that failed. Each keeps its sequence busy until it is due again.
     delayed: Vec<Held>,
-    /// The sequences that somebody works on, or that a delayed message blocks.
+    /// The sequences with a message that is being processed or delayed.
     busy: HashSet<String>,
 }
 
@@ -121,7 +122,7 @@ impl Queue {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No change of the state can panic half-way.
+        // No change of the state can panic before it is complete.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -140,7 +141,7 @@ impl Queue {
         self.state().ahead.is_some()
     }
 
-    /// Waits until the fetched message has its bytes, and lets it in. Cancel safe.
+    /// Waits until the fetched message has its bytes and admits it. Cancel safe.
     pub(super) async fn bytes_for_ahead(&self) {
         let Some(size) = self.state().ahead.as_ref().map(Held::size) else {
             return;
@@ -150,9 +151,10 @@ impl Queue {
         }
     }
 
-    /// Lets the fetched message in without its bytes when messages wait for their next attempt and
-    /// no worker has one: until another message has succeeded, theirs may not count as failed.
-    /// `held` messages are here or with workers; the places of the consumer limit them.
+    /// Admits the fetched message without all its bytes when messages are delayed and no worker has
+    /// a message. Without this, the delayed messages might never count as failed, because that
+    /// takes a success of another message. `held` is the number of messages here and with workers;
+    /// the consumer's permits limit it.
     pub(super) fn admit_beside_delayed(&self, held: usize) -> bool {
         let size = {
             let state = self.state();
@@ -176,8 +178,9 @@ impl Queue {
 
     // The messages that can be worked on
 
-    /// The next message that can be worked on now, if it has at most so many bytes; its sequence is
-    /// busy until it is [released](Self::release). Smaller ones behind it do not overtake it.
+    /// Returns the next message that can be processed now, if it has at most `bytes` bytes. Its
+    /// sequence is busy until it is [released](Self::release). Smaller messages behind an oversized
+    /// one do not overtake it.
     pub(super) fn take_within(&self, bytes: usize) -> Next {
         let mut state = self.state();
         let now = Instant::now();
@@ -210,15 +213,15 @@ impl Queue {
         Next::Message(held)
     }
 
-    /// The next message that no worker has begun and that can be given back, whether it has its
-    /// bytes or not.
+    /// Returns the next message that no worker has begun and that can be released, whether it has
+    /// its bytes or not.
     pub(super) fn take_unbegun(&self) -> Option<Held> {
         match self.take_within(usize::MAX) {
             Next::Message(held) => Some(held),
-            // Its sequence may be busy: then it goes the way of the others behind it.
+            // A fetched message with a sequence stays, because its sequence may be busy.
             Next::TooLarge | Next::Nothing => {
                 let mut state = self.state();
-                // A last delivery stays, too: it would wait in the consumer without its bytes.
+                // A last delivery stays as well: it would wait in the consumer without its bytes.
                 state
                     .ahead
                     .take_if(|held| held.sequence.is_none() && !held.may_end_with_release())
@@ -226,18 +229,18 @@ impl Queue {
         }
     }
 
-    /// Keeps a message that was taken, and its sequence, until it is due.
+    /// Keeps a message that was taken, and its sequence, until `due`.
     pub(super) fn delay(&self, mut held: Held, due: Instant) {
         held.due = Some(due);
         self.state().delayed.push(held);
     }
 
-    /// The sequence goes on with its next message.
+    /// Makes the next message of this sequence available.
     pub(super) fn release(&self, sequence: &str) {
         self.state().busy.remove(sequence);
     }
 
-    /// When a delayed message can be taken.
+    /// Returns when the next delayed message is due.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.state()
             .delayed
@@ -246,12 +249,12 @@ impl Queue {
             .min()
     }
 
-    /// How many nobody works on.
+    /// Returns how many messages no worker processes.
     pub(super) fn len(&self) -> usize {
         self.state().len()
     }
 
-    /// All that is left, in an order in which it can be delivered again.
+    /// Removes and returns all messages, in an order in which they can be redelivered.
     pub(super) fn drain(&self) -> Vec<Held> {
         let mut state = self.state();
         let State {

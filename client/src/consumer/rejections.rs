@@ -1,4 +1,4 @@
-//! Rejected messages that their broker does not keep: they become dead letters of the database.
+//! Stores rejected messages that their broker does not keep as dead letters in the database.
 
 use deadpool_postgres::Pool;
 
@@ -13,18 +13,19 @@ use crate::{
     step::{Step, again},
 };
 
-/// Under which id a message is kept.
+/// The id under which a rejected message is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeptAs {
-    /// Its own, as its policy reads it; a hash when it has none, or when a message with another
-    /// fingerprint was processed under it.
+    /// The message's own id, as its policy reads it. A hash if the message has no id, or if a
+    /// message with another fingerprint was processed under that id.
     Itself,
-    /// A hash of all that it carries: its own id belongs to another message, or to no destination.
+    /// A hash of the whole message. For a message without a known destination, or with the id of
+    /// another message.
     Hash,
 }
 
-/// Keeps a message as a dead letter of this destination. When it returns, the broker may forget the
-/// message. Returns false when the message is a dead letter already, or was processed.
+/// Stores a message as a dead letter of this destination. When this returns, the message may be
+/// acknowledged. Returns false when the message is a dead letter already or was processed.
 pub(super) async fn keep(
     idem: &Idem,
     pool: &Pool,
@@ -35,7 +36,7 @@ pub(super) async fn keep(
 ) -> Result<bool, Error> {
     let with = Burial::from(message);
     let id = match kept_as {
-        // A function of the user may panic, and may have done so before.
+        // The id function of the user may panic, and may have done so before.
         KeptAs::Itself => unwinding(async { idem.id_of(message) })
             .await
             .ok()
@@ -76,13 +77,13 @@ pub(super) async fn keep(
         destination = destination.as_str(),
         message_id = message.message_id(),
         topic = message.topic(),
-        "a message is rejected; it is among the dead letters (idem.dead_letters) unless it was processed before"
+        "a message is rejected: it is in idem.dead_letters unless it was processed before"
     );
     Ok(is_new)
 }
 
-/// Whether a message with another fingerprint was processed under this id. The claim that tells is
-/// rolled back.
+/// Returns whether a message with another fingerprint was processed under this id. The claim that
+/// shows this is rolled back.
 async fn is_of_another(
     pool: &Pool,
     id: &MessageId,
@@ -97,11 +98,11 @@ async fn is_of_another(
         fingerprint(message)
     );
     let loan = Loan::take(pool).await?;
-    // After an error the connection is in a failed transaction, and is closed.
-    let answers = within(STATEMENT, async {
+    // After an error the connection is in a failed transaction, so it is closed.
+    let reply = within(STATEMENT, async {
         Ok(loan.client().simple_query(&sql).await?)
     })
     .await?;
     loan.give_back();
-    Ok(only_value(&answers) == Some(Outcome::Mismatch.as_str()))
+    Ok(only_value(&reply) == Some(Outcome::Mismatch.as_str()))
 }

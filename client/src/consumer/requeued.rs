@@ -1,5 +1,5 @@
-//! Messages that the consumer has rejected and that an operator has requeued: they come from the
-//! inbox of their destination.
+//! Messages that this consumer rejected and that an operator requeued. They are read from the
+//! durable inbox of their destination.
 
 use std::time::Duration;
 
@@ -14,14 +14,15 @@ use tokio::time::{Instant, sleep_until};
 use super::{Delivery, Source, intake::growing};
 use crate::{Destination, durable::DurableSource};
 
-/// How long a requeued message waits at most until it is found. A look is one short statement for
-/// each destination.
+/// The interval at which the inboxes are read, and so the longest delay of a requeued message. Each
+/// read is one short statement for each destination.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The pauses while a look fails, for example without a grant.
+/// The first and the longest pause of the back-off while the inboxes cannot be read, for example
+/// without a grant.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// The inboxes of the destinations whose handlers this consumer has.
+/// The inboxes of the destinations that this consumer handles.
 pub(super) struct Requeued(Vec<Inbox>);
 
 struct Inbox {
@@ -32,7 +33,7 @@ struct Inbox {
 }
 
 impl Requeued {
-    /// The inboxes of these destinations, and that of the messages that no route took.
+    /// Creates the inboxes of these destinations, and the inbox of messages that matched no route.
     pub(super) fn new(
         pool: &Pool,
         destinations: impl IntoIterator<Item = Destination>,
@@ -55,16 +56,17 @@ impl Requeued {
         Self(handled.chain([(unrouted, true)]).map(inbox).collect())
     }
 
-    /// Waits for the next message, through failures of the database. Cancel safe.
+    /// Waits for the next message and retries after failures of the database. Cancel safe.
     pub(super) async fn next(&mut self) -> Delivery {
-        // The first that has a message is taken, so that each must be the first in turn.
+        // `select_all` prefers the first inbox that has a message, so rotate the inboxes to be
+        // fair.
         self.0.rotate_left(1);
         select_all(self.0.iter_mut().map(|inbox| inbox.next().boxed()))
             .await
             .0
     }
 
-    /// Returns how many messages went back.
+    /// Closes the inboxes. Returns the number of messages that were returned to them.
     pub(super) async fn close(&mut self) -> u64 {
         let closed = join_all(self.0.iter_mut().map(|inbox| inbox.source.close())).await;
         closed.iter().map(|closed| closed.returned).sum()
@@ -83,17 +85,12 @@ impl Inbox {
                     self.pauses = growing(FIRST_PAUSE, LONGEST_PAUSE);
                     return delivery;
                 }
-                // It is closed.
+                // The inbox is closed.
                 Ok(None) => return std::future::pending().await,
                 Err(error) => {
                     let pause = self.pauses.next().unwrap_or(LONGEST_PAUSE);
                     let destination = self.destination.as_str();
-                    tracing::warn!(
-                        error,
-                        destination,
-                        ?pause,
-                        "requeued messages cannot be looked for"
-                    );
+                    tracing::warn!(error, destination, ?pause, "cannot read requeued messages");
                     self.not_before = Some(Instant::now() + pause);
                 }
             }

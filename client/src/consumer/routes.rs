@@ -1,4 +1,4 @@
-//! Which handler takes a message, and as which destination.
+//! The routes of a consumer: the handler and the destination of each message.
 
 use std::sync::Arc;
 
@@ -13,30 +13,30 @@ use crate::{
     process::check_counted,
 };
 
-/// The routes in their order, and what takes the messages that no route takes.
+/// The routes in their order, and the fallback for messages that match no route.
 #[derive(Default)]
 pub(super) struct Routes {
     routes: Vec<Entry>,
-    /// One at most; more are an error.
+    /// At most one; more are an error in [`check`](Self::check).
     fallbacks: Vec<Entry>,
 }
 
-/// A route as it was given: the name is checked when the consumer begins to run.
+/// A route as the user gave it. The destination is checked when the consumer starts to run.
 struct Entry {
     selector: Option<Selector>,
     destination: Result<Destination, Error>,
     work: Work,
 }
 
-/// What is done with the messages of a route.
+/// What the consumer does with the messages of a route.
 pub(super) enum Work {
-    /// They are handled, each in the transaction that claims it.
+    /// Handles each message in the transaction that claims it.
     Handle(Arc<dyn AnyHandler>),
-    /// They are stored in the inbox, for whoever handles them later.
+    /// Stores the messages in the inbox. They are handled later.
     Store,
-    /// They are handled without a transaction, each under a lease.
+    /// Handles each message without a transaction, under a lease.
     Leased(Arc<dyn AnyLeasedHandler>),
-    /// They are handled without a transaction, and claimed afterwards.
+    /// Handles each message without a transaction, and claims it after that.
     Checked(Arc<dyn AnyCheckedHandler>),
 }
 
@@ -65,7 +65,7 @@ impl Entry {
 }
 
 impl Entry {
-    /// The destination, for an error.
+    /// Returns the name of the destination for an error message.
     fn name(&self) -> String {
         match &self.destination {
             Ok(destination) => format!("{:?}", destination.as_str()),
@@ -84,9 +84,9 @@ impl Routes {
         self.fallbacks.push(Entry::new(None, destination, work));
     }
 
-    /// The table that messages are looked up in. [`Error::Invalid`] without any handler, for two
-    /// handlers of the same messages, for a name that is none, or for a policy that its handler
-    /// cannot keep.
+    /// Checks the routes and returns the table for look-ups. Returns [`Error::Invalid`] if there is
+    /// no handler, two handlers take the same messages, a destination is invalid, or a policy does
+    /// not fit its handler.
     pub(super) fn check(self, idem: &Idem, pool: &Pool) -> Result<Table, Error> {
         self.check_selectors()?;
         let routes = self.routes.into_iter().chain(self.fallbacks);
@@ -121,18 +121,18 @@ impl Routes {
         }
         if table.is_empty() {
             return Err(Error::Invalid(
-                "a consumer needs a handler: give it one with `handle` or `route`".into(),
+                "the consumer has no handler (add one with `handle` or `route`)".into(),
             ));
         }
         Ok(Table(table))
     }
 
-    /// Of two handlers for the same messages, the second would never run.
+    /// Returns an error if two routes take the same messages: the second would never run.
     fn check_selectors(&self) -> Result<(), Error> {
         if let [one, other, ..] = &self.fallbacks[..] {
             return Err(Error::Invalid(format!(
-                "two handlers take the messages that no route takes: {} and {} \
-                 (give each but one a route, with a selector of its messages)",
+                "two handlers take the messages that match no route: {} and {} \
+                 (add all but one of them with `route` and a selector)",
                 one.name(),
                 other.name()
             )));
@@ -161,13 +161,13 @@ impl Routes {
 
 const UNROUTED: &str = ".unrouted";
 
-/// Routes whose names are good.
+/// The checked routes.
 pub(super) struct Table(Vec<Route>);
 
 impl Table {
-    /// The first route that takes this message. A message of the inbox of a destination that is
-    /// handled here is for the handlers of that destination alone: its claim ends it, whatever its
-    /// headers say.
+    /// Returns the first route that takes this message. A message from the inbox of a destination
+    /// with handlers here goes only to these handlers, whatever its headers are, because its claim
+    /// must remove it from that inbox.
     pub(super) fn find(&self, message: &Message) -> Option<&Route> {
         let of_inbox: Vec<&Route> = match message.stored() {
             Some(stored) => self
@@ -183,7 +183,7 @@ impl Table {
         }
     }
 
-    /// The destinations that are handled here, each once.
+    /// Returns each destination that has a handler here once.
     pub(super) fn handled(&self) -> Vec<Destination> {
         let mut handled: Vec<Destination> = Vec::new();
         for route in self.handlers() {
@@ -194,7 +194,7 @@ impl Table {
         handled
     }
 
-    /// The destination of each route, in the order of their numbers.
+    /// Returns the destination of each route, ordered by route number.
     pub(super) fn destinations(&self) -> impl Iterator<Item = &Destination> {
         self.0.iter().map(|route| &route.destination)
     }
@@ -205,8 +205,8 @@ impl Table {
             .filter(|route| !matches!(route.work, Work::Store))
     }
 
-    /// Where messages are kept that no route takes. A name of its own: ids of other destinations
-    /// must not meet theirs.
+    /// Returns the destination under which messages without a route are kept. It is separate, so
+    /// that their ids cannot conflict with ids of other destinations.
     pub(super) fn unrouted(&self) -> Result<Destination, Error> {
         let first = self
             .0
@@ -232,7 +232,7 @@ impl Route {
     }
 }
 
-/// A [`LeasedHandler`] whose type is forgotten.
+/// A [`LeasedHandler`] as a trait object.
 pub(super) trait AnyLeasedHandler: Send + Sync {
     fn handle_boxed(&self, work: lease::Work, message: Message) -> BoxFuture<'_, Handled>;
 }
@@ -243,7 +243,7 @@ impl<H: LeasedHandler> AnyLeasedHandler for H {
     }
 }
 
-/// A [`CheckedHandler`] whose type is forgotten.
+/// A [`CheckedHandler`] as a trait object.
 pub(super) trait AnyCheckedHandler: Send + Sync {
     fn handle_boxed(&self, message: Message) -> BoxFuture<'_, Handled>;
 }
@@ -254,7 +254,7 @@ impl<H: CheckedHandler> AnyCheckedHandler for H {
     }
 }
 
-/// A [`Handler`] whose type is forgotten.
+/// A [`Handler`] as a trait object.
 pub(super) trait AnyHandler: Send + Sync {
     fn handle_boxed(&self, tx: Tx, message: Message) -> BoxFuture<'_, Handled>;
 }

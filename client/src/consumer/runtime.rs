@@ -1,4 +1,4 @@
-//! The workers: collect, process, settle.
+//! The workers of a consumer: collect messages, process them, settle them.
 
 use std::{
     future::Future,
@@ -43,50 +43,50 @@ use crate::{
     process::is_environmental, telemetry,
 };
 
-/// How long each step of a shutdown after the grace may take: see `drain`.
+/// The longest time that each step of a shutdown after the grace period may take: see `drain`.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// Between two looks whether a claim has ended that keeps a message from being kept.
+/// The pause between two attempts to keep a message while another transaction holds its claim.
 const CLAIM_ENDS: Duration = Duration::from_millis(100);
-/// How long a step tries to keep messages: shorter than the step, so that each message that is not
-/// kept is named.
+/// The longest time that a step of a shutdown tries to keep messages. It is shorter than the step,
+/// so that every message that is not kept is logged.
 const LAST_LETTER: Duration = Duration::from_millis(4_500);
-/// How long a broker may take to confirm a settlement. The longest limit of the clients of brokers,
-/// librdkafka's 5 minutes for a message, ends before.
+/// The longest time that a broker may take to confirm a settlement. The longest limit of a broker
+/// client, 5 minutes for a message in librdkafka, ends before it.
 const SETTLEMENT: Duration = Duration::from_secs(600);
 
 /// Why a message is returned that was not handled.
-const PAUSED: &str = "its destination is paused because of its environment";
-const IN_PROGRESS: &str = "another transaction handles it";
-/// Nothing is waited for longer.
+const PAUSED: &str = "its destination is paused after a failure of the environment";
+const IN_PROGRESS: &str = "another transaction is processing it";
+/// The longest time that the consumer waits for anything.
 const LONGEST_WAIT: Duration = Duration::from_secs(10 * 366 * 86_400);
 
-/// What the workers share.
+/// The state that all workers share.
 pub(super) struct Runtime<S> {
     pool: Pool,
     idem: Idem,
     routes: Table,
     settings: Settings,
     is_ordered: bool,
-    /// The turn to fetch.
+    /// The worker that holds this lock fetches messages.
     intake: Mutex<Intake<S>>,
     /// One permit for each message that may be held.
     room: Arc<Semaphore>,
     capacity: usize,
     queue: Queue,
-    /// Wakes whoever has the turn: there may be something in the queue for it.
+    /// Wakes the worker that fetches, because the queue may have a message for it.
     changed: Notify,
     has_ended: AtomicBool,
     breakers: Breakers,
     failures: Failures,
     counters: Counters,
-    /// Nothing more is fetched.
+    /// Cancelled when the consumer stops: nothing more is fetched.
     stop: CancellationToken,
-    /// What is being processed is given up.
+    /// Cancelled after the grace period: running handlers are dropped.
     cut: CancellationToken,
 }
 
-/// Works until `shutdown`, the end of the source or the panic of a worker, then drains. Only the
-/// first is no error.
+/// Runs the workers until `shutdown` completes, the source ends or a worker panics, then drains.
+/// The end of the source and a panic are errors.
 pub(super) async fn run<S: Source>(
     runtime: Arc<Runtime<S>>,
     shutdown: impl Future<Output = ()>,
@@ -100,7 +100,10 @@ pub(super) async fn run<S: Source>(
         () = shutdown => true,
         () = workers.panicked_or_ended() => false,
     };
-    tracing::info!(is_requested, "the consumer stops: nothing more is fetched");
+    tracing::info!(
+        is_requested,
+        "the consumer is stopping: no more messages are fetched"
+    );
     runtime.drain(&mut workers).await;
     let summary = runtime.counters.summary();
     tracing::info!(?summary, "the consumer has stopped");
@@ -120,7 +123,7 @@ impl<S: Source> Runtime<S> {
         let capacity = settings
             .concurrency
             .saturating_mul(settings.batches.max)
-            // Two: beside a message that is tried again in place, another one can succeed.
+            // At least two: while one message is retried in place, another one can succeed.
             .clamp(2, Semaphore::MAX_PERMITS);
         let routes = consumer.routes.check(&consumer.idem, &consumer.pool)?;
         let breakers = Breakers::new(&routes, consumer.status);
@@ -164,38 +167,39 @@ impl<S: Source> Runtime<S> {
 
     // Stopping
 
-    /// Lets the workers finish what they process within the grace, and gives back the rest. Five
-    /// steps follow the grace, each of [`LAST_WORDS`] at most.
+    /// Lets the workers finish their messages within the grace period and releases the rest. Five
+    /// steps follow the grace period, each of at most [`LAST_WORDS`].
     async fn drain(&self, workers: &mut Workers) {
         self.stop.cancel();
         let grace = self.settings.grace;
         if timeout(grace, workers.ended()).await.is_err() {
             tracing::warn!(
                 ?grace,
-                "what has not ended within its grace is rolled back and given back"
+                "the grace period ended: running handlers are rolled back, \
+                 and their messages are released"
             );
             self.cut.cancel();
             if timeout(LAST_WORDS, workers.ended()).await.is_err() {
                 self.count_unsettled(self.held().saturating_sub(self.queue.len()));
-                // A handler that blocks its thread can still commit: its successors stay here until
-                // then.
+                // A handler that blocks its thread can still commit. The messages behind it in its
+                // sequence stay here until then.
                 workers.abort().await;
             }
         }
         if timeout(LAST_WORDS, closed()).await.is_err() {
-            tracing::warn!("the database may still execute statements of what was rolled back");
+            tracing::warn!("the database may still execute statements of dropped handlers");
         }
-        // Not before: a successor of a message that is being processed must not be handled
-        // elsewhere meanwhile.
+        // Only now: a message must not be handled elsewhere while the message before it in its
+        // sequence is still being processed.
         let until = Instant::now() + LAST_LETTER;
-        if timeout(LAST_WORDS, self.give_back_the_rest(until))
+        if timeout(LAST_WORDS, self.release_waiting(until))
             .await
             .is_err()
         {
-            tracing::warn!("the broker does not take back what was waiting");
+            tracing::warn!("the broker did not confirm the release of waiting messages in time");
         }
         let Ok(near_limit) = timeout(LAST_WORDS, self.close()).await else {
-            tracing::warn!("the source does not close");
+            tracing::warn!("the source did not close in time");
             return;
         };
         let messages = near_limit.len();
@@ -208,14 +212,15 @@ impl<S: Source> Runtime<S> {
             tracing::warn!(
                 messages,
                 within = ?LAST_WORDS,
-                "some of the messages that their broker may not deliver again are not kept"
+                "some messages that their broker may not redeliver are not kept"
             );
         }
     }
 
     // Collecting
 
-    /// Waits for its turn and then for messages; nothing when there is no more to do.
+    /// Waits for the intake lock, and then for messages. Returns no messages when the consumer
+    /// stops or the source has ended.
     async fn collect(&self) -> Vec<Held> {
         let mut intake = self.intake.lock().await;
         let mut batch: Vec<Held> = Vec::new();
@@ -246,7 +251,7 @@ impl<S: Source> Runtime<S> {
                     continue;
                 }
                 Next::TooLarge => return batch,
-                // The batch may be what holds the bytes that the next message waits for.
+                // The batch may hold the bytes that the next message waits for.
                 Next::Nothing if self.queue.has_ahead() && !batch.is_empty() => return batch,
                 Next::Nothing if self.queue.admit_beside_delayed(self.held()) => continue,
                 Next::Nothing => {}
@@ -262,7 +267,8 @@ impl<S: Source> Runtime<S> {
                 () = at(self.breakers.next_look()) => {}
                 () = self.changed.notified() => {}
                 () = self.queue.bytes_for_ahead(), if self.queue.has_ahead() => {}
-                held = self.fetch(&mut intake), if !intake.has_ended() && !self.queue.has_ahead() => match held {
+                held = self.fetch(&mut intake),
+                    if !intake.has_ended() && !self.queue.has_ahead() => match held {
                     Some(held) => self.queue.push(held),
                     None => self.source_has_ended(),
                 },
@@ -270,14 +276,16 @@ impl<S: Source> Runtime<S> {
         }
     }
 
-    /// Gives back what no worker has begun to process, and waits until something can be tried or
-    /// the consumer is stopped.
+    /// Releases the messages that no worker has begun to process. Then waits until a message can be
+    /// tried or the consumer stops.
     async fn wait_for_environment(&self, mut unbegun: Vec<Held>) {
         unbegun.extend(std::iter::from_fn(|| self.queue.take_unbegun()));
-        let mut given_back: FuturesUnordered<_> =
-            unbegun.into_iter().map(|held| self.away(held)).collect();
-        // A silent broker keeps a settlement for long, and this worker is the only one that
-        // fetches.
+        let mut given_back: FuturesUnordered<_> = unbegun
+            .into_iter()
+            .map(|held| self.release_unkept(held))
+            .collect();
+        // A broker that does not respond can delay a settlement for a long time, and this is the
+        // only worker that fetches.
         tokio::select! {
             () = async { while given_back.next().await.is_some() {} } => {}
             () = async { self.stop.cancelled().await; sleep(LAST_WORDS).await } => {
@@ -291,14 +299,14 @@ impl<S: Source> Runtime<S> {
         }
     }
 
-    /// Cancel safe, as the source is.
+    /// Fetches the next message. Cancel safe if the source is.
     async fn fetch(&self, intake: &mut Intake<S>) -> Option<Held> {
         let permit = Arc::clone(&self.room).acquire_owned().await.ok()?;
         let delivery = intake.next().await?;
         Some(Held::new(delivery, self.is_ordered, permit))
     }
 
-    /// How many messages are held.
+    /// Returns the number of messages that are held.
     fn held(&self) -> usize {
         self.capacity.saturating_sub(self.room.available_permits())
     }
@@ -307,7 +315,8 @@ impl<S: Source> Runtime<S> {
         self.held() == 0
     }
 
-    /// A message that is larger than a batch is a batch of its own.
+    /// Returns how many more bytes the batch may take. An empty batch takes a message of any size,
+    /// so an oversized message becomes a batch of its own.
     fn bytes_left(&self, batch: &[Held]) -> usize {
         match batch {
             [] => usize::MAX,
@@ -318,7 +327,8 @@ impl<S: Source> Runtime<S> {
         }
     }
 
-    /// Whoever has the turn waits from now on until nothing is held any more.
+    /// Records that the source has ended. The worker that fetches then waits until no message is
+    /// held.
     fn source_has_ended(&self) {
         self.has_ended.swap(true, Ordering::AcqRel);
     }
@@ -330,31 +340,32 @@ impl<S: Source> Runtime<S> {
             if let Some(pause) = self.breakers.pause_of(route.number) {
                 let given_back = group
                     .into_iter()
-                    .map(|held| self.excused(held, pause, Outcome::GivenBack, PAUSED));
+                    .map(|held| self.release_or_keep(held, pause, Outcome::GivenBack, PAUSED));
                 join_all(given_back).await;
                 continue;
             }
             let messages: Vec<Message> = group.iter().map(|held| held.message.clone()).collect();
             let began = Instant::now();
-            let answers = tokio::select! {
+            let results = tokio::select! {
                 biased;
                 () = self.cut.cancelled() => None,
-                answers = attempt(&self.idem, &self.pool, route, &messages) => Some(answers),
+                results = attempt(&self.idem, &self.pool, route, &messages) => Some(results),
             };
-            match answers {
-                Some(answers) => {
-                    let ends = group.into_iter().zip(answers);
-                    join_all(ends.map(|(held, answer)| self.conclude(held, route, began, answer)))
+            match results {
+                Some(results) => {
+                    let ends = group.into_iter().zip(results);
+                    join_all(ends.map(|(held, result)| self.conclude(held, route, began, result)))
                         .await;
                 }
                 None => {
-                    join_all(group.into_iter().map(|held| self.give_back_attempted(held))).await;
+                    join_all(group.into_iter().map(|held| self.release_attempted(held))).await;
                 }
             }
         }
     }
 
-    /// Messages by their routes, each in the order of delivery. What nobody takes is refused here.
+    /// Groups the messages by route, each group in the order of delivery. Rejects the messages that
+    /// match no route.
     async fn by_route(&self, batch: Vec<Held>) -> Vec<(&Route, Vec<Held>)> {
         let mut groups: Vec<(&Route, Vec<Held>)> = Vec::new();
         for mut held in batch {
@@ -388,20 +399,20 @@ impl<S: Source> Runtime<S> {
         held: Held,
         route: &Route,
         began: Instant,
-        answer: Result<Processed, Error>,
+        result: Result<Processed, Error>,
     ) {
-        if let Ok(processed) = &answer {
+        if let Ok(processed) = &result {
             let is_handled = matches!(
                 processed,
                 Processed::New { .. } | Processed::Unprotected { .. }
             );
             self.breakers.succeeded(route.number, began, is_handled);
         }
-        let kept_as = match &answer {
+        let kept_as = match &result {
             Ok(Processed::Mismatch) => KeptAs::Hash,
             _ => KeptAs::Itself,
         };
-        match Verdict::of(answer) {
+        match Verdict::of(result) {
             Verdict::Over(Settlement::Reject { reason }, _) => {
                 self.reject(held, reason, kept_as).await
             }
@@ -410,7 +421,7 @@ impl<S: Source> Runtime<S> {
                 self.settle(held, settlement, outcome).await;
             }
             Verdict::Again { after } => {
-                self.excused(held, after, Outcome::Retried, IN_PROGRESS)
+                self.release_or_keep(held, after, Outcome::Retried, IN_PROGRESS)
                     .await
             }
             Verdict::Failed { error, after } => self.failed(held, &error, after).await,
@@ -423,9 +434,9 @@ impl<S: Source> Runtime<S> {
                 match self.breakers.judge(attempted, &error) {
                     Culprit::Message => self.failed(held, &error, Duration::ZERO).await,
                     Culprit::Environment { after } => {
-                        // The worker that fetches stops at once.
+                        // The worker that fetches must stop at once.
                         self.changed.notify_one();
-                        self.excused(held, after, Outcome::GivenBack, &causes(&error))
+                        self.release_or_keep(held, after, Outcome::GivenBack, &causes(&error))
                             .await;
                     }
                 }
@@ -433,7 +444,7 @@ impl<S: Source> Runtime<S> {
         }
     }
 
-    /// The message has ended one way or the other.
+    /// Forgets the failures of a message that is finished.
     fn forget(&self, held: &Held) {
         self.failures.forget(&held.message);
         self.breakers.forget(|| identity(&held.message));
@@ -443,7 +454,7 @@ impl<S: Source> Runtime<S> {
 
     async fn failed(&self, mut held: Held, error: &Error, at_least: Duration) {
         if held.receipt.is_in_charge() {
-            return self.pass_on(held, error).await;
+            return self.report_failure(held, error).await;
         }
         let (failures, pause) = self.failures.count(&mut held);
         match pause {
@@ -455,9 +466,9 @@ impl<S: Source> Runtime<S> {
                     attempt = failures,
                     destination = held.message.given_destination().map(Destination::as_str),
                     message_id = held.message.message_id(),
-                    "a message failed, and is tried again"
+                    "a message failed and is retried"
                 );
-                self.again(held, Settlement::Retry { after }, after, Outcome::Retried)
+                self.redeliver(held, Settlement::Retry { after }, after, Outcome::Retried)
                     .await;
             }
             None => {
@@ -467,16 +478,16 @@ impl<S: Source> Runtime<S> {
         }
     }
 
-    /// Leaves a failure to those who deliver.
-    async fn pass_on(&self, held: Held, error: &Error) {
+    /// Reports a failure to a source that manages failures itself.
+    async fn report_failure(&self, held: Held, error: &Error) {
         let Held {
             message,
             receipt,
             permit,
             ..
         } = held;
-        let told = in_time(async { receipt.failed(causes(error)).await }).await;
-        let settlement = match told {
+        let settled = in_time(async { receipt.failed(causes(error)).await }).await;
+        let settlement = match settled {
             Ok(settlement) => settlement,
             Err(cause) => {
                 self.not_confirmed(&message, &*cause);
@@ -496,29 +507,29 @@ impl<S: Source> Runtime<S> {
             _ => Outcome::Retried,
         });
         telemetry::settled(message.given_destination(), &settlement);
-        self.let_go(None, permit);
+        self.finish(None, permit);
     }
 
-    /// Lets it come again for what was no failure. Its broker may delete it for that: then the
-    /// database keeps it.
-    async fn excused(&self, held: Held, after: Duration, outcome: Outcome, cause: &str) {
-        // A message that keeps its order waits in place, and is not returned.
+    /// Releases a message that did not fail. If its broker may delete it at this return, the
+    /// message is rejected, and so kept in the database.
+    async fn release_or_keep(&self, held: Held, after: Duration, outcome: Outcome, cause: &str) {
+        // A message with a sequence waits in place and is not returned to its broker.
         if held.sequence.is_none() && held.costs_delivery_near_limit() {
-            let reason = format!("its broker may delete it when it is returned again: {cause}");
+            let reason = format!("its broker may delete it at the next return: {cause}");
             self.reject(held, reason, KeptAs::Itself).await;
         } else {
             self.release(held, after, outcome).await;
         }
     }
 
-    /// The same while the database is away, or cannot keep it.
-    async fn away(&self, held: Held) {
+    /// Releases a message while the database is unavailable or cannot keep it.
+    async fn release_unkept(&self, held: Held) {
         self.release(held, self.failures.first_pause(), Outcome::GivenBack)
             .await;
     }
 
     async fn release(&self, held: Held, after: Duration, outcome: Outcome) {
-        self.again(held, Settlement::Release { after }, after, outcome)
+        self.redeliver(held, Settlement::Release { after }, after, outcome)
             .await;
     }
 
@@ -547,11 +558,11 @@ impl<S: Source> Runtime<S> {
                 self.counters.count(Outcome::Rejected);
                 self.settle_at_broker(held, Settlement::Acknowledge).await;
             }
-            // It stays at its broker.
+            // The database cannot keep the message now, so its broker must.
             Err(error) if is_of_environment(&error) => {
                 self.breakers.trip_all(&error);
                 self.changed.notify_one();
-                self.away(held).await;
+                self.release_unkept(held).await;
             }
             Err(error) => {
                 let after = self.failures.pause_unkept(&held.message);
@@ -559,15 +570,15 @@ impl<S: Source> Runtime<S> {
                     error = causes(&error),
                     ?after,
                     message_id = held.message.message_id(),
-                    "a rejected message cannot be kept yet"
+                    "a rejected message cannot be stored as a dead letter yet"
                 );
                 self.release(held, after, Outcome::GivenBack).await;
             }
         }
     }
 
-    /// Keeps a message in `idem.dead_letter`. Returns false when it is there already, or was
-    /// processed.
+    /// Stores a message in `idem.dead_letter`. Returns false when it is a dead letter already or
+    /// was processed.
     async fn keep_letter(
         &self,
         message: &Message,
@@ -576,7 +587,8 @@ impl<S: Source> Runtime<S> {
     ) -> Result<bool, Error> {
         let (destination, kept_as) = match message.given_destination() {
             Some(destination) => (destination.clone(), kept_as),
-            // An id is unique within a destination.
+            // Ids are unique only within a destination, so a message without one is kept under its
+            // hash.
             None => (self.routes.unrouted()?, KeptAs::Hash),
         };
         keep(
@@ -590,9 +602,15 @@ impl<S: Source> Runtime<S> {
         .await
     }
 
-    /// Lets it come again: from its broker or, where that would reorder it or may delete it, in
-    /// place.
-    async fn again(&self, held: Held, settlement: Settlement, after: Duration, outcome: Outcome) {
+    /// Lets a message be delivered again: by its broker, or in place when a return would change the
+    /// order of its key or might delete the message.
+    async fn redeliver(
+        &self,
+        held: Held,
+        settlement: Settlement,
+        after: Duration,
+        outcome: Outcome,
+    ) {
         if held.sequence.is_none() && !held.may_end_with_release() {
             return self.settle(held, settlement, outcome).await;
         }
@@ -609,7 +627,7 @@ impl<S: Source> Runtime<S> {
         self.settle_at_broker(held, settlement).await;
     }
 
-    /// Settles it at its broker, and lets it go.
+    /// Settles the message at its broker and releases its permit.
     async fn settle_at_broker(&self, held: Held, settlement: Settlement) {
         let Held {
             message,
@@ -621,44 +639,44 @@ impl<S: Source> Runtime<S> {
         if let Err(error) = in_time(async { receipt.settle(settlement).await }).await {
             self.not_confirmed(&message, &*error);
         }
-        self.let_go(sequence, permit);
+        self.finish(sequence, permit);
     }
 
     fn not_confirmed(&self, message: &Message, error: &(dyn std::error::Error + 'static)) {
         tracing::warn!(
             error,
             message_id = message.message_id(),
-            "the settlement is not confirmed: the message may come again"
+            "the settlement is not confirmed: the message may be redelivered"
         );
         self.counters.failed_settlements(1);
     }
 
-    /// It is settled, and no longer held.
-    fn let_go(&self, sequence: Option<String>, permit: Permit) {
+    /// Releases the permit and the sequence of a settled message.
+    fn finish(&self, sequence: Option<String>, permit: Permit) {
         if let Some(sequence) = &sequence {
             self.queue.release(sequence);
         }
         drop(permit);
-        // Without a wait for this the source is not disturbed. A plain load of `has_ended` could be
-        // early: this one is after the end of the source, or before its worker looks at the
-        // permits.
+        // Wake the worker that fetches only when it waits for this, so as not to disturb the
+        // source. The read-modify-write orders this load after the end of the source, or before its
+        // worker counts permits. A plain load could be too early.
         let is_awaited = sequence.is_some() || self.queue.has_ahead();
         if is_awaited || self.has_ended.fetch_or(false, Ordering::AcqRel) {
             self.changed.notify_one();
         }
     }
 
-    async fn give_back_the_rest(&self, until: Instant) {
+    async fn release_waiting(&self, until: Instant) {
         let (last_deliveries, rest): (Vec<_>, Vec<_>) = self
             .queue
             .drain()
             .into_iter()
             .partition(Held::may_end_with_release);
         let given_back = async {
-            // One after the other: the broker may deliver them again in this order.
+            // Release them one after the other: the broker may redeliver them in this order.
             let mut rest = rest.into_iter();
             while let Some(held) = rest.next() {
-                if timeout_at(until, self.give_back(held)).await.is_err() {
+                if timeout_at(until, self.release_at_stop(held)).await.is_err() {
                     return self.count_unsettled(1 + rest.len());
                 }
             }
@@ -672,30 +690,31 @@ impl<S: Source> Runtime<S> {
         );
     }
 
-    /// Gives back what this worker was processing.
-    async fn give_back_attempted(&self, held: Held) {
+    /// Releases a message that this worker was processing when the grace period ended.
+    async fn release_attempted(&self, held: Held) {
         if held.may_end_with_release() {
-            // The database cannot keep it before the rollback of its attempt has ended.
+            // The database cannot keep the message before the rollback of its attempt has ended.
             self.queue.delay(held, Instant::now());
         } else {
-            self.give_back(held).await;
+            self.release_at_stop(held).await;
         }
     }
 
-    async fn give_back(&self, held: Held) {
+    async fn release_at_stop(&self, held: Held) {
         let settlement = held.given_back();
         self.settle(held, settlement, Outcome::GivenBack).await;
     }
 
-    /// Returns what the source has fetched ahead. All workers have ended.
+    /// Closes the source, which returns its prefetched messages. All workers have ended. Returns
+    /// the messages near their delivery limit that were not returned.
     async fn close(&self) -> Vec<Delivery> {
         let closed = self.intake.lock().await.close().await;
         self.counters.returned(closed.returned);
         closed.near_limit
     }
 
-    /// Keeps messages that their broker may not deliver again: all at the same time, because one
-    /// whose claim another transaction holds is tried until the step ends.
+    /// Keeps messages that their broker may not redeliver, all concurrently: while another
+    /// transaction holds the claim of one, it is retried until the step ends.
     async fn keep_last_deliveries(
         &self,
         deliveries: impl Iterator<Item = (Message, Box<dyn Receipt>)>,
@@ -707,16 +726,17 @@ impl<S: Source> Runtime<S> {
         .await;
     }
 
-    /// The consumer stops: a message that its broker may not deliver again is kept where rejected
-    /// messages are kept, or in the database. When that fails its receipt is dropped, and its
-    /// source may hand it over once more when it is closed.
+    /// Keeps a message that its broker may not redeliver while the consumer stops: at the place for
+    /// rejected messages of its broker, or in the database. When this fails, the receipt is
+    /// dropped, and the source may hand over the message once more at its close.
     async fn keep_last_delivery(
         &self,
         message: Message,
         receipt: Box<dyn Receipt>,
         until: Instant,
     ) {
-        const REASON: &str = "the consumer stopped before it handled this message, and its broker may not deliver it again";
+        const REASON: &str = "the consumer stopped before it handled this message, \
+             and its broker may not redeliver it";
         let (message, kept_as) = self.routed(message).await;
         let kept = if receipt.keeps_rejected() {
             let broker =
@@ -724,7 +744,7 @@ impl<S: Source> Runtime<S> {
                     tracing::warn!(
                         error = causes(&**error),
                         message_id = message.message_id(),
-                        "the broker has not kept a message"
+                        "the broker did not confirm that it keeps a rejected message"
                     );
                 });
             let database = self.keep_last_letter(&message, kept_as, REASON, until);
@@ -735,7 +755,8 @@ impl<S: Source> Runtime<S> {
             if matches!(keeper, Ok(Keeper::Database { .. })) {
                 tracing::warn!(
                     message_id = message.message_id(),
-                    "the database keeps a message, because its broker did not confirm that it does"
+                    "a message is stored as a dead letter, \
+                     because its broker did not confirm that it keeps the message"
                 );
             }
             keeper.map(|keeper| match keeper {
@@ -761,20 +782,20 @@ impl<S: Source> Runtime<S> {
                 telemetry::settled(message.given_destination(), &Settlement::reject(REASON));
                 self.counters.count(Outcome::Rejected);
             }
-            // It was processed, or its source has handed it over a second time.
+            // The message was processed, or its source has handed it over a second time.
             Ok(false) => self.counters.count(Outcome::Duplicate),
             Err(error) => tracing::error!(
                 error = causes(&error),
                 destination = message.given_destination().map(Destination::as_str),
                 message_id = message.message_id(),
-                "a message that its broker may not deliver again is not kept"
+                "a message that its broker may not redeliver is not kept"
             ),
         }
     }
 
-    /// Keeps a message as a dead letter. It tries again when the database is away, and when the
-    /// claim of the message is held: behind a pooler, the server ends a transaction later that was
-    /// cut.
+    /// Stores a message as a dead letter. Retries while the database is unavailable and while
+    /// another transaction holds the claim of the message: behind a pooler, the server ends an
+    /// aborted transaction late.
     async fn keep_last_letter(
         &self,
         message: &Message,
@@ -796,7 +817,7 @@ impl<S: Source> Runtime<S> {
         }))
     }
 
-    /// The message with the destination of its route, which it may not have yet.
+    /// Returns the message with the destination of its route.
     async fn routed(&self, message: Message) -> (Message, KeptAs) {
         let found = unwinding(async { self.routes.find(&message) }).await;
         let Ok(Some(route)) = found else {
@@ -808,41 +829,44 @@ impl<S: Source> Runtime<S> {
         )
     }
 
-    /// So many settlements are about to be given up.
+    /// Counts and logs settlements that the shutdown abandons.
     fn count_unsettled(&self, unsettled: usize) {
         tracing::warn!(
             unsettled,
-            "the time limit of a shutdown ended before these messages were settled: they may come again"
+            "the shutdown reached its time limit before these messages were settled: \
+             they may be redelivered"
         );
         self.counters.failed_settlements(unsettled as u64);
     }
 }
 
-/// Whether a letter was not kept because of the environment. A limit of letters
-/// (configuration_limit_exceeded) says nothing about messages that do not become one.
+/// Whether a dead letter was not stored because of the environment. The limit on dead letters
+/// (`configuration_limit_exceeded`) does not count: it does not affect messages that are not
+/// rejected.
 fn is_of_environment(error: &Error) -> bool {
     is_environmental(error) && error.sqlstate() != Some(&SqlState::CONFIGURATION_LIMIT_EXCEEDED)
 }
 
-/// Whether a letter that was not kept may be kept before a stop ends: the database is back, or
-/// another transaction lets go of the claim.
+/// Whether a dead letter that was not stored may still be stored before the consumer stops: the
+/// database may become available, or the other transaction may release the claim.
 fn may_soon_be_kept(error: &Error) -> bool {
     error.kind() == ErrorKind::Conflict || is_of_environment(error)
 }
 
-/// What a receipt returns. A panic and a silent broker are failures: the message comes again.
+/// Waits for a receipt. A panic and a broker that does not respond in time are errors, after which
+/// the message may be redelivered.
 async fn in_time<T>(
-    told: impl Future<Output = Result<T, TransportError>>,
+    settled: impl Future<Output = Result<T, TransportError>>,
 ) -> Result<T, TransportError> {
-    match timeout(SETTLEMENT, unwinding(told)).await {
-        Ok(told) => told.unwrap_or_else(|panic| Err(panic.into())),
+    match timeout(SETTLEMENT, unwinding(settled)).await {
+        Ok(settled) => settled.unwrap_or_else(|panic| Err(panic.into())),
         Err(_) => {
             Err(format!("the broker did not confirm the settlement within {SETTLEMENT:?}").into())
         }
     }
 }
 
-/// The same at a stop, whose steps are short.
+/// Settles a delivery during a shutdown, until `until` at the latest.
 async fn settled_by(
     until: Instant,
     receipt: Box<dyn Receipt>,
@@ -854,12 +878,13 @@ async fn settled_by(
     })
 }
 
-/// After this time. Whoever means for ever says [`Duration::MAX`], which no clock can add.
+/// Returns the instant after this time. [`Duration::MAX`] means "never", but a clock cannot
+/// add it.
 fn later(after: Duration) -> Instant {
     Instant::now() + after.min(LONGEST_WAIT)
 }
 
-/// Sleeps until then, or for ever.
+/// Sleeps until this instant, or for ever when there is none.
 async fn at(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment).await,

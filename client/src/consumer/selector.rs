@@ -1,4 +1,4 @@
-//! Which messages a route takes.
+//! Selects the messages of a route.
 
 use std::fmt;
 
@@ -22,18 +22,19 @@ enum Kind {
 }
 
 impl Selector {
-    /// The messages of this [topic](Message::topic): a queue of RabbitMQ, a subject of NATS, a
-    /// topic of Kafka.
+    /// Selects the messages of this [topic](Message::topic): a RabbitMQ queue, a NATS subject or a
+    /// Kafka topic.
     pub fn topic(topic: impl Into<String>) -> Self {
         Self(Kind::Topic(topic.into()))
     }
 
-    /// The messages of this [type](Message::message_type).
+    /// Selects the messages of this [type](Message::message_type).
     pub fn message_type(message_type: impl Into<String>) -> Self {
         Self(Kind::MessageType(message_type.into()))
     }
 
-    /// The messages for which `matches` returns true. A panic is a failure of its message.
+    /// Selects the messages for which `matches` returns true. A panic of `matches` counts as a
+    /// failure of the message.
     pub fn matching(matches: impl Fn(&Message) -> bool + Send + Sync + 'static) -> Self {
         Self(Kind::Matching(Box::new(matches)))
     }
@@ -46,7 +47,7 @@ impl Selector {
         }
     }
 
-    /// Whether both take the same messages. Functions are never the same.
+    /// Returns whether both select the same messages. Two functions never count as the same.
     pub(super) fn is_same_as(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Kind::Topic(one), Kind::Topic(other))

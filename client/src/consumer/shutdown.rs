@@ -1,16 +1,19 @@
-//! When to stop.
+//! Waits for the signal to stop.
 
-/// Waits until the process is asked to end: SIGTERM or SIGINT, elsewhere than on Unix Ctrl-C.
+/// Waits until the process receives SIGTERM or SIGINT, or Ctrl-C on systems other than Unix.
 pub async fn terminated() {
-    let asked = asked().await;
-    if let Err(error) = asked {
-        tracing::error!(%error, "signals cannot be heard: nothing but the end of the process will stop this");
+    let signal_received = signal_received().await;
+    if let Err(error) = signal_received {
+        tracing::error!(
+            %error,
+            "cannot listen for signals: the process stops only when it is killed"
+        );
         std::future::pending::<()>().await;
     }
 }
 
 #[cfg(unix)]
-async fn asked() -> std::io::Result<()> {
+async fn signal_received() -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
 
     let (mut term, mut interrupt) = (
@@ -25,6 +28,6 @@ async fn asked() -> std::io::Result<()> {
 }
 
 #[cfg(not(unix))]
-async fn asked() -> std::io::Result<()> {
+async fn signal_received() -> std::io::Result<()> {
     tokio::signal::ctrl_c().await
 }

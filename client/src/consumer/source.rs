@@ -1,4 +1,5 @@
-//! Where messages come from. Small, so that one's own transport takes 30 lines.
+//! The traits that connect a consumer to a broker: [`Source`] and [`Receipt`]. They are small: an
+//! implementation takes about 30 lines.
 
 use std::{fmt, future::Future};
 
@@ -6,53 +7,54 @@ use futures_util::{FutureExt, future::BoxFuture};
 
 use crate::{Destination, Message, Settlement};
 
-/// An error of a broker or of the way to it.
+/// An error of a broker, or of the connection to it.
 pub type TransportError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A stream of deliveries from a broker.
 pub trait Source: Send + 'static {
-    /// Waits for the next delivery; `None` when there will never be one again. That ends the
-    /// consumer with [`Error::SourceEnded`](crate::Error::SourceEnded); an error that directly
-    /// precedes it is its cause.
+    /// Waits for the next delivery. Returns `None` when the source will deliver no more messages.
+    /// The consumer then ends with [`Error::SourceEnded`](crate::Error::SourceEnded). An error that
+    /// directly precedes `None` is reported as the cause.
     ///
-    /// Must be cancel safe: whoever drops the future loses no message that the broker will not
-    /// deliver again. After an error the caller waits a little and asks again; a source that lost
-    /// its connection connects anew then.
+    /// The future must be cancel safe: when it is dropped, no message may be lost unless the broker
+    /// redelivers it. After an error the caller waits for a short time and calls this function
+    /// again. A source that lost its connection reconnects then.
     fn next(&mut self) -> impl Future<Output = Result<Option<Delivery>, TransportError>> + Send;
 
-    /// Returns to the broker what was fetched ahead and not delivered. Called once, after all that
-    /// was delivered is settled. There is nothing to return unless given.
+    /// Returns to the broker the messages that were prefetched and not delivered. The consumer
+    /// calls this once, after all delivered messages are settled. The default implementation
+    /// returns nothing.
     fn close(&mut self) -> impl Future<Output = Closed> + Send {
         async { Closed::default() }
     }
 
-    /// The destination whose durable inbox it reads; none unless given. A consumer of any other
-    /// source also looks for messages of its destinations that were requeued.
+    /// Returns the destination of the durable inbox that this source reads. The default is `None`.
+    /// A consumer of any other source also reads the requeued messages of its destinations.
     fn inbox(&self) -> Option<&Destination> {
         None
     }
 
-    /// Whether messages of one key are handled one after the other unless the consumer [says
-    /// otherwise](crate::Consumer::ordered_by_key): for sources that deliver them in order. False
-    /// unless given.
+    /// Returns whether messages of one key are handled one after the other unless the consumer sets
+    /// [`ordered_by_key`](crate::Consumer::ordered_by_key). A source that delivers the messages of
+    /// a key in order returns true. The default is false.
     fn keeps_order_of_keys(&self) -> bool {
         false
     }
 }
 
-/// What became of the messages that a source had, and had not delivered, when it was closed.
+/// What a source did at its close with prefetched messages that it had not delivered.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Closed {
-    /// How many were returned to the broker.
+    /// The number of messages that were returned to the broker.
     pub returned: u64,
-    /// Messages near their limit of deliveries: when they are returned, the broker may delete them.
-    /// They were not returned. The consumer rejects them, so that they are kept.
+    /// Messages near their delivery limit, which were not returned: the broker may delete a message
+    /// near its limit when it is returned. The consumer rejects these messages, so they are kept.
     pub near_limit: Vec<Delivery>,
 }
 
 impl Closed {
-    /// So many messages were returned.
+    /// Creates the result for a number of messages that were returned to the broker.
     pub fn returned(messages: u64) -> Self {
         Self {
             returned: messages,
@@ -60,7 +62,7 @@ impl Closed {
         }
     }
 
-    /// These messages were not returned.
+    /// Sets the messages that were not returned because they are near their delivery limit.
     #[must_use]
     pub fn near_limit(mut self, deliveries: Vec<Delivery>) -> Self {
         self.near_limit = deliveries;
@@ -68,83 +70,87 @@ impl Closed {
     }
 }
 
-/// How a broker is told what became of one delivery.
+/// Settles one delivery at its broker.
 pub trait Receipt: Send + 'static {
-    /// Settles the delivery. When that fails the broker delivers again, and the claim finds the
-    /// duplicate.
+    /// Settles the delivery. When this fails, the broker redelivers the message, and the claim
+    /// detects the duplicate.
     ///
-    /// A receipt that is dropped unsettled counts as not acknowledged.
+    /// A receipt that is dropped without being settled must count as not acknowledged.
     fn settle(
         self: Box<Self>,
         settlement: Settlement,
     ) -> BoxFuture<'static, Result<(), TransportError>>;
 
-    /// Whether those who deliver look after failures themselves: they count them, know when the
-    /// message comes again and when it shall not, and keep the order of its key meanwhile. Then the
-    /// consumer does not, and [`failed`](Self::failed) is what it says.
+    /// Returns whether the source manages failures itself: it counts them, schedules the retries,
+    /// decides when a message is not retried, and keeps the order of its key in the meantime. The
+    /// consumer then does none of this and reports each failure with [`failed`](Self::failed). The
+    /// default is false.
     fn is_in_charge(&self) -> bool {
         false
     }
 
-    /// Whether [`Reject`](Settlement::Reject) keeps the message, at a place that the user has
-    /// named. Otherwise, and unless given, the consumer keeps a rejected message in
-    /// `idem.dead_letter` and acknowledges it after that.
+    /// Returns whether [`Reject`](Settlement::Reject) keeps the message at a place that the user
+    /// has configured. Otherwise the consumer keeps a rejected message in `idem.dead_letter` and
+    /// acknowledges it after that. The default is false.
     fn keeps_rejected(&self) -> bool {
         false
     }
 
-    /// Whether the message's [`deliveries`](Message::deliveries) include those after which it was
-    /// [released](Settlement::Release).
+    /// Returns whether the [`deliveries`](Message::deliveries) of the message include deliveries
+    /// that were [released](Settlement::Release). The default is true.
     fn counts_releases(&self) -> bool {
         true
     }
 
-    /// Whether a limit of deliveries lets the broker delete the message at its next return. The
-    /// consumer rejects such a message when it fails, so that the message is kept. False unless
-    /// given.
+    /// Returns whether the broker has a delivery limit and may delete the message at its next
+    /// return. The consumer rejects such a message when it fails, so that it is kept. The default
+    /// is false.
     fn is_near_limit(&self) -> bool {
         false
     }
 
-    /// Whether a [release](Settlement::Release) costs the message no delivery now: the source
-    /// withholds the message, or the broker does not count the return. The consumer calls this when
-    /// a message [near its limit](Self::is_near_limit) shall come again for what was no failure of
-    /// it, or when the consumer stops. The consumer releases the message if this is true, and
-    /// rejects it otherwise. False unless given.
+    /// Returns whether a [release](Settlement::Release) does not use up a delivery of the message
+    /// now: the source withholds the message, or the broker does not count the return. The consumer
+    /// calls this for a message [near its limit](Self::is_near_limit) that must be redelivered
+    /// although it did not fail, and when the consumer stops. If this returns true, the consumer
+    /// releases the message; otherwise it rejects the message. The default is false.
     fn is_safe_to_release(&self) -> bool {
         false
     }
 
-    /// Whether a released message that is [near its limit](Self::is_near_limit) never goes back
-    /// where its broker might delete it: its source delivers it again, or [hands it over at its
-    /// close](Closed::near_limit). Otherwise the consumer never releases a message near its limit
-    /// that is not [safe to release](Self::is_safe_to_release): it keeps it as a dead letter, and
-    /// holds it until that is possible. A message that can never be kept holds one of the
-    /// consumer's places for ever. When the consumer stops it drops the receipt of a message that
-    /// cannot be kept, and the drop must not return the message. False unless given.
+    /// Returns whether a released message that is [near its limit](Self::is_near_limit) never
+    /// returns to a place where its broker might delete it: the source redelivers the message
+    /// itself, or [hands it over at its close](Closed::near_limit). The default is false.
+    ///
+    /// If this returns false, the consumer never releases a message near its limit that is not
+    /// [safe to release](Self::is_safe_to_release). The consumer stores the message as a dead
+    /// letter and holds it until that succeeds. A message that can never be stored occupies one
+    /// place of the consumer for as long as the consumer runs. When the consumer stops, it drops
+    /// the receipt of a message that cannot be stored. Dropping the receipt must not return the
+    /// message to the broker.
     fn withholds_near_limit(&self) -> bool {
         false
     }
 
-    /// The message failed with this error. Answers what becomes of it.
+    /// Reports that the message failed with this error. Returns how the message was settled.
     fn failed(
         self: Box<Self>,
         error: String,
     ) -> BoxFuture<'static, Result<Settlement, TransportError>> {
         let _ = error;
-        let told = self.settle(Settlement::RETRY);
-        async move { told.await.map(|()| Settlement::RETRY) }.boxed()
+        let settled = self.settle(Settlement::RETRY);
+        async move { settled.await.map(|()| Settlement::RETRY) }.boxed()
     }
 }
 
-/// One message with its receipt.
+/// A message and its receipt.
 pub struct Delivery {
     message: Message,
     receipt: Box<dyn Receipt>,
 }
 
 impl Delivery {
-    /// A message as it came, and the way to settle it.
+    /// Creates a delivery from a received message and the receipt that settles it.
     pub fn new(message: Message, receipt: impl Receipt) -> Self {
         Self {
             message,
@@ -152,17 +158,17 @@ impl Delivery {
         }
     }
 
-    /// The message.
+    /// Returns the message.
     pub fn message(&self) -> &Message {
         &self.message
     }
 
-    /// Takes the two apart.
+    /// Splits the delivery into its message and its receipt.
     pub fn into_parts(self) -> (Message, Box<dyn Receipt>) {
         (self.message, self.receipt)
     }
 
-    /// Tells the broker what became of it.
+    /// Settles the delivery at its broker.
     pub async fn settle(self, settlement: Settlement) -> Result<(), TransportError> {
         self.receipt.settle(settlement).await
     }

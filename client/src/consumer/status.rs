@@ -1,4 +1,4 @@
-//! What keeps a consumer from working.
+//! The status of a running consumer.
 
 use std::collections::BTreeMap;
 
@@ -6,27 +6,28 @@ use tokio::sync::watch;
 
 use crate::{Destination, telemetry};
 
-/// How a consumer fares: see [`Consumer::status`](crate::Consumer::status).
+/// The status of a consumer: see [`Consumer::status`](crate::Consumer::status).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConsumerStatus {
-    /// Whether the database has served this consumer. Nothing is fetched before.
+    /// Whether the database has been available to this consumer. Nothing is fetched before that.
     pub has_started: bool,
-    /// Why nothing is fetched: the error of the database. `None` while the consumer works.
+    /// The error of the database because of which nothing is fetched. `None` while the consumer
+    /// works.
     pub paused: Option<String>,
-    /// Destinations whose messages meet errors of the environment, each with its last error. Their
-    /// messages come again later, and use up no attempt.
+    /// The destinations that are paused after a failure of their environment, each with its last
+    /// error. Their messages are redelivered later, and this uses up no attempt.
     pub paused_destinations: BTreeMap<String, String>,
 }
 
 impl ConsumerStatus {
-    /// Whether it has started, and nothing is paused.
+    /// Returns whether the consumer has started and nothing is paused.
     pub fn is_ready(&self) -> bool {
         self.has_started && self.paused.is_none() && self.paused_destinations.is_empty()
     }
 }
 
-/// Where the consumer writes its status.
+/// The sender of the status.
 pub(super) struct Status(watch::Sender<ConsumerStatus>);
 
 impl Status {
@@ -38,7 +39,7 @@ impl Status {
         self.0.subscribe()
     }
 
-    /// Changes the status, and returns what stood there before.
+    /// Changes the status. Returns what `change` returns, which is the previous value.
     fn change<T: Default>(&self, change: impl FnOnce(&mut ConsumerStatus) -> T) -> T {
         let mut before = T::default();
         self.0.send_modify(|status| before = change(status));

@@ -1,35 +1,36 @@
-//! What a consumer has done.
+//! The counts of what a consumer has done.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What became of the messages of one [`run`](crate::Consumer::run).
+/// The counts of messages of one [`run`](crate::Consumer::run), by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
-    /// Handled and committed.
+    /// Messages that were handled and committed.
     pub handled: u64,
-    /// Handled or put into the database's dead letters before, and acknowledged.
+    /// Messages that were handled or stored as dead letters before. They were acknowledged.
     pub duplicates: u64,
-    /// Acknowledged by a filter, unhandled.
+    /// Messages that a filter acknowledged before they were handled.
     pub stopped: u64,
-    /// Failed attempts after which the message comes again: from its broker or, where order is
-    /// kept, in place.
+    /// Failed attempts after which the message is retried: redelivered by its broker, or in place
+    /// where order is kept.
     pub retried: u64,
-    /// Refused, or put into the database's dead letters.
+    /// Messages that were rejected at their broker, or stored as dead letters in the database.
     pub rejected: u64,
-    /// Given back through no fault of their own: the database was away, a commit was ambiguous, the
-    /// consumer was stopped.
+    /// Messages that were released although they did not fail: the database was unavailable, the
+    /// result of a commit was unknown, or the consumer was stopped.
     pub given_back: u64,
-    /// Fetched ahead by the source, never taken from it, and returned when it was closed. What the
-    /// consumer had taken from the source and gave back is in `given_back`.
+    /// Messages that the source had prefetched, that the consumer never took, and that were
+    /// returned when the source was closed. Messages that the consumer had taken and released are
+    /// counted in `given_back`.
     pub returned: u64,
-    /// Settlements that the broker did not confirm: these messages may come again, and are
-    /// duplicates if they took effect. A last delivery that could not be kept at a stop may not
-    /// come again.
+    /// Settlements that the broker did not confirm. These messages may be redelivered, and are
+    /// duplicates if they were handled. A last delivery that could not be kept when the consumer
+    /// stopped may not be redelivered.
     pub failed_settlements: u64,
 }
 
-/// What can become of a message.
+/// The result of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Handled,
@@ -40,7 +41,7 @@ pub(super) enum Outcome {
     GivenBack,
 }
 
-/// The summary while it grows.
+/// The counters behind a [`Summary`].
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     handled: AtomicU64,

@@ -1,23 +1,24 @@
-//! What follows for a message from how its processing ended.
+//! What the consumer does with a message after an attempt.
 
 use std::time::Duration;
 
 use super::summary::Outcome;
 use crate::{Error, Processed, Settlement};
 
-/// Whoever has the lease now says how long it is.
+/// The pause after a lost lease. The next attempt learns how long the new lease lasts.
 const AFTER_A_LOSS: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// It is over.
+    /// The message is finished.
     Over(Settlement, Outcome),
-    /// It comes again, and this was no failure.
+    /// The message did not fail and is redelivered after this time.
     Again { after: Duration },
-    /// It failed by itself. It comes again, after this time or later, until it has failed too
+    /// The message failed. It is redelivered after this time or later, until it has failed too
     /// often.
     Failed { error: Error, after: Duration },
-    /// Database or set-up failed: it comes again, and nothing is fetched until the database serves.
+    /// The database or the environment failed. The message is redelivered, and nothing is fetched
+    /// until the database is available.
     Away(Error),
 }
 
@@ -25,7 +26,7 @@ impl Verdict {
     pub(super) fn of(processed: Result<Processed, Error>) -> Self {
         match processed {
             Ok(processed) => Self::of_processed(&processed),
-            // The database has counted it, and knows when.
+            // The database has counted the failure and scheduled the retry.
             Err(Error::Attempt { retry_after, .. }) => Self::Again { after: retry_after },
             Err(Error::LeaseLost) => Self::Again {
                 after: AFTER_A_LOSS,
@@ -49,7 +50,7 @@ impl Verdict {
             (_, Settlement::Release { after }) => Self::Again { after },
             // Only a filter returns this.
             (_, Settlement::Retry { after }) => Self::Failed {
-                error: Error::Handler("a filter asks for another attempt".into()),
+                error: Error::Handler("a filter requested a retry".into()),
                 after,
             },
             (_, settlement @ Settlement::Reject { .. }) => {

@@ -22,36 +22,36 @@ impl Workers {
         self.tasks.spawn(worker);
     }
 
-    /// Waits until one has panicked, or all have ended. Cancel safe.
+    /// Waits until a worker has panicked or all workers have ended. Cancel safe.
     ///
-    /// A worker that panicked may have left a key busy, so the others do not go on without it.
+    /// A worker that panicked may have left a key busy, so the other workers must stop too.
     pub(super) async fn panicked_or_ended(&mut self) {
         while self.panicked.is_none() && self.join_next().await {}
     }
 
-    /// Waits until all have ended. Cancel safe.
+    /// Waits until all workers have ended. Cancel safe.
     pub(super) async fn ended(&mut self) {
         while self.join_next().await {}
     }
 
-    /// Whether there was still one to wait for.
+    /// Waits for one worker to end. Returns false when no worker is left.
     async fn join_next(&mut self) -> bool {
         let Some(ended) = self.tasks.join_next().await else {
             return false;
         };
         if let Some(error) = ended.err().and_then(panics::of_task) {
-            tracing::error!(%error, "the consumer stops");
+            tracing::error!(%error, "a panic of a worker stops the consumer");
             self.panicked.get_or_insert(error);
         }
         true
     }
 
-    /// Ends what is left of them.
+    /// Aborts the workers that are still running.
     pub(super) async fn abort(&mut self) {
         self.tasks.shutdown().await;
     }
 
-    /// The first panic.
+    /// Returns the first panic.
     pub(super) fn into_error(self) -> Option<Error> {
         self.panicked
     }

@@ -1,4 +1,4 @@
-//! The calls of the inbox, one by one.
+//! The SQL functions of the inbox as Rust functions.
 
 use std::time::Duration;
 
@@ -9,9 +9,10 @@ use tracing::Instrument;
 use super::{Letter, Received};
 use crate::{Destination, Error, MessageId, span};
 
-/// Stores a message in the inbox of a destination; false when it was received or handled before.
+/// Stores a message in the inbox of a destination. Returns false if the message was received or
+/// handled before.
 ///
-/// In a transaction it is there if that commits. After that its sender may forget it.
+/// The message is stored when the transaction commits. After that its sender may delete it.
 pub async fn receive(
     client: &impl GenericClient,
     id: &MessageId,
@@ -20,7 +21,8 @@ pub async fn receive(
 ) -> Result<bool, Error> {
     let row = client
         .query_typed_one(
-            "SELECT idem_receive_bytes($1, $2, $3, headers => $4, key => $5, deliver_after => $6, type => $7, content_type => $8)",
+            "SELECT idem_receive_bytes($1, $2, $3, headers => $4, key => $5, deliver_after => $6, \
+             type => $7, content_type => $8)",
             &[
                 id.parameter(),
                 destination.parameter(),
@@ -37,10 +39,11 @@ pub async fn receive(
     Ok(row.try_get(0)?)
 }
 
-/// Stores many messages in one statement, all of them or none, and answers by position. Of two with
-/// one id the first in the order of the letters is stored.
+/// Stores several messages in one statement: all of them or none. Returns one result for each
+/// letter, in the same order: false if the message was received or handled before.
 ///
-/// Messages are received in the order of the list.
+/// Messages are received in the order of the list. If several letters have the same id, the first
+/// one is stored.
 pub async fn receive_batch(
     client: &impl GenericClient,
     destination: &Destination,
@@ -64,9 +67,10 @@ pub async fn receive_batch(
     let content_types = of(|letter| letter.content_type.as_deref());
     let rows = client
         .query_typed(
-            "SELECT idem_receive_bytes(l.id, $1, l.payload, headers => l.headers, key => l.key, deliver_after => l.due, \
-             type => l.type, content_type => l.content_type) \
-             FROM unnest($2, $3, $4, $5, $6, $7, $8) l (id, payload, headers, key, due, type, content_type)",
+            "SELECT idem_receive_bytes(l.id, $1, l.payload, headers => l.headers, key => l.key, \
+             deliver_after => l.due, type => l.type, content_type => l.content_type) \
+             FROM unnest($2, $3, $4, $5, $6, $7, $8) \
+             l (id, payload, headers, key, due, type, content_type)",
             &[
                 destination.parameter(),
                 (&ids, Type::TEXT_ARRAY),
@@ -83,15 +87,20 @@ pub async fn receive_batch(
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
-/// Leases the next messages of a destination that are due, each for so long (1 ms to 1 day): at
-/// most `max_messages` (1 to 10,000), whose payloads and headers have at most `max_bytes` bytes (1
-/// to 1 GB) together. The first message is returned whatever its size.
+/// Leases the next messages of a destination that are due.
 ///
-/// Of one key it returns one message at a time, and none while an earlier message of the key is due
-/// or fails. An empty list: no message is due, or other sessions hold what is due. The transaction
-/// must be READ COMMITTED, and committed before the work begins. A message is ended by its claim:
-/// with [`Idem::process`](crate::Idem::process), or with [`try_claim`](crate::try_claim) in the
-/// transaction of the work.
+/// - `max_messages`: the largest number of messages, 1 to 10,000.
+/// - `max_bytes`: the largest total size of payloads and headers, 1 byte to 1 GB. The first message
+///   is returned whatever its size.
+/// - `lease`: how long each message is leased, 1 ms to 1 day.
+///
+/// Returns at most one message of each key, and none while an earlier message of the key is due or
+/// fails. An empty list means that no message is due, or that other sessions hold the messages that
+/// are due.
+///
+/// The transaction must be READ COMMITTED. Commit it before the work starts. The claim of a message
+/// removes it from the inbox: use [`Idem::process`](crate::Idem::process), or
+/// [`try_claim`](crate::try_claim) in the transaction of the work.
 pub async fn next(
     client: &impl GenericClient,
     destination: &Destination,
@@ -101,8 +110,9 @@ pub async fn next(
 ) -> Result<Vec<Received>, Error> {
     let rows = client
         .query_typed(
-            "SELECT token, seq, id, key, type, payload, content_type, headers, traceparent, attempt, received_at, last_error, lease_expired \
-             FROM idem_next($1, $2, make_interval(secs => $3), $4)",
+            "SELECT token, seq, id, key, type, payload, content_type, headers, traceparent, \
+             attempt, received_at, last_error, lease_expired \
+              FROM idem_next($1, $2, make_interval(secs => $3), $4)",
             &[
                 destination.parameter(),
                 (&max_messages, Type::INT4),
@@ -119,9 +129,10 @@ pub async fn next(
     rows.iter().map(Received::try_from).collect()
 }
 
-/// Waits until there may be a message to hand out, at most `timeout` (up to 60 s).
+/// Waits until there may be a message to lease, at most `timeout` (up to 60 s).
 ///
-/// True: look with [`next`]. False: nothing is known, look now and then all the same.
+/// Returns true if there may be one: call [`next`]. Returns false if the wait ended without news.
+/// Call [`next`] from time to time in this case too.
 pub async fn next_wait(
     client: &impl GenericClient,
     destination: &Destination,
@@ -137,11 +148,11 @@ pub async fn next_wait(
     Ok(row.try_get(0)?)
 }
 
-/// How often and when a failed message of a destination is tried again: the database's own rule,
-/// for all consumers.
+/// The retry policy of a destination: how often and when a failed message is retried. It is stored
+/// in the database and applies to all consumers.
 ///
-/// After the n-th failure it rests `base` times `factor` to the power of n - 1, at most `cap`; a
-/// share of that, `jitter`, is random.
+/// The delay after the n-th failure is `base` times `factor` to the power of n - 1, at most `cap`.
+/// The share `jitter` of the delay is random.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RetryPolicy {
     max_attempts: i32,
@@ -153,7 +164,7 @@ pub struct RetryPolicy {
 }
 
 impl Default for RetryPolicy {
-    /// What holds for a destination that nobody has configured: 10 attempts, rests from 1 s,
+    /// The policy of a destination that has no policy of its own: 10 attempts, and delays from 1 s,
     /// doubled up to 10 minutes.
     fn default() -> Self {
         Self {
@@ -168,35 +179,36 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// After so many attempts a message is dead.
+    /// Sets the number of attempts after which a message becomes a dead letter.
     #[must_use]
     pub fn max_attempts(mut self, attempts: i32) -> Self {
         self.max_attempts = attempts;
         self
     }
 
-    /// How long it rests after the first failure, and at most.
+    /// Sets the delay after the first failure and the longest delay.
     #[must_use]
     pub fn back_off(mut self, base: Duration, cap: Duration) -> Self {
         (self.base, self.cap) = (base, cap);
         self
     }
 
-    /// By how much each rest is longer than the one before.
+    /// Sets the factor by which each delay is longer than the one before.
     #[must_use]
     pub fn factor(mut self, factor: f64) -> Self {
         self.factor = factor;
         self
     }
 
-    /// Which share of a rest is random, 0 to 1.
+    /// Sets the share of a delay that is random, 0 to 1.
     #[must_use]
     pub fn jitter(mut self, jitter: f64) -> Self {
         self.jitter = jitter;
         self
     }
 
-    /// An error that this pattern of LIKE matches is not tried again. Several may be given.
+    /// Adds a LIKE pattern of errors after which a message is not retried. May be called several
+    /// times.
     #[must_use]
     pub fn final_error(mut self, pattern: impl Into<String>) -> Self {
         self.final_errors.push(pattern.into());
@@ -204,7 +216,7 @@ impl RetryPolicy {
     }
 }
 
-/// Says how the failed messages of a destination are tried again. Needs the role of an admin.
+/// Sets the retry policy of a destination. Requires the role of an admin.
 pub async fn configure_retries(
     client: &impl GenericClient,
     destination: &Destination,
@@ -212,7 +224,8 @@ pub async fn configure_retries(
 ) -> Result<(), Error> {
     client
         .query_typed(
-            "SELECT idem_configure_retries($1, max_attempts => $2, base => make_interval(secs => $3), factor => $4, \
+            "SELECT idem_configure_retries($1, max_attempts => $2, \
+             base => make_interval(secs => $3), factor => $4, \
              cap => make_interval(secs => $5), jitter => $6, final_errors => $7)",
             &[
                 destination.parameter(),

@@ -1,4 +1,4 @@
-//! The steps of a source in the database, each a short statement on a connection of its own.
+//! The statements of a source. Each is a short statement on its own connection of the pool.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::{
     sql::kept,
 };
 
-/// What `idem_next` takes at most.
+/// The largest `max_bytes` that `idem_next` accepts.
 const LARGEST_BYTES: i64 = 1024 * 1024 * 1024;
 
 #[derive(Debug)]
@@ -21,12 +21,12 @@ pub(super) struct Desk {
     pub(super) pool: Pool,
     pub(super) destination: Destination,
     pub(super) batch: i32,
-    /// How many bytes of fetched messages wait to be delivered.
+    /// The largest number of bytes of fetched messages that wait for delivery.
     pub(super) max_bytes: usize,
     pub(super) lease: Duration,
-    /// How often to look, instead of waiting on a connection.
+    /// The interval between two fetches. `None`: wait for messages on a connection.
     pub(super) look_every: Option<Duration>,
-    /// Its messages are those that no route took when they came.
+    /// Whether this inbox holds messages that matched no route when they were received.
     pub(super) is_unrouted: bool,
 }
 
@@ -51,8 +51,8 @@ impl Desk {
         loan.end(received)
     }
 
-    /// Waits for something to hand out. When it is given up its connection is closed: in the pool,
-    /// whoever gets it would wait for the answer.
+    /// Waits until there may be a message to lease. When the future is dropped, its connection is
+    /// closed, because the next user of the connection would have to wait for this reply.
     pub(super) async fn wait(&self) -> Result<bool, Error> {
         if let Some(look_every) = self.look_every {
             sleep(look_every).await;
@@ -64,17 +64,17 @@ impl Desk {
             &self.destination,
             wait_at_server(&self.pool),
         );
-        let answer = within(STATEMENT, waited).await;
-        loan.end(answer)
+        let result = within(STATEMENT, waited).await;
+        loan.end(result)
     }
 
-    /// Renews leases. Returns for each whether it is still held.
+    /// Renews leases. Returns for each lease whether it is still held.
     ///
     /// A transaction that claims a message locks its row until it commits. The renewal does not
-    /// wait for that lock: no other process gets the message meanwhile.
+    /// wait for this lock, because no other process gets the message in the meantime.
     pub(super) async fn extend(&self, leases: &[(i64, MessageId)]) -> Result<Vec<bool>, Error> {
         let loan = Loan::take(&self.pool).await?;
-        // One limit for all: the leases that are not renewed within this time have expired.
+        // All renewals share one time limit: leases that are not renewed within it have expired.
         let held = within(self.lease, self.extend_on(loan.client(), leases)).await;
         loan.end(held)
     }
@@ -88,7 +88,7 @@ impl Desk {
         let mut held = Vec::with_capacity(leases.len());
         for (token, id) in leases {
             let id = id.literal()?;
-            // One simple query is one transaction, as SET LOCAL needs it.
+            // A simple query runs in one transaction, which SET LOCAL needs.
             let sql = format!(
                 "SET LOCAL lock_timeout = '50ms'; \
                  SELECT idem_extend({id}, {to}, {token}, make_interval(secs => {seconds}))"
@@ -105,7 +105,7 @@ impl Desk {
         Ok(held)
     }
 
-    /// It is done, without a claim of its own.
+    /// Completes a message that was processed without a claim of its own.
     pub(super) async fn complete(&self, id: &MessageId, token: i64) -> Result<(), Error> {
         let loan = Loan::take(&self.pool).await?;
         let completed = async {
@@ -125,8 +125,9 @@ impl Desk {
         loan.end(completed)
     }
 
-    /// Gives it back: with an error it has failed, without one it is unharmed. Answers how long it
-    /// rests; `None`: it is dead.
+    /// Ends the lease of a message. With an error the attempt failed; without one it is not
+    /// counted. Returns the delay until the next attempt, or `None` when the message is now a dead
+    /// letter.
     pub(super) async fn release(
         &self,
         id: &MessageId,
@@ -137,7 +138,8 @@ impl Desk {
         let loan = Loan::take(&self.pool).await?;
         let error = error.map(kept);
         let released = async {
-            let release = "SELECT extract(epoch FROM idem_release($1, $2, $3, error => $4, final => $5))::float8";
+            let release = "SELECT extract(epoch FROM \
+                           idem_release($1, $2, $3, error => $4, final => $5))::float8";
             let parameters = [
                 id.parameter(),
                 self.destination.parameter(),

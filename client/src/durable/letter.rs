@@ -1,4 +1,4 @@
-//! A message on its way into the inbox.
+//! A message to be stored in the inbox.
 
 use std::fmt;
 
@@ -11,17 +11,19 @@ use crate::{Error, Message, carried::CORRELATION_ID, redacted::Length};
 
 const JSON: &str = "application/json";
 
-/// What a stored message carries besides its identity.
+/// The content of a message to be stored in the inbox: everything but its id and its destination.
 ///
 /// ```
 /// use idem_client::durable::Letter;
 ///
-/// let letter = Letter::json(&serde_json::json!({"order": 4711}))?.key("customer-7").message_type("OrderPlaced");
+/// let letter = Letter::json(&serde_json::json!({"order": 4711}))?
+///     .key("customer-7")
+///     .message_type("OrderPlaced");
 /// # let _ = letter;
 /// # Ok::<(), idem_client::Error>(())
 /// ```
 #[derive(Clone, PartialEq)]
-#[must_use = "a letter does nothing until it is received"]
+#[must_use = "a letter is stored only when it is passed to `receive`"]
 pub struct Letter {
     pub(super) payload: Bytes,
     pub(super) content_type: Option<String>,
@@ -31,7 +33,7 @@ pub struct Letter {
     pub(super) deliver_after: Option<OffsetDateTime>,
 }
 
-/// Without the payload, which may hold what no log may show.
+/// Omits the payload, which may contain confidential data.
 impl fmt::Debug for Letter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Letter")
@@ -46,13 +48,14 @@ impl fmt::Debug for Letter {
 }
 
 impl Letter {
-    /// One with a JSON payload. [`Error::Encode`] when `payload` has no JSON form.
+    /// Creates a letter with a JSON payload. Returns [`Error::Encode`] if `payload` cannot be
+    /// serialized as JSON.
     pub fn json(payload: &impl Serialize) -> Result<Self, Error> {
         let payload = serde_json::to_vec(payload).map_err(Error::Encode)?;
         Ok(Self::bytes(payload).content_type(JSON))
     }
 
-    /// One with any other payload.
+    /// Creates a letter with any other payload.
     pub fn bytes(payload: impl Into<Bytes>) -> Self {
         Self {
             payload: payload.into(),
@@ -64,46 +67,46 @@ impl Letter {
         }
     }
 
-    /// How to take the payload.
+    /// Sets the content type of the payload.
     pub fn content_type(mut self, content_type: impl Into<String>) -> Self {
         self.content_type = Some(content_type.into());
         self
     }
 
-    /// Messages of one key are handled one after the other, in the order in which they were
-    /// received.
+    /// Sets the key. Messages of one key are handled one after the other, in the order in which
+    /// they were received.
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into());
         self
     }
 
-    /// What kind of message it is.
+    /// Sets the type of the message.
     pub fn message_type(mut self, message_type: impl Into<String>) -> Self {
         self.message_type = Some(message_type.into());
         self
     }
 
-    /// Adds one header; a later one of the same name takes its place.
+    /// Adds a header. Replaces an earlier header of the same name.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.headers.insert(name.into(), value.into());
         self
     }
 
-    /// It is not handled before this time, by the server's clock. Until then it holds up no other
-    /// message of its key.
+    /// Sets the time before which the message is not handled, by the server's clock. Until then it
+    /// does not block other messages of its key.
     pub fn deliver_after(mut self, time: OffsetDateTime) -> Self {
         self.deliver_after = Some(time);
         self
     }
 
-    /// The headers as SQL wants them.
+    /// Returns the headers as a parameter of the SQL functions.
     pub(super) fn headers_value(&self) -> Option<Value> {
         (!self.headers.is_empty()).then(|| Value::Object(self.headers.clone()))
     }
 }
 
-/// All that a broker has delivered; its id is kept as the identity. An empty key, type or content
-/// type is none.
+/// Copies everything that the broker delivered except the id, which becomes the identity of the
+/// stored message. An empty key, type or content type is left out.
 impl From<&Message> for Letter {
     fn from(message: &Message) -> Self {
         let mut headers: Map<_, _> = message
@@ -112,7 +115,7 @@ impl From<&Message> for Letter {
             .map(|(name, value)| (name.clone(), Value::from(value.as_str())))
             .collect();
         if let Some(id) = message.correlation_id() {
-            // The inbox has no property for it.
+            // The inbox has no column for the correlation id.
             headers.insert(CORRELATION_ID.into(), id.into());
         }
         Self {
@@ -126,7 +129,7 @@ impl From<&Message> for Letter {
     }
 }
 
-/// Some brokers say nothing by an empty text, which the database refuses.
+/// Some brokers use an empty text for "no value". The database rejects an empty text.
 fn given(text: Option<&str>) -> Option<String> {
     text.filter(|text| !text.is_empty()).map(str::to_owned)
 }

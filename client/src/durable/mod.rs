@@ -1,9 +1,9 @@
-//! Messages that are stored first and handled later: the durable inbox.
+//! The durable inbox: messages are stored first and handled later.
 //!
-//! [`receive`] stores a message, after which its sender can forget it. A
-//! [`Consumer`](crate::Consumer) of a [`DurableSource`] handles it once, in the order of its key;
-//! what fails comes again by the [`RetryPolicy`] of its destination, and ends among the [dead
-//! letters](crate::deadletters).
+//! [`receive`] stores a message; its sender can delete it after that. A
+//! [`Consumer`](crate::Consumer) of a [`DurableSource`] handles it once, in the order of its key. A
+//! failed message is retried by the [`RetryPolicy`] of its destination and finally becomes a [dead
+//! letter](crate::deadletters).
 
 mod calls;
 mod desk;

@@ -1,4 +1,4 @@
-//! What becomes of a message of the inbox.
+//! The receipt of a message of the inbox.
 
 use std::sync::Arc;
 
@@ -8,11 +8,12 @@ use tokio::{select, time::sleep};
 use super::shelf::Shelf;
 use crate::{Error, ErrorKind, Receipt, Settlement, TransportError, stored::Stored};
 
-/// The error of a message that its consumer settles with `Retry`, without an error of its own.
-const RETRIED: &str = "the consumer asks for another attempt";
+/// The error of a message that its consumer settles with [`Settlement::Retry`], which has no error
+/// of its own.
+const RETRIED: &str = "the consumer requested a retry";
 
-/// Holds the lease of one message. Dropped unsettled it is renewed no longer, and the message comes
-/// again when it has run out.
+/// The receipt of one message, which keeps its lease. When it is dropped unsettled, the lease is no
+/// longer renewed, and the message is redelivered after the lease has expired.
 pub(super) struct Ticket {
     pub(super) shelf: Arc<Shelf>,
     pub(super) stored: Stored,
@@ -38,18 +39,19 @@ impl Ticket {
         Ok(match (rest, error) {
             (Some(Some(after)), _) => Settlement::Retry { after },
             (Some(None), Some(error)) => Settlement::reject(error),
-            // Whoever has it now says what becomes of it.
+            // The lease has ended, so another process settles the message.
             _ => Settlement::RELEASE,
         })
     }
 }
 
-/// `None`: it was claimed meanwhile, or the lease has run out and the message is another's.
-fn unless_ended<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
-    match answer {
-        Ok(answer) => Ok(Some(answer)),
+/// Returns `None` if the message was claimed in the meantime, or if its lease expired and another
+/// process may hold it.
+fn unless_ended<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
+    match result {
+        Ok(result) => Ok(Some(result)),
         Err(error) if error.kind() == ErrorKind::NotClaimed => {
-            tracing::debug!(%error, "a message of the inbox has ended otherwise");
+            tracing::debug!(%error, "a message of the inbox was claimed, or its lease expired");
             Ok(None)
         }
         Err(error) => Err(error),
@@ -67,10 +69,12 @@ impl Receipt for Ticket {
                 Settlement::Reject { reason } => drop(self.release(Some(&reason), true).await?),
                 // The retry policy decides when the next attempt is due.
                 Settlement::Retry { .. } => drop(self.release(Some(RETRIED), false).await?),
-                Settlement::Release { after } if after.is_zero() => drop(self.release(None, false).await?),
+                Settlement::Release { after } if after.is_zero() => {
+                    drop(self.release(None, false).await?)
+                }
                 Settlement::Release { after } => {
-                    // It has not failed, so it does not rest by the policy: it is held here for
-                    // that time.
+                    // The message has not failed, so the retry policy does not delay it. It is held
+                    // here for this time.
                     let shelf = Arc::clone(&self.shelf);
                     shelf.later.clone().spawn(async move {
                         select! {
@@ -78,7 +82,11 @@ impl Receipt for Ticket {
                             () = shelf.is_closed.cancelled() => {}
                         }
                         if let Err(error) = self.release(None, false).await {
-                            tracing::debug!(%error, "a message of the inbox comes again after its lease only");
+                            tracing::debug!(
+                                %error,
+                                "cannot release a message of the inbox: \
+                                 it is redelivered after its lease has expired"
+                            );
                         }
                     });
                 }

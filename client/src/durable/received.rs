@@ -1,4 +1,4 @@
-//! A message that the inbox hands out.
+//! A leased message of the inbox.
 
 use std::{fmt, sync::Arc};
 
@@ -14,40 +14,42 @@ use crate::{
     stored::Stored,
 };
 
-/// A message of the durable inbox, leased.
+/// A message of the durable inbox, under a lease.
 #[derive(Clone, PartialEq)]
 #[non_exhaustive]
-#[must_use = "nobody else gets it until it is settled or its lease has run out"]
+#[must_use = "the message stays leased until it is settled or its lease expires"]
 pub struct Received {
-    /// Holds the lease.
+    /// The token that proves the lease.
     pub token: i64,
-    /// Its number in the inbox, which gives the order.
+    /// The number of the message in the inbox, which defines the order.
     pub seq: i64,
-    /// The id that it was received under.
+    /// The id under which the message was received.
     pub id: MessageId,
-    /// Messages of one key are handed out one after the other.
+    /// The key. Messages of one key are handed out one after the other.
     pub key: Option<String>,
-    /// What kind of message it is.
+    /// The type of the message.
     pub message_type: Option<String>,
-    /// The payload; JSON is its UTF-8 text.
+    /// The payload. A JSON payload is UTF-8 text.
     pub payload: Bytes,
-    /// How to take the payload.
+    /// The content type of the payload.
     pub content_type: String,
     /// The headers.
     pub headers: Map<String, Value>,
-    /// The W3C trace context that it came with.
+    /// The W3C trace context that was received with the message.
     pub traceparent: Option<String>,
-    /// How often it was handed out, this time included and those that were given back unharmed not.
+    /// The number of this attempt, from 1. Attempts that were released without a failure are not
+    /// counted.
     pub attempt: i32,
-    /// When it was received, by the server's clock.
+    /// When the message was received, by the server's clock.
     pub received_at: OffsetDateTime,
     /// Why the last attempt failed.
     pub last_error: Option<String>,
-    /// The lease of the attempt before expired: the message may have crashed its consumer.
+    /// Whether the lease of the previous attempt expired. If so, the message may have crashed its
+    /// consumer.
     pub lease_expired: bool,
 }
 
-/// Without the payload, which may hold what no log may show.
+/// Omits the payload, which may contain confidential data.
 impl fmt::Debug for Received {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Received")
@@ -69,7 +71,7 @@ impl fmt::Debug for Received {
 }
 
 impl Received {
-    /// The bytes of its payload and of the names and values of its headers.
+    /// Returns the number of bytes of the payload and of the names and values of the headers.
     pub(super) fn size(&self) -> usize {
         let size = |value: &Value| {
             value
@@ -83,9 +85,10 @@ impl Received {
         self.payload.len() + headers.sum::<usize>()
     }
 
-    /// The message as [`Idem::process`](crate::Idem::process) takes it. Its claim ends it in the
-    /// inbox, in the transaction of the handler. A message that was rejected and requeued has the
-    /// topic that it came from; any other has the destination as topic.
+    /// Converts it to the message that [`Idem::process`](crate::Idem::process) takes. The claim of
+    /// that message removes it from the inbox, in the transaction of the handler. The topic of a
+    /// message that was rejected and requeued is the topic that it was delivered from; the topic of
+    /// any other message is the destination.
     pub fn message(&self, destination: &Destination) -> Message {
         let stored = Stored {
             id: self.id.clone(),
@@ -131,8 +134,8 @@ impl Received {
 }
 
 impl Received {
-    /// A message that no route took when it came, as its broker delivered it: its policy reads its
-    /// id anew.
+    /// Converts a message that matched no route when it was received to the message that its broker
+    /// delivered, so that the policy reads its id again.
     pub(super) fn unrouted_message(&self, inbox: &Destination) -> Message {
         let message = self.message(inbox);
         let id = message.header(MESSAGE_ID).map(str::to_owned);
@@ -173,8 +176,10 @@ mod tests {
 
     use super::{super::Letter, *};
 
+    /// A message that a broker delivered reaches the handler with the same content after it was
+    /// stored in the inbox.
     #[test]
-    fn what_a_broker_delivered_is_what_the_handler_meets() {
+    fn message_from_a_broker_keeps_its_content() {
         let delivered = Message::new("queue", "[1]")
             .with_message_id("m-1")
             .with_correlation_id("c-1")

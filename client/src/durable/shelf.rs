@@ -1,5 +1,5 @@
-//! What a source has fetched and what of it is not settled: each is leased, and its lease is
-//! renewed as long as it is here.
+//! The messages that a source has fetched and that are not settled. Each is leased, and its lease
+//! is renewed while the message is here.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -20,32 +20,34 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{Received, desk::Desk};
 use crate::{Error, MessageId, relay::Pauses};
 
-/// Between two looks when there is something due that nobody may have yet.
+/// The shortest and the longest pause between two fetches while a message is due that no process
+/// can lease yet.
 const BREATH: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
 
 pub(super) struct Shelf {
     pub(super) desk: Desk,
     state: Mutex<State>,
-    /// Somebody asks, and little waits.
+    /// Notified when the consumer waits for messages and few are prefetched.
     pub(super) wanted: Notify,
-    /// There is something to take.
+    /// Notified when a message may be available.
     pub(super) arrived: Notify,
-    /// The last ones that were fetched had a suspect among them.
+    /// Whether the latest fetch returned a suspect: a message with an expired lease, which may have
+    /// crashed its consumer.
     is_wary: AtomicBool,
-    /// Nothing more is fetched, and nobody waits.
+    /// Cancelled when the source is closed: nothing more is fetched, and all waits end.
     pub(super) is_closed: CancellationToken,
-    /// Those who give something back later.
+    /// The tasks that release a message after a delay.
     pub(super) later: TaskTracker,
 }
 
 #[derive(Default)]
 struct State {
-    /// Fetched, and not delivered yet.
+    /// Messages that were fetched and not delivered yet.
     waiting: VecDeque<Received>,
     waiting_bytes: usize,
-    /// When each was last renewed.
+    /// When each lease was last renewed.
     leases: HashMap<Lease, Instant>,
-    /// A suspect that was delivered, and when.
+    /// The suspect that was delivered last, and when it was delivered. It is processed alone.
     alone: Option<(Lease, Instant)>,
 }
 
@@ -61,7 +63,7 @@ impl State {
         Some(received)
     }
 
-    /// How many are delivered and not settled.
+    /// Returns the number of messages that are delivered and not settled.
     fn in_hand(&self) -> usize {
         let waiting = self
             .waiting
@@ -71,7 +73,7 @@ impl State {
     }
 }
 
-/// Messages that were fetched together have one token.
+/// A lease: token and message id. All messages of one fetch have the same token.
 pub(super) type Lease = (i64, MessageId);
 
 fn lease_of(received: &Received) -> Lease {
@@ -92,12 +94,13 @@ impl Shelf {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No change of the state can panic half-way.
+        // No change of the state can panic before it is complete.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next message to deliver, unless it has to wait for others that are in hand. One whose
-    /// lease was lost while it waited is another's.
+    /// Returns the next message to deliver. Returns `None` if there is none, or if it must wait
+    /// because a suspect is processed alone. Drops prefetched messages that have lost their lease,
+    /// because another process may hold them.
     pub(super) fn take(&self) -> Option<Received> {
         let mut state = self.state();
         while let Some(lost) = state
@@ -106,7 +109,7 @@ impl Shelf {
             .map(lease_of)
             .filter(|lease| !state.leases.contains_key(lease))
         {
-            tracing::debug!(token = lost.0, "the lease of a message that waited is lost");
+            tracing::debug!(token = lost.0, "the lease of a prefetched message is lost");
             state.pop();
         }
         let is_suspect = state.waiting.front()?.lease_expired;
@@ -118,13 +121,13 @@ impl Shelf {
         Some(received)
     }
 
-    /// Whoever kills does so soon: a message that takes long does not hold up all others for as
-    /// long.
+    /// Returns whether a suspect is being processed alone. A message that crashes its consumer
+    /// crashes it early, so a suspect is isolated for one lease only.
     fn is_one_alone(&self, state: &State) -> bool {
         matches!(state.alone, Some((_, since)) if since.elapsed() < self.desk.lease)
     }
 
-    /// Whether more should be fetched.
+    /// Returns whether more messages should be fetched.
     pub(super) fn wants(&self) -> bool {
         let state = self.state();
         let has_suspect = state.waiting.iter().any(|received| received.lease_expired);
@@ -133,67 +136,69 @@ impl Shelf {
         !self.is_one_alone(&state) && !has_suspect && is_low && has_room
     }
 
-    /// It is settled, or nobody will do so: its lease is not renewed any more.
+    /// Stops the renewal of a lease: its message is settled, or its receipt was dropped.
     pub(super) fn forget(&self, lease: &Lease) {
         let mut state = self.state();
         state.leases.remove(lease);
         if state.alone.take_if(|(alone, _)| alone == lease).is_some() || state.in_hand() == 0 {
-            // Somebody may have waited for it.
+            // The next message may have waited for this one.
             self.arrived.notify_one();
         }
     }
 
-    /// Fetches whenever somebody asks for more and too little waits, until the shelf is closed or
-    /// the database fails.
+    /// Fetches messages whenever `wanted` is notified and few are prefetched, until the source is
+    /// closed or the database fails.
     ///
-    /// A task of its own, so that whoever gives up asking loses nothing that is on its way.
+    /// This runs in a task of its own, so that no message is lost when the consumer drops the
+    /// future of `next` during a fetch.
     pub(super) async fn fill(self: Arc<Self>) -> Result<(), Error> {
-        let mut breaths = Pauses::new(BREATH.0, BREATH.1);
+        let mut pauses = Pauses::new(BREATH.0, BREATH.1);
         loop {
             select! {
                 () = self.is_closed.cancelled() => return Ok(()),
                 () = self.wanted.notified() => {}
             }
-            // It was wanted some time ago; meanwhile a suspect may be in hand.
+            // The notification may be old. A suspect may have been delivered since.
             if !self.wants() {
                 continue;
             }
             while !self.is_closed.is_cancelled() && !self.fetch().await? {
                 select! {
                     () = self.is_closed.cancelled() => {}
-                    waited = self.wait(&mut breaths) => waited?,
+                    waited = self.wait(&mut pauses) => waited?,
                 }
             }
-            breaths.reset();
+            pauses.reset();
         }
     }
 
-    /// Whether there was something.
+    /// Fetches messages. Returns whether there were any.
     async fn fetch(&self) -> Result<bool, Error> {
-        // Never given up half-way: what is leased and not heard of would have to wait for the end
-        // of its lease.
-        let asked = Instant::now();
-        let (at_most, max_bytes) = self.room();
+        // Never cancel this: leased messages that are not received here would have to wait until
+        // their lease expires.
+        let requested_at = Instant::now();
+        let (at_most, max_bytes) = self.fetch_limits();
         let mut received = self.desk.next(at_most, max_bytes).await?;
         let is_some = !received.is_empty();
         let suspect = received.iter().position(|received| received.lease_expired);
         self.is_wary.store(suspect.is_some(), Ordering::Relaxed);
-        // Behind a suspect nothing waits: what kills this process would be counted against it too.
+        // Nothing waits behind a suspect. If it crashes this process, the crash would count against
+        // the waiting messages too.
         let behind = suspect
             .map(|at| received.split_off(at + 1))
             .unwrap_or_default();
-        self.put(received, asked);
-        // What came does not wait until the database has taken back the rest.
+        self.put(received, requested_at);
+        // Deliver the fetched messages before the rest is released.
         self.arrived.notify_one();
-        self.give_back(behind).await;
+        self.release_all(behind).await;
         if self.is_closed.is_cancelled() {
             self.clear(Duration::ZERO).await;
         }
         Ok(is_some)
     }
 
-    /// How many messages to ask for, and how many bytes of them fit.
-    fn room(&self) -> (i32, usize) {
+    /// Returns the largest number of messages and of bytes to fetch.
+    fn fetch_limits(&self) -> (i32, usize) {
         let at_most = if self.is_wary.load(Ordering::Relaxed) {
             1
         } else {
@@ -207,46 +212,47 @@ impl Shelf {
         )
     }
 
-    async fn wait(&self, breaths: &mut Pauses) -> Result<(), Error> {
+    async fn wait(&self, pauses: &mut Pauses) -> Result<(), Error> {
         if self.desk.wait().await? {
-            // There may be something due that nobody can have yet: an earlier message of its key is
+            // A due message may not be available to any process: an earlier message of its key is
             // being handled.
-            sleep(breaths.next()).await;
+            sleep(pauses.next()).await;
         } else {
-            breaths.reset();
+            pauses.reset();
         }
         Ok(())
     }
 
-    fn put(&self, received: Vec<Received>, asked: Instant) {
+    fn put(&self, received: Vec<Received>, requested_at: Instant) {
         let mut state = self.state();
         for received in received {
-            state.leases.insert(lease_of(&received), asked);
+            state.leases.insert(lease_of(&received), requested_at);
             state.push(received);
         }
     }
 
-    /// Gives back what has waited for so long and was not delivered. What cannot be given back
-    /// comes again after its lease. Returns how many went back.
+    /// Releases the prefetched messages that have waited for at least `waited`. A message that
+    /// cannot be released is redelivered after its lease has expired. Returns the number of
+    /// released messages.
     pub(super) async fn clear(&self, waited: Duration) -> u64 {
-        self.give_back(self.take_stale(waited)).await
+        self.release_all(self.take_stale(waited)).await
     }
 
-    async fn give_back(&self, received: Vec<Received>) -> u64 {
-        let mut given_back = 0;
+    async fn release_all(&self, received: Vec<Received>) -> u64 {
+        let mut released = 0;
         for received in received {
             match self
                 .desk
                 .release(&received.id, received.token, None, false)
                 .await
             {
-                Ok(_) => given_back += 1,
+                Ok(_) => released += 1,
                 Err(error) => {
-                    tracing::debug!(%error, "a message that was fetched ahead is not given back")
+                    tracing::debug!(%error, "cannot release a prefetched message")
                 }
             }
         }
-        given_back
+        released
     }
 
     fn take_stale(&self, waited: Duration) -> Vec<Received> {
@@ -260,7 +266,7 @@ impl Shelf {
         let is_stale = |received: &Received| {
             leases
                 .get(&lease_of(received))
-                .is_none_or(|asked| asked.elapsed() >= waited)
+                .is_none_or(|requested_at| requested_at.elapsed() >= waited)
         };
         let (stale, fresh) = waiting.drain(..).partition(is_stale);
         *waiting = fresh;
@@ -271,20 +277,20 @@ impl Shelf {
         Vec::from(stale)
     }
 
-    /// Renews leases until the shelf is closed and all is settled.
+    /// Renews the leases until the source is closed and all messages are settled.
     pub(super) async fn keep(self: Arc<Self>) {
         let lease = self.desk.lease;
-        let look = (lease / 6).max(Duration::from_millis(10));
+        let interval = (lease / 6).max(Duration::from_millis(10));
         loop {
-            sleep(look).await;
-            // All who handle are busy here, and elsewhere somebody may not be.
-            self.clear(look).await;
+            sleep(interval).await;
+            // All handlers of this process are busy, so release these messages for other processes.
+            self.clear(interval).await;
             self.arrived.notify_one();
-            let (asked, old) = (Instant::now(), self.old(lease / 3));
+            let (requested_at, old) = (Instant::now(), self.old(lease / 3));
             if !old.is_empty() {
                 match self.desk.extend(&old).await {
-                    Ok(held) => self.renewed(&old, &held, asked),
-                    Err(error) => tracing::debug!(%error, "leases are not renewed yet"),
+                    Ok(held) => self.renewed(&old, &held, requested_at),
+                    Err(error) => tracing::debug!(%error, "cannot renew leases yet"),
                 }
             }
             if self.is_closed.is_cancelled() && self.state().leases.is_empty() {
@@ -293,7 +299,7 @@ impl Shelf {
         }
     }
 
-    /// The leases that were not renewed for so long.
+    /// Returns the leases that were not renewed for at least `age`.
     fn old(&self, age: Duration) -> Vec<Lease> {
         let state = self.state();
         let old = state
@@ -303,13 +309,13 @@ impl Shelf {
         old.map(|(lease, _)| lease.clone()).collect()
     }
 
-    fn renewed(&self, leases: &[Lease], are_held: &[bool], asked: Instant) {
+    fn renewed(&self, leases: &[Lease], are_held: &[bool], requested_at: Instant) {
         let mut state = self.state();
         for (lease, is_held) in leases.iter().zip(are_held) {
             if !is_held {
                 state.leases.remove(lease);
             } else if let Some(renewed) = state.leases.get_mut(lease) {
-                *renewed = asked;
+                *renewed = requested_at;
             }
         }
     }

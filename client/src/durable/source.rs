@@ -1,4 +1,4 @@
-//! The inbox of a destination as a source of messages.
+//! The inbox of a destination as the source of a consumer.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,13 +11,14 @@ use crate::{
     policy::{LONGEST_LEASE, SHORTEST_LEASE},
 };
 
-/// What `idem_next` gives at a time.
+/// The largest number of messages that `idem_next` returns at a time.
 const LARGEST_BATCH: i32 = 10_000;
 
-/// How many bytes are fetched ahead unless a setting says otherwise.
+/// The default for the number of bytes that are prefetched.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
 
-/// The messages that were received for a destination, for a [`Consumer`](crate::Consumer).
+/// A [`Source`] for a [`Consumer`](crate::Consumer): the messages that were received in the durable
+/// inbox of a destination.
 ///
 /// ```no_run
 /// # async fn service(pool: deadpool_postgres::Pool) -> Result<(), idem_client::Error> {
@@ -35,27 +36,28 @@ const MAX_BYTES: usize = 16 * 1024 * 1024;
 /// # Ok(()) }
 /// ```
 ///
-/// Any number of processes share a destination. Messages of one key come one after the other,
-/// whoever handles them; the consumer's own [`ordered_by_key`](crate::Consumer::ordered_by_key) is
-/// not needed. Handled under the name of its destination, a message is ended by its claim, in the
-/// handler's transaction; where that claims something else or nothing, when it is acknowledged.
+/// Any number of processes can share a destination. Messages of one key are handled one after the
+/// other across all processes, so the consumer does not need
+/// [`ordered_by_key`](crate::Consumer::ordered_by_key). When the handler has the destination of the
+/// inbox, the claim removes the message from the inbox, in the transaction of the handler. When the
+/// handler claims another identity or nothing, the acknowledgement removes it.
 ///
-/// Failures are counted in the database, which also says how long a message rests and when it is
-/// dead: see [`RetryPolicy`](super::RetryPolicy). The consumer's `max_deliveries` and `back_off` do
-/// not count here. Whoever dies with a message in hand has failed too: it comes again when its
-/// lease has run out, and is handled alone then. Leases are renewed while messages wait and are
-/// handled.
+/// The database counts failures, schedules the retries, and moves messages that failed too often to
+/// the dead letters: see [`RetryPolicy`](super::RetryPolicy). The consumer's `max_deliveries` and
+/// `back_off` do not apply. When a process crashes while it handles a message, the attempt counts
+/// as failed: the message is redelivered after its lease has expired, and is then handled alone.
+/// The leases of waiting and running messages are renewed.
 ///
-/// It takes up to two connections of the pool besides those of the handlers.
+/// The source uses up to two connections of the pool besides the connections of the handlers.
 pub struct DurableSource {
     shelf: Arc<Shelf>,
-    /// Whether the leases are being kept.
+    /// Whether the task that renews the leases has been started.
     is_kept: bool,
     fetching: Option<JoinHandle<Result<(), Error>>>,
 }
 
 impl DurableSource {
-    /// What was received for this destination.
+    /// Creates a source for the inbox of this destination.
     pub fn new(pool: Pool, destination: Destination) -> Self {
         Self::over(Desk {
             pool,
@@ -68,8 +70,8 @@ impl DurableSource {
         })
     }
 
-    /// The same for a destination that has messages seldom: it looks now and then, and holds no
-    /// connection in between.
+    /// Creates a source for a destination that rarely has messages. It fetches at the interval
+    /// `every` and holds no connection in between.
     pub(crate) fn looking(
         pool: Pool,
         destination: Destination,
@@ -106,9 +108,9 @@ impl DurableSource {
         Self::over(desk)
     }
 
-    /// How many messages are fetched at a time, 1 to 10,000; 20 unless given. The next ones are
-    /// fetched when half of them are left. What nobody here begins to handle within a sixth of its
-    /// lease goes back, for others.
+    /// Sets the number of messages that are fetched at a time, 1 to 10,000; 20 by default. The next
+    /// messages are fetched when half of them are left. A message that waits here for a sixth of
+    /// its lease is released for other processes.
     #[must_use]
     pub fn batch(self, messages: u32) -> Self {
         self.with(|desk| {
@@ -118,15 +120,15 @@ impl DurableSource {
         })
     }
 
-    /// How many bytes of payloads and headers are fetched ahead, at least one message; 16 MiB
-    /// unless given, and at most 1 GB in one fetch.
+    /// Sets the number of bytes of payloads and headers that are prefetched; 16 MiB by default. At
+    /// least one message is fetched, and at most 1 GB at a time.
     #[must_use]
     pub fn max_bytes(self, bytes: usize) -> Self {
         self.with(|desk| desk.max_bytes = bytes)
     }
 
-    /// How long a message stays this process's without a sign of life, 100 milliseconds to one day;
-    /// 30 s unless given.
+    /// Sets the lease: how long a message stays with this process without a renewal, 100
+    /// milliseconds to one day; 30 s by default.
     #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
         self.with(|desk| desk.lease = lease.clamp(SHORTEST_LEASE, LONGEST_LEASE))
@@ -142,12 +144,13 @@ impl DurableSource {
         let stored = message
             .stored()
             .cloned()
-            .ok_or("a message of the inbox without its lease")?;
+            .ok_or("a message of the inbox has no lease")?;
         let shelf = Arc::clone(&self.shelf);
         Ok(Delivery::new(message, Ticket { shelf, stored }))
     }
 
-    /// Whoever fetches, and whoever keeps the leases, does so beside those who handle.
+    /// Starts the tasks that fetch messages and renew leases, unless they run. They run
+    /// concurrently with the handlers.
     fn start(&mut self) {
         if !std::mem::replace(&mut self.is_kept, true) {
             tokio::spawn(Arc::clone(&self.shelf).keep());
@@ -190,7 +193,7 @@ impl Source for DurableSource {
     async fn close(&mut self) -> Closed {
         self.shelf.is_closed.cancel();
         if let Some(fetching) = self.fetching.take() {
-            // What it has still fetched it gives back.
+            // The task releases the messages that it has still fetched.
             let _ = fetching.await;
         }
         self.shelf.later.close();

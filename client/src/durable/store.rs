@@ -1,4 +1,4 @@
-//! The route of a consumer that ends in the inbox.
+//! Stores the messages of a consumer's route in the inbox.
 
 use deadpool_postgres::Pool;
 use uuid::Uuid;
@@ -6,7 +6,8 @@ use uuid::Uuid;
 use super::{Letter, receive, receive_batch};
 use crate::{Destination, Error, Idem, Message, MessageId, Processed, connection::Loan};
 
-/// Stores one message. It was new or it is a duplicate, and may be acknowledged either way.
+/// Stores one message. Returns whether it was new or a duplicate. It may be acknowledged in both
+/// cases.
 pub(crate) async fn store(
     idem: &Idem,
     pool: &Pool,
@@ -15,13 +16,14 @@ pub(crate) async fn store(
 ) -> Result<Processed, Error> {
     let id = id_of(idem, message)?;
     let loan = Loan::take(pool).await?;
-    // It may wait for the transaction of another claimer, which takes as long as its handler.
+    // This has no time limit: it may wait for the transaction of another claimer, which takes as
+    // long as its handler.
     let is_new = receive(&**loan.client(), &id, to, &Letter::from(message)).await;
-    Ok(answer(loan.end(is_new)?))
+    Ok(processed_of(loan.end(is_new)?))
 }
 
-/// Stores many in one statement, and answers by position. An error is one of all of them, and
-/// nothing was stored.
+/// Stores several messages in one statement. Returns one result for each message, in the same
+/// order. After an error nothing was stored.
 pub(crate) async fn store_batch(
     idem: &Idem,
     pool: &Pool,
@@ -37,18 +39,19 @@ pub(crate) async fn store_batch(
     Ok(loan
         .end(are_new)?
         .into_iter()
-        .map(|is_new| Ok(answer(is_new)))
+        .map(|is_new| Ok(processed_of(is_new)))
         .collect())
 }
 
-/// What it is known by. What has no id and may pass is stored once for each delivery.
+/// Returns the id of the message. A message that has no id, and is accepted without one, gets a
+/// random id, so each delivery is stored.
 fn id_of(idem: &Idem, message: &Message) -> Result<MessageId, Error> {
     Ok(idem
         .id_of(message)?
         .unwrap_or_else(|| Uuid::new_v4().into()))
 }
 
-fn answer(is_new: bool) -> Processed {
+fn processed_of(is_new: bool) -> Processed {
     if is_new {
         Processed::New {
             effects: Vec::new(),

@@ -1,4 +1,4 @@
-//! Bodies: passed on as they come, or held up to a limit.
+//! HTTP bodies: streamed, or read into memory up to a limit.
 
 use std::{error::Error as StdError, fmt};
 
@@ -8,10 +8,10 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited, combinators::Unsy
 type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// The body of the requests that [`IdempotencyService`](crate::http::IdempotencyService) passes on
-/// and of the responses that it answers: any body in a box, as axum's is.
+/// and of the responses that it returns: any body as a boxed trait object, as in axum.
 pub type Body = UnsyncBoxBody<Bytes, BodyError>;
 
-/// A body that broke off, with what its maker says about it.
+/// The error of a body that ended early.
 #[derive(Debug)]
 pub struct BodyError(BoxError);
 
@@ -27,14 +27,14 @@ impl StdError for BodyError {
     }
 }
 
-/// Why a body was not read.
+/// Why a body could not be read.
 #[derive(Debug)]
 pub(crate) enum Unread {
     TooLarge,
     Broken(BoxError),
 }
 
-/// Passes a body on as it comes.
+/// Streams a body.
 pub(crate) fn pass<B>(body: B) -> Body
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -49,13 +49,13 @@ pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
         .boxed_unsync()
 }
 
-/// Reads a body of at most `limit` bytes. Trailers are dropped.
+/// Reads a body of at most `limit` bytes into memory. Trailers are dropped.
 pub(crate) async fn read<B>(body: B, limit: usize) -> Result<Bytes, Unread>
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    // What says so at once need not be read.
+    // A body that announces more than the limit need not be read.
     if body.size_hint().lower() > limit as u64 {
         return Err(Unread::TooLarge);
     }

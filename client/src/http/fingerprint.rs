@@ -1,4 +1,4 @@
-//! What tells two requests with one key apart.
+//! Distinguishes two requests with the same key.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use http::request::Parts;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// SHA-256 over method, path with query, and body. Displayed as hexadecimal digits.
+/// SHA-256 over the method, the path with its query, and the body. Displayed as hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint([u8; 32]);
 
@@ -14,7 +14,7 @@ impl Fingerprint {
     pub(crate) fn of(parts: &Parts, body: &[u8]) -> Self {
         let path = parts.uri.path_and_query().map_or("", |path| path.as_str());
         let mut digest = Sha256::new();
-        // Neither a method nor a path has a zero byte.
+        // A zero byte separates the parts, because a method and a path contain none.
         digest.update(parts.method.as_str());
         digest.update([0]);
         digest.update(path);
@@ -23,7 +23,7 @@ impl Fingerprint {
         Self(digest.finalize().into())
     }
 
-    /// As the request of the journal's step.
+    /// Returns the fingerprint as the request of the journal entry.
     pub(crate) fn request(&self) -> Value {
         json!({ "fingerprint": self.to_string() })
     }
@@ -51,8 +51,10 @@ mod tests {
         Fingerprint::of(&parts, body.as_bytes())
     }
 
+    /// Requests that differ in method, path, query or body have different fingerprints. The host
+    /// does not count.
     #[test]
-    fn a_request_is_its_method_its_path_its_query_and_its_body() {
+    fn fingerprint_covers_method_path_query_and_body() {
         let first = of("POST", "/orders?a=1", "{}");
         assert_eq!(first, of("POST", "http://elsewhere/orders?a=1", "{}"));
         for other in [

@@ -1,5 +1,5 @@
-//! The record of a response: a step in the journal of the request's identity, which lives as long
-//! as its claim.
+//! Records a response as an entry in the journal of the request's identity. The entry is kept as
+//! long as the claim.
 
 use tokio_postgres::GenericClient;
 
@@ -11,19 +11,19 @@ use crate::{
 
 const STEP: &str = "http-response";
 
-/// Begins the step. 23000 when it was begun for another request.
+/// Begins the journal entry. Fails with 23000 if it was begun for another request.
 pub(crate) async fn begin(
     client: &impl GenericClient,
     id: &MessageId,
     destination: &Destination,
     fingerprint: &Fingerprint,
 ) -> Result<(), Error> {
-    // The response itself says what became of it.
+    // The state is not needed: the recorded response is looked up separately.
     let begun = begin_call(client, id, destination, STEP, Some(&fingerprint.request())).await;
     begun.map(drop)
 }
 
-/// Ends it with the response.
+/// Completes the journal entry with the response.
 pub(crate) async fn finish(
     client: &impl GenericClient,
     id: &MessageId,
@@ -34,7 +34,7 @@ pub(crate) async fn finish(
     finish_call(client, id, destination, STEP, Some(&response)).await
 }
 
-/// The recorded response; `None` when there is none.
+/// Returns the recorded response, or `None` if there is none.
 pub(crate) async fn find(
     client: &impl GenericClient,
     id: &MessageId,
@@ -49,5 +49,5 @@ pub(crate) async fn find(
     response
         .map(serde_json::from_value)
         .transpose()
-        .map_err(|error| Error::Unexpected(format!("a recorded response: {error}")))
+        .map_err(|error| Error::Unexpected(format!("an unreadable recorded response: {error}")))
 }

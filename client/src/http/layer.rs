@@ -15,15 +15,16 @@ use crate::{
     policy::{LONGEST_LEASE, SHORTEST_LEASE},
 };
 
-/// The header that says `true` in a response that was recorded before.
+/// The header that is `true` in a replayed response, which was recorded before.
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
-/// Makes a service of HTTP requests in which each `Idempotency-Key` takes effect once. See the
+/// A layer that makes each HTTP request with an `Idempotency-Key` take effect once. See the
 /// [module](crate::http).
 ///
-/// The requests of one layer are those of one destination: layers of the same destination share the
-/// keys. Within it each caller has its own, as the [`Scope`] says. A layer without one does not
-/// compile, because two tenants with the same key would get each other's responses:
+/// All requests of one layer have one destination, and layers of the same destination share their
+/// keys. Within a destination each caller has its own keys, as defined by the [`Scope`]. A layer
+/// without a scope does not compile, because two tenants with the same key would get each other's
+/// responses:
 ///
 /// ```compile_fail
 /// # use idem_client::{Destination, http::IdempotencyLayer};
@@ -37,32 +38,37 @@ pub struct IdempotencyLayer {
 }
 
 impl IdempotencyLayer {
-    /// The handler works in the transaction that claims the request: it takes it from a
-    /// [`RequestTx`](crate::http::RequestTx) in the request's extensions. What it writes there and
-    /// its response commit together, or neither does.
+    /// Creates a layer in which the handler works in the transaction that claims the request. The
+    /// handler takes this transaction from a [`RequestTx`](crate::http::RequestTx) in the
+    /// extensions of the request. The writes of the handler and the recorded response commit
+    /// together or not at all.
     pub fn transaction(pool: Pool, destination: Destination, scope: Scope) -> Self {
         Self {
             options: Options::new(Mode::Transaction, pool, destination, scope),
         }
     }
 
-    /// The request is leased, for work that shares no transaction: the handler finds an `Arc` of a
-    /// [`Work`](crate::lease::Work) in the request's extensions, with the journal of its calls. Its
-    /// response is recorded together with the completion.
+    /// Creates a layer that leases the request, for work that cannot share a transaction. The
+    /// handler finds an `Arc` of a [`Work`](crate::lease::Work) in the extensions of the request,
+    /// with the journal of its external calls. The response is recorded when the lease is
+    /// completed.
     ///
-    /// It works on a task of its own, in the runtime of tokio that the service is called in, and is
-    /// not stopped when its caller goes away: wait for it at a [shutdown](Self::running).
+    /// The handler runs in a task of its own, in the tokio runtime in which the service is called.
+    /// The handler continues when the client disconnects: wait for it at a
+    /// [shutdown](Self::running).
     pub fn lease(pool: Pool, destination: Destination, scope: Scope) -> Self {
         Self {
             options: Options::new(Mode::Lease, pool, destination, scope),
         }
     }
 
-    /// The leased requests that are being worked on, to wait for at a shutdown:
+    /// Returns the leased requests that are being processed. Wait for them at a shutdown:
     ///
     /// ```no_run
-    /// # async fn serve(once: idem_client::http::IdempotencyLayer, listener: tokio::net::TcpListener, service: axum::Router)
-    /// # -> Result<(), std::io::Error> {
+    /// # async fn serve(
+    /// #     once: idem_client::http::IdempotencyLayer, listener: tokio::net::TcpListener,
+    /// #     service: axum::Router,
+    /// # ) -> Result<(), std::io::Error> {
     /// use std::time::Duration;
     ///
     /// let running = once.running();
@@ -76,47 +82,47 @@ impl IdempotencyLayer {
         self.options.running.clone()
     }
 
-    /// For how long a request is leased: 30 seconds, unless said otherwise. It is renewed while the
-    /// handler works; this is how long a key stays in progress whose process has died. At least 100
-    /// milliseconds and at most a day.
+    /// Sets how long a request is leased: 100 milliseconds to one day; 30 seconds by default. The
+    /// lease is renewed while the handler works. After a crash of the process the key stays in
+    /// progress for this time.
     pub fn lease_for(mut self, lease: Duration) -> Self {
         self.options.lease = lease.clamp(SHORTEST_LEASE, LONGEST_LEASE);
         self
     }
 
-    /// The methods whose requests are protected: POST and PATCH, unless said otherwise. Others pass
-    /// through.
+    /// Sets the methods of protected requests; POST and PATCH by default. Requests with other
+    /// methods pass through.
     pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.options.methods = methods.into_iter().collect();
         self
     }
 
-    /// Whether a request of these methods must have a key, and gets 400 without one. It must,
-    /// unless said otherwise; where it need not, a request without a key passes through
-    /// unprotected, and finds nothing in its extensions.
+    /// Sets whether a request with a protected method must have a key; true by default. If true, a
+    /// request without a key gets status 400. If false, such a request passes through unprotected,
+    /// and its extensions contain no transaction and no lease.
     pub fn required(mut self, is_required: bool) -> Self {
         self.options.is_required = is_required;
         self
     }
 
-    /// How large the body of a protected request may be, in bytes; a larger one gets 413. 1 MiB,
-    /// unless said otherwise: it is held in memory as a whole.
+    /// Sets the largest body of a protected request, in bytes; 1 MiB by default. A larger request
+    /// gets status 413. The whole body is held in memory.
     pub fn request_limit(mut self, bytes: usize) -> Self {
         self.options.request_limit = bytes;
         self
     }
 
-    /// How large the body of a response may be that is recorded, in bytes. 1 MiB, unless said
-    /// otherwise: it is held in memory as a whole and kept in the database as long as the claim. A
-    /// larger one is not passed on but becomes a 500, and nothing is recorded.
+    /// Sets the largest body of a recorded response, in bytes; 1 MiB by default. The whole body is
+    /// held in memory and stored in the database as long as the claim. A larger response is
+    /// replaced by status 500, and nothing is recorded.
     pub fn response_limit(mut self, bytes: usize) -> Self {
         self.options.response_limit = bytes;
         self
     }
 
-    /// Which statuses are recorded, among 2xx, 3xx and 4xx without 409 and 429. All of these,
-    /// unless said otherwise; none but these, whatever this says. What is not recorded takes no
-    /// effect, and the next request with this key runs.
+    /// Sets which statuses are recorded. Only 2xx, 3xx and 4xx except 409 and 429 can be recorded,
+    /// and by default all of these are. A request with another status has no effect, and the next
+    /// request with the same key runs.
     pub fn keep_statuses(
         mut self,
         is_kept: impl Fn(StatusCode) -> bool + Send + Sync + 'static,
@@ -125,8 +131,8 @@ impl IdempotencyLayer {
         self
     }
 
-    /// Which headers of a response are recorded. All but `Set-Cookie`, unless said otherwise; never
-    /// those that belong to one connection or moment, such as `Connection` and `Date`.
+    /// Sets which response headers are recorded; all but `Set-Cookie` by default. Headers that
+    /// belong to one connection or one moment, such as `Connection` and `Date`, are never recorded.
     pub fn keep_headers(
         mut self,
         is_kept: impl Fn(&HeaderName) -> bool + Send + Sync + 'static,
@@ -135,7 +141,7 @@ impl IdempotencyLayer {
         self
     }
 
-    /// What `Retry-After` says, in whole seconds. One second, unless said otherwise.
+    /// Sets the value of `Retry-After`, rounded up to whole seconds; one second by default.
     pub fn retry_after(mut self, retry_after: Duration) -> Self {
         self.options.retry_after = retry_after;
         self

@@ -1,4 +1,4 @@
-//! A request that is leased, for work that shares no transaction.
+//! Processes a request under a lease, for work that cannot share a transaction.
 
 use std::{
     error::Error as StdError,
@@ -27,11 +27,11 @@ use crate::{
     step::{Step, again},
 };
 
-/// Leases the request, lets the handler work, and completes the lease together with the record of
-/// the response.
+/// Leases the request, runs the handler, and completes the lease together with the record of the
+/// response.
 ///
-/// On a task of its own: a caller that goes away does not cut the work in two. It is done and
-/// recorded, and a repeated request finds it.
+/// The handler runs in a task of its own, so it continues when the client disconnects. Its response
+/// is recorded, and a repeated request gets it.
 pub(crate) async fn answer<S, R>(
     options: Arc<Options>,
     asked: Asked,
@@ -68,11 +68,11 @@ struct Attempt<'a> {
     asked: &'a Asked,
 }
 
-/// What a handler has left.
+/// The result of a handler.
 enum Worked<E> {
-    /// To be recorded.
+    /// A response to be recorded.
     Response(Parts, Bytes),
-    /// To be passed on, and the request runs again.
+    /// A response that is not recorded. The next request with this key runs again.
     Passed(Response<Body>),
     Failed(Failure<E>),
 }
@@ -101,7 +101,7 @@ impl Attempt<'_> {
         let worked = tokio::select! {
             biased;
             worked = work => worked,
-            // Somebody else may be at it: the next request finds out.
+            // Another process may work on the request. A repeated request gets the result.
             () = keeper.lost().cancelled() => return Err(Problem::InDoubt.into()),
         };
         drop(keeper);
@@ -168,14 +168,18 @@ impl Attempt<'_> {
             }
             Lease::Dead => Err(Problem::Exhausted),
             Lease::Exhausted(held) => {
-                let let_go = async {
+                let release = async {
                     let step = Step::begin(&self.options.pool).await?;
                     let error = held.last_error().unwrap_or("its attempts are used up");
                     let released = step.run(held.release(step.client(), error, true)).await;
                     step.end(released)
                 };
-                if let Err(error) = let_go.await {
-                    tracing::debug!(%error, "an exhausted request is let go when its lease ends");
+                if let Err(error) = release.await {
+                    tracing::debug!(
+                        %error,
+                        "cannot release an exhausted request: \
+                         it stays leased until its lease expires"
+                    );
                 }
                 Err(Problem::Exhausted)
             }
@@ -183,8 +187,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Binds the key to this request. [`Problem::Mismatch`] when an attempt at another one has
-    /// begun before: it may have done something outside of the database.
+    /// Binds the key to this request. Fails with [`Problem::Mismatch`] if an attempt at another
+    /// request was begun with the key, because it may have had an effect outside of the database.
     async fn begin(&self, held: &Held) -> Result<(), Problem> {
         let begun = again(Retry::default(), || async {
             let step = Step::begin(&self.options.pool).await?;
@@ -207,8 +211,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Records the response with the completion, through lost connections: the token tells what
-    /// became of a commit in doubt.
+    /// Records the response and completes the lease, with retries after lost connections. The token
+    /// shows the result of an ambiguous commit.
     async fn complete(
         &self,
         held: &Held,
@@ -236,12 +240,12 @@ impl Attempt<'_> {
         match completed.await {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::NotClaimed => {
-                // Completed by a commit whose answer was lost, or lost to somebody else, whose
-                // response counts then.
+                // The reply to the commit was lost, or another process has completed the request
+                // and its response counts.
                 let found = self.find().await.map_err(|error| Problem::of(&error))?;
                 match found {
                     None => return Err(Problem::Unavailable),
-                    Some(ref ours) if *ours == recorded => {}
+                    Some(ref stored) if *stored == recorded => {}
                     Some(_) => return replay(found, &asked.fingerprint),
                 }
             }
@@ -261,15 +265,19 @@ impl Attempt<'_> {
         step.end(found)
     }
 
-    /// The next request runs at once. Where that cannot be said it waits for the end of the lease.
+    /// Releases the lease, so that the next request can run at once. If this fails, the next
+    /// request waits for the end of the lease.
     async fn give_back(&self, held: &Held) {
-        let given = again(Retry::default(), || async {
+        let released = again(Retry::default(), || async {
             let step = Step::begin(&self.options.pool).await?;
-            let given = step.run(held.give_back(step.client())).await;
-            step.end(given)
+            let released = step.run(held.give_back(step.client())).await;
+            step.end(released)
         });
-        if let Err(error) = given.await {
-            tracing::debug!(%error, "a request is free when its lease ends");
+        if let Err(error) = released.await {
+            tracing::debug!(
+                %error,
+                "cannot release a request: it stays leased until its lease expires"
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What a handler finds in the extensions of its request, and what it may leave in those of its
-//! response.
+//! The values that a handler gets in the extensions of its request, and may put into the extensions
+//! of its response.
 
 use std::{
     fmt,
@@ -8,8 +8,8 @@ use std::{
 
 use crate::{Error, Tx};
 
-/// The transaction of a protected request, in the request's extensions. [`take`](Self::take) it
-/// once.
+/// The transaction of a protected request, in the extensions of the request. It can be
+/// [taken](Self::take) once.
 #[derive(Clone)]
 pub struct RequestTx(Arc<Mutex<Option<Tx>>>);
 
@@ -18,16 +18,17 @@ impl RequestTx {
         Self(Arc::new(Mutex::new(Some(tx))))
     }
 
-    /// The transaction, for whoever asks first; [`Error::Invalid`] for all others.
+    /// Returns the transaction to the first caller. All later callers get [`Error::Invalid`].
     ///
-    /// Drop it before the response is made or, at the latest, with the end of its body.
+    /// Drop the transaction before the response is returned, or at the latest at the end of the
+    /// response body.
     pub fn take(&self) -> Result<Tx, Error> {
         self.withdraw().ok_or_else(|| {
-            Error::Invalid("the transaction of this request was taken before".into())
+            Error::Invalid("the transaction of this request is already taken".into())
         })
     }
 
-    /// So that nobody takes it any more.
+    /// Takes the transaction, so that no handler can take it after that.
     pub(crate) fn withdraw(&self) -> Option<Tx> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -39,8 +40,8 @@ impl fmt::Debug for RequestTx {
     }
 }
 
-/// Put into the extensions of a response with a status of 4xx, it keeps what its handler wrote: a
-/// declined payment, for example. Without it that is taken back, and the response alone is
+/// Put this into the extensions of a response with status 4xx to keep the writes of the handler,
+/// for example a declined payment. Without it the writes are rolled back, and only the response is
 /// recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepWrites;

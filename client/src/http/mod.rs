@@ -1,18 +1,23 @@
-//! Requests that take effect once: a `tower` layer for axum and hyper that reads `Idempotency-Key`.
+//! A `tower` layer for axum and hyper that reads `Idempotency-Key` and makes each request take
+//! effect once.
 //!
-//! The first request with a key runs, and its response is recorded. Another one with the key gets
-//! the recorded response, with `Idempotency-Replayed: true`; 409 with `Retry-After` while the first
-//! one runs; 422 when it asks for something else. What says that another attempt may succeed, 5xx
-//! and 409 and 429, is never recorded.
+//! The first request with a key runs, and its response is recorded. A repeated request with the
+//! same key gets the recorded response with the header `Idempotency-Replayed: true`. While the
+//! first request runs, a repeated one gets status 409 with `Retry-After`. A request with the same
+//! key and other content gets status 422. Statuses after which another attempt may succeed (5xx,
+//! 409 and 429) are never recorded.
 //!
-//! [In a transaction](IdempotencyLayer::transaction) what the handler writes, the claim of the key
-//! and the response are one commit:
+//! [In a transaction](IdempotencyLayer::transaction) the writes of the handler, the claim of the
+//! key and the response are committed together:
 //!
 //! ```
 //! use axum::{Extension, Router, http::StatusCode, routing::post};
 //! use idem_client::{Destination, http::{IdempotencyLayer, RequestTx, Scope}};
 //!
-//! async fn place(Extension(tx): Extension<RequestTx>, item: String) -> Result<StatusCode, StatusCode> {
+//! async fn place(
+//!     Extension(tx): Extension<RequestTx>,
+//!     item: String,
+//! ) -> Result<StatusCode, StatusCode> {
 //!     let tx = tx.take().map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
 //!     match tx.execute("INSERT INTO orders (item) VALUES ($1)", &[&item]).await {
 //!         Ok(_) => Ok(StatusCode::CREATED),
@@ -21,15 +26,16 @@
 //! }
 //!
 //! # fn service(pool: deadpool_postgres::Pool) -> Result<Router, idem_client::Error> {
-//! // A real service takes the account from what it has authenticated.
-//! let account = Scope::by(|parts| Some(parts.headers.get("x-account")?.to_str().ok()?.to_owned()));
+//! // A real service takes the account from the authenticated user.
+//! let account =
+//!     Scope::by(|parts| Some(parts.headers.get("x-account")?.to_str().ok()?.to_owned()));
 //! let once = IdempotencyLayer::transaction(pool, Destination::new("shop.place-order")?, account);
 //! let service = Router::new().route("/orders", post(place)).layer(once);
 //! # Ok(service) }
 //! ```
 //!
-//! [With a lease](IdempotencyLayer::lease) the handler calls somebody else meanwhile, and its
-//! response is recorded when it has ended.
+//! [With a lease](IdempotencyLayer::lease) the handler can make external calls. Its response is
+//! recorded when the handler has finished.
 
 mod body;
 mod fingerprint;

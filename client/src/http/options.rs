@@ -1,4 +1,4 @@
-//! What is the same for all requests of a layer.
+//! The options of a layer.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::{
     http::{key, problem::Problem, running::RunningRequests, scope::Scope},
 };
 
-/// Where the work of a request happens.
+/// How a request is processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// In the transaction that claims the request and records the response.
@@ -51,7 +51,7 @@ impl Options {
             request_limit: 1 << 20,
             response_limit: 1 << 20,
             keep_status: Arc::new(|_| true),
-            // What names a session is given out once.
+            // A cookie may identify a session, so it is sent only once.
             keep_header: Arc::new(|name| name != header::SET_COOKIE),
             retry_after: Duration::from_secs(1),
             lease: Duration::from_secs(30),
@@ -59,7 +59,7 @@ impl Options {
         }
     }
 
-    /// What the request is known by; `None` for one that is not protected.
+    /// Returns the id of the request, or `None` if it is not protected.
     pub(crate) fn identify(&self, parts: &Parts) -> Result<Option<MessageId>, Problem> {
         if !self.methods.contains(&parts.method) {
             return Ok(None);
@@ -71,7 +71,7 @@ impl Options {
             };
         };
         let id = self.scope.id_of(parts, key)?;
-        // A caller's name can be any text; one with a zero byte is in no database.
+        // The name of a caller can be any text, but PostgreSQL cannot store a zero byte.
         if id.contains('\0') {
             return Err(Problem::UnknownCaller);
         }
@@ -80,7 +80,8 @@ impl Options {
             .map_err(|_| Problem::IdTooLong)
     }
 
-    /// Whether a response is recorded: never what says that another attempt may succeed.
+    /// Returns whether a response with this status is recorded. Statuses after which another
+    /// attempt may succeed are not.
     pub(crate) fn keeps(&self, status: StatusCode) -> bool {
         let is_final = status.is_success() || status.is_redirection() || status.is_client_error();
         is_final

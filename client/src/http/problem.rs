@@ -1,4 +1,4 @@
-//! What the layer itself answers, as `application/problem+json` (RFC 9457).
+//! The error responses of the layer, as `application/problem+json` (RFC 9457).
 
 use std::time::Duration;
 
@@ -10,37 +10,38 @@ use crate::{
     http::body::{self, Body},
 };
 
-/// Why a request is not answered by its handler or from the record.
+/// Why the response to a request comes neither from its handler nor from the record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Problem {
-    #[error("this request needs the header Idempotency-Key")]
+    #[error("the request has no Idempotency-Key header")]
     MissingKey,
-    #[error("the header Idempotency-Key is not a key: {0}")]
+    #[error("the Idempotency-Key header is invalid: {0}")]
     BadKey(&'static str),
-    #[error("who sends the request is not known, and keys are kept for each caller apart")]
+    #[error("the caller of the request is not known, and each caller has its own keys")]
     UnknownCaller,
-    #[error("the key and the name of its caller are too long together")]
+    #[error("the key together with the name of its caller is too long")]
     IdTooLong,
-    #[error("the body could not be read")]
+    #[error("the body of the request could not be read")]
     UnreadableRequest,
-    #[error("the body of a request with an Idempotency-Key has at most {0} bytes here")]
+    #[error("the body of a request with an Idempotency-Key must not exceed {0} bytes")]
     RequestTooLarge(usize),
     #[error("a request with this key is being processed")]
     InProgress,
-    #[error("this key was used before, and what was answered is not recorded")]
+    #[error("this key was used before, but no response to it is recorded")]
     NotRecorded,
     #[error("this key was used before for another request: another method, path or body")]
     Mismatch,
-    #[error("the response is too large to be recorded, so nothing of the request was kept")]
+    #[error("the response is too large to be recorded, so nothing was stored")]
     ResponseTooLarge,
-    #[error("the request was not processed: it began as often as it may, and never ended")]
+    #[error("the request was not processed: its attempts are used up, and none has completed")]
     Exhausted,
     #[error("the request could not be processed")]
     Failed,
     #[error("the request could not be processed now; send it again with the same key")]
     Unavailable,
     #[error(
-        "it is not known whether the request took effect; send it again with the same key to find out"
+        "it is not known whether the request took effect; \
+         send it again with the same key to find out"
     )]
     InDoubt,
 }
@@ -62,7 +63,7 @@ impl Problem {
         }
     }
 
-    /// Its last word in the problem's `type`: what a program can go by.
+    /// Returns the last part of the problem's `type`, which programs can test.
     fn name(&self) -> &'static str {
         match self {
             Self::MissingKey => "missing-key",
@@ -82,13 +83,13 @@ impl Problem {
         }
     }
 
-    /// Whether the same request finds another answer soon.
+    /// Returns whether the same request may soon get another response.
     fn passes(&self) -> bool {
         matches!(self, Self::InProgress | Self::Unavailable | Self::InDoubt)
     }
 
-    /// The same for a request whose handler has worked: what it did outside of the database is
-    /// done.
+    /// Converts the problem of a request after its handler has run, and may have had an effect
+    /// outside of the database.
     pub(crate) fn after_work(self) -> Self {
         match self {
             Self::Unavailable => Self::InDoubt,
@@ -96,7 +97,8 @@ impl Problem {
         }
     }
 
-    /// What an error of the database comes to. Its text is for the log and not for the caller.
+    /// Converts an error of the database and logs it. The text of the error is not sent to the
+    /// client.
     pub(crate) fn of(error: &Error) -> Self {
         tracing::warn!(%error, "a request with an idempotency key was not processed");
         match error.kind() {
@@ -129,7 +131,7 @@ impl Problem {
     }
 }
 
-/// In whole seconds, at least one: the header has no others.
+/// Converts to whole seconds, at least one, as the header requires.
 fn seconds(duration: Duration) -> u64 {
     duration
         .as_millis()
@@ -141,6 +143,7 @@ fn seconds(duration: Duration) -> u64 {
 mod tests {
     use super::*;
 
+    /// `Retry-After` is rounded up to whole seconds, at least one.
     #[test]
     fn retry_after_is_in_whole_seconds() {
         assert_eq!(seconds(Duration::ZERO), 1);

@@ -1,4 +1,4 @@
-//! A response as the journal keeps it.
+//! A response as it is stored in the journal.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
@@ -14,13 +14,13 @@ use crate::{
     },
 };
 
-/// What is recorded of a response, and of the request that it answers.
+/// A recorded response, with the fingerprint of its request.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Recorded {
     fingerprint: String,
     status: u16,
-    /// In their order, a name as often as it has values. Each character of a value is one byte of
-    /// it (ISO 8859-1), for a value need not be UTF-8.
+    /// The headers in their order, one entry for each value. Each character of a value is one byte
+    /// (ISO 8859-1), because a value may not be valid UTF-8.
     headers: Vec<(String, String)>,
     body_base64: String,
 }
@@ -58,7 +58,7 @@ impl Recorded {
         self.fingerprint == fingerprint.to_string()
     }
 
-    /// The response again, marked as a replay.
+    /// Builds the response again, marked as a replay.
     pub(crate) fn replay(&self) -> Result<Response<Body>, Error> {
         let broken = |what: &str| Error::Unexpected(format!("a recorded response without {what}"));
         let bytes = BASE64_STANDARD
@@ -86,7 +86,7 @@ impl Recorded {
     }
 }
 
-/// What `Connection` says to be of the connection too.
+/// Returns the headers that `Connection` names as belonging to the connection.
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     let values = headers.get_all(header::CONNECTION).iter();
     let names = values
@@ -95,7 +95,7 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     names.filter_map(|name| name.trim().parse().ok()).collect()
 }
 
-/// Headers that say something of one connection or one moment, and not of the response.
+/// Returns whether a header belongs to one connection or one moment instead of the response.
 fn is_of_the_connection(name: &HeaderName) -> bool {
     const OTHERS: [&str; 2] = ["keep-alive", "proxy-connection"];
     [
@@ -119,8 +119,9 @@ mod tests {
 
     use super::*;
 
+    /// A replayed response has the same status, the same recorded headers and the same bytes.
     #[test]
-    fn a_response_survives_its_record_byte_for_byte() {
+    fn replayed_response_is_identical() {
         let (parts, ()) = Request::new(()).into_parts();
         let fingerprint = Fingerprint::of(&parts, b"");
         let mut headers = HeaderMap::new();

@@ -1,11 +1,11 @@
-//! The work of leased requests at a shutdown.
+//! Waits for leased requests at a shutdown.
 
 use std::time::Duration;
 
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-/// The leased requests of a layer that are being worked on: see
+/// The leased requests of a layer that are being processed: see
 /// [`IdempotencyLayer::running`](crate::http::IdempotencyLayer::running).
 #[derive(Clone, Debug, Default)]
 pub struct RunningRequests(TaskTracker);
@@ -15,15 +15,16 @@ impl RunningRequests {
         &self.0
     }
 
-    /// How many there are now.
+    /// Returns the number of requests that are being processed.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// Waits until all have ended and are recorded, for `grace` at most. Returns how many have not.
+    /// Waits until all requests have ended and are recorded, at most for `grace`. Returns the
+    /// number of requests that have not ended.
     ///
-    /// Call it when the server takes no requests any more. A request that has not ended by then
-    /// ends with the process: its lease runs out, and a repeated request is worked on after that.
+    /// Call this when the server accepts no more requests. A request that has not ended by then
+    /// ends with the process. Its lease expires, and a repeated request is processed after that.
     pub async fn ended(&self, grace: Duration) -> usize {
         self.0.close();
         if timeout(grace, self.0.wait()).await.is_ok() {
@@ -33,7 +34,7 @@ impl RunningRequests {
         tracing::warn!(
             left,
             ?grace,
-            "leased requests have not ended within the grace of the shutdown"
+            "leased requests have not ended within the grace period of the shutdown"
         );
         left
     }

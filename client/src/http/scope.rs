@@ -1,4 +1,4 @@
-//! Whose keys they are.
+//! The scope of idempotency keys.
 
 use std::{fmt, sync::Arc};
 
@@ -6,37 +6,37 @@ use http::request::Parts;
 
 use crate::http::problem::Problem;
 
-/// Whose keys the requests of a layer have. A recorded response is returned to every caller that is
-/// in the same scope, so each layer needs one.
+/// Defines which callers share keys. All callers in the same scope get each other's recorded
+/// responses, so each layer needs a scope.
 #[derive(Clone)]
 pub struct Scope(Option<Caller>);
 
 type Caller = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
 
 impl Scope {
-    /// Each caller has keys of its own: a tenant, an account, a user. `None` refuses the request
-    /// with 403.
+    /// Gives each caller its own keys. `caller` returns the name of a tenant, an account or a user.
+    /// If it returns `None`, the request gets status 403.
     ///
-    /// Take the caller from what has been authenticated: a client that can name another caller can
-    /// read the responses that are recorded for that caller.
+    /// Derive the caller from authenticated data. A client that can name another caller can read
+    /// the recorded responses of that caller.
     pub fn by(caller: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(caller)))
     }
 
-    /// All callers share the keys. Only for a service whose callers may read each other's
-    /// responses, because equal keys of two of them are one key.
+    /// Lets all callers share the keys. Use this only for a service in which callers may read each
+    /// other's responses, because equal keys of two callers are the same key.
     pub fn single_tenant() -> Self {
         Self(None)
     }
 
-    /// The id of a request with this key.
+    /// Returns the message id of a request with this key.
     pub(crate) fn id_of(&self, parts: &Parts, key: String) -> Result<String, Problem> {
-        // Layers of one destination may have different kinds of scopes, which share no keys.
+        // Layers of one destination can have different kinds of scopes. They must not share keys.
         let Some(caller) = &self.0 else {
             return Ok(format!("all:{key}"));
         };
         let caller = caller(parts).ok_or(Problem::UnknownCaller)?;
-        // The length keeps "a" with "b" apart from "ab" with "".
+        // The length distinguishes caller "a" with key "b" from caller "ab" with an empty key.
         Ok(format!("by:{}:{caller}:{key}", caller.len()))
     }
 }

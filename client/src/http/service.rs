@@ -1,4 +1,4 @@
-//! The way of a request.
+//! The service that processes requests.
 
 use std::{
     error::Error as StdError,
@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// The service that [`IdempotencyLayer`](crate::http::IdempotencyLayer) makes.
+/// The service that [`IdempotencyLayer`](crate::http::IdempotencyLayer) creates.
 #[derive(Clone, Debug)]
 pub struct IdempotencyService<S> {
     options: Arc<Options>,
@@ -38,17 +38,17 @@ impl<S> IdempotencyService<S> {
     }
 }
 
-/// What a request is known by: its key, and what is asked under it.
+/// The identity of a request: its id, and the fingerprint of its content.
 pub(crate) struct Asked {
     pub(crate) id: MessageId,
     pub(crate) fingerprint: Fingerprint,
 }
 
-/// Why there is no response of the handler or of the record.
+/// Why neither the handler nor the record returned a response.
 pub(crate) enum Failure<E> {
-    /// This is the response then.
+    /// The problem becomes the response.
     Problem(Problem),
-    /// The service below failed.
+    /// The inner service failed.
     Service(E),
 }
 
@@ -84,7 +84,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let later = self.inner.clone();
-        // The one that said it is ready is the one to call; its clone may not be.
+        // Call the service that was polled ready. Its clone may not be ready.
         let ready = mem::replace(&mut self.inner, later);
         let options = Arc::clone(&self.options);
         async move {
@@ -140,13 +140,13 @@ where
         .map_err(|unread| match unread {
             Unread::TooLarge => Problem::RequestTooLarge(limit),
             Unread::Broken(error) => {
-                tracing::debug!(error, "the body of a request broke off");
+                tracing::debug!(error, "the body of a request ended early");
                 Problem::UnreadableRequest
             }
         })
 }
 
-/// The answer to a request whose key was used before.
+/// Returns the response to a request with a key that was used before.
 pub(crate) fn replay(
     found: Option<Recorded>,
     fingerprint: &Fingerprint,
@@ -158,12 +158,12 @@ pub(crate) fn replay(
     }
 }
 
-/// Why a response cannot be recorded.
+/// Returns the problem of a response that cannot be recorded.
 pub(crate) fn unrecordable(unread: Unread) -> Problem {
     match unread {
         Unread::TooLarge => Problem::ResponseTooLarge,
         Unread::Broken(error) => {
-            tracing::warn!(error, "the body of a response broke off");
+            tracing::warn!(error, "the body of a response ended early");
             Problem::Failed
         }
     }

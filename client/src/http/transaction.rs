@@ -1,4 +1,4 @@
-//! A request in the transaction that claims it.
+//! Processes a request in the transaction that claims it.
 
 use std::error::Error as StdError;
 
@@ -23,13 +23,13 @@ use crate::{
     step::again,
 };
 
-/// Behind the claim and before the handler: what a refused request has written is taken back to
-/// here.
+/// The savepoint after the claim and before the handler. The writes of a handler that returns
+/// status 4xx are rolled back to it.
 const SAVEPOINT: &str = "idem_http";
 const UNDO: &str = "ROLLBACK TO SAVEPOINT idem_http";
 
-/// Claims the request, lets the handler work, records its response, and commits. Dropped at any
-/// await it has done all or nothing.
+/// Claims the request, runs the handler, records its response, and commits. If the future is
+/// dropped, either everything has committed or nothing has.
 pub(crate) async fn answer<S, R>(
     options: &Options,
     asked: Asked,
@@ -60,7 +60,8 @@ where
         take_back(session, &lent).await?.roll_back().await;
         return Ok(response.map(body::pass));
     }
-    // Before the transaction is taken back: the handler may still read from it what it streams.
+    // Read the body before the transaction is taken back: the handler may stream it from the
+    // transaction.
     let (parts, body) = response.into_parts();
     let read = body::read(body, options.response_limit).await;
     let session = take_back(session, &lent).await?;
@@ -111,8 +112,8 @@ where
     Ok(Response::from_parts(parts, body::full(body)))
 }
 
-/// Begins with the claim. A connection that turns out to be gone is no reason to send the caller
-/// away: nothing was done yet.
+/// Begins a transaction with the claim. A lost connection is retried, because nothing has happened
+/// yet.
 async fn begin(options: &Options, asked: &Asked) -> Result<(Session, Outcome), Error> {
     let claim = format!(
         "SELECT outcome FROM idem_claim({}, {}, false, decode('{}', 'hex'))",
@@ -135,7 +136,7 @@ async fn begin(options: &Options, asked: &Asked) -> Result<(Session, Outcome), E
     again(Retry::default(), attempt).await
 }
 
-/// What a request that is not to be processed is answered.
+/// Returns the response to a request that is not claimed.
 async fn not_claimed(
     options: &Options,
     asked: &Asked,
@@ -159,7 +160,7 @@ async fn not_claimed(
     }
 }
 
-/// Ends the loan; where the handler has kept its transaction there is nothing to go on with.
+/// Takes the transaction back from the handler. Fails if the handler has kept it.
 async fn take_back(session: Session, lent: &RequestTx) -> Result<Session, Error> {
     drop(lent.withdraw());
     match session.take_back() {
@@ -171,7 +172,8 @@ async fn take_back(session: Session, lent: &RequestTx) -> Result<Session, Error>
     }
 }
 
-/// What is refused has written nothing, unless the handler says so.
+/// Returns whether the writes of the handler are committed: unless the status is 4xx, or if the
+/// response has [`KeepWrites`].
 fn keeps_writes(parts: &Parts) -> bool {
     !parts.status.is_client_error() || parts.extensions.get::<KeepWrites>().is_some()
 }

@@ -1,4 +1,4 @@
-//! One step, answered once.
+//! Makes an external call once and records its result.
 
 use std::future::Future;
 
@@ -17,11 +17,11 @@ use crate::{
     step::{Step, again},
 };
 
-/// The journal of one message, for the calls that its handler makes. Cheap to clone.
+/// The journal of one message, for the external calls of its handler. Cheap to clone.
 ///
-/// Of a message that is leased: each step is begun under the lease, which is extended with it. So
-/// who has lost it, and was paused meanwhile for example, asks nobody any more. What was answered
-/// is taken down in any case, for it is true.
+/// For a leased message each external call is begun under the lease, which is extended at the same
+/// time. So a process that has lost the lease, for example because it was paused, makes no more
+/// calls. A result that has arrived is recorded in any case.
 #[derive(Clone, Debug)]
 pub struct Calls {
     pool: Pool,
@@ -31,7 +31,7 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// The journal of a leased message, on connections of `pool`.
+    /// Creates the journal of a leased message, on connections of `pool`.
     pub fn of(held: &Held, pool: &Pool) -> Self {
         Self {
             pool: pool.clone(),
@@ -41,7 +41,8 @@ impl Calls {
         }
     }
 
-    /// The journal of any message. Who else may be at it is for the caller to know.
+    /// Creates the journal of any message. The caller must make sure that no other process works on
+    /// the message.
     pub fn new(pool: &Pool, id: &MessageId, destination: &Destination) -> Self {
         Self {
             pool: pool.clone(),
@@ -51,15 +52,18 @@ impl Calls {
         }
     }
 
-    /// Asks once: what was answered is recorded, and is what every later attempt gets, without
-    /// asking.
+    /// Makes an external call once. The result is recorded, and every later attempt returns the
+    /// recorded result without a call.
     ///
-    /// For another side that honours the key that `ask` is given: a step of which nobody has heard
-    /// is asked again under the same key, as with [`OnUnknown::Repeat`].
+    /// Use this for an external system that honours the idempotency key, which is passed to `ask`.
+    /// If the result of an earlier attempt is not known, the call is repeated with the same key, as
+    /// with [`OnUnknown::Repeat`].
     ///
-    /// `request` is what the step is about, and must be the same at every attempt
-    /// ([`CallFailed::Journal`] with 23000 otherwise). An error of `ask` leaves open whether it had
-    /// an effect, unless it is a [`CallError`] that says more.
+    /// - `step`: the name of the call, 1 to 255 bytes.
+    /// - `request`: the content of the call. It must be the same at every attempt; otherwise this
+    ///   fails with [`CallFailed::Journal`] (SQLSTATE 23000).
+    /// - `ask`: makes the call. After an error of `ask` it is not known whether the call had an
+    ///   effect, unless the error is a [`CallError`] with more information.
     pub async fn once<T, F, Fut, E>(
         &self,
         step: &str,
@@ -75,8 +79,8 @@ impl Calls {
         self.once_or(step, request, OnUnknown::Repeat, ask).await
     }
 
-    /// As [`once`](Self::once), and `on_unknown` says what to do when an earlier attempt began this
-    /// step and never heard.
+    /// The same as [`once`](Self::once), but `on_unknown` decides what to do when an earlier
+    /// attempt began this step and its result is not known.
     pub async fn once_or<T, F, Fut, E>(
         &self,
         step: &str,
@@ -115,7 +119,8 @@ impl Calls {
         }
     }
 
-    /// What has become of a step that nobody has heard of; `None`: it is asked.
+    /// Determines the result of a step that an earlier attempt began. Returns `None` if the call is
+    /// to be made again.
     async fn find_out<T>(
         &self,
         step: &str,
@@ -131,7 +136,7 @@ impl Calls {
             message_id = %self.id,
             attempt = begun.attempt,
             ?on_unknown,
-            "an earlier attempt began this call and never heard"
+            "an earlier attempt began an external call, and its result is not known"
         );
         let query = match on_unknown {
             OnUnknown::Repeat => return Ok(None),
@@ -155,7 +160,7 @@ impl Calls {
         }
     }
 
-    // The journal. What is written twice because an answer was lost is the same both times.
+    // The journal. A write that is repeated after a lost reply writes the same again.
 
     async fn begin(&self, step: &str, request: &(impl Serialize + ?Sized)) -> Result<Begun, Error> {
         let request = serde_json::to_value(request).map_err(Error::Encode)?;
@@ -169,8 +174,8 @@ impl Calls {
                 Some(&request),
             )
             .map_ok(Some);
-            // One type of iterator: a chain of two is not `Send` to whoever spawns this without
-            // knowing its lifetimes.
+            // A `Vec`, because a chain of two iterators makes the future of a generic caller not
+            // `Send`.
             let mut calls = Vec::with_capacity(2);
             if let Some(held) = &self.held {
                 calls.push(
@@ -184,10 +189,11 @@ impl Calls {
             on.end(begun)?
                 .pop()
                 .flatten()
-                .ok_or_else(|| Error::Unexpected("no answer to a call that is begun".into()))
+                .ok_or_else(|| Error::Unexpected("no row for a journal entry".into()))
         })
         .await
-        // That is the answer to the extension: what was never begun can be begun.
+        // `NotClaimed` is an error of the extension of the lease. Beginning a step does not return
+        // it.
         .map_err(|error| match error.kind() {
             ErrorKind::NotClaimed if self.held.is_some() => Error::LeaseLost,
             _ => error,
@@ -214,14 +220,14 @@ impl Calls {
         Ok(response)
     }
 
-    /// Takes down what an error says, and answers what the handler is told.
+    /// Records a failure. Returns the error for the handler.
     async fn fail(&self, step: &str, error: CallError) -> CallFailed {
         let (text, is_retryable) = match &error {
             CallError::Refused(error) => (causes(&**error), false),
             CallError::NotDone(error) => (causes(&**error), true),
-            CallError::Unheard(_) => return told(step, error),
+            CallError::Unheard(_) => return failure(step, error),
         };
-        let taken_down = again(Retry::default(), || async {
+        let recorded = again(Retry::default(), || async {
             let on = Step::begin(&self.pool).await?;
             let failed = fail_call(
                 on.client(),
@@ -234,14 +240,14 @@ impl Calls {
             let failed = on.run(failed).await;
             on.end(failed)
         });
-        match taken_down.await {
-            Ok(()) => told(step, error),
+        match recorded.await {
+            Ok(()) => failure(step, error),
             Err(error) => journal(step, error),
         }
     }
 }
 
-fn told(step: &str, error: CallError) -> CallFailed {
+fn failure(step: &str, error: CallError) -> CallFailed {
     let step = step.to_owned();
     match error {
         CallError::Refused(error) => CallFailed::Refused {

@@ -1,4 +1,5 @@
-//! How a call fails: what the other side says, and what the handler is told.
+//! The errors of external calls: the error that the call returns, and the error that the handler
+//! gets.
 
 use std::fmt;
 
@@ -9,26 +10,27 @@ use crate::{
     boxed::{BoxError as Cause, boxed},
 };
 
-/// What became of a question that got no answer. `?` takes any error as [`Unheard`](Self::Unheard).
+/// The error of an external call. `?` converts any error to [`Unheard`](Self::Unheard).
 ///
-/// It is not a [`std::error::Error`] itself, so that every error converts into it.
+/// This type does not implement [`std::error::Error`], so that every error converts to it.
 pub enum CallError {
-    /// The other side refused, and always will: that is recorded, and nobody asks again.
+    /// The external system rejected the call permanently. This is recorded, and the call is not
+    /// repeated.
     Refused(Cause),
-    /// It certainly had no effect, since nothing was sent for example: the next attempt asks as if
-    /// for the first time.
+    /// The call certainly had no effect, for example because nothing was sent. The next attempt
+    /// makes it as if for the first time.
     NotDone(Cause),
-    /// Nobody knows whether it had an effect: the next attempt is told so.
+    /// It is not known whether the call had an effect. The next attempt is informed of this.
     Unheard(Cause),
 }
 
 impl CallError {
-    /// It was refused for good.
+    /// Creates the error of a call that was rejected permanently.
     pub fn refused(cause: impl Into<Cause> + 'static) -> Self {
         Self::Refused(boxed(cause))
     }
 
-    /// It certainly had no effect.
+    /// Creates the error of a call that certainly had no effect.
     pub fn not_done(cause: impl Into<Cause> + 'static) -> Self {
         Self::NotDone(boxed(cause))
     }
@@ -50,61 +52,63 @@ impl fmt::Debug for CallError {
     }
 }
 
-/// Why a step has no answer for its handler.
+/// Why an external call has no result for its handler.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallFailed {
-    /// The other side refused for good, in this attempt or an earlier one. As the error of a
-    /// handler it is [terminal](crate::HandlerError::terminal).
-    #[error("step {step:?} was refused: {error}")]
+    /// The external system rejected the call permanently, in this attempt or an earlier one. As the
+    /// error of a handler it is [terminal](crate::HandlerError::terminal).
+    #[error("the external system rejected step {step:?}: {error}")]
     Refused {
-        /// The step.
+        /// The name of the step.
         step: String,
-        /// What it said.
+        /// The error of the external system.
         error: String,
     },
-    /// It failed, and certainly had no effect.
-    #[error("step {step:?} was not done: {error}")]
+    /// The call failed and certainly had no effect.
+    #[error("step {step:?} failed without effect: {error}")]
     NotDone {
-        /// The step.
+        /// The name of the step.
         step: String,
-        /// Why.
+        /// The error of the call.
         #[source]
         error: Cause,
     },
-    /// It was asked, and nobody knows whether it had an effect.
-    #[error("step {step:?} was asked and not heard: {error}")]
+    /// The call failed, and it is not known whether it had an effect.
+    #[error("the result of step {step:?} is not known: {error}")]
     Unheard {
-        /// The step.
+        /// The name of the step.
         step: String,
-        /// Why.
+        /// The error of the call.
         #[source]
         error: Cause,
     },
-    /// An earlier attempt began it and never heard, and [`OnUnknown::Fail`](super::OnUnknown::Fail)
-    /// asks nobody. As the error of a handler it is [terminal](crate::HandlerError::terminal).
+    /// An earlier attempt began the call, its result is not known, and
+    /// [`OnUnknown::Fail`](super::OnUnknown::Fail) forbids to repeat it. As the error of a handler
+    /// it is [terminal](crate::HandlerError::terminal).
     #[error(
-        "step {step:?} was begun before and never heard: somebody has to look whether it was done"
+        "the result of step {step:?} of an earlier attempt is not known \
+         (check whether it had an effect)"
     )]
     Unknown {
-        /// The step.
+        /// The name of the step.
         step: String,
-        /// When.
+        /// When the earlier attempt began the call.
         begun_at: Option<OffsetDateTime>,
     },
-    /// The journal cannot be read or written.
-    #[error("the journal of step {step:?}: {error}")]
+    /// The journal could not be read or written.
+    #[error("cannot read or write the journal of step {step:?}: {error}")]
     Journal {
-        /// The step.
+        /// The name of the step.
         step: String,
-        /// Why.
+        /// The error of the journal.
         #[source]
         error: Error,
     },
 }
 
 impl CallFailed {
-    /// Whether every later attempt would meet the same.
+    /// Returns whether every later attempt would fail with the same error.
     pub fn is_terminal(&self) -> bool {
         matches!(self, Self::Refused { .. } | Self::Unknown { .. })
     }

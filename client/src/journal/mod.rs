@@ -1,20 +1,27 @@
-//! Calls to something outside of the database, taken down before they are made and after they were
-//! answered.
+//! The journal of external calls: each call to something outside of the database is recorded before
+//! it is made and after it has returned.
 //!
-//! What is asked of a card gateway, a carrier or a mail server cannot share a transaction. The
-//! journal makes that honest: a step that was answered is never asked again, each attempt asks
-//! under the same idempotency key, and where an earlier attempt asked and never heard, whoever asks
-//! again is told so ([`OnUnknown`]).
+//! A call to a payment gateway, a carrier or a mail server cannot share a transaction with the
+//! message. The journal makes the consequences explicit. A call that has returned is never made
+//! again. Each attempt uses the same idempotency key. If the result of an earlier attempt is not
+//! known, the next attempt is informed of this ([`OnUnknown`]).
 //!
 //! ```
 //! # struct Gateway;
-//! # impl Gateway { async fn charge(&self, _: u32, _: String) -> Result<String, std::io::Error> { Ok(String::new()) } }
+//! # impl Gateway {
+//! #     async fn charge(&self, _: u32, _: String) -> Result<String, std::io::Error> {
+//! #         Ok(String::new())
+//! #     }
+//! # }
 //! use idem_client::{Effect, Handled, Message, lease::Work};
 //!
 //! # fn handler(gateway: &'static Gateway) -> impl idem_client::lease::LeasedHandler {
 //! let handler = move |work: Work, message: Message| async move {
 //!     let cents: u32 = message.json()?;
-//!     let receipt: String = work.calls().once("charge", &cents, |key| gateway.charge(cents, key)).await?;
+//!     let receipt: String = work
+//!         .calls()
+//!         .once("charge", &cents, |key| gateway.charge(cents, key))
+//!         .await?;
 //!     Ok(vec![Effect::json("receipts", &receipt)?])
 //! };
 //! # handler }
@@ -43,16 +50,17 @@ pub use error::{CallError, CallFailed};
 #[cfg(feature = "runtime")]
 pub use unknown::{OnUnknown, Unheard};
 
-/// What is known of a call.
+/// The state of an external call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallState {
-    /// Ask.
+    /// The call was not made before. Make it.
     New,
-    /// An earlier attempt began it and never ended it: it was answered or not, asked or not.
+    /// An earlier attempt began the call and did not end it. The call may have been made or not,
+    /// and may have returned or not.
     Unknown,
-    /// It was answered, and the answer is recorded.
+    /// The call has returned, and its result is recorded.
     Done,
-    /// It was refused for good.
+    /// The call was rejected permanently.
     Failed,
 }
 
@@ -65,47 +73,49 @@ impl FromStr for CallState {
             "unknown" => Ok(Self::Unknown),
             "done" => Ok(Self::Done),
             "failed" => Ok(Self::Failed),
-            other => Err(Error::Unexpected(format!("state {other:?} of a call"))),
+            other => Err(Error::Unexpected(format!(
+                "state {other:?} of an external call"
+            ))),
         }
     }
 }
 
-/// A call that was begun.
+/// An external call that was begun.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-#[must_use = "only its state says whether to ask"]
+#[must_use = "the state decides whether to make the call"]
 pub struct Begun {
-    /// What is known of it.
+    /// The state of the call.
     pub state: CallState,
-    /// A uuid that is the same for every attempt, for whoever is asked.
+    /// A UUID that is the same for every attempt. Pass it to the external system.
     pub idempotency_key: String,
-    /// What was answered, if it is done.
+    /// The result of the call, if the state is [`Done`](CallState::Done).
     pub response: Option<Value>,
-    /// The how manyth attempt at this step, from 1.
+    /// The number of this attempt at the step, from 1.
     pub attempt: i32,
-    /// When the first attempt began that was never ended; now if it is new.
+    /// When the first attempt began that did not end. For a new call this is now.
     pub begun_at: Option<OffsetDateTime>,
-    /// Why it failed for good.
+    /// The error of a call that was rejected permanently.
     pub error: Option<String>,
 }
 
-/// One step of a message's journal.
+/// One entry in the journal of a message.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Recorded {
-    /// Its name.
+    /// The name of the step.
     pub step: String,
-    /// What is known of it.
+    /// The state of the call.
     pub state: CallState,
-    /// How many attempts were begun.
+    /// The number of attempts that were begun.
     pub attempt: i32,
-    /// When it was begun.
+    /// When the call was begun.
     pub begun_at: Option<OffsetDateTime>,
-    /// When it ended.
+    /// When the call ended.
     pub ended_at: Option<OffsetDateTime>,
-    /// What was answered.
+    /// The result of the call.
     pub response: Option<Value>,
-    /// Why it failed.
+    /// The error of the call.
     pub error: Option<String>,
 }
 
@@ -125,9 +135,10 @@ impl TryFrom<&Row> for Recorded {
     }
 }
 
-/// Begins one step of a message's work. Commit, and ask then.
+/// Begins one step of a message. Commit, and make the external call after that.
 ///
-/// Another request than the first one of this step is 23000. A step has 1 to 255 bytes.
+/// `step` has 1 to 255 bytes. Fails with 23000 if `request` differs from the first request of this
+/// step.
 pub async fn begin_call(
     client: &impl GenericClient,
     id: &MessageId,
@@ -139,7 +150,8 @@ pub async fn begin_call(
     async {
         let row = client
             .query_typed_one(
-                "SELECT state::text, idempotency_key, response, attempt, begun_at, error FROM idem_begin_call($1, $2, $3, $4)",
+                "SELECT state::text, idempotency_key, response, attempt, begun_at, error \
+                 FROM idem_begin_call($1, $2, $3, $4)",
                 &[
                     id.parameter(),
                     destination.parameter(),
@@ -163,9 +175,9 @@ pub async fn begin_call(
     .await
 }
 
-/// Takes down what was answered. Twice the same answer is fine;
-/// [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed) when the step was never begun, or ended
-/// otherwise.
+/// Records the result of an external call. Recording the same result twice is allowed. Fails with
+/// [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed) if the step was never begun or ended
+/// differently.
 pub async fn finish_call(
     client: &impl GenericClient,
     id: &MessageId,
@@ -188,8 +200,8 @@ pub async fn finish_call(
     Ok(())
 }
 
-/// Takes down that it failed: `is_retryable` says that it certainly had no effect, and may be asked
-/// again; otherwise it is refused for good. Of a long error the beginning is kept.
+/// Records that an external call failed. With `is_retryable` the call certainly had no effect and
+/// may be made again. Without it the call was rejected permanently. A long error is truncated.
 pub async fn fail_call(
     client: &impl GenericClient,
     id: &MessageId,
@@ -215,7 +227,7 @@ pub async fn fail_call(
     Ok(())
 }
 
-/// The journal of a message. Reads only, so a standby answers too.
+/// Returns the journal of a message. This only reads, so it also works on a standby.
 pub async fn calls(
     client: &impl GenericClient,
     id: &MessageId,
@@ -223,7 +235,8 @@ pub async fn calls(
 ) -> Result<Vec<Recorded>, Error> {
     let rows = client
         .query_typed(
-            "SELECT step, state::text, attempt, begun_at, ended_at, response, error FROM idem_calls($1, $2)",
+            "SELECT step, state::text, attempt, begun_at, ended_at, response, error \
+             FROM idem_calls($1, $2)",
             &[id.parameter(), destination.parameter()],
         )
         .instrument(span::of_message("calls", id, destination))

@@ -1,4 +1,4 @@
-//! What to do about a call that nobody has heard of.
+//! What to do about an external call with an unknown result.
 
 use std::{fmt, future::Future};
 
@@ -7,36 +7,39 @@ use time::OffsetDateTime;
 
 use super::CallError;
 
-/// An earlier attempt began a call and never ended it: it was killed, or it heard no answer.
+/// An earlier attempt began an external call and did not end it: its process was killed, or it
+/// received no reply.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Unheard {
-    /// Under which it was asked, if it was.
+    /// The idempotency key of the call.
     pub idempotency_key: String,
-    /// The how manyth attempt this one is, from 2.
+    /// The number of the current attempt, from 2.
     pub attempt: i32,
-    /// When the first one began that was never heard of.
+    /// When the first attempt began that did not end.
     pub begun_at: Option<OffsetDateTime>,
 }
 
-/// What to do about a call that an earlier attempt began and never heard of.
+/// What to do about an external call of an earlier attempt with an unknown result.
 pub enum OnUnknown<'q, T> {
-    /// Ask the other side, or somebody else, whether it was done: see [`OnUnknown::query`].
+    /// Query the external system, or another one, for the result: see [`OnUnknown::query`].
     Query(Query<'q, T>),
-    /// Ask again under the same key: for another side that honours keys, or work that may be done
-    /// twice.
+    /// Make the call again with the same key: for an external system that honours the key, or a
+    /// call that may be made twice.
     Repeat,
-    /// Ask nobody: [`CallFailed::Unknown`](super::CallFailed::Unknown), which is terminal.
+    /// Do not make the call. Fail with [`CallFailed::Unknown`](super::CallFailed::Unknown), which
+    /// is terminal.
     Fail,
 }
 
-/// What looks whether a call was done.
+/// A function that finds out whether a call was made.
 pub type Query<'q, T> =
     Box<dyn FnOnce(Unheard) -> BoxFuture<'q, Result<Option<T>, CallError>> + Send + 'q>;
 
 impl<'q, T> OnUnknown<'q, T> {
-    /// Finds out: `Some` is the answer, and is recorded; `None` says that it was not done, and it
-    /// is asked. An error leaves it unknown, unless it says otherwise.
+    /// Queries the result of the call. `Some` is the result, which is recorded. `None` means that
+    /// the call was not made, and it is made now. After an error the result is still unknown,
+    /// unless the error is a [`CallError`] with more information.
     pub fn query<F, Fut, E>(query: F) -> Self
     where
         F: FnOnce(Unheard) -> Fut + Send + 'q,

@@ -16,13 +16,13 @@ use uuid::Uuid;
 use super::seconds;
 use crate::{Destination, Effect, Error, MessageId, span, sql};
 
-/// A lease that was acquired: the right to work on a message until it ends, and to say how that
-/// ended. Cheap to clone.
+/// A lease that was acquired. It is the right to work on a message until the lease ends, and to
+/// complete or release the message. Cheap to clone.
 ///
-/// Who has lost the lease gets [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed) from all of
-/// these, and nothing is written.
+/// After the lease is lost, all functions that write return
+/// [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed), and nothing is written.
 ///
-/// Only the server gives one out, so nobody completes what was not leased:
+/// Only the server creates leases, so a message that was not leased cannot be completed:
 ///
 /// ```compile_fail,E0451
 /// # fn forge(parts: std::sync::Arc<()>) {
@@ -30,17 +30,22 @@ use crate::{Destination, Effect, Error, MessageId, span, sql};
 /// # }
 /// ```
 ///
-/// and what is done already, or somebody else is at, has nothing to complete:
+/// A message that was processed before, or that another process holds, cannot be completed either:
 ///
 /// ```compile_fail,E0599
-/// # async fn careless(client: &tokio_postgres::Client, id: idem_client::MessageId, destination: idem_client::Destination)
-/// # -> Result<(), Box<dyn std::error::Error>> {
-/// let lease = idem_client::lease::acquire(client, &id, &destination, std::time::Duration::from_secs(30)).await?;
+/// # async fn careless(
+/// #     client: &tokio_postgres::Client, id: idem_client::MessageId,
+/// #     destination: idem_client::Destination,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
+/// let lease = idem_client::lease::acquire(
+///     client, &id, &destination, std::time::Duration::from_secs(30),
+/// )
+/// .await?;
 /// lease.complete(client, &[]).await?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "nobody else works on the message until the lease ends: complete or release it"]
+#[must_use = "the message stays leased until the lease is completed, released or expires"]
 pub struct Held {
     parts: Arc<Parts>,
 }
@@ -55,28 +60,28 @@ struct Parts {
     lease: Duration,
     #[cfg_attr(
         not(feature = "runtime"),
-        expect(dead_code, reason = "only renewal looks at it")
+        expect(dead_code, reason = "only renewal reads it")
     )]
     asked_at: Instant,
 }
 
-/// What goes into the dead letters with a message that lives at its broker. The payload is given
-/// beside it.
+/// What is stored in the dead letters with a message that is kept at its broker, besides its
+/// payload.
 #[derive(Clone, Debug, Default)]
 pub struct Burial {
-    /// An object, or `None`.
+    /// The headers as a JSON object, or `None`.
     pub headers: Option<Value>,
-    /// Messages of one key keep their order.
+    /// The key. Messages of one key keep their order.
     pub key: Option<String>,
-    /// What kind of message it is.
+    /// The type of the message.
     pub message_type: Option<String>,
-    /// How to take the payload.
+    /// The content type of the payload.
     pub content_type: Option<String>,
 }
 
 impl Held {
-    /// Callers have just been given this token. `asked_at`: when they asked, so that the lease ends
-    /// no earlier at the server.
+    /// Creates the lease for a token that the server has just returned. `asked_at` is a time before
+    /// the request was sent, so the lease ends here no later than at the server.
     pub(crate) fn new(
         id: &MessageId,
         destination: &Destination,
@@ -99,37 +104,38 @@ impl Held {
         }
     }
 
-    /// The id of the message.
+    /// Returns the id of the message.
     pub fn id(&self) -> &MessageId {
         &self.parts.id
     }
 
-    /// Who works on it.
+    /// Returns the destination of the message.
     pub fn destination(&self) -> &Destination {
         &self.parts.destination
     }
 
-    /// What fences it.
+    /// Returns the fencing token.
     pub fn token(&self) -> i64 {
         self.parts.token
     }
 
-    /// The how manyth attempt this is, from 1. Of an exhausted message: how many were made.
+    /// Returns the number of this attempt, from 1. For an exhausted message this is the number of
+    /// attempts that were made.
     pub fn attempt(&self) -> i32 {
         self.parts.attempt
     }
 
-    /// What the attempt before failed with.
+    /// Returns the error of the previous attempt.
     pub fn last_error(&self) -> Option<&str> {
         self.parts.last_error.as_deref()
     }
 
-    /// For how long it was leased.
+    /// Returns the duration of the lease.
     pub fn lease(&self) -> Duration {
         self.parts.lease
     }
 
-    /// When it ends, unless it is extended: not later than at the server.
+    /// Returns when the lease ends unless it is extended. This is not later than at the server.
     #[cfg(feature = "runtime")]
     pub(crate) fn ends_at(&self) -> Instant {
         let Parts {
@@ -138,7 +144,7 @@ impl Held {
         asked_at.checked_add(lease).unwrap_or(asked_at)
     }
 
-    /// Lets it last for so long from now on.
+    /// Extends the lease: it ends after `lease` from now on.
     pub async fn extend(&self, client: &impl GenericClient, lease: Duration) -> Result<(), Error> {
         let (token, lease) = (self.token(), lease.as_secs_f64());
         client
@@ -156,9 +162,9 @@ impl Held {
         Ok(())
     }
 
-    /// The work is done: claims the message and records its effects, whose message ids it answers.
-    /// In a transaction it is done when that commits, together with whatever else was written in
-    /// it.
+    /// Completes the message: claims it, records its effects and returns their message ids. The
+    /// message is completed when the transaction commits, together with everything else that was
+    /// written in it.
     pub async fn complete(
         &self,
         client: &impl GenericClient,
@@ -180,18 +186,19 @@ impl Held {
         Ok(row.try_get(0)?)
     }
 
-    /// Gives it back unharmed: the attempt does not count, and anybody may acquire it at once.
+    /// Releases the message without a failure. The attempt does not count, and the message can be
+    /// acquired again at once.
     pub async fn give_back(&self, client: &impl GenericClient) -> Result<(), Error> {
         self.end(client, None, false).await.map(drop)
     }
 
-    /// This attempt failed. Answers how long the message rests before the next one; `None` when
-    /// there shall be none: its attempts are used up, or the error is final, by itself or as the
-    /// database has been told.
+    /// Reports that this attempt failed. Returns the delay until the next attempt. Returns `None`
+    /// if there is no next attempt: the attempts are used up, `is_final` is true, or the error
+    /// matches a final error of the retry policy.
     ///
-    /// Then a message that was received into the database is among its dead letters already. One
-    /// that lives at a broker is [exhausted](super::Lease::Exhausted) when it is acquired again. Of
-    /// a long error its beginning is kept.
+    /// In the last case a message that was received into the database is now a dead letter. A
+    /// message that is kept at a broker is [exhausted](super::Lease::Exhausted) when it is acquired
+    /// the next time. A long error is truncated.
     pub async fn release(
         &self,
         client: &impl GenericClient,
@@ -226,8 +233,8 @@ impl Held {
             .map(|rest| seconds(Some(rest))))
     }
 
-    /// Puts a message that lives at a broker into the dead letters, with what it carries and why.
-    /// Acknowledge it after the commit.
+    /// Stores a message that is kept at a broker as a dead letter, with its content and the error.
+    /// Acknowledge the message after the commit.
     pub async fn bury(
         &self,
         client: &impl GenericClient,

@@ -1,4 +1,4 @@
-//! Renewal in the background.
+//! Renews leases in the background.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use super::Held;
 use crate::{Error, ErrorKind, step::Step};
 
-/// Renews a lease as long as it lives: when it is dropped, renewal stops.
+/// Renews a lease in the background. Dropping the keeper stops the renewal.
 #[must_use = "dropping it ends the renewal"]
 #[derive(Debug)]
 pub struct Keeper {
@@ -18,20 +18,22 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Cancelled when the lease is lost, or may be: it was refused, or it ran out while the
-    /// database could not be asked. Stop working then: somebody else may be at it.
+    /// Returns a token that is cancelled when the lease is lost or may be lost: the server rejected
+    /// the renewal, or the lease expired while the database was unavailable. Stop working then,
+    /// because another process may work on the message.
     ///
-    /// It is not cancelled by the end of the renewal.
+    /// The token is not cancelled when the renewal ends.
     pub fn lost(&self) -> &CancellationToken {
         &self.lost
     }
 }
 
 impl Held {
-    /// Renews it in the background, from connections of `pool`, each time that a third of it is
-    /// over. It goes by this process's own time: no two clocks are compared. Drop the keeper before
-    /// the lease is completed: what is completed cannot be renewed. Needs a runtime of tokio whose
-    /// threads the work does not block.
+    /// Renews the lease in the background with connections of `pool`, whenever a third of it has
+    /// passed. The time is measured by the clock of this process alone. Drop the keeper before the
+    /// lease is completed, because a completed lease cannot be renewed.
+    ///
+    /// Requires a tokio runtime with threads that the work does not block.
     pub fn keep(&self, pool: &Pool) -> Keeper {
         let lost = CancellationToken::new();
         let renewal = tokio::spawn(renew(self.clone(), pool.clone(), lost.clone()));
@@ -51,20 +53,24 @@ impl Held {
 async fn renew(held: Held, pool: Pool, lost: CancellationToken) {
     let mut ends_at = Instant::from_std(held.ends_at());
     loop {
-        // Short of the end by two thirds, however long ago it was asked for.
+        // Renew when two thirds of the lease are left, however long ago it was acquired.
         sleep_until(ends_at.checked_sub(held.lease() / 3 * 2).unwrap_or(ends_at)).await;
         match extend_until(&held, &pool, ends_at).await {
             Some(new_end) => ends_at = new_end,
             None => {
-                tracing::warn!(destination = %held.destination(), message_id = %held.id(), "a lease is lost");
+                tracing::warn!(
+                    destination = %held.destination(),
+                    message_id = %held.id(),
+                    "a lease is lost"
+                );
                 return lost.cancel();
             }
         }
     }
 }
 
-/// Extends it, through failures, and answers when it ends now. `None` when it is not ours any more,
-/// or may not be.
+/// Extends the lease, with retries after failures. Returns its new end, or `None` if the lease is
+/// lost or may be lost.
 async fn extend_until(held: &Held, pool: &Pool, ends_at: Instant) -> Option<Instant> {
     let pause = (held.lease() / 20).max(Duration::from_millis(1));
     loop {
@@ -72,7 +78,7 @@ async fn extend_until(held: &Held, pool: &Pool, ends_at: Instant) -> Option<Inst
         match timeout_at(ends_at, held.extend_on(pool)).await {
             Ok(Ok(())) => return Some(asked_at + held.lease()),
             Ok(Err(error)) if error.kind() == ErrorKind::NotClaimed => return None,
-            Ok(Err(error)) => tracing::debug!(%error, "a lease is not extended yet"),
+            Ok(Err(error)) => tracing::debug!(%error, "cannot extend a lease yet"),
             Err(_) => return None,
         }
         sleep(pause).await;

@@ -1,13 +1,14 @@
-//! Work that cannot share a transaction: it is leased first, then done, then completed.
+//! Leases, for work that cannot share a transaction: the message is leased first, then processed,
+//! then completed.
 //!
-//! A lease is committed *before* the work. It counts the attempt, so a message that kills whoever
-//! works on it is counted too, and it ends by the clock of the server alone. Its token fences: who
-//! has lost the lease can neither extend nor complete it. A lease and a transactional claim of the
-//! same message never both win.
+//! A lease is committed *before* the work. The lease counts the attempt, so an attempt that crashes
+//! the consumer is counted too. The lease ends by the clock of the server alone. Its token is a
+//! fencing token: after the lease is lost, the message can be neither extended nor completed with
+//! it. Of a lease and a transactional claim of the same message, only one succeeds.
 //!
 //! [`Idem::process_leased`](crate::Idem::process_leased) and
 //! [`Consumer::handle_leased`](crate::Consumer::handle_leased) do all of this around a handler. The
-//! calls by themselves:
+//! functions can also be used directly:
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -51,29 +52,30 @@ pub use keeper::Keeper;
 #[cfg(feature = "runtime")]
 pub use work::{LeasedHandler, Work};
 
-/// What became of a lease that was asked for.
+/// The result of [`acquire`].
 #[derive(Debug)]
 #[must_use = "only an acquired message may be worked on"]
 pub enum Lease {
-    /// Do the work.
+    /// The message is leased. Process it.
     Acquired(Held),
-    /// It is done.
+    /// The message was processed before.
     Duplicate,
-    /// Somebody is at it, or it rests after a failure.
+    /// The message is leased by another process, or waits for its next attempt after a failure.
     InProgress {
-        /// What is left of the lease or of the rest.
+        /// The remaining time of the lease or of the delay.
         retry_after: Duration,
     },
-    /// Leased, but its attempts are used up: [bury](Held::bury) it.
+    /// The message is leased, but its attempts are used up. [Bury](Held::bury) it.
     Exhausted(Held),
-    /// It is among the dead letters.
+    /// The message is a dead letter.
     Dead,
 }
 
-/// Leases a message for so long: 30 seconds do for most work, and [`Held::keep`] renews it. It
-/// counts once it is committed.
+/// Leases a message for the time `lease`. 30 seconds are enough for most work, and [`Held::keep`]
+/// renews the lease. The lease is effective once the transaction is committed.
 ///
-/// Waits for nobody. What it answers is as of now, in every isolation level.
+/// This function does not wait for other transactions. The result reflects the current state in
+/// every isolation level.
 pub async fn acquire(
     client: &impl GenericClient,
     id: &MessageId,
@@ -82,20 +84,34 @@ pub async fn acquire(
 ) -> Result<Lease, Error> {
     let span = span::of_message("acquire", id, destination);
     async {
-        // Before the server's clock is read: it never ends later than this side believes.
+        // Read before the server reads its clock: the lease must not end here later than at the
+        // server.
         let asked_at = Instant::now();
         let row = client
             .query_typed_one(
-                "SELECT outcome::text, token, attempt, extract(epoch FROM retry_after)::float8, last_error \
+                "SELECT outcome::text, token, attempt, \
+                 extract(epoch FROM retry_after)::float8, last_error \
                  FROM idem_acquire($1, $2, make_interval(secs => $3))",
-                &[id.parameter(), destination.parameter(), (&lease.as_secs_f64(), Type::FLOAT8)],
+                &[
+                    id.parameter(),
+                    destination.parameter(),
+                    (&lease.as_secs_f64(), Type::FLOAT8),
+                ],
             )
             .await?;
         let outcome: &str = row.try_get(0)?;
         span.record("idem.outcome", outcome);
         let held = || -> Result<Held, Error> {
             let (token, attempt, last_error) = (row.try_get(1)?, row.try_get(2)?, row.try_get(4)?);
-            Ok(Held::new(id, destination, token, attempt, last_error, lease, asked_at))
+            Ok(Held::new(
+                id,
+                destination,
+                token,
+                attempt,
+                last_error,
+                lease,
+                asked_at,
+            ))
         };
         match outcome {
             "acquired" => Ok(Lease::Acquired(held()?)),
@@ -112,7 +128,7 @@ pub async fn acquire(
     .await
 }
 
-/// A time to wait, as the server tells it.
+/// Converts a time from the server to a duration.
 fn seconds(seconds: Option<f64>) -> Duration {
     Duration::try_from_secs_f64(seconds.unwrap_or_default()).unwrap_or_default()
 }

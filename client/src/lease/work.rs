@@ -1,4 +1,4 @@
-//! What a handler of leased messages gets.
+//! What a leased handler gets, and the trait that it implements.
 
 use std::future::Future;
 
@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 use super::{Held, Keeper};
 use crate::{Destination, Handled, Message, MessageId, journal::Calls};
 
-/// The work on one leased message: no transaction is open, and the lease is renewed while the
-/// handler works.
+/// The context of a leased message for its handler. No transaction is open, and the lease is
+/// renewed while the handler works.
 #[derive(Debug)]
 pub struct Work {
     held: Held,
@@ -26,44 +26,44 @@ impl Work {
         }
     }
 
-    /// The id of the message.
+    /// Returns the id of the message.
     pub fn id(&self) -> &MessageId {
         self.held.id()
     }
 
-    /// Who works on it.
+    /// Returns the destination of the message.
     pub fn destination(&self) -> &Destination {
         self.held.destination()
     }
 
-    /// The how manyth attempt this is, from 1.
+    /// Returns the number of this attempt, from 1.
     pub fn attempt(&self) -> i32 {
         self.held.attempt()
     }
 
-    /// What the attempt before failed with; also that its lease ran out.
+    /// Returns the error of the previous attempt. This may also be that its lease expired.
     pub fn last_error(&self) -> Option<&str> {
         self.held.last_error()
     }
 
-    /// The journal of this message, for calls to something outside of the database.
+    /// Returns the journal of this message, for external calls.
     pub fn calls(&self) -> Calls {
         Calls::of(&self.held, &self.pool)
     }
 
-    /// Cancelled when the lease is lost. The handler's future is dropped then: what it has spawned
-    /// goes by this.
+    /// Returns a token that is cancelled when the lease is lost. The future of the handler is
+    /// dropped at the same time. Tasks that the handler has spawned should watch this token.
     pub fn lost(&self) -> &CancellationToken {
         &self.lost
     }
 }
 
-/// The work on one leased message, which needs no database.
+/// A handler of leased messages, which needs no transaction.
 ///
-/// A closure is one: `|work: Work, message: Message| async move { ...; Ok(vec![effect]) }`. The
-/// effects are recorded together with the completion.
+/// A closure is a handler: `|work: Work, message: Message| async move { ...; Ok(vec![effect]) }`.
+/// The effects are recorded when the message is completed.
 pub trait LeasedHandler: Send + Sync + 'static {
-    /// Does the work. The future is dropped when the lease is lost.
+    /// Processes the message. The future is dropped when the lease is lost.
     fn handle(&self, work: Work, message: Message) -> impl Future<Output = Handled> + Send;
 }
 

@@ -1,14 +1,13 @@
-//! What contradicts itself in a policy, and is better said when a program starts than when a
-//! message comes.
+//! Checks of a policy at program start, so that a contradiction is found before the first message.
 
 use std::time::Duration;
 
 use crate::{OnDuplicate, Policy, Store, Style};
 
-/// What the server takes as a retention, and more than any cache is asked to keep.
+/// The longest retention that the server accepts, and the longest time to live of a memory.
 const LONGEST: Duration = Duration::from_secs(10 * 366 * 86_400);
 
-/// What a lease can be.
+/// The limits of the duration of a lease.
 pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(86_400);
 
@@ -18,20 +17,20 @@ pub(super) fn check(policy: &Policy) -> Result<(), String> {
         && !(Duration::from_micros(1)..=LONGEST).contains(&retention)
     {
         return Err(format!(
-            "a retention is between one microsecond and ten years, not {retention:?}"
+            "a retention must be between one microsecond and ten years, not {retention:?}"
         ));
     }
     if policy.retry.max_attempts == 0 {
-        return Err("a message is tried at least once: max-attempts is 0".into());
+        return Err("max-attempts must be at least 1".into());
     }
     if policy.retry.base > policy.retry.cap {
         return Err(
-            "the first pause (retry.base) is longer than the longest one (retry.cap)".into(),
+            "the first delay (retry.base) is longer than the longest delay (retry.cap)".into(),
         );
     }
     if !(SHORTEST_LEASE..=LONGEST_LEASE).contains(&policy.lease) {
         return Err(format!(
-            "a lease is between 100 milliseconds and one day, not {:?}",
+            "a lease must be between 100 milliseconds and one day, not {:?}",
             policy.lease
         ));
     }
@@ -41,7 +40,7 @@ pub(super) fn check(policy: &Policy) -> Result<(), String> {
     check_capacity(policy.memory_capacity)?;
     policy.memory_ttl.map_or(Ok(()), check_time_to_live)?;
     if policy.style == Style::CheckOnly && (policy.fingerprint || policy.expire) {
-        return Err("style check-only claims nothing, and only a claim compares fingerprints and times (expire)".into());
+        return Err("style check-only makes no claim, which fingerprint and expire require".into());
     }
     if policy.store == Store::Memory {
         let needs_database = [
@@ -56,14 +55,14 @@ pub(super) fn check(policy: &Policy) -> Result<(), String> {
         ];
         if let Some((_, what)) = needs_database.iter().find(|(is_asked, _)| *is_asked) {
             return Err(format!(
-                "{what} needs the database, and the store is memory"
+                "{what} needs the database, but the store is memory"
             ));
         }
     }
     Ok(())
 }
 
-/// What a policy asks for that a lease does not do.
+/// Returns an error if the policy requires something that a lease does not support.
 pub(crate) fn check_leased(policy: &Policy) -> Result<(), String> {
     let not_with_a_lease = [
         (policy.store == Store::Memory, "store memory"),
@@ -72,14 +71,14 @@ pub(crate) fn check_leased(policy: &Policy) -> Result<(), String> {
         (policy.expire, "expire"),
     ];
     match not_with_a_lease.iter().find(|(is_asked, _)| *is_asked) {
-        Some((_, what)) => Err(format!("{what} is not for messages that are leased")),
+        Some((_, what)) => Err(format!("{what} is not supported for leased messages")),
         None => Ok(()),
     }
 }
 
 pub(crate) fn check_capacity(messages: u64) -> Result<(), String> {
     match messages {
-        0 => Err("a memory of no messages remembers nothing".into()),
+        0 => Err("the capacity of a memory must be at least 1".into()),
         _ => Ok(()),
     }
 }
@@ -87,7 +86,8 @@ pub(crate) fn check_capacity(messages: u64) -> Result<(), String> {
 pub(crate) fn check_time_to_live(ttl: Duration) -> Result<(), String> {
     match ttl.is_zero() || ttl > LONGEST {
         true => Err(format!(
-            "a memory keeps for more than nothing and at most ten years, not {ttl:?}"
+            "the time to live of a memory must be longer than zero and at most ten years, \
+             not {ttl:?}"
         )),
         false => Ok(()),
     }

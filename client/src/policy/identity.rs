@@ -6,12 +6,12 @@ use serde::Deserialize;
 
 use crate::{Error, Message, MessageId, policy::pointer};
 
-/// A function from a message to its id; `None` when it has none.
+/// A function that returns the id of a message; `None` if the message has no id.
 pub type IdFunction = Arc<dyn Fn(&Message) -> Option<MessageId> + Send + Sync>;
 
 /// Where the id of a message comes from.
 ///
-/// A text that is empty is no id. In a configuration file: `"message-id"`, `"correlation-id"`,
+/// An empty text is not an id. In a configuration file: `"message-id"`, `"correlation-id"`,
 /// `"coordinates"`, `{ header = "x-order" }`, `{ payload = "/order/id" }`, `{ composite =
 /// ["correlation-id", { header = "x-step" }] }`.
 #[derive(Clone, Deserialize)]
@@ -27,20 +27,21 @@ pub enum IdStrategy {
     /// A member of a JSON payload, by its JSON pointer (RFC 6901), such as `/order/id`: a business
     /// id.
     ///
-    /// A string is taken as it is, an integer of any length by its digits, so `"7"` and `7` are one
-    /// id; `null` is none. A number with a point or an exponent has many spellings of one value, so
-    /// it is refused ([`Error::Invalid`]), and so are `-0`, booleans, arrays and objects. A payload
-    /// that is not JSON is [`Error::Decode`].
+    /// A string is used unchanged, and an integer of any length by its digits, so `"7"` and `7` are
+    /// the same id. `null` is no id. A number with a point or an exponent has several spellings of
+    /// one value, so it is rejected with [`Error::Invalid`], and so are `-0`, booleans, arrays and
+    /// objects. A payload that is not JSON fails with [`Error::Decode`].
     Payload(String),
-    /// Topic, partition and offset: where the broker keeps the message.
+    /// Topic, partition and offset: the position of the message at its broker.
     ///
-    /// It knows redeliveries, but not a message that was sent twice. A topic that is made anew
-    /// counts from 0 again: its messages would be taken for duplicates.
+    /// Identifies redeliveries, but not a message that was sent twice. A topic that is created
+    /// again counts from 0 again, so its messages would be duplicates.
     Coordinates,
-    /// Several of these, all of which must be there.
+    /// Several strategies, each of which must return an id.
     ///
     /// The parts are joined by `:`, and a `:` or `\` within a part is preceded by a `\`, so that
-    /// different parts never make the same id. Together they have at most 1,024 bytes, like any id.
+    /// different parts never result in the same id. The joined id has at most 1,024 bytes, like any
+    /// id.
     Composite(Vec<IdStrategy>),
     /// A function of the message.
     #[serde(skip)]
@@ -48,15 +49,17 @@ pub enum IdStrategy {
 }
 
 impl IdStrategy {
-    /// A function of the message, such as a look into a payload that is not JSON.
+    /// Creates a strategy from a function, for example for a payload that is not JSON.
     pub fn function(
         function: impl Fn(&Message) -> Option<MessageId> + Send + Sync + 'static,
     ) -> Self {
         Self::Function(Arc::new(function))
     }
 
-    /// The id of this message; `None` when it has none. [`Error::Invalid`] for what cannot be an
-    /// id, such as more than 1,024 bytes.
+    /// Returns the id of a message; `None` if it has no id.
+    ///
+    /// Fails with [`Error::Invalid`] if the value cannot be an id, for example because it has more
+    /// than 1,024 bytes.
     pub fn id_of(&self, message: &Message) -> Result<Option<MessageId>, Error> {
         match self {
             Self::Function(function) => Ok(function(message)),
@@ -83,7 +86,7 @@ impl IdStrategy {
         Ok(text.filter(|text| !text.is_empty()))
     }
 
-    /// What would never give an id.
+    /// Returns an error if the strategy can never return an id.
     pub(crate) fn check(&self) -> Result<(), String> {
         match self {
             Self::Header(name) if name.is_empty() => {
@@ -97,7 +100,7 @@ impl IdStrategy {
     }
 }
 
-/// One text of several, from which each of them can be read again.
+/// Joins several texts into one text, from which each of them can be read again.
 fn joined<T: AsRef<str>>(parts: impl IntoIterator<Item = T>) -> String {
     let mut all = String::new();
     for (n, part) in parts.into_iter().enumerate() {
@@ -128,7 +131,7 @@ impl fmt::Debug for IdStrategy {
     }
 }
 
-/// For people, as in an error.
+/// The text for an error message.
 impl fmt::Display for IdStrategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -143,7 +146,7 @@ impl fmt::Display for IdStrategy {
                 }
                 Ok(())
             }
-            Self::Function(_) => f.write_str("the answer of a function"),
+            Self::Function(_) => f.write_str("the result of a function"),
         }
     }
 }
@@ -153,9 +156,9 @@ impl fmt::Display for IdStrategy {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum MissingId {
-    /// It is refused: [`Error::MissingId`].
+    /// Reject it with [`Error::MissingId`].
     Reject,
-    /// It is processed without a claim, with a warning: a duplicate of it takes effect again.
+    /// Process it without a claim, with a warning. A duplicate of it takes effect again.
     Unprotected,
 }
 
@@ -183,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_id_comes_from_where_the_strategy_says() {
+    fn strategy_selects_the_id() {
         let message = message().with_coordinates(Coordinates {
             topic: "orders".into(),
             partition: 3,
@@ -214,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_or_empty_is_no_id() {
+    fn missing_or_empty_value_is_no_id() {
         let bare = Message::new("orders", "{}")
             .with_message_id("")
             .with_header("x-step", "");
@@ -232,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_composite_needs_all_its_parts() {
+    fn composite_needs_all_its_parts() {
         let all = IdStrategy::Composite(vec![IdStrategy::MessageId, header("x-step")]);
         assert!(id(&all, &message()).is_some());
         let one_is_missing = IdStrategy::Composite(vec![IdStrategy::MessageId, header("x-other")]);
@@ -240,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_of_more_than_1024_bytes_is_refused() {
+    fn id_of_more_than_1024_bytes_is_rejected() {
         let long = Message::new("orders", "").with_message_id("x".repeat(1025));
         assert!(matches!(
             IdStrategy::MessageId.id_of(&long),
@@ -254,13 +257,13 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_of_a_composite_cannot_be_shifted() {
+    fn parts_of_a_composite_cannot_be_shifted() {
         assert_ne!(joined(["a", "b:c"]), joined(["a:b", "c"]));
         assert_ne!(joined([r"a\", "b"]), joined(["a:b"]));
         assert_ne!(joined(["a", "b"]), joined(["a:b"]));
     }
 
-    /// What can be read again was not mixed up.
+    /// Splits a composite. Parts that can be read again were not mixed up.
     fn parts_of(composite: &str) -> Vec<String> {
         let (mut parts, mut chars) = (vec![String::new()], composite.chars());
         while let Some(c) = chars.next() {
@@ -275,12 +278,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_parts_can_be_read_from_the_composite(parts in prop::collection::vec(r"[ab:\\]{1,4}", 1..4)) {
+        fn parts_can_be_read_from_the_composite(
+            parts in prop::collection::vec(r"[ab:\\]{1,4}", 1..4),
+        ) {
             prop_assert_eq!(parts_of(&joined(&parts)), parts);
         }
 
         #[test]
-        fn a_composite_within_a_composite_is_one_part(
+        fn composite_within_a_composite_is_one_part(
             one in prop::collection::vec(r"[a:\\]{1,2}", 3),
         ) {
             let [a, b, c] = &one[..] else { unreachable!() };

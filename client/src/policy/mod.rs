@@ -1,4 +1,4 @@
-//! How a destination wants its messages processed.
+//! How the messages of a destination are processed.
 
 mod check;
 mod identity;
@@ -19,7 +19,7 @@ pub(crate) use {
     table::{Entry, Table},
 };
 
-/// What holds for the messages of one destination, or of all whose names begin alike.
+/// The policy for the messages of one destination, or of all destinations with a common prefix.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Policy {
@@ -27,37 +27,38 @@ pub struct Policy {
     pub style: Style,
     /// Where the id of a message comes from.
     pub id: IdStrategy,
-    /// What to do with a message that has none.
+    /// What to do with a message that has no id.
     pub missing_id: MissingId,
-    /// What to do about a duplicate, besides acknowledging it.
+    /// What to do with a duplicate, besides acknowledging it.
     pub on_duplicate: OnDuplicate,
-    /// Where it is remembered what was handled.
+    /// Where processed messages are remembered.
     pub store: Store,
-    /// How long it is remembered; `None` leaves it as the database has it.
-    /// [`Idem::configure`](crate::Idem::configure) tells the database.
+    /// How long processed messages are remembered. `None` keeps the retention of the database.
+    /// [`Idem::configure`](crate::Idem::configure) sets it in the database.
     pub retention: Option<Duration>,
-    /// How many messages [`Store::Memory`] remembers; beyond that the one that was not asked for
-    /// longest is forgotten.
+    /// The largest number of messages that [`Store::Memory`] remembers. Beyond that, the least
+    /// recently used message is forgotten.
     pub memory_capacity: u64,
-    /// How long [`Store::Memory`] remembers; the retention unless given, and one hour without that.
+    /// How long [`Store::Memory`] remembers a message. `None` means the retention, or one hour if
+    /// there is no retention.
     pub memory_ttl: Option<Duration>,
-    /// Whether to wait for another transaction that is just handling the same message. Otherwise it
-    /// comes again later.
+    /// Whether to wait for another transaction that is processing the same message. Otherwise the
+    /// message is redelivered later.
     pub wait: bool,
-    /// Whether a hash of the payload is kept with the claim, so that another payload under the same
-    /// id is refused.
+    /// Whether a hash of the payload is stored with the claim, so that another payload under the
+    /// same id is rejected.
     pub fingerprint: bool,
-    /// Whether messages are refused that were sent before everything that is remembered.
+    /// Whether messages that were sent before the start of the retained period are rejected.
     pub expire: bool,
     /// The isolation level of the transaction.
     pub isolation: Isolation,
-    /// How long a message is leased at a time; the lease is renewed while its handler works.
+    /// The duration of a lease. The lease is renewed while its handler runs.
     pub lease: Duration,
-    /// Whether the database counts the attempts at messages that their broker delivers again: so
-    /// one that kills its consumer is counted too, and is put into the dead letters when its
-    /// attempts are used up.
+    /// Whether the database counts the attempts at messages that the broker redelivers. Then a
+    /// message that kills its consumer is counted too, and becomes a dead letter when its attempts
+    /// are used up.
     pub count_attempts: bool,
-    /// How conflicts and lost connections are retried before the message goes back to its broker.
+    /// How conflicts and lost connections are retried before the message is returned to its broker.
     pub retry: Retry,
 }
 
@@ -88,39 +89,39 @@ impl Default for Policy {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Style {
-    /// First: a duplicate costs no work.
+    /// Before the handler: the handler does not run for a duplicate.
     Eager,
-    /// At the end, together with the effects: for cheap handlers that rarely see duplicates. A
-    /// duplicate rolls the work back.
+    /// At the end, together with the effects: for cheap handlers that rarely get duplicates. The
+    /// work of the handler for a duplicate is rolled back.
     Reactive,
-    /// Never: what another handler of this destination has claimed is skipped, and nothing is
-    /// claimed.
+    /// Never: a message that another handler of this destination has claimed is skipped, and no
+    /// claim is made.
     CheckOnly,
 }
 
-/// What to do about a duplicate, besides acknowledging it.
+/// What to do with a duplicate, besides acknowledging it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum OnDuplicate {
     /// Nothing.
     Acknowledge,
-    /// A line in the log, at level INFO.
+    /// Write a log message at level INFO.
     Log,
-    /// The recorded effects are read and handed to the callback, and to the caller in
+    /// Read the recorded effects and pass them to the callback, and to the caller in
     /// `Processed::Duplicate`.
     Effects,
 }
 
-/// Where it is remembered what was handled.
+/// Where processed messages are remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Store {
-    /// In the database, exactly once.
+    /// In the database: exactly once.
     Database,
-    /// In this process, as long as it lives: for handlers where losing the memory does no harm. The
-    /// handler still gets a transaction, and its effects go out with it.
+    /// In this process, until it ends: for handlers where a lost memory does no harm. The handler
+    /// still gets a transaction, and its effects are committed with it.
     Memory,
 }
 
@@ -129,7 +130,7 @@ pub enum Store {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Isolation {
-    /// As the session has it.
+    /// The default of the session.
     Default,
     /// READ COMMITTED.
     ReadCommitted,
@@ -143,11 +144,11 @@ pub enum Isolation {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Retry {
-    /// Attempts in all, the first one included.
+    /// The largest number of attempts, including the first one.
     pub max_attempts: u32,
-    /// The first pause; each later one is twice as long, with jitter.
+    /// The first delay. Each later delay is twice as long, with jitter.
     pub base: Duration,
-    /// No pause is longer.
+    /// The longest delay.
     pub cap: Duration,
 }
 

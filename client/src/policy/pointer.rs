@@ -1,6 +1,6 @@
-//! One member of a JSON payload as text, exactly as it was written.
+//! Reads one member of a JSON payload as text, exactly as it was written.
 //!
-//! Numbers are read as text: through a float, two long integers could become one id.
+//! Numbers are read as text, because two long integers could become the same id as floats.
 
 use std::{borrow::Cow, fmt};
 
@@ -9,23 +9,24 @@ use serde_json::value::RawValue;
 
 use crate::Error;
 
-/// Whether this is a JSON pointer (RFC 6901).
+/// Checks that a text is a JSON pointer (RFC 6901).
 pub(crate) fn check(pointer: &str) -> Result<(), String> {
     if !pointer.is_empty() && !pointer.starts_with('/') {
         return Err(format!(
-            "{pointer:?} is no JSON pointer: it must be empty or begin with /"
+            "{pointer:?} is not a JSON pointer: it must be empty or begin with /"
         ));
     }
     let mut rest = pointer.split('~').skip(1);
     match rest.all(|after| after.starts_with(['0', '1'])) {
         true => Ok(()),
         false => Err(format!(
-            "{pointer:?} is no JSON pointer: ~ must be followed by 0 or 1"
+            "{pointer:?} is not a JSON pointer: ~ must be followed by 0 or 1"
         )),
     }
 }
 
-/// The string or the integer at this place; `None` when there is nothing, or `null`.
+/// Returns the string or the integer at this position; `None` if there is no value, or if it is
+/// `null`.
 pub(crate) fn text_at(payload: &[u8], pointer: &str) -> Result<Option<String>, Error> {
     let mut here: &RawValue =
         serde_json::from_slice(payload).map_err(|error| Error::Decode(error.into()))?;
@@ -42,7 +43,7 @@ pub(crate) fn text_at(payload: &[u8], pointer: &str) -> Result<Option<String>, E
             .map(Some)
             .map_err(|error| Error::Decode(error.into())),
         b"null" => Ok(None),
-        // JSON has one spelling for an integer, but for this one.
+        // JSON has one spelling for each integer except zero.
         b"-0" => Err(refused(pointer, "-0")),
         [b'-' | b'0'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit) => {
             Ok(Some(written.to_owned()))
@@ -84,7 +85,7 @@ impl<'de> Visitor<'de> for Step<'_> {
         let mut found = None;
         while let Some(Key(name)) = members.next_key()? {
             if name == self.0 {
-                // Of a repeated member the last counts, as everywhere in serde_json.
+                // The last of several equal members counts, as everywhere in serde_json.
                 found = Some(members.next_value()?);
             } else {
                 members.next_value::<IgnoredAny>()?;
@@ -94,7 +95,7 @@ impl<'de> Visitor<'de> for Step<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Self::Value, A::Error> {
-        // "01" and "+1" are numbers to `parse`, and no index to the RFC.
+        // `parse` accepts "01" and "+1", which are not an index in the RFC.
         let index = self
             .0
             .parse::<usize>()
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_and_integers_are_taken_as_they_are_written() {
+    fn strings_and_integers_are_read_unchanged() {
         assert_eq!(at(r#"{"id": "o-1"}"#, "/id").as_deref(), Some("o-1"));
         assert_eq!(at(r#"{"id": "\u00e9\""}"#, "/id").as_deref(), Some("é\""));
         assert_eq!(at(r#"{"id": -7}"#, "/id").as_deref(), Some("-7"));
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_none() {
+    fn missing_value_is_none() {
         for pointer in [
             "/b", "/a/b", "/a/0", "/list/1", "/list/-", "/list/00", "/null", "/null/x",
         ] {
@@ -164,20 +165,20 @@ mod tests {
     }
 
     #[test]
-    fn what_has_several_spellings_is_no_id() {
+    fn value_with_several_spellings_is_rejected() {
         for value in ["1.0", "1e3", "-0", "true", "{}", "[1]"] {
             let payload = format!(r#"{{"id": {value}}}"#);
-            let answer = text_at(payload.as_bytes(), "/id");
+            let result = text_at(payload.as_bytes(), "/id");
             assert!(
-                matches!(answer, Err(Error::Invalid(_))),
-                "{value}: {answer:?}"
+                matches!(result, Err(Error::Invalid(_))),
+                "{value}: {result:?}"
             );
         }
         assert!(matches!(text_at(b"no json", "/id"), Err(Error::Decode(_))));
     }
 
     #[test]
-    fn a_pointer_begins_with_a_slash() {
+    fn pointer_begins_with_a_slash() {
         assert!(check("").is_ok());
         assert!(check("/a~0/b~1").is_ok());
         for wrong in ["a", "$.a", "/a~", "/a~2"] {

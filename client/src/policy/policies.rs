@@ -6,11 +6,11 @@ use serde::Deserialize;
 
 use crate::{Destination, Error, Rule, policy::Table};
 
-/// How messages are processed, by destination: a rule for all, rules for names that begin alike,
-/// and rules for one name.
+/// How messages are processed, by destination: a default rule, rules for prefixes of names, and
+/// rules for single names.
 ///
-/// The more exact rule wins, member by member: an exact name over prefixes, a longer prefix over a
-/// shorter one, and any over the default.
+/// The more specific rule wins, member by member: an exact name over a prefix, a longer prefix over
+/// a shorter one, and any rule over the default rule.
 ///
 /// ```
 /// use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::{Destination, Error, Rule, policy::Table};
 /// # Ok::<(), idem_client::Error>(())
 /// ```
 ///
-/// The same in a file, here TOML; a name that ends with `*` is a prefix:
+/// The same in a file, here in TOML. A name that ends with `*` is a prefix:
 ///
 /// ```toml
 /// [default]
@@ -38,8 +38,8 @@ use crate::{Destination, Error, Rule, policy::Table};
 /// style = "reactive"
 /// ```
 ///
-/// Rules are looked at by [`IdemBuilder::build`](crate::IdemBuilder::build), which refuses those
-/// that contradict each other.
+/// [`IdemBuilder::build`](crate::IdemBuilder::build) checks the rules and rejects rules that
+/// contradict each other.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "File")]
 #[must_use = "policies do nothing until an `Idem` is built with them"]
@@ -48,7 +48,7 @@ pub struct Policies {
     rules: Vec<(Pattern, Rule)>,
 }
 
-/// Whom a rule is for.
+/// The destinations that a rule applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Pattern {
     Exact(String),
@@ -56,7 +56,7 @@ pub(crate) enum Pattern {
 }
 
 impl Policies {
-    /// Changes the rule for everything that no other rule speaks of.
+    /// Changes the default rule, which applies where no other rule sets a member.
     pub fn default_rule(mut self, change: impl FnOnce(Rule) -> Rule) -> Self {
         self.default = change(self.default);
         self
@@ -67,7 +67,7 @@ impl Policies {
         self.with(Pattern::Exact(name.into()), rule)
     }
 
-    /// Adds a rule for all destinations whose names begin like this.
+    /// Adds a rule for all destinations with this prefix in their name.
     pub fn prefix(self, prefix: impl Into<String>, rule: impl FnOnce(Rule) -> Rule) -> Self {
         self.with(Pattern::Prefix(prefix.into()), rule)
     }
@@ -77,7 +77,8 @@ impl Policies {
         self
     }
 
-    /// The policies as they are looked up. [`Error::Invalid`] says which rule cannot be, and why.
+    /// Builds the table for look-ups. Fails with [`Error::Invalid`], which names the invalid rule
+    /// and the reason.
     pub(crate) fn build(self) -> Result<Table, Error> {
         for (n, (pattern, _)) in self.rules.iter().enumerate() {
             pattern.check()?;
@@ -93,22 +94,22 @@ impl Pattern {
     fn check(&self) -> Result<(), Error> {
         let refuse = |why: &str| Err(Error::Invalid(format!("{self}: {why}")));
         match self {
-            // It may be shorter than any destination, but not longer.
+            // A prefix may be shorter than any destination, but not longer.
             Self::Prefix(prefix) if prefix.is_empty() => {
                 refuse("a prefix must not be empty; the default rule is for all")
             }
             Self::Prefix(prefix) if prefix.ends_with('*') => {
-                refuse("a prefix is given without the *")
+                refuse("specify a prefix without the *")
             }
             Self::Exact(name) if name.ends_with('*') && name != "*" => {
-                refuse("names that begin alike are a prefix")
+                refuse("specify a name with * as a prefix")
             }
             Self::Exact(name) | Self::Prefix(name) => Destination::new(name.as_str()).map(drop),
         }
     }
 }
 
-/// As it is written in a file.
+/// The text as it is written in a file.
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_rule_says_is_as_ever() {
+    fn member_without_a_rule_has_its_default() {
         let table = Policies::default().build().unwrap();
         assert_eq!(
             format!("{:?}", of(&table, "any")),
@@ -176,9 +177,9 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_takes_what_it_does_not_say_from_the_next_less_exact() {
+    fn unset_member_comes_from_next_less_specific_rule() {
         let table = Policies::default()
-            // Not in the order of exactness.
+            // Not in the order of specificity.
             .destination("orders.reserve.stock", |rule| rule.style(Style::Reactive))
             .prefix("orders.reserve.", |rule| {
                 rule.retention(3 * DAY).wait(false)
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn every_member_can_be_given_in_a_file() {
+    fn file_can_set_every_member() {
         let policies: Policies = toml::from_str(
             r#"
             [default]
@@ -239,7 +240,7 @@ mod tests {
             retry = { max-attempts = 3, base = "10ms", cap = "1s" }
 
             [destinations."orders.*"]
-            id = { composite = ["correlation-id", { header = "x-step" }, { payload = "/order/id" }] }
+            id = { composite = ["correlation-id", {header = "x-step"}, {payload = "/order/id"}] }
             retry.base = "20ms"
 
             [destinations."orders.reserve"]
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_does_not_mean_is_an_error_that_names_it() {
+    fn unknown_text_in_a_file_is_named_in_the_error() {
         for (file, what) in [
             ("[defaults]", "defaults"),
             ("[default]\nstile = 'eager'", "stile"),
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_contradict_themselves_or_each_other_are_refused_by_name() {
+    fn contradicting_rules_are_rejected_by_name() {
         let with = |change: fn(Rule) -> Rule| Policies::default().destination("a.b", change);
         let memory =
             |change: fn(Rule) -> Rule| with(change).default_rule(|rule| rule.store(Store::Memory));
@@ -333,7 +334,7 @@ mod tests {
                 "retention",
             ),
             (with(|rule| rule.memory_ttl(Duration::MAX)), "ten years"),
-            (with(|rule| rule.memory_capacity(0)), "no messages"),
+            (with(|rule| rule.memory_capacity(0)), "capacity of a memory"),
             (with(|rule| rule.max_attempts(0)), "max-attempts"),
             (with(|rule| rule.backoff(2 * DAY, DAY)), "retry.base"),
             (
@@ -363,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_for_nobody_is_refused() {
+    fn rule_with_unusable_pattern_is_rejected() {
         let twice = Policies::default()
             .prefix("a.", |rule| rule)
             .prefix("a.", |rule| rule);
@@ -380,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn the_database_is_told_of_names_and_never_of_prefixes() {
+    fn retentions_are_configured_for_names_and_not_prefixes() {
         let table = Policies::default()
             .prefix("orders.", |rule| rule.retention(30 * DAY))
             .prefix("billing.", |rule| rule.wait(false))
@@ -403,15 +404,17 @@ mod tests {
     }
 
     proptest! {
-        /// Every rule has an attempt count of its own, so the policy says which rule won.
+        /// Goal: the most specific rule wins. Every rule has its own number of attempts, so the
+        /// policy shows which rule has won.
         #[test]
-        fn the_most_exact_rule_wins_whatever_their_order(
+        fn most_specific_rule_wins_in_any_order(
             prefixes in prop::collection::btree_set("[ab]{1,4}", 0..6),
             names in prop::collection::btree_set("[ab]{1,5}", 0..4),
             asked in "[ab]{1,6}",
             turn in 0_usize..10,
         ) {
-            let mut rules: Vec<(bool, String)> = prefixes.iter().map(|prefix| (true, prefix.clone())).collect();
+            let mut rules: Vec<(bool, String)> =
+                prefixes.iter().map(|prefix| (true, prefix.clone())).collect();
             rules.extend(names.iter().map(|name| (false, name.clone())));
             let places = rules.len().max(1);
             rules.rotate_left(turn % places);
@@ -420,13 +423,15 @@ mod tests {
                 let attempts = n as u32 + 2;
                 policies = match is_prefix {
                     true => policies.prefix(name.as_str(), |rule| rule.max_attempts(attempts)),
-                    false => policies.destination(name.as_str(), |rule| rule.max_attempts(attempts)),
+                    false => policies
+                        .destination(name.as_str(), |rule| rule.max_attempts(attempts)),
                 };
             }
             let expected = rules
                 .iter()
                 .enumerate()
-                .filter(|(_, (is_prefix, name))| if *is_prefix { asked.starts_with(name.as_str()) } else { asked == *name })
+                .filter(|(_, (is_prefix, name))|
+                    if *is_prefix { asked.starts_with(name.as_str()) } else { asked == *name })
                 .max_by_key(|(_, (is_prefix, name))| (!is_prefix, name.len()))
                 .map_or(1, |(n, _)| n as u32 + 2);
             prop_assert_eq!(of(&policies.build().unwrap(), &asked).retry.max_attempts, expected);

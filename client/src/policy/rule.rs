@@ -1,4 +1,4 @@
-//! What one rule says about a policy; what it leaves open comes from a less exact one.
+//! One rule of the policies. A member that it does not set comes from a less specific rule.
 
 use std::time::Duration;
 
@@ -6,15 +6,16 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 
 use crate::{IdStrategy, Isolation, MissingId, OnDuplicate, Policy, Store, Style};
 
-/// What one rule of [`Policies`](crate::Policies) says. What it does not say is as the next less
-/// exact rule has it.
+/// One rule of [`Policies`](crate::Policies).
+///
+/// A member that the rule does not set comes from the next less specific rule.
 ///
 /// In a configuration file the names are those of the methods, with hyphens: `on-duplicate =
-/// "log"`. Durations are texts such as `"7 days"`, `"1h 30m"` or `"250ms"`. A name that is not
-/// known is an error.
+/// "log"`. Durations are texts such as `"7 days"`, `"1h 30m"` or `"250ms"`. An unknown name is an
+/// error.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
-#[must_use = "a rule does nothing until it is one of the policies"]
+#[must_use = "a rule does nothing until it is added to the policies"]
 pub struct Rule {
     style: Option<Style>,
     id: Option<IdStrategy>,
@@ -47,110 +48,117 @@ struct RetryRule {
 }
 
 impl Rule {
-    /// When the claim is made.
+    /// Sets when the claim is made.
     pub fn style(mut self, style: Style) -> Self {
         self.style = Some(style);
         self
     }
 
-    /// Where the id of a message comes from.
+    /// Sets where the id of a message comes from.
     pub fn id(mut self, id: IdStrategy) -> Self {
         self.id = Some(id);
         self
     }
 
-    /// What to do with a message that has none.
+    /// Sets what to do with a message that has no id.
     pub fn missing_id(mut self, missing_id: MissingId) -> Self {
         self.missing_id = Some(missing_id);
         self
     }
 
-    /// What to do about a duplicate, besides acknowledging it.
+    /// Sets what to do with a duplicate, besides acknowledging it.
     pub fn on_duplicate(mut self, on_duplicate: OnDuplicate) -> Self {
         self.on_duplicate = Some(on_duplicate);
         self
     }
 
-    /// Where it is remembered what was handled.
+    /// Sets where processed messages are remembered.
     pub fn store(mut self, store: Store) -> Self {
         self.store = Some(store);
         self
     }
 
-    /// How long it is remembered, one microsecond to ten years. The database learns of it by
-    /// [`Idem::configure`](crate::Idem::configure).
+    /// Sets how long processed messages are remembered, one microsecond to ten years.
+    ///
+    /// [`Idem::configure`](crate::Idem::configure) sets it in the database.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = Some(retention);
         self
     }
 
-    /// How many messages [`Store::Memory`] remembers. The destinations of one rule share them.
+    /// Sets the largest number of messages that [`Store::Memory`] remembers.
+    ///
+    /// The destinations of one rule share it.
     pub fn memory_capacity(mut self, messages: u64) -> Self {
         self.memory_capacity = Some(messages);
         self
     }
 
-    /// How long [`Store::Memory`] remembers, at most ten years.
+    /// Sets how long [`Store::Memory`] remembers a message, at most ten years.
     pub fn memory_ttl(mut self, ttl: Duration) -> Self {
         self.memory_ttl = Some(ttl);
         self
     }
 
-    /// Whether to wait for another transaction that is just handling the same message.
+    /// Sets whether to wait for another transaction that is processing the same message.
     pub fn wait(mut self, wait: bool) -> Self {
         self.wait = Some(wait);
         self
     }
 
-    /// Whether another payload under the same id is refused.
+    /// Sets whether another payload under the same id is rejected.
     pub fn fingerprint(mut self, fingerprint: bool) -> Self {
         self.fingerprint = Some(fingerprint);
         self
     }
 
-    /// Whether messages are refused that were sent before everything that is remembered.
+    /// Sets whether messages that were sent before the start of the retained period are rejected.
     pub fn expire(mut self, expire: bool) -> Self {
         self.expire = Some(expire);
         self
     }
 
-    /// The isolation level of the transaction.
+    /// Sets the isolation level of the transaction.
     pub fn isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = Some(isolation);
         self
     }
 
-    /// How long a message is leased at a time, 100 milliseconds to one day. The lease is renewed
-    /// while its handler works; a message whose consumer was killed comes again when it ends.
+    /// Sets the duration of a lease, 100 milliseconds to one day.
+    ///
+    /// The lease is renewed while its handler runs. If the consumer is killed, the message is
+    /// redelivered when the lease expires.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
     }
 
-    /// Whether the database counts the attempts at messages that their broker delivers again, or
-    /// does not count itself. Each of these costs one transaction more, and a connection now and
-    /// then beside that of the handler.
+    /// Sets whether the database counts the attempts at messages that the broker redelivers, or
+    /// that come from a broker without a delivery count.
+    ///
+    /// Each of these messages costs one more transaction, and at times a second connection beside
+    /// that of the handler.
     pub fn count_attempts(mut self, count_attempts: bool) -> Self {
         self.count_attempts = Some(count_attempts);
         self
     }
 
-    /// How often a message is tried before it goes back to its broker, the first attempt included;
-    /// `retry.max-attempts` in a file.
+    /// Sets how often a message is tried before it is returned to its broker, including the first
+    /// attempt; `retry.max-attempts` in a file.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.retry.max_attempts = Some(attempts);
         self
     }
 
-    /// The pause before the second attempt, and the longest one; `retry.base` and `retry.cap` in a
-    /// file.
+    /// Sets the delay before the second attempt, and the longest delay; `retry.base` and
+    /// `retry.cap` in a file.
     pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
         self.retry.base = Some(base);
         self.retry.cap = Some(cap);
         self
     }
 
-    /// A policy as it is with this rule.
+    /// Returns a less specific policy with the members of this rule.
     pub(crate) fn over(&self, less_exact: &Policy) -> Policy {
         let Policy { retry, .. } = less_exact;
         Policy {
@@ -176,18 +184,18 @@ impl Rule {
         }
     }
 
-    /// Whether it asks for a retention itself.
+    /// Returns whether this rule itself sets a retention.
     pub(crate) fn has_retention(&self) -> bool {
         self.retention.is_some()
     }
 }
 
-/// A text such as "7 days".
+/// Parses a text such as "7 days".
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(deserializer)?;
     humantime::parse_duration(&text).map(Some).map_err(|error| {
         D::Error::custom(format!(
-            "{text:?} is no duration such as \"7 days\" or \"250ms\": {error}"
+            "{text:?} is not a duration such as \"7 days\" or \"250ms\": {error}"
         ))
     })
 }

@@ -1,4 +1,4 @@
-//! Policies as they are looked up: each rule is already laid over those that are less exact.
+//! The policies for look-ups: each rule already includes the less specific rules.
 
 use std::{cmp::Reverse, collections::HashMap, sync::Arc, time::Duration};
 
@@ -8,26 +8,27 @@ use crate::{
     policy::{check::check, policies::Pattern},
 };
 
-/// How long a memory remembers when nobody says.
+/// The time to live of a memory without a configured one.
 const MEMORY_TTL: Duration = Duration::from_secs(3600);
 
-/// The policy of every destination. A look-up allocates nothing: what a destination has is made
+/// The policy of every destination. A look-up allocates nothing, because all entries are created
 /// with the table.
 #[derive(Debug)]
 pub(crate) struct Table {
     exact: HashMap<String, Arc<Entry>>,
-    /// The longest prefix first.
+    /// The longest prefix comes first.
     prefixes: Vec<(String, Arc<Entry>)>,
     default: Arc<Entry>,
-    /// Rules with a retention of their own that the database cannot be told: it knows names only.
+    /// Rules with a retention of their own that cannot be set in the database, which needs the name
+    /// of each destination.
     open_retentions: Vec<String>,
 }
 
-/// What one rule comes to.
+/// The policy of one rule.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) policy: Policy,
-    /// What the destinations of this rule have handled, when they keep it in memory.
+    /// The messages that the destinations of this rule have handled, if they are kept in memory.
     pub(crate) memory: Option<Memory>,
 }
 
@@ -44,24 +45,25 @@ impl Table {
             default: Entry::new("default", everywhere)?,
             open_retentions,
         };
-        // Shorter prefixes first, exact names last: what a rule is laid over is there already.
+        // Shorter prefixes first and exact names last, so that the less specific rules are already
+        // added.
         rules.sort_by_key(|(pattern, _)| match pattern {
             Pattern::Prefix(prefix) => prefix.len(),
             Pattern::Exact(_) => usize::MAX,
         });
         for (pattern, rule) in rules {
-            let whose = pattern.to_string();
+            let rule_name = pattern.to_string();
             let name = match &pattern {
                 Pattern::Exact(name) | Pattern::Prefix(name) => name,
             };
-            let entry = Entry::new(&whose, rule.over(&table.of(name).policy))?;
+            let entry = Entry::new(&rule_name, rule.over(&table.of(name).policy))?;
             match pattern {
                 Pattern::Exact(name) => {
                     table.exact.insert(name, entry);
                 }
                 Pattern::Prefix(prefix) => {
                     if rule.has_retention() {
-                        table.open_retentions.push(whose);
+                        table.open_retentions.push(rule_name);
                     }
                     table.prefixes.push((prefix, entry));
                     table
@@ -85,8 +87,8 @@ impl Table {
         }
     }
 
-    /// The destinations with a rule of their own that are kept in the database for a time that some
-    /// rule gives.
+    /// Returns the destinations that have a rule of their own, store their claims in the database,
+    /// and get a retention from some rule.
     pub(crate) fn retentions(&self) -> Result<Vec<(Destination, Duration)>, Error> {
         let mut all = Vec::new();
         for (name, entry) in &self.exact {
@@ -99,7 +101,7 @@ impl Table {
         Ok(all)
     }
 
-    /// The rules whose retention is for names that nobody has listed.
+    /// Returns the rules with a retention for destinations that have no rule of their own.
     pub(crate) fn open_retentions(&self) -> &[String] {
         &self.open_retentions
     }
@@ -120,8 +122,8 @@ impl Default for Table {
 }
 
 impl Entry {
-    fn new(whose: &str, policy: Policy) -> Result<Arc<Self>, Error> {
-        check(&policy).map_err(|why| Error::Invalid(format!("{whose}: {why}")))?;
+    fn new(rule_name: &str, policy: Policy) -> Result<Arc<Self>, Error> {
+        check(&policy).map_err(|why| Error::Invalid(format!("{rule_name}: {why}")))?;
         let memory = (policy.store == Store::Memory).then(|| {
             let ttl = policy.memory_ttl.or(policy.retention).unwrap_or(MEMORY_TTL);
             Memory::new(policy.memory_capacity, ttl)

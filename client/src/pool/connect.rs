@@ -1,4 +1,4 @@
-//! Connects to the first host that accepts.
+//! Connects to the first host that accepts the connection.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use super::{CONNECT_TIMEOUT, silence::Silent};
 /// The configurations to try, each with one host.
 pub(super) struct Hosts {
     configs: Vec<Config>,
-    /// `None` when no configuration uses TLS.
+    /// `None` if no configuration uses TLS.
     tls: Option<Arc<MakeRustlsConnect>>,
 }
 
@@ -50,7 +50,7 @@ impl Hosts {
         }
     }
 
-    /// Connects to the first address of a host that accepts. Each address has the whole time.
+    /// Connects to the first address of a host that accepts. Each address has the full time limit.
     async fn connect_to_host(&self, config: &Config) -> Result<Connected, Error> {
         let limit = config
             .get_connect_timeout()
@@ -72,8 +72,9 @@ impl Hosts {
 
 type Connected = (Client, JoinHandle<()>);
 
-/// One configuration for each address of the host. The host alone when it is an address, a socket,
-/// or cannot be looked up: connecting to it returns the reason.
+/// Returns one configuration for each address of the host. Returns the given configuration if the
+/// host is an address or a socket, or cannot be looked up; connecting to it then returns the
+/// reason.
 async fn addresses(config: &Config, limit: Duration) -> Vec<Config> {
     let ([Host::Tcp(name)], [], [port]) = (
         config.get_hosts(),
@@ -93,7 +94,7 @@ async fn addresses(config: &Config, limit: Duration) -> Vec<Config> {
     in_order(found.map(with).collect())
 }
 
-/// In a random order when `load_balance_hosts` is random.
+/// Shuffles the configurations if `load_balance_hosts` is random.
 fn in_order(mut configs: Vec<Config>) -> Vec<Config> {
     if configs
         .iter()

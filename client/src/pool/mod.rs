@@ -21,40 +21,47 @@ use self::{
 };
 use crate::{Error, tls::Files};
 
-/// How long a server may take to accept a connection, unless the connection string says otherwise.
+/// The longest time in which a server must accept a connection, unless the connection string sets
+/// another.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long the network may take to acknowledge what was sent. A server whose machine is gone says
-/// nothing, and the kernel's own limits are a quarter of an hour and more.
+/// The longest time in which the network must acknowledge sent data. A machine that is gone sends
+/// nothing, and the kernel's own limits are a quarter of an hour or more.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Between two questions to a server that owes a response and is silent. The kernel's own interval
-/// is 75 s, and one unanswered question is not enough.
+/// The time between two keepalive probes to a silent server that owes a response. The kernel's own
+/// interval is 75 s, and one lost probe is not enough.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How to reach PostgreSQL: a connection string, and the size of the pool.
+/// The settings of a connection to PostgreSQL: a connection string, and the size of the pool.
 ///
 /// Over TCP every connection uses TLS, and verifies the server's certificate and its host name.
 /// Only `sslmode=disable` allows plaintext. A connection over a Unix socket uses no TLS.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), idem_client::Error> {
-/// let pool = idem_client::PoolConfig::parse("postgres://app@db.example.com/shop?sslrootcert=/etc/shop/ca.pem")?
+/// let connection = "postgres://app@db.example.com/shop?sslrootcert=/etc/shop/ca.pem";
+/// let pool = idem_client::PoolConfig::parse(connection)?
 ///     .max_size(8)
 ///     .build()?;
 /// # let _ = pool;
 /// # Ok(()) }
 /// ```
 ///
-/// | option | effect |
-/// |---|---|
-/// | `sslmode` | `verify-full`, the default: the certificate is valid, a trusted authority signed it, and it is for this host. `verify-ca`: as before, for any host; needs a file of authorities. `disable`: plaintext. `require` is read as `verify-full`; `allow` and `prefer` are errors |
-/// | `sslrootcert` | a PEM file of authorities to trust; `system`, the default: those of the system |
-/// | `sslcert`, `sslkey` | PEM files of the client's certificate and of its key |
+/// These options are read by this type:
 ///
-/// All other options are those of [`tokio_postgres::Config`]. `connect_timeout` (10 s unless given)
-/// holds for each address of each host, until the login is done. With `hostaddr`, the certificate
-/// has to be for `host`, or for the address when there is no `host`. Environment variables such as
+/// - `sslmode`:
+///   - `verify-full`, the default: the certificate is valid, a trusted authority signed it, and it
+///     is for this host.
+///   - `verify-ca`: the same, for any host. Needs a file of authorities.
+///   - `disable`: plaintext.
+///   - `require` is read as `verify-full`; `allow` and `prefer` are errors.
+/// - `sslrootcert`: a PEM file of authorities to trust; `system`, the default: those of the system.
+/// - `sslcert`, `sslkey`: PEM files of the client's certificate and of its key.
+///
+/// All other options are those of [`tokio_postgres::Config`]. `connect_timeout` (10 s by default)
+/// applies to each address of each host, until the login is done. With `hostaddr`, the certificate
+/// must be for `host`, or for the address if there is no `host`. Environment variables such as
 /// `PGSSLROOTCERT` and files such as `~/.postgresql/root.crt` are not read.
 #[derive(Clone)]
 pub struct PoolConfig {
@@ -66,7 +73,7 @@ pub struct PoolConfig {
     max_size: usize,
 }
 
-/// What is verified of a server that is reached over TCP.
+/// How a server that is reached over TCP is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Disable,
@@ -75,8 +82,10 @@ enum Mode {
 }
 
 impl PoolConfig {
-    /// Reads a URL (`postgres://`) or key=value pairs. [`Error::Invalid`] when an option is
-    /// unknown, or when the options contradict each other. The error repeats no value.
+    /// Parses a URL (`postgres://`) or key=value pairs.
+    ///
+    /// Fails with [`Error::Invalid`] if an option is unknown, or if options contradict each other.
+    /// The error contains no value.
     pub fn parse(connection: &str) -> Result<Self, Error> {
         let options = Options::parse(connection)?;
         let mode = match options.get("sslmode") {
@@ -85,7 +94,8 @@ impl PoolConfig {
             Some("disable") => Mode::Disable,
             Some("allow" | "prefer") => {
                 return Err(invalid(
-                    "sslmode allow and prefer fall back to plaintext; use verify-full, verify-ca or disable",
+                    "sslmode allow and prefer fall back to plaintext; \
+                     use verify-full, verify-ca or disable",
                 ));
             }
             Some(_) => {
@@ -107,14 +117,14 @@ impl PoolConfig {
         Ok(config)
     }
 
-    /// At most this many connections; 10 unless given.
+    /// Sets the largest number of connections. The default is 10.
     #[must_use]
     pub fn max_size(mut self, connections: usize) -> Self {
         self.max_size = connections;
         self
     }
 
-    /// The name that `pg_stat_activity` shows, unless the connection string has one.
+    /// Sets the name that `pg_stat_activity` shows, unless the connection string has one.
     #[must_use]
     pub fn application_name(mut self, name: impl Into<String>) -> Self {
         if self.options.get("application_name").is_none() {
@@ -123,8 +133,10 @@ impl PoolConfig {
         self
     }
 
-    /// Trusts the authorities of this PEM file. [`Error::Invalid`] when the connection string names
-    /// authorities too, or disables TLS.
+    /// Trusts the authorities of this PEM file.
+    ///
+    /// Fails with [`Error::Invalid`] if the connection string names authorities too, or disables
+    /// TLS.
     pub fn ca(mut self, file: impl Into<PathBuf>) -> Result<Self, Error> {
         if self.options.get("sslrootcert").is_some() {
             return Err(invalid(
@@ -136,13 +148,15 @@ impl PoolConfig {
         Ok(self)
     }
 
-    /// The schema that `CREATE EXTENSION idem SCHEMA ...` named: it comes before `"$user"` and
-    /// `public` in the `search_path`. Without it the path is the one of the role, and has to find
-    /// the functions.
+    /// Sets the schema that was named in `CREATE EXTENSION idem SCHEMA ...`: it comes before
+    /// `"$user"` and `public` in the `search_path`.
     ///
-    /// It is sent as a startup parameter. PgBouncer refuses that; there, set the path of the role:
-    /// `ALTER ROLE app SET search_path = api, public`. [`Error::Invalid`] for a name that
-    /// PostgreSQL cannot have, and when `options` of the connection string set the path.
+    /// Without it the `search_path` of the role is used, and must contain the functions.
+    ///
+    /// The setting is sent as a startup parameter, which PgBouncer rejects. With PgBouncer, set the
+    /// path of the role: `ALTER ROLE app SET search_path = api, public`. Fails with
+    /// [`Error::Invalid`] if the name is not valid in PostgreSQL, or if `options` of the connection
+    /// string sets the path.
     pub fn schema(mut self, name: &str) -> Result<Self, Error> {
         let given = self.options.get("options").unwrap_or_default();
         if given.contains("search_path") {
@@ -155,13 +169,17 @@ impl PoolConfig {
         Ok(self)
     }
 
-    /// A pool without connections. [`Error::Invalid`] when a file cannot be used, or when
-    /// `sslmode=verify-ca` has no file of authorities. The files are read here, and not again.
+    /// Builds a pool without opening a connection.
+    ///
+    /// Fails with [`Error::Invalid`] if a file cannot be used, or if `sslmode=verify-ca` has no
+    /// file of authorities. The files are read here, and not again.
     pub fn build(&self) -> Result<Pool, Error> {
-        // The system's authorities sign any certificate for its owner's name.
+        // Authorities of the system sign certificates for the owner of any name, so a host must be
+        // verified.
         if self.mode == Mode::VerifyCa && self.ca.is_none() {
             return Err(invalid(
-                "sslmode verify-ca needs sslrootcert with a file of your own authority; use verify-full for those of the system",
+                "sslmode verify-ca needs sslrootcert with a file of your own authority; \
+                 use verify-full for those of the system",
             ));
         }
         let hosts = self.hosts()?;
@@ -185,7 +203,7 @@ impl PoolConfig {
             .map_err(|error| Error::Invalid(format!("the pool cannot be built: {error}")))
     }
 
-    /// What contradicts itself.
+    /// Checks that the settings do not contradict each other.
     fn check(&self) -> Result<(), Error> {
         let has_files = self.ca.is_some() || self.certificate.is_some() || self.key.is_some();
         if self.mode == Mode::Disable && (has_files || self.options.get("sslrootcert").is_some()) {
@@ -195,7 +213,7 @@ impl PoolConfig {
         }
         if self.certificate.is_some() != self.key.is_some() {
             return Err(invalid(
-                "sslcert and sslkey go together, and only one of them is set",
+                "sslcert and sslkey must be set together, but only one of them is set",
             ));
         }
         Ok(())
@@ -211,15 +229,15 @@ impl PoolConfig {
             Mode::VerifyCa => files.verify_ca()?,
             Mode::VerifyFull | Mode::Disable => files.verify_full()?,
         };
-        // A direct handshake has to name the protocol; other servers are not asked about it.
+        // A direct handshake must name the protocol. Other handshakes do not name one.
         if self.options.get("sslnegotiation") == Some("direct") {
             config.alpn_protocols = vec![b"postgresql".to_vec()];
         }
         Ok(MakeRustlsConnect::new(config))
     }
 
-    /// Each host in a configuration of its own, with its own TLS and its own `connect_timeout`:
-    /// that of `tokio-postgres` ends when the host accepts.
+    /// Returns one configuration for each host, with its own TLS mode and its own
+    /// `connect_timeout`: that of `tokio-postgres` ends when the host accepts.
     fn hosts(&self) -> Result<Vec<Config>, Error> {
         let names = self.options.list("host");
         let addresses = self.options.list("hostaddr");
@@ -289,7 +307,7 @@ impl PoolConfig {
 struct Target {
     /// The name to verify, or the directory of a socket.
     name: String,
-    /// The address to connect to; empty when the name is to be looked up.
+    /// The address to connect to; empty if the name must be looked up.
     address: String,
     port: String,
 }
@@ -313,7 +331,7 @@ impl Target {
         if target.name.is_empty() {
             return Err(invalid("a host has neither a name nor an address"));
         }
-        // It would be reached over TCP, and without TLS as a socket.
+        // The server would be reached over TCP, but without TLS, like a socket.
         if target.is_socket() && !target.address.is_empty() {
             return Err(invalid(
                 "a host is the directory of a socket and has hostaddr too",
@@ -327,7 +345,8 @@ impl Target {
     }
 }
 
-/// The file of an option. An empty value would mean the system's authorities, or no certificate.
+/// Returns the file of an option. An empty value is an error, because it would mean the system's
+/// authorities or no certificate.
 fn file(options: &Options, name: &str) -> Result<Option<PathBuf>, Error> {
     match options.get(name) {
         Some("") => Err(invalid(&format!("{name} is empty"))),
@@ -335,7 +354,7 @@ fn file(options: &Options, name: &str) -> Result<Option<PathBuf>, Error> {
     }
 }
 
-/// The cause alone: which option it is, and not what it holds.
+/// Returns only the cause of an error: it names the option and not its value.
 fn reason(error: &tokio_postgres::Error) -> Error {
     match std::error::Error::source(error) {
         Some(source) => invalid(&source.to_string()),
@@ -343,7 +362,7 @@ fn reason(error: &tokio_postgres::Error) -> Error {
     }
 }
 
-/// Without the connection string, which can hold a password.
+/// Omits the connection string, which can contain a password.
 impl fmt::Debug for PoolConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PoolConfig")

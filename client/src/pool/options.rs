@@ -1,6 +1,7 @@
 //! Connection strings as options: URLs and key=value pairs, as libpq reads them.
 //!
-//! Errors never repeat a part of the text: behind a slip in the syntax there may be a password.
+//! Errors never repeat a part of the text, because a text with a syntax error can contain a
+//! password.
 
 use std::{iter::Peekable, str::Chars};
 
@@ -28,10 +29,10 @@ const PASSED_ON: [&str; 18] = [
     "load_balance_hosts",
 ];
 
-/// Those that it does not need to know, because they are read here.
+/// The options that are read here and not passed on.
 const OWN: [&str; 4] = ["sslmode", "sslrootcert", "sslcert", "sslkey"];
 
-/// Options of libpq that have no effect here. Ignoring one could weaken a connection.
+/// Options of libpq that are not supported. Ignoring one could weaken a connection.
 const NOT_SUPPORTED: [&str; 20] = [
     "client_encoding",
     "fallback_application_name",
@@ -55,7 +56,7 @@ const NOT_SUPPORTED: [&str; 20] = [
     "sslsni",
 ];
 
-/// Options by name. A later value takes the place of an earlier one.
+/// Options by name. A later value replaces an earlier one.
 #[derive(Clone, Default)]
 pub(super) struct Options(Vec<(&'static str, String)>);
 
@@ -75,7 +76,7 @@ impl Options {
         found.map(|(_, value)| value.as_str())
     }
 
-    /// All elements of a list with commas.
+    /// Returns all elements of a comma-separated list.
     pub(super) fn list(&self, name: &str) -> Vec<&str> {
         self.get(name)
             .map(|value| value.split(',').collect())
@@ -91,7 +92,7 @@ impl Options {
         self.0.push((name, value.into()));
     }
 
-    /// The options for `tokio-postgres`, as key=value pairs.
+    /// Returns the options for `tokio-postgres`, as key=value pairs.
     pub(super) fn passed_on(&self) -> String {
         let quote = |value: &str| value.replace('\\', "\\\\").replace('\'', "\\'");
         let pairs = self.0.iter().filter(|(name, _)| !OWN.contains(name));
@@ -100,7 +101,7 @@ impl Options {
             .collect()
     }
 
-    /// `place` says where the name stands: a name that is not known is not repeated.
+    /// Adds an option. `place` is its position, for the error: an unknown name is not repeated.
     fn add(&mut self, name: &str, value: String, place: usize) -> Result<(), Error> {
         if let Some(known) = PASSED_ON.iter().chain(&OWN).find(|known| **known == name) {
             self.set(known, value);
@@ -119,7 +120,7 @@ impl Options {
         let (login, hosts) = authority.split_once('@').unwrap_or(("", authority));
         if hosts.contains('@') || database.contains('@') {
             return Err(invalid(
-                "there is an @ too many; in a user or password, write @ as %40 and / as %2F",
+                "it has more than one @; in a user or password, write @ as %40 and / as %2F",
             ));
         }
         let (user, password) = login.split_once(':').unwrap_or((login, ""));
@@ -144,7 +145,7 @@ impl Options {
         let mut names = Vec::new();
         let mut ports = Vec::new();
         for host in hosts.split(',') {
-            // An IPv6 address has colons of its own, and stands in brackets.
+            // An IPv6 address contains colons, and is written in brackets.
             let (name, port) = match host.strip_prefix('[') {
                 Some(bracketed) => {
                     let (name, rest) = bracketed
@@ -179,14 +180,14 @@ impl Options {
             }
             skip_spaces(&mut rest);
             let value = value(&mut rest)
-                .ok_or_else(|| invalid(&format!("option {number} has an open quote")))?;
+                .ok_or_else(|| invalid(&format!("option {number} has an unclosed quote")))?;
             options.add(&name, value, number)?;
         }
         Ok(options)
     }
 }
 
-/// A value, in quotes or up to the next space; `None` when the quote is not closed.
+/// Reads a value, in quotes or up to the next space; `None` if the quote is not closed.
 fn value(rest: &mut Peekable<Chars<'_>>) -> Option<String> {
     let is_quoted = rest.next_if_eq(&'\'').is_some();
     let mut value = String::new();
@@ -230,9 +231,11 @@ mod tests {
     }
 
     #[test]
-    fn a_url_and_key_value_pairs_give_the_same_options() {
-        let url = "postgresql://ann%40x:p%2Fw%25%20d@db1:1,[::1]:2/shop?sslmode=verify-ca&sslrootcert=/a%20b.pem";
-        let pairs = "user = ann@x password='p/w% d' host=db1,::1 port=1,2 dbname=shop sslmode=verify-ca sslrootcert='/a b.pem'";
+    fn url_and_key_value_pairs_give_the_same_options() {
+        let url = "postgresql://ann%40x:p%2Fw%25%20d@db1:1,[::1]:2/shop\
+                   ?sslmode=verify-ca&sslrootcert=/a%20b.pem";
+        let pairs = "user = ann@x password='p/w% d' host=db1,::1 port=1,2 dbname=shop \
+                     sslmode=verify-ca sslrootcert='/a b.pem'";
         assert_eq!(all(url), all(pairs));
         assert_eq!(Options::parse(url).unwrap().get("password"), Some("p/w% d"));
         assert_eq!(
@@ -243,13 +246,13 @@ mod tests {
     }
 
     #[test]
-    fn a_later_value_takes_the_place_of_an_earlier() {
+    fn later_value_replaces_an_earlier_one() {
         assert_eq!(all("host=a host=b"), [("host", "b".to_owned())]);
         assert_eq!(all("postgres://a/?host=b"), [("host", "b".to_owned())]);
     }
 
     #[test]
-    fn options_that_are_passed_on_are_read_as_they_were() {
+    fn passed_on_options_are_unchanged() {
         let options =
             Options::parse(r"host=db user=ann password='it\'s \\' sslmode=verify-ca sslkey=x")
                 .unwrap();
@@ -259,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_repeats_nothing_of_the_text() {
+    fn error_repeats_nothing_of_the_text() {
         for text in [
             "postgres://u:sec%ret@db",
             "postgres://u:se@cret@db",
@@ -280,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_that_would_be_ignored_is_an_error() {
+    fn unsupported_option_is_an_error() {
         let error = Options::parse("host=db sslcrl=/crl.pem")
             .err()
             .unwrap()

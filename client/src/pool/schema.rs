@@ -1,16 +1,17 @@
-//! The schema of the extension as a setting of the session, sent when it begins.
+//! The schema of the extension as a setting of the session, sent at its start.
 //!
-//! `SET` would do the same for a direct connection. Through a pooler in transaction mode it changes
-//! sessions that other clients use, too, where the startup packet is refused.
+//! On a direct connection `SET` would do the same. Through a pooler in transaction mode, which
+//! rejects the setting at the start, `SET` would change sessions that other clients use too.
 
 use crate::{Error, pool::options::invalid};
 
-/// PostgreSQL shortens longer names.
+/// The longest name, in bytes. PostgreSQL truncates longer names.
 const LONGEST_NAME: usize = 63;
 
-/// The option of the server that puts this schema before the path that PostgreSQL has by default.
+/// Returns the server option that puts this schema before the default path of PostgreSQL.
 ///
-/// First: a function of the same name in a schema that others may write to must not be called.
+/// The schema comes first, so that no function of the same name is called in a schema that other
+/// roles may write to.
 pub(super) fn search_path(schema: &str) -> Result<String, Error> {
     if schema.is_empty() || schema.len() > LONGEST_NAME || schema.contains('\0') {
         return Err(invalid(&format!(
@@ -21,7 +22,7 @@ pub(super) fn search_path(schema: &str) -> Result<String, Error> {
     Ok(format!("-c search_path={}", escape(&path)))
 }
 
-/// The server splits options at white space, unless a backslash stands before it.
+/// Escapes a value, because the server splits options at white space without a backslash before it.
 fn escape(value: &str) -> String {
     let mut escaped = String::new();
     for c in value.chars() {

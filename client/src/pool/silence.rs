@@ -1,4 +1,4 @@
-//! The error of a server that accepts a connection and then sends nothing.
+//! The error for a server that accepts a connection and then sends nothing.
 
 use std::{
     io,
@@ -9,8 +9,8 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A stream that fails, for a server that was silent for so long. `tokio-postgres` makes its own
-/// error of an I/O error only when a stream has one.
+/// A stream that fails, for a server that was silent for this time. `tokio-postgres` makes its own
+/// error of an I/O error only if a stream returns it.
 pub(super) struct Silent(pub(super) Duration);
 
 impl Silent {

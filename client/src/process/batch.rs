@@ -16,25 +16,27 @@ use crate::{
     telemetry,
 };
 
-/// A message with its place in the batch.
+/// A message and its position in the batch.
 type Placed = (usize, Ready);
 
-/// An answer with the place of its message in the batch.
+/// A result and the position of its message in the batch.
 type Answer = (usize, Result<Processed, Error>);
 
 impl Idem {
-    /// Processes many messages in one transaction, and answers for each, in the same order.
+    /// Processes many messages in one transaction.
     ///
-    /// The claims are one statement; the handler works on one message after the other; the
-    /// recordings travel with COMMIT. When anything fails everything is rolled back, and the
-    /// messages are processed one by one, so that a poisoned one fails alone: a handler may run
-    /// twice for each. The second of two messages with one id is a duplicate.
+    /// Returns a result for each message, in the same order.
     ///
-    /// Neighbours share a transaction when they are of one destination, have an id, and their
-    /// policy is to claim first in the database; nor may it say not to wait, to compare
-    /// fingerprints, to expire, to read the effects of duplicates, or to count this delivery.
-    /// Others are processed one by one.
-    #[must_use = "each answer says what to tell the broker"]
+    /// The claims are one statement. The handler runs for one message after the other. The
+    /// recordings are sent with COMMIT. If anything fails, everything is rolled back and the
+    /// messages are processed one by one, so that a poisoned message fails alone. So the handler
+    /// may run twice for each message. The second of two messages with the same id is a duplicate.
+    ///
+    /// Neighbouring messages share a transaction if they have the same destination and an id, and
+    /// if their policy claims first in the database. The policy must not disable waiting, compare
+    /// fingerprints, expire messages, read the effects of duplicates, or count this delivery. Other
+    /// messages are processed one by one.
+    #[must_use = "each result contains the settlement for the broker"]
     pub async fn process_batch<F, Fut>(
         &self,
         pool: &Pool,
@@ -76,7 +78,8 @@ impl Idem {
             }
             group.push((place, ready));
             if !is_sharing {
-                // Now, for the next one may have to wait for what this one holds in memory.
+                // Processed now, because the next message may have to wait for the turn that this
+                // one holds in memory.
                 answers.extend(
                     self.process_group(pool, mem::take(&mut group), &handler)
                         .await,
@@ -88,7 +91,7 @@ impl Idem {
         answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
-    /// Together if there are several, and one by one if that fails.
+    /// Processes a group of several messages together, and one by one if that fails.
     async fn process_group<F, Fut>(
         &self,
         pool: &Pool,
@@ -117,7 +120,11 @@ impl Idem {
             }
             Err(error) => {
                 telemetry::retried(works[0].destination, &error);
-                tracing::debug!(%error, count = group.len(), "a batch failed, its messages are processed one by one");
+                tracing::debug!(
+                    %error,
+                    count = group.len(),
+                    "a batch failed, its messages are processed one by one"
+                );
                 match error {
                     Error::AmbiguousCommit(cause) => Some(cause),
                     _ => None,
@@ -141,13 +148,13 @@ impl Idem {
         let mut answers: Vec<Answer> = Vec::with_capacity(group.len());
         for (place, ready) in group {
             let processed = match (answers.last(), &doubt) {
-                // The one before has tried again and again to reach the database: the others need
-                // not wait as long each.
+                // The message before has used up its attempts to reach the database. The others
+                // need not wait as long.
                 (Some((_, Err(error))), Some(cause)) if is_away(error, &doubt) => {
                     Err(Error::AmbiguousCommit(Arc::clone(cause)))
                 }
                 (Some((_, Err(error))), None) if is_away(error, &doubt) => Err(Error::Pool(
-                    "the database was away for the message before".into(),
+                    "the database was not available for the previous message".into(),
                 )),
                 _ if counted::counts(&ready) => self.process_counted(pool, &ready, handler).await,
                 _ => engine::run(&self.work(pool, &ready), handler, doubt.clone()).await,
@@ -158,11 +165,11 @@ impl Idem {
     }
 }
 
-/// Whether a message can share its transaction with others of its destination.
+/// Returns whether a message can share its transaction with others of its destination.
 fn is_sharing(ready: &Ready) -> bool {
     let policy = ready.policy();
-    // A claim of many knows none of these options, and what the first of two equals records can be
-    // read only after it.
+    // The claim of a batch has none of these options, and the effects of the first of two equal
+    // messages can be read only after it.
     let is_plain = policy.wait
         && !policy.fingerprint
         && !policy.expire
@@ -170,7 +177,8 @@ fn is_sharing(ready: &Ready) -> bool {
     ready.id.is_some() && policy.style == Style::Eager && is_plain && !counted::counts(ready)
 }
 
-/// Whether the database could not be reached. What a handler met may be its own doing.
+/// Returns whether the database could not be reached. An error of the handler does not count,
+/// because the handler itself may be the cause.
 fn is_away(error: &Error, doubt: &Doubt) -> bool {
     match error {
         Error::Pool(_) => true,
@@ -183,8 +191,8 @@ fn is_away(error: &Error, doubt: &Doubt) -> bool {
     }
 }
 
-/// Claims all, lets the handler work on those that are new, one after the other, records and
-/// commits. An error is one of all of them, and everything was rolled back.
+/// Claims all messages, runs the handler for the new ones one after the other, records and commits.
+/// An error applies to all messages, and everything was rolled back.
 async fn attempt<F, Fut>(works: &[Work<'_>], handler: &F) -> Result<Vec<Processed>, Error>
 where
     F: Fn(Tx, Message) -> Fut,

@@ -1,4 +1,4 @@
-//! How an [`Idem`] is made.
+//! The builder of [`Idem`].
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
@@ -10,13 +10,13 @@ use crate::{
     policy::{Table, check_capacity, check_time_to_live},
 };
 
-/// What is the same for all messages of an [`Idem`].
+/// The settings for all messages of an [`Idem`].
 #[derive(Default)]
 pub(crate) struct Settings {
     pub(crate) policies: Table,
     pub(crate) filters: Vec<Arc<dyn Filter>>,
     pub(crate) on_duplicate: Option<OnDuplicateCallback>,
-    /// Duplicates that need not be asked of the database.
+    /// Known duplicates, for which the database is not queried.
     pub(crate) known: Option<Known>,
     pub(crate) prepared_statements: bool,
 }
@@ -27,7 +27,7 @@ pub(crate) type OnDuplicateCallback = Arc<
         + Sync,
 >;
 
-/// Makes an [`Idem`]: `Idem::builder().policies(...).build()?`.
+/// Builds an [`Idem`]: `Idem::builder().policies(...).build()?`.
 #[derive(Default)]
 #[must_use = "nothing is made before `build`"]
 pub struct IdemBuilder {
@@ -39,24 +39,28 @@ pub struct IdemBuilder {
 }
 
 impl IdemBuilder {
-    /// How messages are processed, by destination.
+    /// Sets how messages are processed, by destination.
     pub fn policies(mut self, policies: Policies) -> Self {
         self.policies = policies;
         self
     }
 
-    /// Adds a filter: it sees messages after, and effects before, those that were added earlier.
+    /// Adds a filter.
+    ///
+    /// It gets messages after, and effects before, the filters that were added earlier.
     pub fn filter(mut self, filter: impl Filter) -> Self {
         self.filters.push(Arc::new(filter));
         self
     }
 
-    /// What to do with a duplicate and the effects that its first execution recorded, where the
-    /// policy says [`OnDuplicate::Effects`](crate::OnDuplicate::Effects): to answer somebody who
-    /// waits, for example.
+    /// Sets a callback for duplicates, for destinations with the policy
+    /// [`OnDuplicate::Effects`](crate::OnDuplicate::Effects).
     ///
-    /// The message is settled after it. An error is [`Error::Handler`]: the message comes again or,
-    /// after a terminal one, is refused.
+    /// It gets the message and the effects that its first execution recorded, for example to reply
+    /// to a waiting client.
+    ///
+    /// The message is settled after the callback has returned. An error of the callback becomes
+    /// [`Error::Handler`]: the message is redelivered or, after a terminal error, rejected.
     pub fn on_duplicate<F, Fut>(mut self, callback: F) -> Self
     where
         F: Fn(Message, Vec<RecordedEffect>) -> Fut + Send + Sync + 'static,
@@ -68,29 +72,34 @@ impl IdemBuilder {
         self
     }
 
-    /// Lets this process answer for duplicates that it knows of, without the database: at most
-    /// `capacity` of them, each for `ttl` (at most ten years). Off unless asked for.
+    /// Remembers duplicates in this process, so that the database is not queried for them: at most
+    /// `capacity` of them, each for `ttl` (at most ten years).
     ///
-    /// It learns of committed claims and of what the database called a duplicate, and never says
-    /// that a message is new. It is not asked where the policy wants the recorded effects, a
-    /// fingerprint or the age of the message compared. What `idem_forget` frees stays a duplicate
-    /// to it until `ttl` is over.
+    /// Off by default.
+    ///
+    /// The memory holds committed claims and messages that the database reported as duplicates. It
+    /// never decides that a message is new. It is not used if the policy requests the recorded
+    /// effects, compares a fingerprint, or compares the age of the message. A message that
+    /// `idem_forget` has released stays a duplicate in this memory until `ttl` is over.
     pub fn remember_duplicates(mut self, capacity: u64, ttl: Duration) -> Self {
         self.known = Some((capacity, ttl));
         self
     }
 
-    /// Whether statements are prepared and kept with their connection; without this they are sent
-    /// by their text each time.
+    /// Sets whether statements are prepared and kept with their connection.
     ///
-    /// It saves the server the parsing. Not for proxies that give each transaction another
-    /// connection.
+    /// By default each statement is sent as text.
+    ///
+    /// Prepared statements save parsing at the server. They do not work with a proxy that assigns
+    /// another connection to each transaction.
     pub fn prepared_statements(mut self, prepared_statements: bool) -> Self {
         self.prepared_statements = prepared_statements;
         self
     }
 
-    /// [`Error::Invalid`] when the policies or limits cannot be; it names the rule.
+    /// Builds the [`Idem`].
+    ///
+    /// Fails with [`Error::Invalid`] if a policy or a limit is invalid; the error names the rule.
     pub fn build(self) -> Result<Idem, Error> {
         if let Some((capacity, ttl)) = self.known {
             check_capacity(capacity)

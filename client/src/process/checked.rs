@@ -1,5 +1,5 @@
-//! Check before, record only after success: for a handler that is not transactional and keeps no
-//! lease either.
+//! Checks first, and claims only after success: for a handler that has neither a transaction nor a
+//! lease.
 
 use std::future::Future;
 
@@ -17,14 +17,14 @@ use crate::{
 };
 
 impl Idem {
-    /// Skips the message if it is known, lets `handler` work without a transaction, and claims it
-    /// with its effects afterwards.
+    /// Skips the message if it was processed before, runs `handler` without a transaction, and then
+    /// claims the message with its effects.
     ///
-    /// **Not exactly once**: the handler works again when it was killed before the claim, and two
-    /// of them can work on one message at the same time, of which one learns at its end that it is
-    /// a duplicate. For work that may be done twice and rarely should be;
-    /// [`process_leased`](Self::process_leased) keeps others away while it goes on, and counts
-    /// attempts.
+    /// **Not exactly once**: the handler runs again if it was killed before the claim. Two handlers
+    /// can run for one message at the same time; one of them finds out at its end that the message
+    /// is a duplicate. For work that may be done twice and rarely should be.
+    /// [`process_leased`](Self::process_leased) excludes other processes while the handler runs,
+    /// and counts attempts.
     pub async fn process_checked<F, Fut>(
         &self,
         pool: &Pool,
@@ -75,7 +75,7 @@ impl Idem {
                 .await
         };
         let effects = handled.await.map_err(Error::Handler)?;
-        // The transaction of any other handler, whose work is done already.
+        // The normal transaction, with a handler that returns the effects of the finished work.
         let record = |tx: Tx, _: Message| {
             drop(tx);
             let effects = effects.clone();
@@ -83,7 +83,10 @@ impl Idem {
         };
         let processed = engine::run(&self.work(pool, ready), &record, None).await;
         if let Ok(Processed::Duplicate { .. }) = &processed {
-            tracing::warn!(destination = %ready.destination, "a message was handled twice at the same time");
+            tracing::warn!(
+                destination = %ready.destination,
+                "a message was handled twice at the same time"
+            );
         }
         processed
     }

@@ -1,4 +1,4 @@
-//! The claim as the policy wants it, as the text of a statement.
+//! The SQL text of a claim, as the policy requires it.
 
 use sha2::{Digest, Sha256};
 use time::format_description::well_known::Rfc3339;
@@ -7,7 +7,7 @@ use crate::{
     Destination, Error, Isolation, Message, MessageId, id::IdArray, process::engine::Work,
 };
 
-/// What the server answers to a claim.
+/// The result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Claimed,
@@ -18,15 +18,15 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// From the text of a boolean or of an `idem_outcome`.
-    pub(crate) fn parse(answer: Option<&str>) -> Result<Self, Error> {
-        match answer {
+    /// Parses the text of a boolean or of an `idem_outcome`.
+    pub(crate) fn parse(value: Option<&str>) -> Result<Self, Error> {
+        match value {
             Some("t" | "claimed") => Ok(Self::Claimed),
             Some("f" | "duplicate") => Ok(Self::Duplicate),
             Some("in_progress") => Ok(Self::InProgress),
             Some("mismatch") => Ok(Self::Mismatch),
             Some("expired") => Ok(Self::Expired),
-            other => Err(Error::Unexpected(format!("{other:?} to a claim"))),
+            other => Err(Error::Unexpected(format!("a claim returned {other:?}"))),
         }
     }
 
@@ -41,7 +41,7 @@ impl Outcome {
     }
 }
 
-/// A claim whose answer [`Outcome::parse`] reads.
+/// Returns the SQL text of a claim. [`Outcome::parse`] parses its result.
 pub(crate) fn claim(work: &Work<'_>, id: &MessageId) -> Result<String, Error> {
     let (policy, id, destination) = (work.policy, id.literal()?, work.destination.literal()?);
     let fingerprint = policy.fingerprint.then(|| fingerprint(work.message));
@@ -53,7 +53,7 @@ pub(crate) fn claim(work: &Work<'_>, id: &MessageId) -> Result<String, Error> {
         Some(Ok(sent_at)) => format!("'{sent_at}'"),
         Some(Err(error)) => {
             return Err(Error::Invalid(format!(
-                "the time at which it was sent: {error}"
+                "the time at which the message was sent cannot be formatted: {error}"
             )));
         }
         None => "NULL".into(),
@@ -65,7 +65,7 @@ pub(crate) fn claim(work: &Work<'_>, id: &MessageId) -> Result<String, Error> {
     ))
 }
 
-/// A claim of many messages; the answer is an array of booleans.
+/// Returns the SQL text of a claim of many messages. Its result is an array of booleans.
 pub(crate) fn claim_batch(ids: &[MessageId], destination: &Destination) -> Result<String, Error> {
     let ids = IdArray::new(ids);
     let (function, ids, destination) =
@@ -73,11 +73,13 @@ pub(crate) fn claim_batch(ids: &[MessageId], destination: &Destination) -> Resul
     Ok(format!("SELECT {function}({ids}, {destination})"))
 }
 
-/// Which of a batch are claimed, from the text of an array of booleans.
-pub(crate) fn parse_batch(answer: Option<&str>, count: usize) -> Result<Vec<bool>, Error> {
-    let unexpected = || Error::Unexpected(format!("{answer:?} to a claim of {count}"));
-    let items = answer
-        .and_then(|answer| answer.strip_prefix('{')?.strip_suffix('}'))
+/// Parses the text of an array of booleans, which says for each message of a batch whether it is
+/// claimed.
+pub(crate) fn parse_batch(value: Option<&str>, count: usize) -> Result<Vec<bool>, Error> {
+    let unexpected =
+        || Error::Unexpected(format!("a claim of {count} messages returned {value:?}"));
+    let items = value
+        .and_then(|value| value.strip_prefix('{')?.strip_suffix('}'))
         .ok_or_else(unexpected)?;
     let claimed: Vec<bool> = items.split(',').map(|item| item == "t").collect();
     if claimed.len() == count {
@@ -104,7 +106,7 @@ pub(crate) fn begin(isolation: Isolation) -> &'static str {
     }
 }
 
-/// SHA-256 of the payload, in hexadecimal digits.
+/// Returns the SHA-256 of the payload, in hexadecimal digits.
 pub(crate) fn fingerprint(message: &Message) -> String {
     Sha256::digest(message.payload())
         .iter()

@@ -17,10 +17,10 @@ use crate::{
     lease::Lease,
 };
 
-/// What needs two connections at once.
-const COUNTING: &str = "a handler whose attempts are counted";
+/// The feature that needs two connections at once.
+const COUNTING: &str = "counting the attempts of a handler";
 
-/// Whether such a policy can be kept with connections of this pool.
+/// Checks that the pool has the connections that such a policy needs.
 pub(crate) fn check_counted(policy: &Policy, pool: &Pool) -> Result<(), String> {
     match policy.count_attempts && policy.style != Style::CheckOnly {
         true => has_two(pool, COUNTING),
@@ -28,11 +28,12 @@ pub(crate) fn check_counted(policy: &Policy, pool: &Pool) -> Result<(), String> 
     }
 }
 
-/// Whether this delivery is counted: its broker has delivered it before, or does not say.
+/// Returns whether this delivery is counted: the broker has delivered the message before, or does
+/// not count deliveries.
 pub(super) fn counts(ready: &Ready) -> bool {
     let policy = ready.policy();
     let is_first = ready.message.deliveries() == Some(1);
-    // The durable inbox counts by itself.
+    // The durable inbox counts attempts itself.
     let is_counted = ready.message.stored().is_some();
     policy.count_attempts
         && ready.id.is_some()
@@ -42,8 +43,9 @@ pub(super) fn counts(ready: &Ready) -> bool {
 }
 
 impl Idem {
-    /// The lease is committed before the transaction begins, so this attempt stays counted however
-    /// it ends. The transaction completes the lease in place of a claim.
+    /// Processes a message under a lease. The lease is committed before the transaction begins, so
+    /// this attempt stays counted however it ends. The transaction completes the lease in place of
+    /// a claim.
     pub(super) async fn process_counted<F, Fut>(
         &self,
         pool: &Pool,
@@ -58,7 +60,7 @@ impl Idem {
         let Some(leases) = Leases::of(pool, ready) else {
             return engine::run(&work, handler, None).await;
         };
-        // The lease is renewed while the transaction has a connection.
+        // The lease is renewed while the transaction holds a connection.
         has_two(pool, COUNTING).map_err(Error::Pool)?;
         let held = match leases.acquire().await? {
             Lease::Acquired(held) => held,
@@ -72,8 +74,8 @@ impl Idem {
         let processed = tokio::select! {
             biased;
             processed = engine::run(&work, handler, None) => processed,
-            // Renewal waits for the commit that completes the lease, and is refused then: it may be
-            // the first to hear.
+            // A renewal waits for the commit that completes the lease, and then fails. So it may
+            // report the end before the commit does.
             () = keeper.lost().cancelled() => return leases.not_held().await,
         };
         drop(keeper);
@@ -87,16 +89,16 @@ impl Idem {
                 leases.give_back(&held).await?;
                 Err(error)
             }
-            // The database could be reached: a handler that loses each of its connections is at
-            // fault itself.
+            // The database could be reached, so a handler that loses each of its connections is the
+            // cause itself.
             _ if matches!(error, Error::Handler(_)) => leases.failed_with(&held, error).await,
-            // Nobody knows, or nothing can be written down: the lease ends by itself, and the next
-            // attempt finds out.
+            // The result is unknown, or nothing can be written. The lease expires, and the next
+            // attempt resolves the result.
             ErrorKind::AmbiguousCommit | ErrorKind::ConnectionLost | ErrorKind::PoolExhausted => {
                 Err(error)
             }
             ErrorKind::NotClaimed => leases.not_held().await,
-            // No fault of the message.
+            // The message is not the cause.
             _ if is_environmental(&error) => {
                 leases.give_back(&held).await?;
                 Err(error)

@@ -1,4 +1,4 @@
-//! One message through its transaction, again and again until it is known what became of it.
+//! Runs one message through its transaction, with retries, until its outcome is known.
 
 use std::{future::Future, sync::Arc};
 
@@ -14,30 +14,30 @@ use crate::{
     telemetry,
 };
 
-/// One message, and all that is known of it before the database is asked.
+/// One message, and everything that is known about it before the first query.
 #[derive(Clone, Copy)]
 pub(crate) struct Work<'w> {
     pub(crate) pool: &'w Pool,
     pub(crate) message: &'w Message,
-    /// `None`: a plain transaction, and effects that are sent in it.
+    /// `None` for a plain transaction that sends its effects without a claim.
     pub(crate) id: Option<&'w MessageId>,
     pub(crate) destination: &'w Destination,
     pub(crate) policy: &'w Policy,
     pub(crate) settings: &'w Settings,
-    /// Completed in place of a claim, where attempts are counted.
+    /// The lease to complete in place of a claim, if attempts are counted.
     pub(crate) held: Option<&'w Held>,
-    /// What happens to the message happens in this span.
+    /// The span of the message.
     pub(crate) span: &'w Span,
 }
 
-/// A commit of this message of which nobody knows whether it took effect. The next claim says it.
+/// The error of a commit of this message with an unknown result. The next claim resolves it.
 pub(crate) type Doubt = Option<Arc<tokio_postgres::Error>>;
 
-/// Processes one message; what may succeed in another attempt is attempted as often as the policy
-/// says.
+/// Processes one message. Retries a failure that may succeed in another attempt, as often as the
+/// policy allows.
 ///
-/// An open doubt outlives every other error: "the connection was lost" would say that nothing took
-/// effect.
+/// While the result of a commit is unknown, this function returns that error in place of any later
+/// one. A later error such as a lost connection would mean that nothing took effect.
 pub(crate) async fn run<F, Fut>(
     work: &Work<'_>,
     handler: &F,
@@ -70,13 +70,18 @@ where
         if let Error::AmbiguousCommit(cause) = &error {
             doubt = Some(Arc::clone(cause));
         }
-        // Without a claim another attempt learns nothing about a commit in doubt.
+        // Without a claim, another attempt cannot resolve the result of a commit.
         let is_worth_it = error.is_retryable() && (doubt.is_none() || work.claims());
         let Some(pause) = pauses.next().filter(|_| is_worth_it) else {
             return Err(doubt.map_or(error, Error::AmbiguousCommit));
         };
         telemetry::retried(work.destination, &error);
-        tracing::debug!(%error, ?pause, destination = %work.destination, "processing is attempted again");
+        tracing::debug!(
+            %error,
+            ?pause,
+            destination = %work.destination,
+            "processing is retried"
+        );
         tokio::time::sleep(pause).await;
     }
 }
@@ -87,8 +92,8 @@ impl Work<'_> {
     }
 }
 
-/// The pauses between attempts. A random half is added to a half that grows, so that those who lost
-/// together do not meet again.
+/// Returns the back-off between attempts. Half of each delay grows exponentially and the other half
+/// is random, so that conflicting transactions do not meet again.
 pub(crate) fn back_off(retry: &Retry) -> ExponentialBuilder {
     ExponentialBuilder::new()
         .with_min_delay(retry.base / 2)
@@ -107,8 +112,8 @@ where
     Fut: Future<Output = Handled>,
 {
     if let (Some(held), Some(_)) = (work.held, &doubt) {
-        // Waits for the transaction in doubt. Refused, it was that which has completed the message,
-        // or somebody else has it.
+        // Waits for the transaction with the unknown result. If the renewal fails, that transaction
+        // has completed the message, or another process holds the lease.
         let extended = held.extend_on(work.pool).await;
         if extended
             .as_ref()
@@ -124,8 +129,8 @@ where
         _ if let Some(held) = work.held => complete_last(&mut session, work, handler, held).await,
         (None, _) => unclaimed(&mut session, work, handler, None).await,
         (Some(id), Style::CheckOnly) => unclaimed(&mut session, work, handler, Some(id)).await,
-        // A handler that runs before its claim would meet its own writes, should the commit in
-        // doubt have taken effect.
+        // If the ambiguous commit took effect, a handler that runs before its claim would see its
+        // own writes.
         (Some(id), Style::Reactive) if doubt.is_none() => {
             claim_last(&mut session, work, handler, id).await
         }
@@ -135,7 +140,7 @@ where
     processed
 }
 
-/// The eager style.
+/// The eager style: claims before the handler runs.
 async fn claim_first<F, Fut>(
     session: &mut Session,
     work: &Work<'_>,
@@ -148,8 +153,8 @@ where
     Fut: Future<Output = Handled>,
 {
     let outcome = session.begin_and_claim(work, id).await?;
-    // The claim waits for whoever has claimed before, be it a lost connection's transaction at its
-    // COMMIT.
+    // The claim waits for every earlier claim, including that of a transaction that lost its
+    // connection during COMMIT.
     if outcome != Outcome::InProgress {
         *doubt = None;
     }
@@ -174,8 +179,8 @@ async fn record(
     })
 }
 
-/// The reactive style. BEGIN is awaited: were it lost, each business statement would commit by
-/// itself.
+/// The reactive style: claims after the handler has run. Waits for the reply to BEGIN, because
+/// without BEGIN each business statement would commit by itself.
 async fn claim_last<F, Fut>(
     session: &mut Session,
     work: &Work<'_>,
@@ -195,7 +200,7 @@ where
     record(session, work, id, &effects).await
 }
 
-/// In place of a claim: the lease is what nobody else has.
+/// Completes the lease in place of a claim. No other process holds the lease.
 async fn complete_last<F, Fut>(
     session: &mut Session,
     work: &Work<'_>,
@@ -212,7 +217,7 @@ where
     Ok(Processed::New { effects })
 }
 
-/// Without a claim: after a check, or (`None`) without protection.
+/// Processes without a claim: after a check, or without protection if `check` is `None`.
 async fn unclaimed<F, Fut>(
     session: &mut Session,
     work: &Work<'_>,
@@ -239,7 +244,7 @@ where
     })
 }
 
-/// What a message that is not to be processed comes to. The transaction is still open.
+/// Returns the outcome of a message that is not processed. The transaction is still open.
 async fn not_claimed(
     session: &Session,
     work: &Work<'_>,

@@ -1,4 +1,4 @@
-//! Which errors are the environment's: another message would have met them, too.
+//! Classifies the errors of the environment, which another message would get too.
 //!
 //! `docs/consumer-runtime.md` has the same list as a table.
 
@@ -9,11 +9,11 @@ use tokio_postgres::error::Severity;
 
 use crate::{Error, ErrorKind, HandlerError};
 
-/// Whether an error says nothing about the message.
+/// Returns whether the environment, and not the message, caused an error.
 pub(crate) fn is_environmental(error: &Error) -> bool {
     match error {
         Error::Handler(error) => is_of_environment(error),
-        // A commit in doubt: if it took effect, the next delivery is a duplicate.
+        // An ambiguous commit: if it took effect, the next delivery is a duplicate.
         Error::AmbiguousCommit(_) | Error::Pool(_) | Error::NotReady(_) => true,
         Error::Database(cause) => {
             ErrorKind::of(cause) == ErrorKind::ConnectionLost || is_listed(cause)
@@ -22,10 +22,11 @@ pub(crate) fn is_environmental(error: &Error) -> bool {
     }
 }
 
-/// The same for an error of a handler.
+/// Like [`is_environmental`], for an error of a handler.
 ///
-/// Its own connection is an exception: the database could be reached at each attempt, and the
-/// handler lost the connection each time. A message may do that, for example by taking too long.
+/// The handler's own connection is an exception: the database could be reached at each attempt, and
+/// the handler lost the connection each time. A message may cause that, for example by taking too
+/// long.
 pub(super) fn is_of_environment(error: &HandlerError) -> bool {
     if error.is_terminal() {
         return false;
@@ -33,7 +34,7 @@ pub(super) fn is_of_environment(error: &HandlerError) -> bool {
     error.is_unavailable() || is_listed(error.source())
 }
 
-/// Whether the server's error among these causes is on the list.
+/// Returns whether the server error among these causes is on the list.
 fn is_listed(error: &(dyn StdError + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -45,18 +46,19 @@ fn is_listed(error: &(dyn StdError + 'static)) -> bool {
         if error.is::<PoolError>() {
             return true;
         }
-        // `anyhow` shows the server's error and hides the driver's error around it.
+        // `anyhow` shows the server error and hides the driver error around it.
         let driver = error.downcast_ref::<tokio_postgres::Error>();
         let server = error
             .downcast_ref()
             .or_else(|| driver.and_then(tokio_postgres::Error::as_db_error));
         if let Some(server) = server {
             return match server.parsed_severity() {
-                // The session was lost, or a login was refused.
+                // The session was lost, or a login was rejected.
                 Some(Severity::Fatal | Severity::Panic) => {
                     ErrorKind::of_server(server) != ErrorKind::ConnectionLost
                 }
-                // An ERROR of class 08 is about another server, as of `postgres_fdw`.
+                // An ERROR of class 08 comes from another server, for example through
+                // `postgres_fdw`.
                 _ => is_listed_state(server.code().code()),
             };
         }
@@ -68,12 +70,12 @@ fn is_listed(error: &(dyn StdError + 'static)) -> bool {
     false
 }
 
-/// Whether a server could not be reached at all, for example a second database of the handler. A
-/// connection that was established and then lost has other errors.
+/// Returns whether a server could not be reached at all, for example a second database of the
+/// handler. A connection that was established and then lost has other errors.
 fn is_unreachable(error: &tokio_postgres::Error) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, NotFound};
 
-    // A Unix socket that is not there is not found.
+    // A Unix socket that does not exist fails with `NotFound`.
     let cause = error
         .source()
         .and_then(|cause| cause.downcast_ref::<std::io::Error>());
@@ -85,18 +87,17 @@ fn is_unreachable(error: &tokio_postgres::Error) -> bool {
     })
 }
 
-/// The list of SQLSTATEs.
+/// Returns whether a SQLSTATE is on the list.
 fn is_listed_state(state: &str) -> bool {
     match state {
         // query_canceled: the message may take longer than `statement_timeout`.
         "57014" => false,
-        // read_only_sql_transaction, and a role or a database that the server does not know.
+        // read_only_sql_transaction, and a role or a database that does not exist.
         "25006" | "3D000" => true,
-        // A missing grant, and a table, function, schema or column that is not there: a deployment
-        // is not complete.
+        // A missing grant, table, function, schema or column: the deployment is not complete.
         "42501" | "42P01" | "42883" | "42703" | "3F000" => true,
         // Connection, authorization, resources (a full disk, connections, memory), the operator,
-        // the system, and with it versions of library and SQL that do not fit.
+        // and the system, which includes versions of library and SQL that do not match.
         state => ["08", "28", "53", "57", "58"]
             .iter()
             .any(|class| state.starts_with(class)),
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listed_state_is_the_environments_and_others_are_not() {
+    fn listed_sqlstate_is_environmental_and_others_are_not() {
         for state in [
             "08006", "28P01", "53100", "57P03", "58000", "58030", "25006", "42501", "42P01",
             "42883", "3F000",
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_database_that_cannot_be_reached_is_the_environments() {
+    async fn unreachable_database_is_environmental() {
         let connecting =
             tokio_postgres::connect("host=127.0.0.1 port=1 user=none", tokio_postgres::NoTls);
         let error = connecting.await.err().unwrap();
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn an_api_that_is_down_is_the_environments_and_a_refusal_is_not() {
+    fn unavailable_api_is_environmental_and_rejection_is_not() {
         let down = HandlerError::unavailable("the payment provider returned 503");
         assert!(is_environmental(&Error::Handler(down)));
         assert!(!is_environmental(&Error::Handler("a bad day".into())));
@@ -141,9 +142,10 @@ mod tests {
         ))));
     }
 
-    /// Goal: a pool of the handler's own that is exhausted, in a helper that uses `anyhow`.
+    /// Goal: an exhausted pool of the handler's own is environmental, also in a helper that uses
+    /// `anyhow`.
     #[test]
-    fn exhausted_pool_is_the_environments_through_anyhow() {
+    fn exhausted_pool_is_environmental_through_anyhow() {
         let timeout = || PoolError::Timeout(deadpool_postgres::TimeoutType::Wait);
         for (name, error) in [
             ("pool", HandlerError::from(timeout())),

@@ -1,5 +1,5 @@
-//! What comes before the engine, and what follows it: filters, the policy, the id, and what this
-//! process remembers.
+//! The steps before and after the engine: filters, the policy, the id, and the memory of this
+//! process.
 
 use std::sync::Arc;
 
@@ -14,27 +14,27 @@ use crate::{
     telemetry::{self, Processing},
 };
 
-/// What is to be done with a message.
+/// The next step for a message.
 #[expect(
     clippy::large_enum_variant,
-    reason = "nobody keeps it, and most are the large one"
+    reason = "the value is not stored, and most values are the large variant"
 )]
 pub(crate) enum Prepared {
-    /// Nothing more: this is the answer.
+    /// No further step: this is the outcome.
     Done(Processed),
-    /// It goes to the engine.
+    /// The engine processes the message.
     Ready(Ready),
 }
 
-/// A message on its way to the engine. Whatever becomes of it there, [`Idem::conclude`] is told.
+/// A message that the engine processes. [`Idem::conclude`] must get the result of the engine.
 pub(crate) struct Ready {
-    /// The message as the filters have left it.
+    /// The message after the filters.
     pub(crate) message: Message,
     pub(crate) destination: Destination,
     pub(crate) entry: Arc<Entry>,
-    /// The id to claim; `None` where nothing is claimed in the database.
+    /// The id to claim; `None` if nothing is claimed in the database.
     pub(crate) id: Option<MessageId>,
-    /// Held while the message is handled, where the memory is this process.
+    /// Held while the message is processed, if the store is the memory of this process.
     turn: Option<Turn>,
     pub(crate) processing: Processing,
 }
@@ -46,7 +46,7 @@ impl Ready {
 }
 
 impl Idem {
-    /// Everything before the engine. Nothing of the database is touched.
+    /// Runs everything before the engine. Does not use the database.
     pub(crate) async fn prepare(&self, message: &Message) -> Result<Prepared, Error> {
         let processing = Processing::begin(message);
         let span = processing.span().clone();
@@ -99,8 +99,9 @@ impl Idem {
             .map(Prepared::Done)
     }
 
-    /// What the filters make of a message; an error is what one of them that stops it says to tell
-    /// the broker.
+    /// Returns the message after the filters.
+    ///
+    /// An error is the settlement of a filter that stopped the message.
     async fn before_consuming(&self, message: &Message) -> Result<Message, Settlement> {
         let mut message = message.clone();
         for filter in &self.settings().filters {
@@ -113,8 +114,8 @@ impl Idem {
         Ok(message)
     }
 
-    /// What a message is known by, as its policy has it; `None` where it has no id and may pass
-    /// without.
+    /// Returns the id of a message according to its policy; `None` if it has no id and the policy
+    /// accepts that.
     pub(crate) fn id_of(&self, message: &Message) -> Result<Option<MessageId>, Error> {
         self.identify(message).map(|(_, _, id)| id)
     }
@@ -126,14 +127,14 @@ impl Idem {
         let destination = message.destination()?;
         let entry = Arc::clone(self.settings().policies.of(destination.as_str()));
         let id = match message.stored() {
-            // Where it comes from is gone, and it would be another message under another id.
+            // The source of the id is gone, and another id would make it another message.
             Some(stored) if !stored.was_unrouted => Some(stored.id.clone()),
             _ => id_of(message, &destination, &entry.policy)?,
         };
         Ok((destination, entry, id))
     }
 
-    /// Everything after the engine, which has committed when it answers.
+    /// Runs everything after the engine. The engine has committed if it returned success.
     pub(crate) async fn conclude(
         &self,
         mut ready: Ready,
@@ -148,7 +149,7 @@ impl Idem {
 
     async fn remember(&self, ready: &mut Ready, processed: Processed) -> Result<Processed, Error> {
         let processed = match processed {
-            // The memory of this process protects it.
+            // The memory of this process protects the message.
             Processed::Unprotected { effects } if ready.turn.is_some() => {
                 Processed::New { effects }
             }
@@ -156,7 +157,7 @@ impl Idem {
         };
         if let Some((known, identity)) = self.known(ready) {
             match &processed {
-                // Who only checks has claimed nothing.
+                // A check claims nothing.
                 Processed::New { .. } if ready.policy().style == Style::CheckOnly => {}
                 Processed::New { .. } | Processed::Duplicate { .. } => known.insert(identity),
                 _ => {}
@@ -175,7 +176,8 @@ impl Idem {
         Ok(processed)
     }
 
-    /// Where it is known that this message is a duplicate, should it be allowed to say so.
+    /// Returns the memory of duplicates and the identity of this message, if the policy allows the
+    /// use of the memory.
     fn known(&self, ready: &Ready) -> Option<(&Known, Identity)> {
         let policy = ready.policy();
         let asks_database =
@@ -211,7 +213,7 @@ impl Idem {
         }
     }
 
-    /// What the filters make of the effects of a handler, which go on the trace of the message.
+    /// Returns the effects of a handler after the filters, with the trace context of the message.
     pub(crate) async fn filter_effects(
         &self,
         message: &Message,
@@ -250,7 +252,8 @@ fn id_of(
             MissingId::Unprotected => warn!(
                 destination = destination.as_str(),
                 strategy = %policy.id,
-                "a message without an id is processed unprotected: a duplicate of it would take effect again"
+                "a message without an id is processed unprotected: \
+                 a duplicate of it would take effect again"
             ),
         }
     }

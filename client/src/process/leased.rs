@@ -1,5 +1,5 @@
-//! One message under a lease: acquire, work, complete. No transaction is open while the handler
-//! works.
+//! Processes one message under a lease: acquire, work, complete. No transaction is open while the
+//! handler runs.
 
 use std::{
     future::Future,
@@ -26,21 +26,23 @@ use crate::{
 };
 
 impl Idem {
-    /// Leases the message, lets `handler` work without a transaction, and completes it with the
-    /// effects that it answers.
+    /// Leases the message, runs `handler` without a transaction, and completes the message with the
+    /// effects that the handler returns.
     ///
-    /// For work that cannot share a transaction. The lease is committed before the handler begins
-    /// and renewed while it works; the handler is dropped when it is lost ([`Error::LeaseLost`]).
-    /// What the handler does to the outside can happen more than once, for nobody knows how far an
-    /// attempt came that was killed: [`Work::calls`] is the journal that tells the next one. The
-    /// claim and the effects take effect once, in the one transaction that completes.
+    /// For work that cannot share a transaction. The lease is committed before the handler starts,
+    /// and it is renewed while the handler runs. If the lease is lost, the handler is dropped and
+    /// this function fails with [`Error::LeaseLost`]. Actions of the handler outside of the
+    /// database can happen more than once, because the progress of a killed attempt is not known.
+    /// The journal, [`Work::calls`], records them for the next attempt. The claim and the effects
+    /// take effect once, in the one transaction that completes the message.
     ///
-    /// An attempt that fails is counted in the database, and [`Error::Attempt`] says when the next
-    /// one is due: how many there are, and the pauses, are set by `idem_configure_retries`. A
-    /// message whose attempts are used up, or whose error is terminal, is put into the database's
-    /// dead letters ([`Processed::Buried`]).
+    /// A failed attempt is counted in the database, and [`Error::Attempt`] contains the time until
+    /// the next one. `idem_configure_retries` sets the number of attempts and the back-off. A
+    /// message that has used up its attempts, or that failed with a terminal error, is moved to the
+    /// dead letters of the database ([`Processed::Buried`]).
     ///
-    /// The future may be dropped at any time: the message comes again when the lease has ended.
+    /// The future may be dropped at any time: the message is redelivered after the lease has
+    /// expired.
     pub async fn process_leased<F, Fut>(
         &self,
         pool: &Pool,
@@ -74,7 +76,7 @@ impl Idem {
         Fut: Future<Output = Handled>,
     {
         check_leased(ready.policy()).map_err(Error::Invalid)?;
-        // Without an id there is nothing to lease, and nothing that a journal could be kept under.
+        // Without an id there is nothing to lease, and no identity for the journal.
         let leases = Leases::of(pool, ready).ok_or_else(|| Error::MissingId {
             destination: ready.destination.to_string(),
             strategy: ready.policy().id.to_string(),
@@ -101,8 +103,7 @@ impl Idem {
     }
 }
 
-/// The lease of one message, from asking for it to whatever ends it. Each step is a transaction of
-/// its own.
+/// The lease of one message, from its request to its end. Each step is a transaction of its own.
 pub(super) struct Leases<'w> {
     pool: &'w Pool,
     message: &'w Message,
@@ -112,7 +113,7 @@ pub(super) struct Leases<'w> {
 }
 
 impl<'w> Leases<'w> {
-    /// `None` for a message without an id.
+    /// Returns `None` for a message without an id.
     pub(super) fn of(pool: &'w Pool, ready: &'w Ready) -> Option<Self> {
         Some(Self {
             pool,
@@ -123,7 +124,7 @@ impl<'w> Leases<'w> {
         })
     }
 
-    /// The lease under which the durable inbox has handed the message out.
+    /// Returns the lease under which the durable inbox delivered the message.
     fn stored(&self) -> Option<Held> {
         let stored = self
             .message
@@ -140,13 +141,13 @@ impl<'w> Leases<'w> {
             attempt.unwrap_or(1),
             stored.last_error.clone(),
             self.policy.lease,
-            // Its source has renewed it until now.
+            // The source has renewed the lease until now.
             Instant::now(),
         ))
     }
 
-    /// Should an answer be lost, then nobody knows the token, and this answers that somebody is at
-    /// it.
+    /// Acquires the lease. If a reply is lost, the token is not known, and the retry returns that
+    /// the message is in progress.
     pub(super) async fn acquire(&self) -> Result<Lease, Error> {
         if let Some(held) = self.stored() {
             return Ok(Lease::Acquired(held));
@@ -165,13 +166,13 @@ impl<'w> Leases<'w> {
         .await
     }
 
-    /// What a lease comes to that nobody may work under.
+    /// Returns the outcome of a message for a lease that allows no work.
     pub(super) async fn not_acquired(&self, lease: Lease) -> Result<Processed, Error> {
         match lease {
             Lease::Duplicate => self.duplicate().await,
             Lease::InProgress { retry_after } => Ok(Processed::Leased { retry_after }),
             Lease::Dead => Ok(Processed::Dead),
-            // The latter when it was released with an error that the database knows as final.
+            // `Acquired` if the message was released with an error that is final to the database.
             Lease::Exhausted(held) | Lease::Acquired(held) => {
                 let reason = held.last_error().unwrap_or("its attempts are used up");
                 self.bury(&held, reason).await
@@ -183,7 +184,7 @@ impl<'w> Leases<'w> {
         duplicate(self.pool, self.policy, self.id, self.destination).await
     }
 
-    /// Claims and records.
+    /// Claims the message and records its effects.
     async fn complete(&self, held: &Held, recorded: &[Effect]) -> Result<Processed, Error> {
         let doubt: Mutex<Doubt> = Mutex::default();
         let completed = again(self.policy.retry, || async {
@@ -196,7 +197,8 @@ impl<'w> Leases<'w> {
         });
         match completed.await {
             Ok(effects) => Ok(Processed::New { effects }),
-            // After a commit in doubt this says which it was: the row of the lease is waited for.
+            // After an ambiguous commit this resolves the result, because it waits for the row of
+            // the lease.
             Err(error) if error.kind() == ErrorKind::NotClaimed => self.not_held().await,
             Err(error) => {
                 let doubt = doubt.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -205,8 +207,8 @@ impl<'w> Leases<'w> {
         }
     }
 
-    /// The lease is not ours: it was completed by a commit whose answer was lost, or somebody else
-    /// has it.
+    /// The lease is not held: a commit without a reply has completed it, or another process holds
+    /// it.
     pub(super) async fn not_held(&self) -> Result<Processed, Error> {
         let is_claimed = again(self.policy.retry, || async {
             let step = Step::begin(self.pool).await?;
@@ -221,7 +223,7 @@ impl<'w> Leases<'w> {
         }
     }
 
-    /// The same for what is no error of a handler alone.
+    /// Like [`failed`](Self::failed), for errors that may not be those of a handler.
     pub(super) async fn failed_with(&self, held: &Held, error: Error) -> Result<Processed, Error> {
         let error = match error {
             Error::Handler(error) => error,
@@ -238,7 +240,7 @@ impl<'w> Leases<'w> {
         error: HandlerError,
     ) -> Result<Processed, Error> {
         if self.stored().is_some() {
-            // Its source counts the attempt when it is told.
+            // The source counts the attempt when it gets the settlement.
             return Err(Error::Handler(error));
         }
         let (reason, is_terminal) = (error.to_string(), error.is_terminal());
@@ -262,7 +264,8 @@ impl<'w> Leases<'w> {
                 );
                 Err(Error::Attempt { error, retry_after })
             }
-            // Nobody else need be given it to learn that there are no more attempts.
+            // No attempt is left. Bury the message now, so that no other delivery has to find this
+            // out.
             None => {
                 let lease = self.acquire().await?;
                 self.not_acquired(lease).await
@@ -270,7 +273,7 @@ impl<'w> Leases<'w> {
         }
     }
 
-    /// The attempt does not count.
+    /// Releases the lease without counting the attempt.
     pub(super) async fn give_back(&self, held: &Held) -> Result<(), Error> {
         let step = Step::begin(self.pool).await?;
         let given = step.run(held.give_back(step.client())).await;
@@ -304,7 +307,7 @@ impl<'w> Leases<'w> {
     }
 }
 
-/// A stale token is a lease that was lost.
+/// Converts the error of a stale token into a lost lease.
 fn lost(error: Error) -> Error {
     match error.kind() {
         ErrorKind::NotClaimed => Error::LeaseLost,
@@ -312,7 +315,7 @@ fn lost(error: Error) -> Error {
     }
 }
 
-/// A duplicate, as the policy wants it told.
+/// Returns a duplicate, with its effects if the policy requests them.
 pub(super) async fn duplicate(
     pool: &Pool,
     policy: &Policy,

@@ -1,4 +1,4 @@
-//! One message, once: claim, work, record, commit.
+//! Processes one message once: claim, handler, recording of effects, commit.
 
 mod batch;
 mod builder;
@@ -39,20 +39,22 @@ pub(crate) use {
     session::leaves_connection_sound,
 };
 
-/// Processes messages so that each takes effect once. Cheap to clone; one for a whole application.
+/// Processes messages so that each takes effect once.
+///
+/// Cheap to clone. One value serves a whole application.
 #[derive(Clone, Debug, Default)]
 pub struct Idem {
     settings: Arc<Settings>,
 }
 
 impl Idem {
-    /// With the defaults: claim first, by the sender's message id, and acknowledge duplicates
-    /// silently.
+    /// Creates a value with the defaults: claim before the handler, use the sender's message id,
+    /// and acknowledge duplicates silently.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With policies, filters and whatever else is to be different.
+    /// Returns a builder for policies, filters and other settings.
     pub fn builder() -> IdemBuilder {
         IdemBuilder::default()
     }
@@ -67,22 +69,22 @@ impl Idem {
         &self.settings
     }
 
-    /// Claims the message, lets `handler` work, records the effects that it answers, and commits.
+    /// Claims the message, runs `handler`, records the effects that it returns, and commits.
     ///
-    /// BEGIN travels with the claim, recording with COMMIT: it takes no more round trips than
-    /// BEGIN, the handler's own statements and COMMIT. [`Style::Reactive`](crate::Style::Reactive)
-    /// takes one more, for its BEGIN travels alone.
+    /// BEGIN is sent with the claim, and the recording with COMMIT. So this function takes no more
+    /// round trips than BEGIN, the handler's own statements and COMMIT.
+    /// [`Style::Reactive`](crate::Style::Reactive) takes one more, because its BEGIN is sent alone.
     ///
-    /// A handler runs again after a lost conflict or connection, so what it does outside of the
-    /// transaction may happen more than once. A connection that is lost during COMMIT leaves open
-    /// whether it took effect: the claim of the next attempt says so. Only when no attempt is left
-    /// this answers [`Error::AmbiguousCommit`], and the next delivery finds out.
+    /// The handler runs again after a lost conflict or connection, so its actions outside of the
+    /// transaction may happen more than once. If a connection is lost during COMMIT, the claim of
+    /// the next attempt returns whether the commit took effect. If no attempt is left, this
+    /// function fails with [`Error::AmbiguousCommit`], and the next delivery resolves the result.
     ///
-    /// The future may be dropped at any time: then all of the claim, the handler's writes and the
-    /// effects take effect, or none.
+    /// The future may be dropped at any time. Then the claim, the handler's writes and the effects
+    /// all take effect, or none of them.
     ///
-    /// Around it the [filters](crate::Filter), and before it the [policy](crate::Policies) of the
-    /// destination.
+    /// The [policy](crate::Policies) of the destination is applied before the handler. The
+    /// [filters](crate::Filter) run before and after it.
     pub async fn process<F, Fut>(
         &self,
         pool: &Pool,
@@ -121,20 +123,22 @@ impl Idem {
         }
     }
 
-    /// Tells the database how long each destination with a rule of its own is remembered, where its
-    /// rules give a retention, and answers which these were. Needs the role of an admin
-    /// ([`grant`](crate::grant)); nothing else does this.
+    /// Sets the retention in the database for each destination that has a rule of its own and a
+    /// retention in its rules.
     ///
-    /// Rules for names that begin alike and the default rule cannot be told, for the database knows
-    /// only names: of each that has a retention there is a warning. Call
-    /// [`configure`](crate::configure) for the names that will come, or give them rules of their
-    /// own. Each call waits at most two seconds for running claims; call this outside of a
-    /// transaction, which would keep all claims waiting to its end.
+    /// Returns these destinations. Needs the role of an admin ([`grant`](crate::grant)). No other
+    /// function applies these retentions.
+    ///
+    /// The retention of a rule for a prefix and of the default rule cannot be applied, because the
+    /// database needs the name of each destination. Each such rule is logged as a warning. Use
+    /// [`configure`](crate::configure) for later destinations, or give them rules of their own.
+    /// Each destination waits at most two seconds for running claims. Do not use this function
+    /// inside a transaction: it would block all claims until the end of the transaction.
     pub async fn configure(&self, client: &impl GenericClient) -> Result<Vec<Destination>, Error> {
         for rule in self.settings.policies.open_retentions() {
             warn!(
                 rule,
-                "this rule's retention is not applied: the database has to be told each name"
+                "the retention of this rule is not applied: the database needs each name"
             );
         }
         let mut configured = Vec::new();

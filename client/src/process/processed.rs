@@ -1,4 +1,4 @@
-//! What became of a message, and what to tell its broker.
+//! The outcome of a message, and its settlement at the broker.
 
 use std::time::Duration;
 
@@ -7,60 +7,61 @@ use uuid::Uuid;
 use super::environment::is_environmental;
 use crate::{Error, ErrorKind, RecordedEffect, Settlement};
 
-/// What [`Idem::process`](crate::Idem::process) made of a message.
+/// The outcome of a message, as [`Idem::process`](crate::Idem::process) returns it.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-#[must_use = "it says what to tell the broker: see `settlement`"]
+#[must_use = "it contains the settlement for the broker: see `settlement`"]
 pub enum Processed {
-    /// It was handled just now, and committed.
+    /// The message was processed now, and this is committed.
     New {
         /// The message ids of the effects, in order.
         effects: Vec<Uuid>,
     },
-    /// It was handled just now, and committed, without a claim: it has no id, and its policy lets
-    /// such messages pass.
+    /// The message was processed now, and this is committed, but without a claim: the message has
+    /// no id, and its policy accepts such messages.
     Unprotected {
         /// The message ids of the effects, in order.
         effects: Vec<Uuid>,
     },
-    /// It was handled before.
+    /// The message was processed before.
     Duplicate {
-        /// What was recorded then; empty unless the policy asks for it.
+        /// The effects that were recorded then. Empty unless the policy requests them.
         effects: Vec<RecordedEffect>,
     },
-    /// Another transaction is at it, and the policy says not to wait.
+    /// Another transaction is processing the message, and the policy disables waiting.
     InProgress,
-    /// It is leased by somebody else, or rests after a failure.
+    /// Another process holds the lease, or the message waits for its next attempt after a failure.
     Leased {
-        /// What is left of the lease or of the rest.
+        /// The time that is left of the lease or of the wait.
         retry_after: Duration,
     },
-    /// It failed for good or too often, and is among the database's dead letters now.
+    /// The message failed with a terminal error or too often. It is now a dead letter of the
+    /// database.
     Buried {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// It has been among the database's dead letters before.
+    /// The message was already a dead letter of the database.
     Dead,
-    /// Another message was handled under this id.
+    /// Another message was processed under this id.
     Mismatch,
-    /// Sent so long ago that it can no longer be told from a duplicate.
+    /// The message was sent too long ago to be distinguished from a duplicate.
     Expired,
-    /// A filter stopped it before it was handled.
+    /// A filter stopped the message before it was processed.
     Stopped {
-        /// What the filter says to tell the broker.
+        /// The settlement that the filter returned.
         settlement: Settlement,
     },
 }
 
 impl Processed {
-    /// What to tell the broker.
+    /// Returns the settlement for the broker.
     pub fn settlement(&self) -> Settlement {
         match self {
             Self::New { .. } | Self::Unprotected { .. } | Self::Duplicate { .. } => {
                 Settlement::Acknowledge
             }
-            // The database keeps it, with its payload.
+            // The database keeps the message with its payload.
             Self::Buried { .. } | Self::Dead => Settlement::Acknowledge,
             Self::Leased { retry_after } => Settlement::Release {
                 after: *retry_after,
@@ -69,27 +70,27 @@ impl Processed {
             Self::InProgress => Settlement::Release {
                 after: Duration::from_millis(100),
             },
-            Self::Mismatch => Settlement::reject("another message was handled under this id"),
-            Self::Expired => Settlement::reject("too old to be told from a duplicate"),
+            Self::Mismatch => Settlement::reject("another message was processed under this id"),
+            Self::Expired => Settlement::reject("too old to be distinguished from a duplicate"),
         }
     }
 }
 
 impl Error {
-    /// What to tell the broker about the message that this came of.
+    /// Returns the settlement for the message that got this error.
     ///
-    /// Never [`Settlement::Acknowledge`]. A message that can never succeed is rejected, every other
-    /// one comes again. It is released when the database or the set-up failed, and when the
-    /// database counts the failure itself; otherwise it is retried.
+    /// Never returns [`Settlement::Acknowledge`]. A message that can never succeed is rejected.
+    /// Every other message is redelivered: it is released if the database or the set-up failed, or
+    /// if the database counts the failure itself. Otherwise it is retried.
     pub fn settlement(&self) -> Settlement {
         use ErrorKind::{Invalid, MissingId, Terminal};
 
         match (self, self.kind()) {
-            // The database has counted it.
+            // The database has counted the failure.
             (Self::Attempt { retry_after, .. }, _) => Settlement::Release {
                 after: *retry_after,
             },
-            // Another process has the lease.
+            // Another process holds the lease.
             (Self::LeaseLost, _) => Settlement::RELEASE,
             (_, Invalid | MissingId | Terminal) => Settlement::reject(self.to_string()),
             _ if is_environmental(self) => Settlement::RELEASE,

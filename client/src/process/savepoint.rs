@@ -1,4 +1,4 @@
-//! A part of a handler's transaction that can be taken back.
+//! A savepoint in the transaction of a handler.
 
 use std::ops::Deref;
 
@@ -6,21 +6,22 @@ use tokio_postgres::Client;
 
 use crate::{Error, sent::send_unheard};
 
-/// A savepoint of a [`Tx`](crate::Tx). It derefs to the [`Client`], which takes the statements.
-/// Rolls back when dropped.
+/// A savepoint of a [`Tx`](crate::Tx).
+///
+/// Dereferences to the [`Client`], which executes the statements. Rolls back when dropped.
 #[must_use = "dropping it rolls back to where it began"]
 pub struct Savepoint<'t> {
     client: &'t Client,
-    /// How many savepoints are around this one, itself included: its name is made of it. Were all
-    /// of one name, an inner one that the server could not release, or whose beginning was
-    /// cancelled, would take what is meant for the outer one.
+    /// The number of nested savepoints, including this one. It is part of the name. If all
+    /// savepoints had the same name, the end of an inner savepoint that was cancelled at its
+    /// beginning, or that the server could not release, would end the outer one.
     depth: u32,
     is_open: bool,
 }
 
 impl<'t> Savepoint<'t> {
     pub(crate) async fn begin(client: &'t Client, depth: u32) -> Result<Self, Error> {
-        // From here on whatever ends this function early also ends the savepoint.
+        // If this function ends early, `savepoint` is dropped, which ends the savepoint.
         let mut savepoint = Self {
             client,
             depth,
@@ -36,20 +37,22 @@ impl<'t> Savepoint<'t> {
         Ok(savepoint)
     }
 
-    /// Begins one inside this one.
+    /// Begins a savepoint inside this one.
     pub async fn savepoint(&mut self) -> Result<Savepoint<'_>, Error> {
         Savepoint::begin(self.client, self.depth + 1).await
     }
 
-    /// Keeps what was done since it began, as far as the transaction keeps it.
+    /// Releases the savepoint and keeps the changes that were made since it began, if the
+    /// transaction commits.
     pub async fn release(mut self) -> Result<(), Error> {
         self.is_open = false;
         let release = format!("RELEASE SAVEPOINT idem_{}", self.depth);
         Ok(self.client.batch_execute(&release).await?)
     }
 
-    /// Takes back what was done since it began, and waits for it. A statement that failed in it is
-    /// forgotten.
+    /// Rolls back the changes that were made since the savepoint began, and waits for the reply.
+    ///
+    /// The transaction is usable again if a statement in the savepoint has failed.
     pub async fn rollback(mut self) -> Result<(), Error> {
         self.is_open = false;
         Ok(self.client.batch_execute(&self.undo()).await?)

@@ -25,23 +25,23 @@ use crate::{
     span,
 };
 
-/// A server that has nothing else to do answers ROLLBACK long before.
+/// The time limit for ROLLBACK. An idle server replies much earlier.
 const ROLLBACK_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A connection for one transaction. Dropped before it [finishes](Session::finish), it is closed,
-/// which rolls back: so a future may be dropped at any await.
+/// A connection for one transaction. If it is dropped before it [finishes](Session::finish), the
+/// connection is closed, which rolls back. So a future may be dropped at any await.
 pub(crate) struct Session {
     loan: Arc<Loan>,
     uses_prepared: bool,
 }
 
-/// A value of a statement with its type.
+/// A value of a statement and its type.
 type Parameter<'p> = (&'p (dyn ToSql + Sync), Type);
 
-/// A statement that only needs to be sent.
+/// A statement that is ready to be sent.
 struct Request<'p, const N: usize> {
     sql: &'static str,
-    /// As the connection keeps it; without, the text is sent.
+    /// The prepared statement of the connection. Without it the text is sent.
     prepared: Option<Statement>,
     parameters: [Parameter<'p>; N],
     span: Span,
@@ -63,8 +63,9 @@ impl Session {
         })
     }
 
-    // The beginning. Each is one simple query, whose statements stand or fall together: were BEGIN
-    // a message of its own and cancelled, what is behind it would commit by itself.
+    // The beginning. Each function sends one simple query, so that its statements succeed or fail
+    // together. If BEGIN were a separate message and were cancelled, the statements after it would
+    // commit by themselves.
 
     pub(crate) async fn begin(&self, isolation: Isolation) -> Result<(), Error> {
         let begin = self.loan.client().batch_execute(claim::begin(isolation));
@@ -81,7 +82,7 @@ impl Session {
         self.begun(self.outcome(&sql, work.destination, id)).await
     }
 
-    /// Begins with a statement that claims, and a savepoint behind the claim.
+    /// Begins with a statement that claims, and sets a savepoint after the claim.
     #[cfg(feature = "http")]
     pub(crate) async fn begin_claim_and_mark(
         &self,
@@ -124,7 +125,7 @@ impl Session {
         claim::parse_batch(only_value(&answers), ids.len())
     }
 
-    /// Sends BEGIN and what follows it.
+    /// Sends BEGIN and the statements after it.
     async fn begun<T>(&self, begin: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         self.loan.begins();
         let begun = begin.await?;
@@ -134,7 +135,7 @@ impl Session {
 
     // The middle.
 
-    /// Claims in the transaction that is open already.
+    /// Claims in the transaction that is already open.
     pub(crate) async fn claim(&self, work: &Work<'_>, id: &MessageId) -> Result<Outcome, Error> {
         self.outcome(&claim::claim(work, id)?, work.destination, id)
             .await
@@ -157,7 +158,7 @@ impl Session {
         .await
     }
 
-    /// Lets the handler work in the transaction.
+    /// Runs the handler in the transaction.
     pub(crate) async fn work<F, Fut>(
         &self,
         handler: &F,
@@ -172,17 +173,17 @@ impl Session {
         handled.map_err(Error::Handler)
     }
 
-    /// The transaction as a handler gets it.
+    /// Returns the transaction for a handler.
     pub(crate) fn lend(&self) -> Tx {
         Tx::on(&self.loan)
     }
 
-    /// [`Error::TransactionKept`] while somebody else still has what was lent.
+    /// Fails with [`Error::TransactionKept`] if a [`Tx`] of this transaction still exists.
     pub(crate) fn take_back(&self) -> Result<(), Error> {
         if self.loan.is_kept() {
-            // Whoever kept it can still send statements, so the connection must not live until they
-            // let go of it. Whether this is granted or refused, the transaction cannot commit any
-            // more.
+            // A kept `Tx` can still send statements, so the connection must be closed before it is
+            // dropped. The transaction can no longer commit, even if the role may not terminate the
+            // backend.
             send_unheard(
                 self.loan.client(),
                 "SELECT pg_terminate_backend(pg_backend_pid())",
@@ -192,13 +193,13 @@ impl Session {
         Ok(())
     }
 
-    /// For statements of this crate's own in the transaction.
+    /// Returns the connection, for statements of this crate in the transaction.
     #[cfg(feature = "http")]
     pub(crate) fn client(&self) -> &tokio_postgres::Client {
         self.loan.client()
     }
 
-    /// What the first execution of a message recorded.
+    /// Returns the effects that the first execution of a message recorded.
     pub(crate) async fn effects(
         &self,
         id: &MessageId,
@@ -221,8 +222,8 @@ impl Session {
 
     // The end.
 
-    /// Records the effects of one or several messages and commits, in one round trip; answers the
-    /// message ids of each.
+    /// Records the effects of one or several messages and commits, in one round trip. Returns the
+    /// message ids of the effects of each message.
     pub(crate) async fn record_and_commit(
         &self,
         destination: &Destination,
@@ -253,14 +254,16 @@ impl Session {
             [] => Ok(Vec::new()),
             _ => match rows.next().as_deref() {
                 Some([row]) => Ok(row.try_get(0)?),
-                other => Err(Error::Unexpected(format!("{other:?} to a recording"))),
+                other => Err(Error::Unexpected(format!(
+                    "recording effects returned {other:?}"
+                ))),
             },
         });
         ids.collect()
     }
 
-    /// Completes a lease with the effects and commits, in one round trip; answers their message
-    /// ids.
+    /// Completes a lease with the effects and commits, in one round trip. Returns the message ids
+    /// of the effects.
     pub(crate) async fn complete_and_commit(
         &self,
         held: &Held,
@@ -284,12 +287,14 @@ impl Session {
         let rows = self.request_and_commit(&[complete]).await?;
         match rows.first().map(Vec::as_slice) {
             Some([row]) => Ok(row.try_get(0)?),
-            other => Err(Error::Unexpected(format!("{other:?} to a completion"))),
+            other => Err(Error::Unexpected(format!(
+                "completing a lease returned {other:?}"
+            ))),
         }
     }
 
-    /// Puts effects into the outbox that belong to no claim, and commits, in one round trip;
-    /// answers their message ids.
+    /// Writes effects without a claim to the outbox and commits, in one round trip. Returns the
+    /// message ids of the effects.
     pub(crate) async fn send_and_commit(&self, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
         let sends = effects
             .iter()
@@ -326,13 +331,14 @@ impl Session {
         }
     }
 
-    /// Its owner is about to send COMMIT or ROLLBACK.
+    /// Notes that the caller is about to send COMMIT or ROLLBACK.
     #[cfg(feature = "http")]
     pub(crate) fn ends(&self) {
         self.loan.ends();
     }
 
-    /// Ends what is still open, and returns the connection to its pool unless it is not sound.
+    /// Ends the transaction if it is still open, and returns the connection to its pool if the
+    /// connection is usable.
     pub(crate) async fn finish(self, error: Option<&Error>) {
         match error {
             Some(error) if !leaves_connection_sound(error) => {}
@@ -345,20 +351,21 @@ impl Session {
         }
     }
 
-    /// Rolls back and waits for it: who comes next finds nothing of it.
+    /// Rolls back and waits for the reply, so that the next attempt finds nothing of this
+    /// transaction.
     pub(crate) async fn roll_back(self) {
         let rollback = self.loan.client().batch_execute("ROLLBACK");
-        // A statement may still be running whose future the handler has dropped, a timeout does so:
-        // nobody else shall wait for it.
+        // A statement may still be running if the handler has dropped its future, for example after
+        // a timeout. The next user of the pool must not wait for it.
         if matches!(timeout(ROLLBACK_PATIENCE, rollback).await, Ok(Ok(()))) {
             self.loan.give_back();
         }
     }
 
-    // How statements travel.
+    // Sending statements.
 
-    /// A statement that is ready to be sent. Where statements are prepared and this one is not yet,
-    /// it takes a round trip.
+    /// Returns a statement that is ready to be sent. If statements are prepared and this one is not
+    /// yet, that takes a round trip.
     async fn request<'p, const N: usize>(
         &self,
         sql: &'static str,
@@ -382,7 +389,7 @@ impl Session {
         })
     }
 
-    /// Leaves at the first poll, as [`Sent`] needs it.
+    /// Sends the request at the first poll, as [`Sent`] requires it.
     async fn query<const N: usize>(&self, request: &Request<'_, N>) -> Result<Vec<Row>, Error> {
         let client = self.loan.client();
         Ok(match &request.prepared {
@@ -395,10 +402,10 @@ impl Session {
     }
 }
 
-/// Whether the connection can serve others after this. What is not known to be harmless is not.
+/// Returns whether the connection can be used again after this error. An error that is not known to
+/// be harmless makes it unusable.
 pub(crate) fn leaves_connection_sound(error: &Error) -> bool {
-    // A server that takes no writes may have been replaced: a new connection leads to the one that
-    // does.
+    // A read-only server may have been replaced by another primary, which a new connection finds.
     let is_useless = |kind| matches!(kind, ErrorKind::ConnectionLost | ErrorKind::ReadOnly);
     match error {
         Error::Handler(error) => !error.database_kind().is_some_and(is_useless),

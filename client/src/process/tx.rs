@@ -1,4 +1,4 @@
-//! The transaction as a handler sees it: a pooled connection on loan.
+//! The transaction of a handler, on a pooled connection.
 
 use std::{ops::Deref, sync::Arc};
 
@@ -6,10 +6,12 @@ use tokio_postgres::Client;
 
 use crate::{Error, connection::Loan, process::savepoint::Savepoint};
 
-/// The transaction that a message is processed in. It derefs to the [`Client`], which takes the
-/// business statements.
+/// The transaction in which a message is processed.
 ///
-/// It is begun and ended by whoever lends it. Drop it before the handler answers.
+/// Dereferences to the [`Client`], which executes the business statements.
+///
+/// The caller of the handler begins and ends the transaction. Drop this value before the handler
+/// returns.
 pub struct Tx(Arc<Loan>);
 
 impl Tx {
@@ -17,14 +19,16 @@ impl Tx {
         Self(Arc::clone(loan))
     }
 
-    /// Begins a savepoint: what fails in it can be taken back without losing the rest.
+    /// Begins a savepoint.
+    ///
+    /// A failure in it can be rolled back without losing the rest of the transaction.
     ///
     /// ```
     /// # async fn handler(mut tx: idem_client::Tx) -> Result<(), Box<dyn std::error::Error>> {
     /// let savepoint = tx.savepoint().await?;
     /// match savepoint.execute_typed("INSERT INTO players VALUES (7)", &[]).await {
     ///     Ok(_) => savepoint.release().await?,
-    ///     // Known already.
+    ///     // The row exists already.
     ///     Err(_) => savepoint.rollback().await?,
     /// }
     /// # Ok(()) }

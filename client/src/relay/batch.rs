@@ -1,8 +1,9 @@
-//! Publishing one leased batch: many effects under way at once, those of a key one after the other.
+//! Publishes one leased batch: many effects concurrently, and effects of one key one after the
+//! other.
 //!
-//! Everything that takes time is a future that ends in an [`Event`], and one loop takes them in.
-//! The steps in the database (keeping the lease, parking) need the token of the moment, so there is
-//! one at a time.
+//! Everything that takes time is a future that ends with an [`Event`], and one loop handles the
+//! events. The statements in the database (extending the lease, parking) need the current token, so
+//! there is one at a time.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -33,16 +34,16 @@ use crate::{
     telemetry::{self, Publishing},
 };
 
-/// What became of a batch.
+/// The result of a batch.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// Every effect is published or parked: it can be acknowledged.
+    /// Every effect is published or parked, so the batch can be acknowledged.
     Done { token: i64 },
-    /// The lease is over, or the relay shuts down.
+    /// The lease has ended, or the relay stops.
     Unfinished { token: i64 },
 }
 
-/// What a partition brings along from batch to batch.
+/// The state that a partition keeps from batch to batch.
 pub(super) struct Context<'a, P> {
     pub(super) steps: &'a Steps,
     pub(super) publisher: &'a P,
@@ -51,7 +52,7 @@ pub(super) struct Context<'a, P> {
     pub(super) broker: &'a mut Broker,
 }
 
-/// Whether the broker answers, and the pauses while it does not.
+/// Whether the broker is unavailable, and the back-off in that case.
 pub(super) struct Broker {
     pub(super) is_away: bool,
     pub(super) pauses: Pauses,
@@ -59,24 +60,24 @@ pub(super) struct Broker {
 
 enum Event<'a> {
     Published(usize, Result<(), PublishError>),
-    /// A lane may try again.
+    /// The pause of a sequence is over: its next effect may be retried.
     Rested(usize),
-    /// An effect of this topic may be tried again.
+    /// The pause of a topic is over: one of its effects may be retried.
     TopicRested(&'a str),
-    /// The broker may be asked again.
+    /// The pause of an unavailable broker is over: it may be tried again.
     Paused,
-    /// It is time to think of the lease.
+    /// Half of the lease has passed.
     LeaseWanes,
     Extended(Instant, Result<i64, Error>),
     Parked(usize, Result<(), Error>),
 }
 
-/// Publishes a batch whose lease was asked for at this moment. The error is final, or says that
-/// the relay is gone.
+/// Publishes a batch. `requested_at` is when its lease was requested. An error is permanent or
+/// means that the relay was dropped.
 pub(super) async fn publish<P: Publisher>(
     context: Context<'_, P>,
     batch: &Batch,
-    asked: Instant,
+    requested_at: Instant,
 ) -> Result<Outcome, Error> {
     let lanes = Lanes::new(&batch.messages, |message| {
         context.memory.is_confirmed(message)
@@ -99,7 +100,7 @@ pub(super) async fn publish<P: Publisher>(
         waiting: Waiting::default(),
         messages: &batch.messages,
         token: batch.token,
-        leased_until: asked + lease,
+        leased_until: requested_at + lease,
         events: FuturesUnordered::new(),
         in_flight: 0,
         is_paused: false,
@@ -109,7 +110,7 @@ pub(super) async fn publish<P: Publisher>(
         is_lost: false,
         context,
     };
-    work.at_half_lease(asked);
+    work.at_half_lease(requested_at);
     work.run().await
 }
 
@@ -117,22 +118,22 @@ struct Work<'a, P> {
     context: Context<'a, P>,
     messages: &'a [OutgoingMessage],
     lanes: Lanes,
-    /// How many effects of each topic are left.
+    /// The number of effects of each topic that are not done.
     topics: HashMap<&'a str, usize>,
-    /// Lanes whose next effect can be published now.
+    /// The sequences with an effect that can be published now.
     ready: VecDeque<usize>,
-    /// Lanes whose next effect waits for its topic.
+    /// The sequences with an effect that waits for its topic.
     waiting: Waiting<'a>,
     events: FuturesUnordered<BoxFuture<'a, Event<'a>>>,
     in_flight: usize,
-    /// Nothing is published while the broker is away, until it may be asked again.
+    /// True while the broker is unavailable and its pause lasts. Nothing is published then.
     is_paused: bool,
     token: i64,
     leased_until: Instant,
     lease_wanes: bool,
-    /// Another process has the batch.
+    /// Another process holds the batch.
     is_lost: bool,
-    /// A step in the database is under way.
+    /// A statement in the database is running.
     is_stepping: bool,
     to_park: VecDeque<(usize, String)>,
 }
@@ -141,7 +142,7 @@ impl<'a, P: Publisher> Work<'a, P> {
     async fn run(mut self) -> Result<Outcome, Error> {
         let stop = self.context.stop;
         let grace = self.context.steps.settings.grace;
-        let mut given_up_at: Option<Instant> = None;
+        let mut stop_at: Option<Instant> = None;
         loop {
             self.start();
             self.step();
@@ -150,28 +151,30 @@ impl<'a, P: Publisher> Work<'a, P> {
             if is_quiet && self.lanes.is_empty() {
                 return Ok(Outcome::Done { token: self.token });
             }
-            // Who rests before another attempt is not waited for at the end.
-            if is_quiet && (is_over || given_up_at.is_some()) {
+            // At the end, do not wait for effects that are delayed before a retry.
+            if is_quiet && (is_over || stop_at.is_some()) {
                 return Ok(Outcome::Unfinished { token: self.token });
             }
             select! {
                 Some(event) = self.events.next() => self.take(event)?,
-                () = stop.cancelled(), if given_up_at.is_none() => given_up_at = Some(Instant::now() + grace),
+                () = stop.cancelled(), if stop_at.is_none() => {
+                    stop_at = Some(Instant::now() + grace);
+                }
                 () = sleep_until(self.leased_until), if !is_over => {}
-                () = sleep_until(given_up_at.unwrap_or(self.leased_until)), if given_up_at.is_some() => {
+                () = sleep_until(stop_at.unwrap_or(self.leased_until)), if stop_at.is_some() => {
                     return Ok(Outcome::Unfinished { token: self.token });
                 }
             }
         }
     }
 
-    /// Publishes what can be published now.
+    /// Starts to publish the effects that can be published now.
     fn start(&mut self) {
         let Context {
             steps, publisher, ..
         } = self.context;
         let (messages, settings) = (self.messages, &steps.settings);
-        // A broker that was away is asked with one effect.
+        // An unavailable broker is probed with one effect.
         let at_most = if self.context.broker.is_away {
             1
         } else {
@@ -180,54 +183,57 @@ impl<'a, P: Publisher> Work<'a, P> {
         self.ready.extend(self.waiting.turns());
         let may_start = !self.is_lost && !self.is_paused && Instant::now() < self.leased_until;
         while may_start && self.in_flight < at_most {
-            let Some(lane) = self.ready.pop_front() else {
+            let Some(sequence) = self.ready.pop_front() else {
                 return;
             };
-            let Some(place) = self.lanes.next_of(lane) else {
+            let Some(place) = self.lanes.next_of(sequence) else {
                 continue;
             };
-            if !self.waiting.admits(&messages[place].topic, lane) {
+            if !self.waiting.admits(&messages[place].topic, sequence) {
                 continue;
             }
             self.in_flight += 1;
             let patience = settings.publish_timeout;
             let publish = async move {
                 let publishing = Publishing::begin(&settings.name, &messages[place]);
-                let answer = timeout(patience, publisher.publish(&messages[place]));
-                let answer = answer.instrument(publishing.span().clone()).await;
-                let answer = answer.unwrap_or_else(|_| Err(no_answer(patience)));
-                publishing.end(&answer);
-                Event::Published(lane, answer)
+                let result = timeout(patience, publisher.publish(&messages[place]));
+                let result = result.instrument(publishing.span().clone()).await;
+                let result = result.unwrap_or_else(|_| Err(not_confirmed(patience)));
+                publishing.end(&result);
+                Event::Published(sequence, result)
             };
             self.events.push(publish.boxed());
         }
     }
 
-    /// Takes the next step in the database, unless one is under way.
+    /// Starts the next statement in the database, unless one is running.
     fn step(&mut self) {
         let (steps, token, until) = (self.context.steps, self.token, self.leased_until);
         if self.is_stepping || self.is_lost || Instant::now() >= until {
             return;
         }
-        // Who cannot reach the broker lets another process try.
+        // Do not extend the lease while the broker is unavailable, so that another process can try.
         if self.lease_wanes && !self.context.broker.is_away {
             self.lease_wanes = false;
             self.is_stepping = true;
             let extend = async move {
-                let asked = Instant::now();
-                Event::Extended(asked, again_until(until, || steps.extend(token)).await)
+                let requested_at = Instant::now();
+                Event::Extended(
+                    requested_at,
+                    retry_until(until, || steps.extend(token)).await,
+                )
             };
             self.events.push(extend.boxed());
-        } else if let Some((lane, reason)) = self.to_park.pop_front() {
-            let Some(place) = self.lanes.next_of(lane) else {
+        } else if let Some((sequence, reason)) = self.to_park.pop_front() {
+            let Some(place) = self.lanes.next_of(sequence) else {
                 return;
             };
             self.is_stepping = true;
             let id = self.messages[place].message_id;
             let park = async move {
                 Event::Parked(
-                    lane,
-                    again_until(until, || steps.park(token, id, &reason)).await,
+                    sequence,
+                    retry_until(until, || steps.park(token, id, &reason)).await,
                 )
             };
             self.events.push(park.boxed());
@@ -236,41 +242,41 @@ impl<'a, P: Publisher> Work<'a, P> {
 
     fn take(&mut self, event: Event<'a>) -> Result<(), Error> {
         match event {
-            Event::Published(lane, result) => {
+            Event::Published(sequence, result) => {
                 self.in_flight -= 1;
-                self.published(lane, result);
+                self.published(sequence, result);
             }
-            Event::Rested(lane) => self.ready.push_back(lane),
+            Event::Rested(sequence) => self.ready.push_back(sequence),
             Event::TopicRested(topic) => self.ready.extend(self.waiting.pause_ends(topic)),
             Event::Paused => self.is_paused = false,
             Event::LeaseWanes => self.lease_wanes = true,
-            Event::Extended(asked, result) => {
+            Event::Extended(requested_at, result) => {
                 self.is_stepping = false;
-                if let Some(token) = self.stepped(result)? {
+                if let Some(token) = self.unless_lease_lost(result)? {
                     self.token = token;
-                    self.leased_until = asked + self.context.steps.settings.lease;
-                    self.at_half_lease(asked);
+                    self.leased_until = requested_at + self.context.steps.settings.lease;
+                    self.at_half_lease(requested_at);
                 }
             }
-            Event::Parked(lane, result) => {
+            Event::Parked(sequence, result) => {
                 self.is_stepping = false;
-                if self.stepped(result)?.is_some() {
+                if self.unless_lease_lost(result)?.is_some() {
                     self.context.steps.notes.status.parked();
-                    // Also when the lease ends before the batch is done: whoever unparks it gives
-                    // it all its attempts.
-                    if let Some(place) = self.lanes.next_of(lane) {
+                    // Also needed when the lease ends before the batch is done: an unparked effect
+                    // has all its attempts again.
+                    if let Some(place) = self.lanes.next_of(sequence) {
                         self.context.memory.forget(&self.messages[place]);
                     }
                     telemetry::parked(&self.context.steps.settings.name);
-                    self.advance(lane);
+                    self.advance(sequence);
                 }
             }
         }
         Ok(())
     }
 
-    fn published(&mut self, lane: usize, result: Result<(), PublishError>) {
-        let Some(place) = self.lanes.next_of(lane) else {
+    fn published(&mut self, sequence: usize, result: Result<(), PublishError>) {
+        let Some(place) = self.lanes.next_of(sequence) else {
             return;
         };
         let message = &self.messages[place];
@@ -281,34 +287,36 @@ impl<'a, P: Publisher> Work<'a, P> {
                 self.context.memory.confirmed(message);
                 self.ready.extend(self.waiting.takes(&message.topic));
                 self.context.steps.notes.topic_takes(&message.topic);
-                self.advance(lane);
+                self.advance(sequence);
             }
             Err(error @ PublishError::Unavailable(_)) => {
-                // Behind the others: an effect that never gets an answer is not the only probe.
-                self.ready.push_back(lane);
+                // Put the sequence behind the others: an effect that is never confirmed must not be
+                // the only probe.
+                self.ready.push_back(sequence);
                 self.waiting.unanswered(&message.topic);
                 self.broker_is_away(message, &error);
             }
             Err(error @ PublishError::TopicUnavailable(_)) => {
                 self.broker_answers();
                 self.context.steps.notes.topic_fails(message, &error);
-                if let Some(pause) = self.waiting.refused(&message.topic, lane) {
+                if let Some(pause) = self.waiting.refused(&message.topic, sequence) {
                     self.after(pause, Event::TopicRested(&message.topic));
                 }
             }
             Err(error) => {
                 self.broker_answers();
-                // That says nothing of the topic, so another effect of it is tried.
+                // The error does not show whether the topic is available, so another effect of it
+                // is tried.
                 self.ready.extend(self.waiting.undecided(&message.topic));
-                self.failed(lane, message, &error);
+                self.failed(sequence, message, &error);
             }
         }
     }
 
-    /// An attempt failed for what the effect is: it is tried again, or parked.
-    fn failed(&mut self, lane: usize, message: &OutgoingMessage, error: &PublishError) {
+    /// Handles a failure that is caused by the effect itself: the effect is retried or parked.
+    fn failed(&mut self, sequence: usize, message: &OutgoingMessage, error: &PublishError) {
         if let PublishError::Permanent(_) = error {
-            return self.park(lane, message, error.causes());
+            return self.park(sequence, message, error.causes());
         }
         let Settings {
             back_off,
@@ -318,25 +326,36 @@ impl<'a, P: Publisher> Work<'a, P> {
         let attempt = self.context.memory.failed(message);
         let (id, topic, reason) = (message.message_id, &message.topic, error.causes());
         if attempt >= *max_attempts {
-            self.park(lane, message, format!("after {attempt} attempts: {reason}"));
+            self.park(
+                sequence,
+                message,
+                format!("after {attempt} attempts: {reason}"),
+            );
         } else {
             let pause = Pauses::after(back_off.0, back_off.1, attempt);
-            debug!(message.id = %id, topic, attempt, ?pause, error = reason, "an effect is tried again");
-            self.after(pause, Event::Rested(lane));
+            debug!(
+                message.id = %id,
+                topic,
+                attempt,
+                ?pause,
+                error = reason,
+                "an effect is retried"
+            );
+            self.after(pause, Event::Rested(sequence));
         }
     }
 
-    fn advance(&mut self, lane: usize) {
-        if let Some(place) = self.lanes.next_of(lane) {
-            self.ends(&self.messages[place].topic);
+    fn advance(&mut self, sequence: usize) {
+        if let Some(place) = self.lanes.next_of(sequence) {
+            self.effect_is_done(&self.messages[place].topic);
         }
-        if self.lanes.advance(lane) {
-            self.ready.push_back(lane);
+        if self.lanes.advance(sequence) {
+            self.ready.push_back(sequence);
         }
     }
 
-    /// An effect of this topic is published or parked.
-    fn ends(&mut self, topic: &str) {
+    /// Records that an effect of this topic is published or parked.
+    fn effect_is_done(&mut self, topic: &str) {
         if let Some(left) = self.topics.get_mut(topic) {
             *left -= 1;
             if *left == 0 {
@@ -345,9 +364,14 @@ impl<'a, P: Publisher> Work<'a, P> {
         }
     }
 
-    fn park(&mut self, lane: usize, message: &OutgoingMessage, reason: String) {
-        warn!(message.id = %message.message_id, topic = message.topic, reason, "an effect is parked");
-        self.to_park.push_back((lane, reason));
+    fn park(&mut self, sequence: usize, message: &OutgoingMessage, reason: String) {
+        warn!(
+            message.id = %message.message_id,
+            topic = message.topic,
+            reason,
+            "an effect is parked"
+        );
+        self.to_park.push_back((sequence, reason));
     }
 
     fn broker_answers(&mut self) {
@@ -357,7 +381,7 @@ impl<'a, P: Publisher> Work<'a, P> {
         self.context.steps.notes.broker_answers();
     }
 
-    /// The partition pauses, once for all that is under way.
+    /// Pauses the partition. All effects that are being published share one pause.
     fn broker_is_away(&mut self, message: &OutgoingMessage, error: &PublishError) {
         self.context.steps.notes.broker_fails(message, error);
         if self.is_paused {
@@ -369,16 +393,17 @@ impl<'a, P: Publisher> Work<'a, P> {
         self.after(pause, Event::Paused);
     }
 
-    /// What a step has answered. `None`: the lease has ended, or does.
-    fn stepped<T>(&mut self, result: Result<T, Error>) -> Result<Option<T>, Error> {
+    /// Returns the result of a statement under the lease, or `None` if the lease has ended or is
+    /// about to end.
+    fn unless_lease_lost<T>(&mut self, result: Result<T, Error>) -> Result<Option<T>, Error> {
         match result {
-            Ok(answer) => Ok(Some(answer)),
+            Ok(result) => Ok(Some(result)),
             Err(error) if is_final(&error) || is_gone(&error) => Err(error),
             Err(error) => {
                 let (partition, error) = (self.context.steps.partition, causes(&error));
                 warn!(
                     partition,
-                    error, "the lease of a batch is lost: it comes again"
+                    error, "the lease of a batch is lost: its effects are leased again"
                 );
                 self.is_lost = true;
                 Ok(None)
@@ -386,8 +411,8 @@ impl<'a, P: Publisher> Work<'a, P> {
         }
     }
 
-    fn at_half_lease(&mut self, asked: Instant) {
-        let half = asked + self.context.steps.settings.lease / 2;
+    fn at_half_lease(&mut self, requested_at: Instant) {
+        let half = requested_at + self.context.steps.settings.lease / 2;
         self.events
             .push(sleep_until(half).map(|()| Event::LeaseWanes).boxed());
     }
@@ -397,8 +422,8 @@ impl<'a, P: Publisher> Work<'a, P> {
     }
 }
 
-/// Repeats a step while the database is away, as long as the lease lasts.
-async fn again_until<T, F: Future<Output = Result<T, Error>>>(
+/// Retries a statement while the database is unavailable, until the lease ends.
+async fn retry_until<T, F: Future<Output = Result<T, Error>>>(
     until: Instant,
     step: impl Fn() -> F,
 ) -> Result<T, Error> {
@@ -413,11 +438,11 @@ async fn again_until<T, F: Future<Output = Result<T, Error>>>(
             {
                 sleep(pauses.next()).await;
             }
-            answer => return answer,
+            result => return result,
         }
     }
 }
 
-fn no_answer(patience: Duration) -> PublishError {
+fn not_confirmed(patience: Duration) -> PublishError {
     PublishError::Unavailable(format!("no confirmation within {patience:?}").into())
 }

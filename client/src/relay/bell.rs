@@ -1,4 +1,4 @@
-//! Waking idle partitions when effects are committed: one connection of the process waits for all
+//! Notifies idle partitions when effects are committed. One connection of the process waits for all
 //! of them.
 
 use std::time::Duration;
@@ -13,13 +13,13 @@ use crate::{
     connection::{Loan, STATEMENT, wait_at_server, within},
 };
 
-/// Between two rings, so that many commits a second do not make idle partitions ask as often.
+/// The pause between two notifications, so that many commits per second do not cause as many
+/// queries of idle partitions.
 const BREATH: Duration = Duration::from_millis(10);
 
 pub(super) struct Bell {
     rung: watch::Sender<u64>,
-    /// How many partitions have nothing to do. While there are none nobody waits, and no connection
-    /// is taken.
+    /// The number of idle partitions. While it is zero, no connection is used to wait.
     idle: watch::Sender<usize>,
 }
 
@@ -35,13 +35,13 @@ impl Bell {
         self.rung.subscribe()
     }
 
-    /// Says that a partition is idle, for as long as the answer lives.
+    /// Counts a partition as idle until the returned guard is dropped.
     pub(super) fn idle(&self) -> Idle<'_> {
         self.idle.send_modify(|idle| *idle += 1);
         Idle(self)
     }
 
-    /// Rings whenever effects are committed. Never ends.
+    /// Sends a notification whenever effects are committed. Never ends.
     pub(super) async fn ring(&self, pool: &Pool) {
         let mut idle = self.idle.subscribe();
         let mut away = Pauses::new(Duration::from_millis(100), Duration::from_secs(2));
@@ -57,7 +57,7 @@ impl Bell {
                 }
                 Ok(false) => away.reset(),
                 Err(error) => {
-                    // The partitions meet the same, and say so.
+                    // The partitions meet the same error and log it.
                     debug!(%error, "cannot wait for effects");
                     sleep(away.next()).await;
                 }
@@ -74,13 +74,14 @@ impl Drop for Idle<'_> {
     }
 }
 
-/// Given up, its connection is closed: in the pool, its next user would wait for the answer.
+/// Waits for effects. When the future is dropped, its connection is closed, because the next user
+/// of the connection would have to wait for this reply.
 async fn wait(pool: &Pool) -> Result<bool, Error> {
     let loan = Loan::take(pool).await?;
-    let answer = within(
+    let result = within(
         STATEMENT,
         relay_wait(&**loan.client(), wait_at_server(pool)),
     )
     .await;
-    loan.end(answer)
+    loan.end(result)
 }

@@ -1,4 +1,5 @@
-//! The calls of a relay, one by one: for whoever needs another loop than [`Relay`](crate::Relay).
+//! The SQL functions of a relay as Rust functions, for programs that cannot use
+//! [`Relay`](crate::Relay).
 
 use std::time::Duration;
 
@@ -12,16 +13,17 @@ use crate::{Error, OutgoingMessage};
 /// Effects that are leased together.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-#[must_use = "nobody else gets these effects until they are acknowledged or the lease runs out"]
+#[must_use = "the effects stay leased until they are acknowledged or the lease expires"]
 pub struct Batch {
-    /// Holds the lease: it goes to [`relay_extend`], [`relay_park`] and [`relay_ack`].
+    /// The token that proves the lease. It is an argument of [`relay_extend`], [`relay_park`] and
+    /// [`relay_ack`].
     pub token: i64,
-    /// The effects, in order; at least one.
+    /// The effects in their order, at least one.
     pub messages: Vec<OutgoingMessage>,
 }
 
-/// How many partitions a relay has; they are numbered from 0.
-/// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound).
+/// Returns the number of partitions of a relay. They are numbered from 0. Fails with
+/// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the relay does not exist.
 pub async fn relay_partitions(client: &impl GenericClient, relay: &str) -> Result<i32, Error> {
     let row = client
         .query_typed_one("SELECT idem_relay_partitions($1)", &[(&relay, Type::TEXT)])
@@ -29,12 +31,15 @@ pub async fn relay_partitions(client: &impl GenericClient, relay: &str) -> Resul
     Ok(row.try_get(0)?)
 }
 
-/// Leases the next effects of a partition, at most `max_effects` (1 to 10,000) for `lease` (1 ms to
-/// 1 day). Their payloads and headers have at most `max_bytes` bytes (1 to 1 GB) together; one
-/// effect is leased whatever its size.
+/// Leases the next effects of a partition.
 ///
-/// `None`: there is nothing to do, or another process holds the lease. When a lease has run out,
-/// the same effects come again. The transaction must be READ COMMITTED.
+/// - `max_effects`: the largest number of effects, 1 to 10,000.
+/// - `lease`: how long the effects are leased, 1 ms to 1 day.
+/// - `max_bytes`: the largest total size of payloads and headers, 1 byte to 1 GB. The first effect
+///   is leased whatever its size.
+///
+/// Returns `None` if there are no effects or another process holds the lease. After a lease has
+/// expired, the same effects are leased again. The transaction must be READ COMMITTED.
 pub async fn relay_next(
     client: &impl GenericClient,
     relay: &str,
@@ -45,8 +50,9 @@ pub async fn relay_next(
 ) -> Result<Option<Batch>, Error> {
     let rows = client
         .query_typed(
-            "SELECT token, seq, message_id, topic, key, type, payload, content_type, headers, traceparent, recorded_at, \
-             source_destination FROM idem_relay_next($1, $2, $3, make_interval(secs => $4), $5)",
+            "SELECT token, seq, message_id, topic, key, type, payload, content_type, headers, \
+             traceparent, recorded_at, source_destination \
+             FROM idem_relay_next($1, $2, $3, make_interval(secs => $4), $5)",
             &[
                 (&relay, Type::TEXT),
                 (&partition, Type::INT4),
@@ -68,10 +74,11 @@ pub async fn relay_next(
     }))
 }
 
-/// Leases a batch for so long from now on, and answers its new token; the old one is spent.
+/// Extends the lease of a batch: it ends after `lease` from now on. Returns the new token; the old
+/// token becomes invalid.
 ///
-/// With a lease of 1 ms the batch is given back.
-/// [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed) for a stale token.
+/// A lease of 1 ms releases the batch. Fails with
+/// [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed) if the token is stale.
 pub async fn relay_extend(
     client: &impl GenericClient,
     relay: &str,
@@ -93,10 +100,11 @@ pub async fn relay_extend(
     Ok(row.try_get(0)?)
 }
 
-/// The batch that a token holds is published: the cursor moves behind it.
+/// Acknowledges the batch of this token: all its effects are published, and the cursor moves past
+/// them.
 ///
-/// [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed) for a stale token: the lease ran out and
-/// another process took it.
+/// Fails with [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed) if the token is stale,
+/// because the lease expired and another process leased the batch.
 pub async fn relay_ack(
     client: &impl GenericClient,
     relay: &str,
@@ -116,8 +124,8 @@ pub async fn relay_ack(
     Ok(())
 }
 
-/// Sets one effect of a batch aside, with the reason (at most 8,192 bytes), so that the others go
-/// on.
+/// Parks one effect of a batch with the reason (at most 8,192 bytes), so that the other effects can
+/// continue.
 pub async fn relay_park(
     client: &impl GenericClient,
     relay: &str,
@@ -141,8 +149,8 @@ pub async fn relay_park(
     Ok(())
 }
 
-/// Gives a parked effect back to its relay, which delivers it next; false when none is parked under
-/// this id.
+/// Returns a parked effect to its relay, which publishes it next. Returns false if no effect with
+/// this id is parked.
 pub async fn relay_unpark(
     client: &impl GenericClient,
     relay: &str,
@@ -157,8 +165,9 @@ pub async fn relay_unpark(
     Ok(row.try_get(0)?)
 }
 
-/// Gives parked effects back to their relay: the oldest, at most `max_effects` (1 to 10,000), whose
-/// error is like the pattern (`%` stands for any text). Returns how many.
+/// Returns parked effects to their relay: the oldest effects with an error that matches the LIKE
+/// pattern `error_like` (`%` matches any text), at most `max_effects` (1 to 10,000). Returns the
+/// number of effects.
 pub async fn relay_unpark_all(
     client: &impl GenericClient,
     relay: &str,
@@ -175,8 +184,8 @@ pub async fn relay_unpark_all(
     .await
 }
 
-/// Deletes a parked effect, which its relay never delivers then; false when none is parked under
-/// this id.
+/// Deletes a parked effect, so that its relay never publishes it. Returns false if no effect with
+/// this id is parked.
 pub async fn relay_discard(
     client: &impl GenericClient,
     relay: &str,
@@ -191,7 +200,7 @@ pub async fn relay_discard(
     Ok(row.try_get(0)?)
 }
 
-/// Deletes parked effects as [`relay_unpark_all`] selects them. Returns how many.
+/// Deletes parked effects, selected as by [`relay_unpark_all`]. Returns the number of effects.
 pub async fn relay_discard_all(
     client: &impl GenericClient,
     relay: &str,
@@ -231,8 +240,9 @@ async fn of_parked(
 /// Waits until effects are committed that this session has not waited for, at most `timeout` (up to
 /// 60 s).
 ///
-/// True: look with [`relay_next`]. False: nothing is known, look now and then all the same. Without
-/// the library preloaded it only sleeps a little.
+/// Returns true if there may be effects: call [`relay_next`]. Returns false if the wait ended
+/// without news. Call [`relay_next`] from time to time in this case too. If the library is not
+/// preloaded, this only sleeps for a short time.
 pub async fn relay_wait(client: &impl GenericClient, timeout: Duration) -> Result<bool, Error> {
     let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
     let row = client
@@ -241,8 +251,8 @@ pub async fn relay_wait(client: &impl GenericClient, timeout: Duration) -> Resul
     Ok(row.try_get(0)?)
 }
 
-/// Makes a relay with 1 to 256 partitions. It sees what is recorded from now on, or what the outbox
-/// still has too.
+/// Creates a relay with 1 to 256 partitions. It reads the effects that are recorded from now on.
+/// With `from_oldest` it also reads the effects that are still in the outbox.
 pub async fn create_relay(
     client: &impl GenericClient,
     name: &str,
@@ -262,7 +272,7 @@ pub async fn create_relay(
     Ok(())
 }
 
-/// Drops a relay with what it has set aside: the outbox does not wait for it any longer.
+/// Drops a relay and its parked effects. The outbox does not keep effects for it any longer.
 pub async fn drop_relay(client: &impl GenericClient, name: &str) -> Result<(), Error> {
     client
         .query_typed_one("SELECT idem_drop_relay($1)", &[(&name, Type::TEXT)])
@@ -270,8 +280,9 @@ pub async fn drop_relay(client: &impl GenericClient, name: &str) -> Result<(), E
     Ok(())
 }
 
-/// After a restore into a younger cluster: puts aside for each relay what it has not acknowledged;
-/// answers how many effects these are. Producers and relays must not run.
+/// Copies for each relay the effects that it has not acknowledged out of the outbox. Use this after
+/// a restore into a younger cluster. Returns the number of effects. Producers and relays must not
+/// run.
 pub async fn repair_relays(client: &impl GenericClient) -> Result<i64, Error> {
     let row = client
         .query_typed_one("SELECT idem_repair_relays()", &[])

@@ -1,4 +1,4 @@
-//! Publishers whose type is forgotten, so that several kinds of them stand side by side.
+//! Publishers as trait objects, so that different types can be used together.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Effects that go straight into the inboxes of the same database.
+//! Hands effects over to the durable inboxes of the same database.
 
 use std::{
     future::Future,
@@ -28,13 +28,15 @@ use super::{
 };
 use crate::{Error, connection::Loan, panics};
 
-/// How long an idle partition sleeps that nobody wakes: first, and at most.
+/// The first and the longest sleep of an idle partition without a notification.
 const IDLE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
-/// Puts the next effects of a relay whose topic is among `topics` into the inboxes of the
-/// destinations of these names, and acknowledges the batch, in one transaction. One that cannot be
-/// received is parked with its reason. Answers how many effects the batch had, those of other
-/// topics included; 0: there is nothing to do, or another process is at it. Its limits are those of
+/// Hands over the next effects of a relay in one transaction. The effects with a topic in `topics`
+/// are stored in the inbox of the destination of the same name, and the batch is acknowledged. An
+/// effect that cannot be received is parked with its reason.
+///
+/// Returns the number of effects in the batch, including those of other topics. Returns 0 if there
+/// are no effects, or another process holds them. The limits of the arguments are those of
 /// [`relay_next`](crate::relay_next).
 ///
 /// The transaction must be READ COMMITTED.
@@ -61,20 +63,22 @@ pub async fn hand_over(
     Ok(row.try_get(0)?)
 }
 
-/// Hands effects over to the durable inboxes of the same database: those of its topics are received
-/// by the destinations of these names, in the order of their keys. No broker takes part, and no
-/// handler: see [`DurableSource`](crate::durable::DurableSource).
+/// Hands effects over to the durable inboxes of the same database. The effects of its topics are
+/// received by the destinations of the same names, in the order of their keys. No broker and no
+/// handler takes part: see [`DurableSource`](crate::durable::DurableSource).
 ///
-/// Receiving and acknowledging are one transaction, and an effect is known to the inbox by its
-/// message id: exactly once, also when several processes do it. Give it a relay of its own
-/// ([`create_relay`](crate::create_relay)): effects of other topics it passes over, for other
-/// relays to publish.
+/// An effect is received and acknowledged in one transaction, and the inbox identifies it by its
+/// message id. So each effect is received exactly once, even if several processes hand over
+/// effects. Use a relay of its own for this ([`create_relay`](crate::create_relay)): effects of
+/// other topics are skipped, and other relays publish them.
 ///
 /// ```no_run
 /// # async fn run(pool: deadpool_postgres::Pool) -> Result<(), idem_client::Error> {
 /// use idem_client::{HandOver, terminated};
 ///
-/// let passed = HandOver::new(pool, "inboxes", ["orders.bill", "orders.remind"]).run(terminated()).await?;
+/// let passed = HandOver::new(pool, "inboxes", ["orders.bill", "orders.remind"])
+///     .run(terminated())
+///     .await?;
 /// println!("{passed} effects");
 /// # Ok(()) }
 /// ```
@@ -90,7 +94,7 @@ pub struct HandOver {
 }
 
 impl HandOver {
-    /// Effects of these topics, as this relay finds them.
+    /// Creates a hand-over of the effects of these topics with this relay.
     pub fn new(
         pool: Pool,
         relay: impl Into<String>,
@@ -106,26 +110,26 @@ impl HandOver {
         }
     }
 
-    /// How many effects share a transaction; 1,000 unless given.
+    /// Sets the number of effects that share a transaction; 1,000 by default.
     pub fn batch(mut self, effects: u32) -> Self {
         self.batch = i32::try_from(effects).unwrap_or(i32::MAX);
         self
     }
 
-    /// How many bytes the payloads and headers of these effects have together, at most 1 GB; 16 MB
-    /// unless given. One effect is handed over whatever its size.
+    /// Sets the number of bytes of payloads and headers in a transaction, at most 1 GB; 16 MiB by
+    /// default. The first effect is handed over whatever its size.
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self
     }
 
-    /// Works until `shutdown`; answers how many effects have passed, those of other topics
-    /// included.
+    /// Hands over effects until `shutdown` completes. Returns the number of effects that were
+    /// handed over or skipped.
     ///
-    /// Failures of the environment are retried: the database is away, the relay does not exist, the
-    /// role lacks its grant, or the extension is not installed. The error is one that waiting does
-    /// not mend: a setting is out of its range, or sessions are not READ COMMITTED. Dropping the
-    /// future stops it at once, and loses nothing.
+    /// Failures of the environment are retried: the database is unavailable, the relay does not
+    /// exist, the role lacks its grant, or the extension is not installed. Errors are returned when
+    /// waiting cannot help: a setting is out of range, or sessions are not READ COMMITTED. Dropping
+    /// the future stops at once and loses nothing.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<u64, Error> {
         let mut shutdown = pin!(shutdown);
         let notes = Notes::new(&self.relay, Status::new());
@@ -136,7 +140,7 @@ impl HandOver {
                 partitions = partitions(&shared.pool, relay, &notes) => partitions?,
                 () = &mut shutdown => return Ok(passed),
             };
-            info!(relay, partitions, "effects are handed over");
+            info!(relay, partitions, "the hand-over of effects has started");
             match shared
                 .serve(partitions, &notes, shutdown.as_mut(), &mut passed)
                 .await?
@@ -147,7 +151,7 @@ impl HandOver {
         }
     }
 
-    /// Works on all partitions until `shutdown` completes or the relay has other partitions.
+    /// Serves all partitions until `shutdown` completes or the number of partitions changes.
     async fn serve(
         self: &Arc<Self>,
         partitions: i32,
@@ -208,15 +212,16 @@ impl HandOver {
         let mut rung = bell.listen();
         let mut passed = 0;
         while !stop.is_cancelled() {
-            // What is committed from here on rings, whether this look finds it or not.
+            // From here on every commit is notified, whether or not the next statement finds its
+            // effects.
             rung.mark_unchanged();
-            let given_up = async {
+            let grace_ended = async {
                 stop.cancelled().await;
                 sleep(self.grace).await;
             };
             let handed_over = select! {
                 handed_over = self.hand_over(partition) => handed_over,
-                () = given_up => break,
+                () = grace_ended => break,
             };
             match notes.step(handed_over) {
                 Ok(0) => {
@@ -240,10 +245,12 @@ impl HandOver {
         (passed, Ok(()))
     }
 
-    /// Given up, its connection is closed: the server rolls back, or has committed.
+    /// Hands over one batch. When the future is dropped, its connection is closed: the server rolls
+    /// back or has committed.
     async fn hand_over(&self, partition: i32) -> Result<i32, Error> {
         let loan = Loan::take(&self.pool).await?;
-        // It may wait for the transactions of claimers, which take as long as their handlers.
+        // This has no time limit: it may wait for the transactions of claimers, which take as long
+        // as their handlers.
         let count = hand_over(
             &**loan.client(),
             &self.relay,

@@ -1,10 +1,12 @@
-//! The order of a batch: effects of one key wait for each other, effects without a key for nobody.
+//! The order of a batch: effects of one key are published one after the other, and effects without
+//! a key independently of each other.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::OutgoingMessage;
 
-/// What is left of a batch, key by key, as places in the batch.
+/// The effects of a batch that are not done, as indexes into the batch. A sequence holds the
+/// effects of one key in their order, or one effect without a key.
 #[derive(Debug)]
 pub(super) struct Lanes {
     lanes: Vec<VecDeque<usize>>,
@@ -12,7 +14,8 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    /// The lanes of these effects, without those that `is_done`.
+    /// Creates the sequences of these effects, without the effects for which `is_done` returns
+    /// true.
     pub(super) fn new(
         messages: &[OutgoingMessage],
         is_done: impl Fn(&OutgoingMessage) -> bool,
@@ -28,11 +31,11 @@ impl Lanes {
             left += 1;
             match message.key.as_deref() {
                 Some(key) => {
-                    let lane = *by_key.entry(key).or_insert(lanes.len());
-                    if lane == lanes.len() {
+                    let sequence = *by_key.entry(key).or_insert(lanes.len());
+                    if sequence == lanes.len() {
                         lanes.push(VecDeque::new());
                     }
-                    lanes[lane].push_back(place);
+                    lanes[sequence].push_back(place);
                 }
                 None => lanes.push(VecDeque::from([place])),
             }
@@ -40,30 +43,31 @@ impl Lanes {
         Self { lanes, left }
     }
 
-    /// All lanes, in the order of their first effects.
+    /// Returns all sequences, in the order of their first effects.
     pub(super) fn all(&self) -> impl Iterator<Item = usize> + use<> {
         0..self.lanes.len()
     }
 
-    /// The places of all effects that are left.
+    /// Returns the indexes of all effects that are not done.
     pub(super) fn places(&self) -> impl Iterator<Item = usize> {
         self.lanes.iter().flatten().copied()
     }
 
-    /// The place of the effect that is next in a lane.
-    pub(super) fn next_of(&self, lane: usize) -> Option<usize> {
-        self.lanes[lane].front().copied()
+    /// Returns the index of the next effect of a sequence.
+    pub(super) fn next_of(&self, sequence: usize) -> Option<usize> {
+        self.lanes[sequence].front().copied()
     }
 
-    /// The next effect of a lane is done; whether there is another behind it.
-    pub(super) fn advance(&mut self, lane: usize) -> bool {
-        if self.lanes[lane].pop_front().is_some() {
+    /// Removes the next effect of a sequence, because it is done. Returns whether the sequence has
+    /// another effect.
+    pub(super) fn advance(&mut self, sequence: usize) -> bool {
+        if self.lanes[sequence].pop_front().is_some() {
             self.left -= 1;
         }
-        !self.lanes[lane].is_empty()
+        !self.lanes[sequence].is_empty()
     }
 
-    /// Whether every effect is done.
+    /// Returns whether every effect is done.
     pub(super) fn is_empty(&self) -> bool {
         self.left == 0
     }
@@ -75,8 +79,10 @@ mod tests {
 
     use super::*;
 
+    /// Effects of one key share a sequence in their order, and each effect without a key has its
+    /// own sequence.
     #[test]
-    fn a_key_is_one_lane_and_an_effect_without_a_key_has_its_own() {
+    fn effects_of_one_key_share_a_sequence() {
         let messages: Vec<OutgoingMessage> = [Some("a"), None, Some("b"), Some("a"), None]
             .into_iter()
             .map(|key| {
@@ -89,15 +95,15 @@ mod tests {
         assert_eq!(
             lanes
                 .all()
-                .map(|lane| lanes.next_of(lane))
+                .map(|sequence| lanes.next_of(sequence))
                 .collect::<Vec<_>>(),
             [Some(0), Some(1), Some(2), Some(4)]
         );
-        assert!(lanes.advance(0), "a second effect of a");
+        assert!(lanes.advance(0), "key a has a second effect");
         assert_eq!(lanes.next_of(0), Some(3));
-        for lane in lanes.all() {
-            assert!(!lanes.advance(lane));
-            assert!(!lanes.advance(lane), "nothing more to do");
+        for sequence in lanes.all() {
+            assert!(!lanes.advance(sequence));
+            assert!(!lanes.advance(sequence), "the sequence is empty");
         }
         assert!(lanes.is_empty());
         assert!(Lanes::new(&messages, |_| true).is_empty());

@@ -1,4 +1,4 @@
-//! Handlers in the same database, without a broker.
+//! Publishes effects to handlers in the same process and database, without a broker.
 
 use std::{collections::HashMap, fmt};
 
@@ -9,26 +9,28 @@ use serde_json::Value;
 use super::{OutgoingMessage, PublishError, Publisher};
 use crate::{Error, Handler, Idem, Message, Processed, Settlement, process::is_environmental};
 
-/// Hands effects over to handlers in this process: their topic is the destination. It is a
-/// [`Publisher`].
+/// A [`Publisher`] that passes effects to handlers in this process. The topic of an effect is the
+/// destination.
 ///
 /// ```
 /// # fn local(pool: deadpool_postgres::Pool, rabbit: impl idem_client::Publisher) {
 /// use idem_client::{Idem, Local, Message, Topics, Tx};
 ///
-/// let local = Local::new(pool, Idem::new()).handle("range.board", |tx: Tx, message: Message| async move {
-///     tx.execute("UPDATE board SET hits = hits + 1 WHERE player = $1", &[&message.key()]).await?;
-///     Ok(vec![])
-/// });
+/// let local = Local::new(pool, Idem::new())
+///     .handle("range.board", |tx: Tx, message: Message| async move {
+///         tx.execute("UPDATE board SET hits = hits + 1 WHERE player = $1", &[&message.key()])
+///             .await?;
+///         Ok(vec![])
+///     });
 /// let topics = Topics::new().topic("range.board", local).otherwise(rabbit);
 /// # let _ = topics;
 /// # }
 /// ```
 ///
-/// The handler's transaction claims the effect by its message id. So it takes effect once, whatever
-/// relay hands it over how often, and its own effects are recorded with it. A handler that fails is
-/// tried again like a broker that does not take an effect, and one that fails for good has the
-/// effect parked. A handler has to be done within the relay's
+/// The handler's transaction claims the effect by its message id. So the effect is handled once,
+/// however often and by whichever relay it is published, and the handler's own effects are recorded
+/// in the same transaction. A handler that fails is retried like an effect that a broker rejects.
+/// After a terminal error the effect is parked. A handler must finish within the relay's
 /// [`publish_timeout`](crate::Relay::publish_timeout).
 pub struct Local {
     pool: Pool,
@@ -37,7 +39,8 @@ pub struct Local {
 }
 
 impl Local {
-    /// No handlers yet; they work on connections of `pool`, by the policies of `idem`.
+    /// Creates a publisher without handlers. The handlers use connections of `pool` and the
+    /// policies of `idem`.
     pub fn new(pool: Pool, idem: Idem) -> Self {
         Self {
             pool,
@@ -46,7 +49,7 @@ impl Local {
         }
     }
 
-    /// Effects of this topic are handed over to `handler`, as messages to a destination of that
+    /// Passes the effects of this topic to `handler`, as messages for the destination of the same
     /// name.
     #[must_use]
     pub fn handle(mut self, topic: impl Into<String>, handler: impl Handler) -> Self {
@@ -71,7 +74,7 @@ impl Publisher for Local {
             .await;
         let (settlement, error) = match processed {
             Ok(processed) => (processed.settlement(), format!("{processed:?}").into()),
-            // A handler fails for its own topic; the database, for all.
+            // A failed handler affects its own topic. A failed database affects all topics.
             Err(error @ Error::Handler(_)) if is_environmental(&error) => {
                 return Err(PublishError::TopicUnavailable(error.into()));
             }
@@ -90,7 +93,7 @@ impl Publisher for Local {
     }
 }
 
-/// An effect as its consumer meets it.
+/// Converts an effect to the message that its handler gets.
 fn as_incoming(effect: &OutgoingMessage) -> Message {
     let mut message = Message::new(effect.topic.as_str(), effect.payload.clone())
         .with_message_id(effect.message_id.to_string());
@@ -155,8 +158,10 @@ mod tests {
 
     use super::*;
 
+    /// The message of a handler has the payload, key, type, headers and trace context of the
+    /// effect.
     #[test]
-    fn a_handler_meets_everything_that_the_effect_has() {
+    fn handler_gets_all_properties_of_the_effect() {
         let mut effect = OutgoingMessage::new(Uuid::from_u128(7), "range.board", "[1]");
         effect.key = Some("k".into());
         effect.message_type = Some("T".into());

@@ -1,4 +1,4 @@
-//! What a partition remembers of its effects while they are not acknowledged.
+//! What a partition remembers about effects that are not acknowledged.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,14 @@ use uuid::Uuid;
 
 use super::OutgoingMessage;
 
-/// A lease that ends in the middle of a batch resets nothing, and what the broker has confirmed is
-/// not published again by the same process.
+/// Remembers failures and confirmations of effects beyond the end of a lease. So a lease that ends
+/// within a batch does not reset the number of attempts, and an effect that the broker has
+/// confirmed is not published again by the same process.
 ///
-/// The number in the outbox alone does not tell effects apart: a database that loses its last
-/// commits (a standby promoted with loss) gives their numbers to others. Nor does the message id,
-/// under which an effect may be sent again.
+/// An effect is identified by its number in the outbox and its message id. The number alone is not
+/// unique: a database that loses its last commits (a standby promoted with loss) assigns their
+/// numbers again. The message id alone is not unique either, because an effect may be sent again
+/// with the same id.
 #[derive(Debug)]
 pub(super) struct Memory {
     known: BTreeMap<Name, Known>,
@@ -44,14 +46,14 @@ impl Memory {
         self.of(effect).is_confirmed = true;
     }
 
-    /// Counts a failure; answers how many there were.
+    /// Counts a failure. Returns the number of failures.
     pub(super) fn failed(&mut self, effect: &OutgoingMessage) -> u32 {
         let known = self.of(effect);
         known.failures = known.failures.saturating_add(1);
         known.failures
     }
 
-    /// It is acknowledged or parked. Should it come again, it comes as a new one.
+    /// Forgets an effect that is acknowledged or parked. If it is leased again, it counts as new.
     pub(super) fn forget(&mut self, effect: &OutgoingMessage) {
         self.known.remove(&name(effect));
     }
@@ -59,7 +61,7 @@ impl Memory {
     fn of(&mut self, effect: &OutgoingMessage) -> &mut Known {
         let name = name(effect);
         if self.known.len() >= self.at_most && !self.known.contains_key(&name) {
-            // The oldest: of a batch that another process has taken over, most likely.
+            // The oldest effect most likely belongs to a batch that another process has taken over.
             self.known.pop_first();
         }
         self.known.entry(name).or_default()
@@ -80,8 +82,10 @@ mod tests {
         effect
     }
 
+    /// A forgotten effect has no failures, and the oldest effects are forgotten when the limit is
+    /// reached.
     #[test]
-    fn what_is_forgotten_starts_anew_and_the_memory_has_a_limit() {
+    fn forgotten_effect_counts_as_new_and_memory_is_limited() {
         let mut memory = Memory::new(2);
         let seventh = effect(7, 7);
         assert_eq!(memory.failed(&seventh), 1);
@@ -104,15 +108,19 @@ mod tests {
         );
     }
 
+    /// A confirmation counts only for the effect with both the same number and the same message id.
     #[test]
-    fn another_effect_under_the_same_number_or_the_same_id_is_not_taken_for_this_one() {
+    fn effect_with_the_same_number_or_id_is_distinct() {
         let mut memory = Memory::new(10);
         memory.confirmed(&effect(7, 1));
         assert!(memory.is_confirmed(&effect(7, 1)));
         assert!(
             !memory.is_confirmed(&effect(7, 2)),
-            "the database has lost the first, and given its number away"
+            "the database has lost the first effect and assigned its number again"
         );
-        assert!(!memory.is_confirmed(&effect(8, 1)), "it was sent once more");
+        assert!(
+            !memory.is_confirmed(&effect(8, 1)),
+            "the effect was sent again"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! The relay: leases partitions, publishes effects, acknowledges.
+//! The relay: leases batches of effects, publishes them, and acknowledges them.
 
 mod batch;
 mod bell;

@@ -1,5 +1,5 @@
-//! What a partition finds out about the database, the broker and topics. Each finding goes into the
-//! status and the metrics, and is logged when it is new.
+//! What a partition learns about the database, the broker and the topics. Each observation updates
+//! the status and the metrics, and is logged when it is new.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +13,8 @@ use super::{
 };
 use crate::{Error, ErrorKind, error::causes, telemetry};
 
-/// The notes of one partition. All partitions of a process share the status and the troubles.
+/// The observations of one partition. All partitions of a process share the status and the
+/// troubles.
 #[derive(Clone, Debug)]
 pub(super) struct Notes {
     pub(super) status: Status,
@@ -23,7 +24,7 @@ pub(super) struct Notes {
 }
 
 impl Notes {
-    /// The notes of a relay that begins to run, as those of its partition 0.
+    /// Creates the observations of a relay that starts to run, for its partition 0.
     pub(super) fn new(relay: &str, status: Status) -> Self {
         telemetry::relay_begins(relay);
         Self {
@@ -46,18 +47,18 @@ impl Notes {
         self.troubles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A step in the database that needs no lease has ended.
+    /// Records the result of a statement that needs no lease.
     pub(super) fn step<T>(&self, done: Result<T, Error>) -> Result<T, Error> {
         match &done {
-            Err(error) if is_lost_conflict(error) => self.conflict_is_lost(error),
+            Err(error) if is_lost_conflict(error) => self.conflict_lost(error),
             Err(error) if !is_final(error) => self.database_fails(error),
             _ => self.database_serves(),
         }
         done
     }
 
-    /// A step in the database under a lease has ended. A stale token is a reply of a database that
-    /// serves.
+    /// Records the result of a statement under a lease. The error of a stale token also shows that
+    /// the database is available.
     pub(super) fn leased_step<T>(&self, done: Result<T, Error>) -> Result<T, Error> {
         match &done {
             Err(error) if error.kind() == ErrorKind::NotClaimed => self.database_serves(),
@@ -66,10 +67,15 @@ impl Notes {
         done
     }
 
-    /// A database that serves replied, and the step is taken again.
-    fn conflict_is_lost(&self, error: &Error) {
+    /// The database is available, and the statement is retried.
+    fn conflict_lost(&self, error: &Error) {
         let (relay, partition, reason) = (&*self.relay, self.partition, causes(error));
-        debug!(relay, partition, error = reason, "a step lost a conflict");
+        debug!(
+            relay,
+            partition,
+            error = reason,
+            "a statement of the relay lost a conflict"
+        );
         self.database_serves();
     }
 
@@ -86,14 +92,14 @@ impl Notes {
                 relay,
                 partition,
                 error = reason,
-                "the database does not serve the relay, which tries again"
+                "the database is not available to the relay, which retries"
             );
         } else {
             debug!(
                 relay,
                 partition,
                 error = reason,
-                "the database does not serve the relay"
+                "the database is not available to the relay"
             );
         }
     }
@@ -106,11 +112,14 @@ impl Notes {
         }
         if ends {
             telemetry::relay_database_is_away(&self.relay, false);
-            info!(relay = &*self.relay, "the database serves the relay again");
+            info!(
+                relay = &*self.relay,
+                "the database is available to the relay again"
+            );
         }
     }
 
-    /// The broker did not answer.
+    /// Records that the broker did not reply.
     pub(super) fn broker_fails(&self, message: &OutgoingMessage, error: &PublishError) {
         let (topic, reason) = (&message.topic, error.reason());
         let mut troubles = self.troubles();
@@ -120,13 +129,28 @@ impl Notes {
         drop(troubles);
         let (relay, partition, id) = (&*self.relay, self.partition, message.message_id);
         if is_new {
-            warn!(relay, partition, topic, message.id = %id, error = reason, "the broker is not available: effects wait");
+            warn!(
+                relay,
+                partition,
+                topic,
+                message.id = %id,
+                error = reason,
+                "the broker is not available: effects wait"
+            );
         } else {
-            debug!(relay, partition, topic, message.id = %id, error = reason, "the broker is not available");
+            debug!(
+                relay,
+                partition,
+                topic,
+                message.id = %id,
+                error = reason,
+                "the broker is not available"
+            );
         }
     }
 
-    /// The broker serves, and lacks what the publisher needs, such as its exchange.
+    /// Records that the broker is available but lacks something that the publisher needs, such as
+    /// its exchange.
     pub(super) fn broker_lacks(&self, error: &PublishError) {
         let reason = error.reason();
         let mut troubles = self.troubles();
@@ -140,19 +164,20 @@ impl Notes {
                 relay,
                 partition,
                 error = reason,
-                "the broker serves and cannot take effects"
+                "the broker is available but cannot accept effects"
             );
         } else {
             debug!(
                 relay,
                 partition,
                 error = reason,
-                "the broker cannot take effects"
+                "the broker cannot accept effects"
             );
         }
     }
 
-    /// The broker is away, and no effect shows it. It may have served in between.
+    /// Records that the broker is still unavailable, without an effect that shows it. The broker
+    /// may have been available in between.
     pub(super) fn broker_is_away_still(&self, reason: &str) {
         let mut troubles = self.troubles();
         if troubles.broker_lacked_something() {
@@ -168,7 +193,7 @@ impl Notes {
         );
     }
 
-    /// The broker answered, whatever it said.
+    /// Records that the broker replied, with success or an error.
     pub(super) fn broker_answers(&self) {
         let mut troubles = self.troubles();
         let ends = troubles.broker_answers(self.partition);
@@ -181,7 +206,7 @@ impl Notes {
         }
     }
 
-    /// The broker refused an effect because of its topic.
+    /// Records that the broker did not accept an effect because of its topic.
     pub(super) fn topic_fails(&self, message: &OutgoingMessage, error: &PublishError) {
         let (topic, reason) = (&message.topic, error.reason());
         let mut troubles = self.troubles();
@@ -192,13 +217,27 @@ impl Notes {
         drop(troubles);
         let (relay, partition, id) = (&*self.relay, self.partition, message.message_id);
         if is_logged {
-            warn!(relay, partition, topic, message.id = %id, error = reason, "a topic is not available: its effects wait");
+            warn!(
+                relay,
+                partition,
+                topic,
+                message.id = %id,
+                error = reason,
+                "a topic is not available: its effects wait"
+            );
         } else {
-            debug!(relay, partition, topic, message.id = %id, error = reason, "a topic is not available");
+            debug!(
+                relay,
+                partition,
+                topic,
+                message.id = %id,
+                error = reason,
+                "a topic is not available"
+            );
         }
     }
 
-    /// The broker confirmed an effect of this topic.
+    /// Records that the broker confirmed an effect of this topic.
     pub(super) fn topic_takes(&self, topic: &str) {
         let mut troubles = self.troubles();
         let is_logged = troubles.is_topic_logged(topic);
@@ -213,7 +252,7 @@ impl Notes {
         }
     }
 
-    /// No effect of this topic is left in the batch of the partition.
+    /// Records that the batch of the partition has no more effects of this topic.
     pub(super) fn topic_has_no_effects(&self, topic: &str) {
         let mut troubles = self.troubles();
         if troubles.topic_takes(self.partition, topic) {
@@ -225,7 +264,7 @@ impl Notes {
         }
     }
 
-    /// The partition begins a batch with effects of these topics.
+    /// Records that the partition begins a batch with effects of these topics.
     pub(super) fn has_batch(&self, has_topic: impl Fn(&str) -> bool) {
         let mut troubles = self.troubles();
         if troubles.keep_topics(self.partition, has_topic) {
@@ -233,8 +272,9 @@ impl Notes {
         }
     }
 
-    /// The partition has no batch, so it waits for no topic. If the broker was away, publishing no
-    /// longer shows when it is back: see [`is_broker_away`](Self::is_broker_away).
+    /// Records that the partition has no batch, so that it waits for no topic. If the broker was
+    /// unavailable, publishing can no longer show when it is available again: see
+    /// [`is_broker_away`](Self::is_broker_away).
     pub(super) fn has_no_batch(&self) {
         let mut troubles = self.troubles();
         if troubles.keep_topics(self.partition, |_| false) {
@@ -242,19 +282,20 @@ impl Notes {
         }
     }
 
-    /// Whether the broker was away when this partition asked last.
+    /// Returns whether the broker was unavailable when this partition last used it.
     pub(super) fn is_broker_away(&self) -> bool {
         self.troubles().is_broker_away_for(self.partition)
     }
 
-    /// The broker accepts connections again, and no effect shows whether it takes any.
+    /// Records that the broker accepts connections again. No effect shows whether it accepts
+    /// effects.
     pub(super) fn broker_accepts(&self) {
         let mut troubles = self.troubles();
         troubles.forget_broker(self.partition);
         self.broker_may_be_unknown(&mut troubles);
     }
 
-    /// The relay is gone, and all its partitions have ended.
+    /// Records that the relay was dropped and all its partitions have ended.
     pub(super) fn partitions_are_gone(&self) {
         let mut troubles = self.troubles();
         troubles.partitions_are_gone();
@@ -262,7 +303,8 @@ impl Notes {
         self.broker_may_be_unknown(&mut troubles);
     }
 
-    /// No partition waits for the broker any more, and no effect has shown that it is back.
+    /// Ends the failure of the broker if no partition waits for it any more. No effect has shown
+    /// that it is available again.
     fn broker_may_be_unknown(&self, troubles: &mut Troubles) {
         if troubles.broker_is_unknown() {
             self.status.broker_is_unknown();

@@ -1,4 +1,4 @@
-//! The work on one partition: lease, publish, acknowledge.
+//! Serves one partition: leases, publishes and acknowledges batches.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -20,8 +20,8 @@ use super::{
 };
 use crate::{Error, ErrorKind, error::causes, telemetry};
 
-/// How long an idle partition sleeps that nobody wakes: first, and at most. Another process may
-/// have died over it.
+/// The first and the longest sleep of an idle partition without a notification. A partition must
+/// also look after batches of a process that crashed.
 const IDLE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
 pub(super) struct Partition<P> {
@@ -40,7 +40,7 @@ impl<P: Publisher> Partition<P> {
         bell: Arc<Bell>,
         stop: CancellationToken,
     ) -> Self {
-        // A batch, and one that another process has taken over meanwhile.
+        // Enough for one batch, and for one more that another process has taken over.
         let remembers = 2 * usize::try_from(steps.settings.batch).unwrap_or(1).max(1);
         Self {
             steps,
@@ -55,16 +55,17 @@ impl<P: Publisher> Partition<P> {
         }
     }
 
-    /// Works until it is told to stop. The error is final, or says that the relay is gone.
+    /// Runs until the relay stops. An error is permanent or means that the relay was dropped.
     pub(super) async fn run(mut self) -> Result<(), Error> {
         let (bell, stop) = (Arc::clone(&self.bell), self.stop.clone());
         let mut rung = bell.listen();
         let mut idle = Pauses::new(IDLE.0, IDLE.1);
         let mut away = Pauses::new(AWAY.0, AWAY.1);
         while !stop.is_cancelled() {
-            // What is committed from here on rings, whether this look finds it or not.
+            // From here on every commit is notified, whether or not the next statement finds its
+            // effects.
             rung.mark_unchanged();
-            let asked = Instant::now();
+            let requested_at = Instant::now();
             let Some(next) = self.within_grace(self.steps.next()).await else {
                 return Ok(());
             };
@@ -77,7 +78,7 @@ impl<P: Publisher> Partition<P> {
                         self.steps.partition,
                         &batch.messages,
                     );
-                    self.work(&batch, asked).await?;
+                    self.work(&batch, requested_at).await?;
                 }
                 Ok(None) => {
                     away.reset();
@@ -95,15 +96,15 @@ impl<P: Publisher> Partition<P> {
                     }
                 }
                 Err(error) if is_final(&error) || is_gone(&error) => return Err(error),
-                // The step is in the log.
+                // The error is already logged.
                 Err(_) => self.rest(away.next()).await,
             }
         }
         Ok(())
     }
 
-    /// Connects to a broker that was away. Another process has the batch that waited for it, so no
-    /// effect shows whether it is back.
+    /// Connects to a broker that was unavailable. Another process has the batch that waited for it,
+    /// so no effect can show whether the broker is available again.
     async fn look_for_broker(&mut self) {
         let patience = self.steps.settings.publish_timeout;
         let check = select! {
@@ -119,13 +120,16 @@ impl<P: Publisher> Partition<P> {
                 self.steps.notes.broker_lacks(&error)
             }
             Ok(Err(error)) => self.steps.notes.broker_is_away_still(&error.reason()),
-            Err(_) => self.steps.notes.broker_is_away_still("it does not respond"),
+            Err(_) => self
+                .steps
+                .notes
+                .broker_is_away_still("the broker does not respond"),
         }
         let pause = self.broker.pauses.next();
         self.rest(pause).await;
     }
 
-    async fn work(&mut self, batch: &Batch, asked: Instant) -> Result<(), Error> {
+    async fn work(&mut self, batch: &Batch, requested_at: Instant) -> Result<(), Error> {
         let context = Context {
             steps: &self.steps,
             publisher: &*self.publisher,
@@ -134,22 +138,23 @@ impl<P: Publisher> Partition<P> {
             broker: &mut self.broker,
         };
         let outcome = if self.stop.is_cancelled() {
-            // It came after we were told to stop.
+            // The batch arrived after the shutdown was requested.
             Outcome::Unfinished { token: batch.token }
         } else {
-            batch::publish(context, batch, asked).await?
+            batch::publish(context, batch, requested_at).await?
         };
         match outcome {
             Outcome::Done { token } => self.acknowledge(batch, token).await,
             Outcome::Unfinished { token } if self.stop.is_cancelled() => {
-                // Nobody shall have to wait for the lease. If this fails, they do.
+                // Release the batch, so that other processes need not wait for the end of the
+                // lease.
                 if let Some(Err(error)) = self.within_grace(self.steps.give_back(token)).await {
-                    debug!(partition = self.steps.partition, %error, "a batch could not be given back");
+                    debug!(partition = self.steps.partition, %error, "cannot release a batch");
                 }
                 Ok(())
             }
-            // The lease is over: whoever asks next gets it, and whoever reaches the broker shall be
-            // first.
+            // The lease has ended, so any process can lease the batch. Pause, so that a process
+            // that reaches the broker gets it first.
             Outcome::Unfinished { .. } => {
                 if self.broker.is_away {
                     let pause = self.broker.pauses.next();
@@ -160,11 +165,11 @@ impl<P: Publisher> Partition<P> {
         }
     }
 
-    /// Everything was published: tries until the database says so, or has given the batch to
-    /// another process.
+    /// Acknowledges a published batch. Retries until the database confirms it, or has leased the
+    /// batch to another process.
     async fn acknowledge(&mut self, batch: &Batch, token: i64) -> Result<(), Error> {
         let mut away = Pauses::new(AWAY.0, AWAY.1);
-        let mut given_up_at = None;
+        let mut stop_at = None;
         loop {
             let Some(acknowledged) = self.within_grace(self.steps.ack(token)).await else {
                 return Ok(());
@@ -172,18 +177,19 @@ impl<P: Publisher> Partition<P> {
             match acknowledged {
                 Ok(()) => break,
                 Err(error) if error.kind() == ErrorKind::NotClaimed => {
-                    // Or an acknowledgement took effect whose answer was lost.
+                    // This is also the error if an earlier acknowledgement took effect and its
+                    // reply was lost.
                     let (partition, error) = (self.steps.partition, causes(&error));
                     warn!(partition, error, "another process has taken over a batch");
                     break;
                 }
                 Err(error) if is_final(&error) || is_gone(&error) => return Err(error),
-                // A batch that is published is not acknowledged yet. The step is in the log.
+                // The batch is published but not acknowledged. The error is already logged.
                 Err(_) => {
                     let pause = away.next();
                     if self.stop.is_cancelled() {
                         let until =
-                            *given_up_at.get_or_insert(Instant::now() + self.steps.settings.grace);
+                            *stop_at.get_or_insert(Instant::now() + self.steps.settings.grace);
                         if Instant::now() >= until {
                             return Ok(());
                         }
@@ -201,8 +207,8 @@ impl<P: Publisher> Partition<P> {
         Ok(())
     }
 
-    /// A step in the database; `None` when the relay is told to stop and no answer comes. Then the
-    /// lease runs out by itself.
+    /// Runs a statement in the database. Returns `None` if the relay stops and no reply arrives
+    /// within the grace period. The lease then expires by itself.
     async fn within_grace<T>(&self, step: impl Future<Output = T>) -> Option<T> {
         let over = async {
             self.stop.cancelled().await;

@@ -1,10 +1,11 @@
-//! Pauses between attempts: each about twice as long as the one before, with jitter, up to a cap.
+//! Exponential back-off: each pause is about twice as long as the one before, with jitter, up to a
+//! cap.
 
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 
-/// Longer and longer pauses, until something works.
+/// A back-off without end. The pauses grow until the next reset.
 #[derive(Debug)]
 pub(crate) struct Pauses {
     first: ExponentialBuilder,
@@ -14,7 +15,7 @@ pub(crate) struct Pauses {
 
 impl Pauses {
     pub(crate) fn new(base: Duration, cap: Duration) -> Self {
-        // No pause at all would be a busy loop, and one of years would be an overflow.
+        // A pause of zero would be a busy loop, and a pause of years could overflow.
         let cap = cap.clamp(Duration::from_millis(1), Duration::from_secs(24 * 3600));
         let first = ExponentialBuilder::new()
             .with_min_delay(base.clamp(Duration::from_millis(1), cap))
@@ -32,14 +33,14 @@ impl Pauses {
         self.left.next().unwrap_or(self.cap)
     }
 
-    /// It works: the next pause is a short one again.
+    /// Starts again with the first pause, after a success.
     pub(crate) fn reset(&mut self) {
         self.left = self.first.build();
     }
 
-    /// The pause after so many failures (from 1).
+    /// Returns the pause after this number of failures, from 1.
     pub(crate) fn after(base: Duration, cap: Duration, failures: u32) -> Duration {
-        // 2^63 of anything is beyond any cap.
+        // After 63 doublings every cap is reached.
         let skipped = failures.saturating_sub(1).min(63);
         let mut pauses = Self::new(base, cap);
         for _ in 0..skipped {
@@ -53,8 +54,9 @@ impl Pauses {
 mod tests {
     use super::*;
 
+    /// Pauses grow up to the cap and start again after a reset, also for extreme arguments.
     #[test]
-    fn pauses_grow_up_to_their_cap_and_begin_anew() {
+    fn pauses_grow_to_the_cap_and_reset() {
         let (base, cap) = (Duration::from_millis(100), Duration::from_secs(1));
         let mut pauses = Pauses::new(base, cap);
         for n in 1..=200 {

@@ -1,4 +1,5 @@
-//! Where effects go. Small, so that one's own transport takes 30 lines.
+//! The trait that connects a relay to a broker: [`Publisher`]. It is small: an implementation takes
+//! about 30 lines.
 
 use std::{error::Error as StdError, fmt, future::Future};
 
@@ -9,36 +10,39 @@ use uuid::Uuid;
 
 use crate::{error::causes, redacted::Length};
 
-/// An effect on its way to a broker.
+/// An effect that is to be published.
 #[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct OutgoingMessage {
-    /// Its number in the outbox, which gives the order; 0 when it comes from none.
+    /// The number of the effect in the outbox, which defines the order. It is 0 for a message that
+    /// is not from an outbox.
     pub seq: i64,
-    /// Give it to the broker as the message id: brokers that dedup do it by this, and so do
-    /// consumers.
+    /// The message id. Pass it to the broker: brokers with deduplication and consumers detect
+    /// duplicates by it.
     pub message_id: Uuid,
-    /// Where it goes: exchange, subject, topic, or a destination in the same database.
+    /// The topic: an exchange, subject or topic of a broker, or a destination in the same database.
     pub topic: String,
-    /// Effects of one key are published one after the other.
+    /// The key. Effects of one key are published one after the other.
     pub key: Option<String>,
-    /// What kind of message it is.
+    /// The type of the message.
     pub message_type: Option<String>,
-    /// The payload; JSON is its UTF-8 text.
+    /// The payload. A JSON payload is UTF-8 text.
     pub payload: Bytes,
-    /// How to take the payload.
+    /// The content type of the payload.
     pub content_type: Option<String>,
     /// The headers.
     pub headers: Map<String, Value>,
-    /// The W3C trace context of the recording transaction: goes out as header `traceparent`.
+    /// The W3C trace context of the transaction that recorded the effect. It is sent as the header
+    /// `traceparent`.
     pub traceparent: Option<String>,
-    /// When it was recorded, by the server's clock.
+    /// When the effect was recorded, by the server's clock.
     pub recorded_at: OffsetDateTime,
-    /// The destination whose handling it results from; `None` for a plain send.
+    /// The destination of the message that the effect results from. `None` for an effect that was
+    /// sent directly.
     pub source_destination: Option<String>,
 }
 
-/// Without the payload, which may hold what no log may show.
+/// Omits the payload, which may contain confidential data.
 impl fmt::Debug for OutgoingMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OutgoingMessage")
@@ -58,8 +62,8 @@ impl fmt::Debug for OutgoingMessage {
 }
 
 impl OutgoingMessage {
-    /// A message that comes from no outbox, recorded now: for whoever uses or tries out a
-    /// [`Publisher`] alone. What it does not have yet can be set.
+    /// Creates a message that is not from an outbox, recorded now. Use it to call or test a
+    /// [`Publisher`] without a relay. The other fields can be set afterwards.
     pub fn new(message_id: Uuid, topic: impl Into<String>, payload: impl Into<Bytes>) -> Self {
         Self {
             seq: 0,
@@ -77,59 +81,60 @@ impl OutgoingMessage {
     }
 }
 
-/// Publishes effects, and answers only when the broker has confirmed.
+/// Publishes effects and waits for the confirmation of the broker.
 pub trait Publisher: Send + Sync + 'static {
-    /// Publishes one effect and waits for the broker's confirmation.
+    /// Publishes one effect and waits for the confirmation of the broker.
     ///
-    /// Called for many effects at once, so that confirmations overlap; two effects of one key are
-    /// never under way together. After [`PublishError::Unavailable`] the caller waits and calls
-    /// again: a publisher that lost its connection connects anew then.
+    /// The relay calls this for many effects concurrently, so that confirmations overlap, but for
+    /// only one effect of each key at a time. After [`PublishError::Unavailable`] the relay waits
+    /// and calls this function again. A publisher that lost its connection reconnects then.
     fn publish(
         &self,
         message: &OutgoingMessage,
     ) -> impl Future<Output = Result<(), PublishError>> + Send;
 
-    /// Connects to the broker, and publishes nothing. `Ok` unless implemented.
+    /// Connects to the broker without publishing anything. The default implementation returns `Ok`.
     ///
-    /// [`PublishError::Unavailable`] when the broker cannot be reached or refuses the connection,
-    /// [`PublishError::TopicUnavailable`] when it lacks what every effect needs, such as the
-    /// exchange of the publisher: the error names it.
+    /// Errors: [`PublishError::Unavailable`] if the broker cannot be reached or rejects the
+    /// connection. [`PublishError::TopicUnavailable`] if the broker lacks something that every
+    /// effect needs, such as the exchange of the publisher; the error names it.
     fn check(&self) -> impl Future<Output = Result<(), PublishError>> + Send {
         async { Ok(()) }
     }
 }
 
-/// Why an effect was not published.
+/// The error of an effect that was not published.
 ///
-/// The first two are failures of the environment: they use up no attempt, and park nothing.
+/// The first two variants are failures of the environment: they use up no attempt, and no effect is
+/// parked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
-    /// The broker is away, which says nothing about the effect: it is tried again for as long as it
-    /// takes.
+    /// The broker is unavailable, independently of the effect. The effect is retried without a
+    /// limit.
     #[error("the broker is not available: {0}")]
     Unavailable(#[source] Box<dyn StdError + Send + Sync>),
-    /// The broker has no place for this topic, or refuses to publish to it: its exchange, queue or
-    /// stream does not exist, is full, or a permission is missing. Effects of this topic wait for
-    /// as long as it takes, and effects of other topics go on.
+    /// The broker has no place for this topic or does not allow to publish to it: its exchange,
+    /// queue or stream does not exist or is full, or a permission is missing. Effects of this topic
+    /// are retried without a limit, and effects of other topics continue.
     #[error("the topic is not available: {0}")]
     TopicUnavailable(#[source] Box<dyn StdError + Send + Sync>),
-    /// The broker did not take this effect, but may later: it is tried again, up to the relay's
-    /// limit, and then parked.
-    #[error("the broker did not take it: {0}")]
+    /// The broker rejected this effect, but may accept it later. The effect is retried up to the
+    /// relay's limit of attempts and then parked.
+    #[error("the broker rejected the effect: {0}")]
     Rejected(#[source] Box<dyn StdError + Send + Sync>),
-    /// No broker will ever take this effect: it is parked at once.
-    #[error("it cannot be published: {0}")]
+    /// No broker will ever accept this effect. The effect is parked at once.
+    #[error("the effect cannot be published: {0}")]
     Permanent(#[source] Box<dyn StdError + Send + Sync>),
 }
 
 impl PublishError {
-    /// This error and its causes on one line.
+    /// Returns this error and its causes in one line.
     pub(crate) fn causes(&self) -> String {
         causes(self)
     }
 
-    /// What is behind this error, without its kind.
+    /// Returns the cause of this error, without its kind.
     pub(crate) fn reason(&self) -> String {
         match self {
             Self::Unavailable(error)

@@ -1,5 +1,5 @@
-//! The number of partitions of a relay, and its changes: an administrator can drop a relay and
-//! create it again with another number, in one transaction, while processes serve it.
+//! Reads the number of partitions of a relay and detects changes. An administrator can drop a relay
+//! and create it again with another number in one transaction, while processes serve it.
 
 use std::time::Duration;
 
@@ -23,19 +23,20 @@ use crate::{
 /// Why the partitions of a relay have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// The shutdown was requested.
+    /// A shutdown was requested.
     Requested,
-    /// The relay is gone, or has another number of partitions. The number has to be read again.
+    /// The relay was dropped or has another number of partitions. The number must be read again.
     Recreated,
 }
 
-/// How many partitions the relay has, as soon as the database has all that a relay needs.
+/// Waits until the database has everything that a relay needs, and returns the number of
+/// partitions.
 pub(super) async fn partitions(pool: &Pool, relay: &str, notes: &Notes) -> Result<i32, Error> {
     let mut away = Pauses::new(AWAY.0, AWAY.1);
     loop {
         match notes.step(checked_count(pool, relay).await) {
             Err(error) if !is_final(&error) => sleep(away.next()).await,
-            asked => return asked,
+            result => return result,
         }
     }
 }
@@ -64,8 +65,8 @@ pub(super) struct Counted<'a> {
 }
 
 impl Counted<'_> {
-    /// Completes when the relay has another number of partitions. What fails here fails in a step
-    /// of a partition too, which notes it.
+    /// Completes when the relay has another number of partitions. Errors are ignored here, because
+    /// the statements of the partitions meet and log them too.
     pub(super) async fn changes(&self, interval: Duration) {
         loop {
             sleep(interval).await;
@@ -75,15 +76,15 @@ impl Counted<'_> {
                 let (relay, before) = (self.relay, self.partitions);
                 info!(
                     relay,
-                    before, now, "the relay was created again with other partitions"
+                    before, now, "the relay was created again with another number of partitions"
                 );
                 return;
             }
         }
     }
 
-    /// Why the partitions ended, after they failed with this error or with none. The error is
-    /// final.
+    /// Returns why the partitions ended, with or without an error. An error that is returned is
+    /// permanent.
     pub(super) async fn ended(
         &self,
         failed: Option<Error>,
@@ -103,14 +104,16 @@ impl Counted<'_> {
         }
     }
 
-    /// A partition that the relay no longer has fails like an argument out of its range.
+    /// Returns whether an error results from other partitions: a partition that no longer exists is
+    /// reported as an argument out of range.
     async fn is_of_other_partitions(&self, error: &Error) -> bool {
         if error.kind() != ErrorKind::Invalid || error.sqlstate().is_none() {
             return false;
         }
         match count(self.pool, self.relay).await {
             Ok(now) => now != self.partitions,
-            // Not known now. The next count waits for the database, and the error comes again.
+            // The number is not known now. The next attempt to read it waits for the database, and
+            // a permanent error occurs again.
             Err(_) => true,
         }
     }

@@ -1,4 +1,4 @@
-//! The relay as its user sees it: settings, start, end.
+//! The relay as a whole: settings, start and stop.
 
 use std::{
     future::Future,
@@ -23,24 +23,27 @@ use super::{
 };
 use crate::{Error, describe_metrics, panics};
 
-/// Publishes the effects of a database: leases batches, gives them to a [`Publisher`],
-/// acknowledges.
+/// Publishes the effects of a database: leases batches, passes them to a [`Publisher`], and
+/// acknowledges them.
 ///
-/// Any number of processes may run the same relay: they share its partitions, and when one dies the
-/// others take over as soon as its leases have run out. An effect is published at least once, under
-/// the same message id each time, and effects of one key in order: an effect that the broker does
-/// not take holds up those of its key, and no others in its batch.
+/// Any number of processes may run the same relay: they share its partitions. When a process
+/// crashes, the others take over as soon as its leases have expired. An effect is published at
+/// least once, each time with the same message id. Effects of one key are published in order: an
+/// effect that the broker rejects delays the later effects of its key, and no other effects of its
+/// batch.
 ///
-/// A broker that has no place for a topic, or refuses it, is waited for: see
-/// [`PublishError::TopicUnavailable`](crate::PublishError::TopicUnavailable) and
+/// If the broker has no place for a topic, or does not allow to publish to it, the effects of this
+/// topic wait: see [`PublishError::TopicUnavailable`](crate::PublishError::TopicUnavailable) and
 /// [`RelayStatus::unavailable`].
 ///
-/// Each step in the database is one short statement on a connection of the pool, and none is held
-/// while the broker is talked to. Besides, one connection waits for new effects: a pool of at least
-/// two.
+/// Each statement in the database is short and takes a connection of the pool. No connection is
+/// held while effects are published. One more connection waits for new effects, so the pool needs
+/// at least two.
 ///
 /// ```no_run
-/// # async fn run(pool: deadpool_postgres::Pool, publisher: impl idem_client::Publisher) -> Result<(), idem_client::Error> {
+/// # async fn run(
+/// #     pool: deadpool_postgres::Pool, publisher: impl idem_client::Publisher,
+/// # ) -> Result<(), idem_client::Error> {
 /// use std::time::Duration;
 ///
 /// use idem_client::Relay;
@@ -68,16 +71,16 @@ pub struct Relay<P> {
     status: Status,
 }
 
-/// The pauses while the database or the broker is away: the first and the longest.
+/// The first and the longest pause while the database or the broker is unavailable.
 pub(super) const AWAY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// How often the number of partitions is read unless a setting says otherwise.
+/// The default interval at which the number of partitions is read.
 pub(super) const RECOUNT: Duration = Duration::from_secs(10);
 
-/// What a batch has at most unless a setting says otherwise.
+/// The default for the number of bytes in a batch.
 pub(super) const MAX_BYTES: i64 = 16 * 1024 * 1024;
 
-/// The settings of a relay that is given none, for programs that have the same settings.
+/// The default settings of a relay, for programs that offer the same settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RelayDefaults {
@@ -116,7 +119,7 @@ pub(super) struct Settings {
     pub(super) in_flight: usize,
     pub(super) lease: Duration,
     pub(super) max_attempts: u32,
-    /// The first pause, and the longest.
+    /// The first and the longest pause.
     pub(super) back_off: (Duration, Duration),
     pub(super) publish_timeout: Duration,
     pub(super) grace: Duration,
@@ -124,7 +127,7 @@ pub(super) struct Settings {
 }
 
 impl<P: Publisher> Relay<P> {
-    /// A relay named `default`, with the defaults of its settings.
+    /// Creates a relay with the name `default` and the default settings.
     pub fn new(pool: Pool, publisher: P) -> Self {
         let defaults = RelayDefaults::default();
         let relay = Self {
@@ -145,106 +148,110 @@ impl<P: Publisher> Relay<P> {
             max_held_bytes: defaults.max_held_bytes,
             status: Status::new(),
         };
-        // The database has other types.
+        // The setters convert to the types of the SQL functions.
         relay.batch(defaults.batch).max_bytes(defaults.max_bytes)
     }
 
-    /// Which relay of the database this is: `default` is there from the start, `idem_create_relay`
-    /// makes others.
+    /// Sets the name of the relay in the database. The relay `default` always exists;
+    /// `idem_create_relay` creates others.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.settings.name = name.into();
         self
     }
 
-    /// How many effects are leased together, 1 to 10,000; 500 unless given. They are acknowledged
-    /// together, too.
+    /// Sets the number of effects that are leased and acknowledged together, 1 to 10,000; 500 by
+    /// default.
     pub fn batch(mut self, effects: u32) -> Self {
         self.settings.batch = i32::try_from(effects).unwrap_or(i32::MAX);
         self
     }
 
-    /// How many bytes the payloads and headers of a batch have together, at most 1 GB; 16 MB unless
-    /// given. One effect is leased whatever its size. A process holds one batch in memory for each
-    /// partition, see [`max_held_bytes`](Self::max_held_bytes).
+    /// Sets the number of bytes of payloads and headers in a batch, at most 1 GB; 16 MiB by
+    /// default. The first effect is leased whatever its size. A process holds one batch in memory
+    /// for each partition: see [`max_held_bytes`](Self::max_held_bytes).
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.settings.max_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self
     }
 
-    /// How many bytes the batches of all partitions have together in this process; 64 MiB unless
-    /// given. Each partition has an equal share, so that a partition whose broker is away takes
-    /// nothing from the others. One effect is leased whatever its size.
+    /// Sets the number of bytes in the batches of all partitions in this process; 64 MiB by
+    /// default. Each partition has an equal share, so a partition with an unavailable broker does
+    /// not reduce the share of the others. The first effect of a batch is leased whatever its size.
     pub fn max_held_bytes(mut self, bytes: u64) -> Self {
         self.max_held_bytes = bytes;
         self
     }
 
-    /// How many effects of a partition are under way to the broker at once; 256 unless given.
+    /// Sets the number of effects of a partition that are published concurrently; 256 by default.
     pub fn in_flight(mut self, effects: usize) -> Self {
         self.settings.in_flight = effects.max(1);
         self
     }
 
-    /// How long a batch is this process's; 30 s unless given. Who takes longer extends it, who dies
-    /// lets others wait for so long.
+    /// Sets how long a batch is leased; 30 s by default. A process that needs more time extends the
+    /// lease. After a crash, other processes wait for the end of the lease.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.lease = lease;
         self
     }
 
-    /// How often an effect is given to a broker that [does not take
-    /// it](crate::PublishError::Rejected) before it is parked; 10 unless given. Each process counts
-    /// for itself.
+    /// Sets the number of attempts to publish an effect that the broker
+    /// [rejects](crate::PublishError::Rejected) before the effect is parked; 10 by default. Each
+    /// process counts its own attempts.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.settings.max_attempts = attempts;
         self
     }
 
-    /// The pause before such an effect is tried again: the first, doubled from attempt to attempt
-    /// up to `cap`, each with up to as much again of jitter. 100 ms and 10 s unless given.
+    /// Sets the first and the longest pause before a rejected effect is retried; 100 ms and 10 s by
+    /// default. The pause doubles from attempt to attempt. Jitter adds up to the same time again.
     pub fn back_off(mut self, base: Duration, cap: Duration) -> Self {
         self.settings.back_off = (base, cap);
         self
     }
 
-    /// How long a publisher may take over one effect before the broker counts as away; 30 s unless
-    /// given.
+    /// Sets how long a publisher may take for one effect before the broker counts as unavailable;
+    /// 30 s by default.
     pub fn publish_timeout(mut self, timeout: Duration) -> Self {
         self.settings.publish_timeout = timeout;
         self
     }
 
-    /// How long a relay that is shut down goes on with the batch that it has; 5 s unless given.
-    /// What is left then is given back, and comes again to whoever asks. A database that does not
-    /// answer is waited for no longer either.
+    /// Sets how long the relay continues with its current batch after a shutdown is requested; 5 s
+    /// by default. The rest of the batch is then released, and any process can lease it. The relay
+    /// also waits no longer than this for a database that does not respond.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.settings.grace = grace;
         self
     }
 
-    /// How often the relay reads how many partitions it has; 10 s unless given. An administrator
-    /// can drop a relay and create it again with another number while its processes run.
+    /// Sets the interval at which the relay reads its number of partitions; 10 s by default. An
+    /// administrator can drop a relay and create it again with another number while its processes
+    /// run.
     pub fn recount(mut self, interval: Duration) -> Self {
         self.settings.recount = interval.max(Duration::from_millis(1));
         self
     }
 
-    /// How it fares, from now on and while it runs.
+    /// Returns a receiver of the relay's status, now and while it runs.
     pub fn status(&self) -> watch::Receiver<RelayStatus> {
         self.status.subscribe()
     }
 
-    /// Publishes until `shutdown` ends; then finishes what it has, acknowledges, and leaves.
+    /// Publishes effects until `shutdown` completes. The relay then finishes its current batch
+    /// within the [grace period](Self::grace), acknowledges it, and stops.
     ///
-    /// Failures of the environment are retried, and visible in the [status](Self::status): the
-    /// database or the broker is away, the relay does not exist, the role lacks its grant, the
-    /// extension is not installed or has another version, transaction ids went backwards (see
-    /// `idem_repair_relays`), or the broker has no place for a topic. The error is one that waiting
-    /// does not mend: a setting is out of its range, or sessions are not READ COMMITTED. A panic of
-    /// the publisher ends the relay with [`Error::WorkerPanicked`], after the other partitions have
-    /// stopped.
+    /// Failures of the environment are retried and shown in the [status](Self::status): the
+    /// database or the broker is unavailable, the relay does not exist, the role lacks its grant,
+    /// the extension is not installed or has another version, transaction ids went backwards (see
+    /// `idem_repair_relays`), or the broker has no place for a topic.
     ///
-    /// Dropping the future stops it at once: what was leased comes again after its lease.
+    /// Errors are returned when waiting cannot help: a setting is out of range, or sessions are not
+    /// READ COMMITTED. If the publisher panics, the relay fails with [`Error::WorkerPanicked`]
+    /// after the other partitions have stopped.
+    ///
+    /// Dropping the future stops the relay at once. Its effects are leased again after their lease
+    /// has expired.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<RelaySummary, Error> {
         describe_metrics();
         let mut shutdown = pin!(shutdown);
@@ -255,7 +262,7 @@ impl<P: Publisher> Relay<P> {
                 partitions = partitions(&self.pool, relay, &notes) => partitions?,
                 () = &mut shutdown => break,
             };
-            info!(relay, partitions, "the relay works");
+            info!(relay, partitions, "the relay has started");
             match self.serve(partitions, &notes, shutdown.as_mut()).await? {
                 Ended::Recreated => notes.partitions_are_gone(),
                 Ended::Requested => break,
@@ -264,12 +271,13 @@ impl<P: Publisher> Relay<P> {
         let summary = self.status.summary();
         info!(
             relay,
-            summary.published, summary.parked, "the relay has ended"
+            summary.published, summary.parked, "the relay has stopped"
         );
         Ok(summary)
     }
 
-    /// With the share of each partition in the bytes that the process may hold.
+    /// Returns the settings of one partition, with its share of the bytes that the process may
+    /// hold.
     fn settings_for(&self, partitions: i32) -> Settings {
         let share = self.max_held_bytes / u64::try_from(partitions).unwrap_or(1).max(1);
         let share = i64::try_from(share).unwrap_or(i64::MAX).max(1);
@@ -280,7 +288,7 @@ impl<P: Publisher> Relay<P> {
         }
     }
 
-    /// Works on all partitions until `shutdown` completes or the relay has other partitions.
+    /// Serves all partitions until `shutdown` completes or the number of partitions changes.
     async fn serve(
         &self,
         partitions: i32,

@@ -1,4 +1,4 @@
-//! What a relay does at the moment, and what it has done.
+//! The current status of a relay, and the summary of what it has done.
 
 use std::time::SystemTime;
 
@@ -6,55 +6,58 @@ use tokio::sync::watch;
 
 use super::troubles::Troubles;
 
-/// How many topics that are not available the status names.
+/// The largest number of unavailable topics in the status.
 const MOST_TOPICS: usize = 100;
 
-/// How a relay fares: see [`Relay::status`](crate::Relay::status).
+/// The status of a relay: see [`Relay::status`](crate::Relay::status).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RelayStatus {
-    /// Whether its last step in the database succeeded. False before the first.
+    /// Whether the last statement in the database succeeded. False before the first statement.
     pub database: bool,
-    /// Why that step failed.
+    /// The error of that statement.
     pub database_error: Option<String>,
-    /// Whether the broker answered when it was last asked. `None` as long as there was nothing to
-    /// publish, and after another process has taken over what waited for a broker that was away.
+    /// Whether the broker replied at the last attempt. `None` while there was nothing to publish,
+    /// and after another process has taken over the effects that waited for an unavailable broker.
     pub broker: Option<bool>,
-    /// Why it did not. Or what it lacks, such as an exchange, although it answered.
+    /// Why the broker did not reply, or what it lacks although it replied, such as an exchange.
     pub broker_error: Option<String>,
-    /// Topics whose effects wait, in the order of their names: at most 100.
+    /// The topics with effects that wait, ordered by name, at most 100.
     pub unavailable: Vec<UnavailableTopic>,
-    /// How many topics have effects that wait, also those that `unavailable` does not name.
+    /// The number of topics with effects that wait, including topics that `unavailable` does not
+    /// contain.
     pub unavailable_topics: usize,
-    /// How many effects the broker has confirmed, those that came again included.
+    /// The number of effects that the broker has confirmed. An effect that was published twice
+    /// counts twice.
     pub published: u64,
-    /// How many effects were parked.
+    /// The number of effects that were parked.
     pub parked: u64,
     /// When the broker last confirmed an effect.
     pub last_published_at: Option<SystemTime>,
 }
 
-/// A topic that the broker has no place for, or refuses.
+/// A topic that the broker has no place for, or does not allow to publish to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnavailableTopic {
     /// The topic.
     pub topic: String,
-    /// Why it was not available at the first attempt.
+    /// Why the topic was unavailable at the first attempt.
     pub reason: String,
 }
 
-/// What a relay has done from its start to its end.
+/// The summary of a relay from its start to its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RelaySummary {
-    /// How many effects the broker has confirmed, those that came again included.
+    /// The number of effects that the broker has confirmed. An effect that was published twice
+    /// counts twice.
     pub published: u64,
-    /// How many effects were parked.
+    /// The number of effects that were parked.
     pub parked: u64,
 }
 
-/// Where all partitions of one process write their state.
+/// The sender of the status, shared by all partitions of one process.
 #[derive(Clone, Debug)]
 pub(super) struct Status(watch::Sender<RelayStatus>);
 
@@ -93,7 +96,7 @@ impl Status {
         });
     }
 
-    /// The broker answered, and lacks what the publisher needs.
+    /// Records that the broker replied, but lacks something that the publisher needs.
     pub(super) fn broker_lacks(&self, reason: &str) {
         self.0.send_if_modified(|status| {
             let before = (
@@ -105,7 +108,7 @@ impl Status {
         });
     }
 
-    /// What is known of the broker is out of date.
+    /// Records that the state of the broker is not known any more.
     pub(super) fn broker_is_unknown(&self) {
         self.0
             .send_modify(|status| (status.broker, status.broker_error) = (None, None));

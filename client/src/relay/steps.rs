@@ -1,4 +1,4 @@
-//! The steps of a partition in the database, each a short transaction on a connection of its own.
+//! The statements of a partition. Each is a short transaction on its own connection of the pool.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
     sql::kept,
 };
 
-/// What a batch is given back with: the shortest lease.
+/// The lease with which a batch is released: the shortest one.
 const GIVEN_BACK: Duration = Duration::from_millis(1);
 
 #[derive(Clone)]
@@ -47,8 +47,8 @@ impl Steps {
                     *lease,
                     *max_bytes,
                 );
-                let answer = within(*lease, next).await;
-                loan.end(answer)
+                let result = within(*lease, next).await;
+                loan.end(result)
             }
             .await,
         )
@@ -69,8 +69,8 @@ impl Steps {
             async {
                 let loan = Loan::take(&self.pool).await?;
                 let extended = relay_extend(&**loan.client(), name, self.partition, token, lease);
-                let answer = within(self.settings.lease, extended).await;
-                loan.end(answer)
+                let result = within(self.settings.lease, extended).await;
+                loan.end(result)
             }
             .await,
         )
@@ -83,8 +83,8 @@ impl Steps {
             async {
                 let loan = Loan::take(&self.pool).await?;
                 let acknowledged = relay_ack(&**loan.client(), name, self.partition, token);
-                let answer = within(self.settings.lease, acknowledged).await;
-                loan.end(answer)
+                let result = within(self.settings.lease, acknowledged).await;
+                loan.end(result)
             }
             .await,
         )
@@ -109,24 +109,25 @@ impl Steps {
                     message_id,
                     &reason,
                 );
-                let answer = within(self.settings.lease, parked).await;
-                loan.end(answer)
+                let result = within(self.settings.lease, parked).await;
+                loan.end(result)
             }
             .await,
         )
     }
 }
 
-/// Whether waiting cannot help: a setting is out of its range, or sessions are not READ COMMITTED.
-/// Whatever else the database lacks, an administrator can add while relays wait.
+/// Returns whether an error is permanent: a setting is out of range, or sessions are not READ
+/// COMMITTED. Anything else that the database lacks can be added by an administrator while relays
+/// wait.
 pub(super) fn is_final(error: &Error) -> bool {
     error.kind() == ErrorKind::Invalid
         || error.sqlstate() == Some(&SqlState::INVALID_TRANSACTION_STATE)
 }
 
-/// Whether a transaction failed because of a concurrent one (40001, 40P01). The database serves, so
-/// the step is repeated and no trouble is reported. 55P03 is not among them: it means that a table
-/// stayed locked beyond `lock_timeout`, and then the database does not serve the relay.
+/// Returns whether a transaction failed because of a concurrent one (40001, 40P01). The database is
+/// available, so the statement is retried and no failure is reported. 55P03 is different: a table
+/// was locked for longer than `lock_timeout`, so the database is not available to the relay.
 pub(super) fn is_lost_conflict(error: &Error) -> bool {
     let lost = [
         &SqlState::T_R_SERIALIZATION_FAILURE,
@@ -135,12 +136,14 @@ pub(super) fn is_lost_conflict(error: &Error) -> bool {
     error.sqlstate().is_some_and(|state| lost.contains(&state))
 }
 
-/// Whether the relay does not exist. Another one of its name may have other partitions.
+/// Returns whether the relay does not exist. A new relay of the same name may have other
+/// partitions.
 pub(super) fn is_gone(error: &Error) -> bool {
     error.kind() == ErrorKind::NotFound
 }
 
-/// Adds an error to the one that ends a relay. That the relay is gone matters least.
+/// Returns the more important one of two errors that end a relay. "The relay does not exist" is the
+/// least important error.
 pub(super) fn worse(known: Option<Error>, other: Error) -> Option<Error> {
     known.filter(|known| !is_gone(known)).or(Some(other))
 }

@@ -1,13 +1,16 @@
-//! Which effects go where.
+//! Selects a publisher for each effect by its topic.
 
 use std::{collections::HashMap, fmt};
 
 use super::{OutgoingMessage, PublishError, Publisher, erased::ErasedPublisher};
 
-/// Routes effects to publishers by their topic. It is a [`Publisher`] itself.
+/// A [`Publisher`] that passes each effect to another publisher by its topic.
 ///
 /// ```
-/// # fn route(local: impl idem_client::Publisher, rabbit: impl idem_client::Publisher, nats: impl idem_client::Publisher) {
+/// # fn route(
+/// #     local: impl idem_client::Publisher, rabbit: impl idem_client::Publisher,
+/// #     nats: impl idem_client::Publisher,
+/// # ) {
 /// use idem_client::Topics;
 ///
 /// let topics = Topics::new()
@@ -18,32 +21,33 @@ use super::{OutgoingMessage, PublishError, Publisher, erased::ErasedPublisher};
 /// # }
 /// ```
 ///
-/// The more exact wins: a whole topic before a prefix, a longer prefix before a shorter one. An
-/// effect that has no way to go is parked. A partition waits for a broker that is away, also with
-/// its effects for others; of a topic that is not available its effects wait.
+/// The most specific rule applies: a whole topic before a prefix, and a longer prefix before a
+/// shorter one. An effect for which no rule applies is parked. While one broker is unavailable, a
+/// partition waits with all its effects, including those for other brokers. While a topic is
+/// unavailable, only the effects of that topic wait.
 #[derive(Default)]
-#[must_use = "give it to a Relay"]
+#[must_use = "topics do nothing until they are passed to a `Relay`"]
 pub struct Topics {
     exact: HashMap<String, Box<dyn ErasedPublisher>>,
-    /// The longest first.
+    /// The longest prefix first.
     prefixes: Vec<(String, Box<dyn ErasedPublisher>)>,
     otherwise: Option<Box<dyn ErasedPublisher>>,
 }
 
 impl Topics {
-    /// No way for anything.
+    /// Creates a router without publishers.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Effects of this topic go here.
+    /// Publishes the effects of this topic with `publisher`.
     pub fn topic(mut self, topic: impl Into<String>, publisher: impl Publisher) -> Self {
         self.exact.insert(topic.into(), Box::new(publisher));
         self
     }
 
-    /// Effects whose topic begins like this go here. A publisher in an [`Arc`](std::sync::Arc) can
-    /// have several ways to it.
+    /// Publishes the effects of all topics with this prefix with `publisher`. To use one publisher
+    /// for several rules, wrap it in an [`Arc`](std::sync::Arc).
     pub fn prefix(mut self, prefix: impl Into<String>, publisher: impl Publisher) -> Self {
         let prefix = prefix.into();
         self.prefixes.retain(|(known, _)| *known != prefix);
@@ -53,13 +57,13 @@ impl Topics {
         self
     }
 
-    /// All other effects go here.
+    /// Publishes all other effects with `publisher`.
     pub fn otherwise(mut self, publisher: impl Publisher) -> Self {
         self.otherwise = Some(Box::new(publisher));
         self
     }
 
-    fn way_of(&self, topic: &str) -> Option<&dyn ErasedPublisher> {
+    fn publisher_of(&self, topic: &str) -> Option<&dyn ErasedPublisher> {
         let by_prefix = || {
             self.prefixes
                 .iter()
@@ -76,7 +80,7 @@ impl Topics {
 
 impl Publisher for Topics {
     async fn publish(&self, message: &OutgoingMessage) -> Result<(), PublishError> {
-        match self.way_of(&message.topic) {
+        match self.publisher_of(&message.topic) {
             Some(publisher) => publisher.publish(message).await,
             None => Err(PublishError::Permanent(
                 format!("no publisher is set up for the topic \"{}\"", message.topic).into(),
@@ -112,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// Notes what comes along a way.
+    /// Records its name for each message that it publishes.
     struct Way(&'static str, Arc<Mutex<Vec<(String, &'static str)>>>);
 
     impl Publisher for Way {
@@ -122,14 +126,16 @@ mod tests {
         }
     }
 
+    /// The most specific rule selects the publisher. An effect without a publisher fails
+    /// permanently.
     #[tokio::test]
-    async fn the_more_exact_way_wins_and_what_has_none_can_never_be_published() {
+    async fn most_specific_publisher_wins_and_none_is_permanent() {
         let seen = Arc::default();
-        let way = |name| Way(name, Arc::clone(&seen));
+        let publisher = |name| Way(name, Arc::clone(&seen));
         let some = Topics::new()
-            .prefix("orders.", way("shorter"))
-            .prefix("orders.paid.", way("longer"))
-            .topic("orders.paid.late", way("exact"));
+            .prefix("orders.", publisher("shorter"))
+            .prefix("orders.paid.", publisher("longer"))
+            .topic("orders.paid.late", publisher("exact"));
         let send = async |topics: &Topics, topic: &str| {
             Publisher::publish(topics, &OutgoingMessage::new(Uuid::nil(), topic, "")).await
         };
@@ -139,10 +145,15 @@ mod tests {
         let error = send(&some, "others").await.unwrap_err();
         assert!(matches!(error, PublishError::Permanent(_)), "{error:?}");
         assert!(error.to_string().contains("\"others\""), "{error}");
-        send(&some.otherwise(way("otherwise")), "others")
+        send(&some.otherwise(publisher("otherwise")), "others")
             .await
             .unwrap();
-        let seen: Vec<_> = seen.lock().unwrap().iter().map(|(_, way)| *way).collect();
+        let seen: Vec<_> = seen
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|(_, publisher)| *publisher)
+            .collect();
         assert_eq!(seen, ["shorter", "longer", "exact", "otherwise"]);
     }
 }

@@ -1,21 +1,21 @@
-//! Which partitions of a process wait for the database, the broker or a topic.
+//! The failures for which the partitions of a process wait: of the database, the broker or a topic.
 //!
-//! Several partitions meet the same trouble, so it begins with the first of them and ends with the
-//! last. Only these two are logged.
+//! Several partitions meet the same failure, so it begins with the first partition and ends with
+//! the last one. Only these two events are logged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ErrorKind;
 
-/// What the partitions of one process wait for.
+/// The failures for which the partitions of one process wait.
 #[derive(Debug, Default)]
 pub(super) struct Troubles {
     database: BTreeSet<i32>,
-    /// The kinds of errors that were logged since the database served last.
+    /// The kinds of errors that were logged since the database was last available.
     database_kinds: Vec<ErrorKind>,
     broker: BTreeSet<i32>,
     is_broker_logged: bool,
-    /// What the broker lacks, as it was logged last.
+    /// What the broker lacks, as it was last logged.
     lacks: Option<String>,
     topics: BTreeMap<String, Topic>,
 }
@@ -23,13 +23,13 @@ pub(super) struct Troubles {
 #[derive(Debug)]
 struct Topic {
     reason: String,
-    /// False while another topic with this reason is in the log.
+    /// False while another topic with the same reason is in the log.
     is_logged: bool,
     partitions: BTreeSet<i32>,
 }
 
 impl Troubles {
-    /// A step in the database failed. Returns whether that is new.
+    /// Records a failed statement. Returns whether the failure is new.
     pub(super) fn database_fails(&mut self, partition: i32, kind: ErrorKind) -> bool {
         self.database.insert(partition);
         let is_new = !self.database_kinds.contains(&kind);
@@ -39,7 +39,7 @@ impl Troubles {
         is_new
     }
 
-    /// A step in the database succeeded. Returns whether that ends the trouble.
+    /// Records a successful statement. Returns whether this ends the failure.
     pub(super) fn database_serves(&mut self, partition: i32) -> bool {
         self.database.remove(&partition);
         let ends = self.database.is_empty() && !self.database_kinds.is_empty();
@@ -53,13 +53,14 @@ impl Troubles {
         !self.database.is_empty()
     }
 
-    /// The broker did not answer. Returns whether that is new.
+    /// Records that the broker did not reply. Returns whether the failure is new.
     pub(super) fn broker_fails(&mut self, partition: i32) -> bool {
         self.broker.insert(partition);
         !std::mem::replace(&mut self.is_broker_logged, true)
     }
 
-    /// The broker serves, and lacks what the publisher needs. Returns whether that is new.
+    /// Records that the broker is available but lacks something that the publisher needs. Returns
+    /// whether the reason is new.
     pub(super) fn broker_lacks(&mut self, reason: &str) -> bool {
         let is_new = self.lacks.as_deref() != Some(reason);
         if is_new {
@@ -68,12 +69,13 @@ impl Troubles {
         is_new
     }
 
-    /// The broker does not serve. Returns whether it served and lacked something until now.
+    /// Records that the broker is unavailable. Returns whether it was available and lacked
+    /// something until now.
     pub(super) fn broker_lacked_something(&mut self) -> bool {
         self.lacks.take().is_some()
     }
 
-    /// The broker answered. Returns whether that ends the trouble.
+    /// Records that the broker replied. Returns whether this ends the failure.
     pub(super) fn broker_answers(&mut self, partition: i32) -> bool {
         self.broker.remove(&partition);
         self.broker_trouble_ends()
@@ -91,12 +93,12 @@ impl Troubles {
         !self.broker.is_empty()
     }
 
-    /// Returns, once, whether the broker was away and no partition waits for it any more.
+    /// Returns once that the broker was unavailable and no partition waits for it any more.
     pub(super) fn broker_is_unknown(&mut self) -> bool {
         self.broker_trouble_ends()
     }
 
-    /// A topic is not available. Returns whether that is new.
+    /// Records that a topic is not available. Returns whether the failure is new.
     pub(super) fn topic_fails(&mut self, partition: i32, topic: &str, reason: &str) -> bool {
         if let Some(known) = self.topics.get_mut(topic) {
             known.partitions.insert(partition);
@@ -111,8 +113,8 @@ impl Troubles {
         true
     }
 
-    /// Returns, once, whether the log is to name this topic. Many topics may have one reason: the
-    /// first is logged, and when it recovers, the next of them that fails again.
+    /// Returns once whether to log this topic. Many topics may have the same reason: the first
+    /// topic is logged, and when it recovers, the next one that fails again.
     pub(super) fn logs_topic_now(&mut self, topic: &str) -> bool {
         let Some(reason) = self.topics.get(topic).map(|known| known.reason.clone()) else {
             return false;
@@ -130,12 +132,14 @@ impl Troubles {
         })
     }
 
-    /// Whether the log has the trouble of this topic: many topics may have one reason.
+    /// Returns whether the failure of this topic was logged. Of several topics with the same reason
+    /// only one is.
     pub(super) fn is_topic_logged(&self, topic: &str) -> bool {
         self.topics.get(topic).is_some_and(|known| known.is_logged)
     }
 
-    /// A topic took an effect. Returns whether that ends the trouble.
+    /// Records that the broker accepted an effect of a topic. Returns whether this ends the
+    /// failure.
     pub(super) fn topic_takes(&mut self, partition: i32, topic: &str) -> bool {
         let Some(known) = self.topics.get_mut(topic) else {
             return false;
@@ -148,18 +152,18 @@ impl Troubles {
         ends
     }
 
-    /// Whether the broker was away when this partition asked last.
+    /// Returns whether the broker was unavailable when this partition last used it.
     pub(super) fn is_broker_away_for(&self, partition: i32) -> bool {
         self.broker.contains(&partition)
     }
 
-    /// The partition no longer waits for the broker.
+    /// Records that the partition no longer waits for the broker.
     pub(super) fn forget_broker(&mut self, partition: i32) {
         self.broker.remove(&partition);
     }
 
-    /// A partition begins a batch or has none, and waits for no topic that the batch does not have.
-    /// Returns whether topics are gone with that.
+    /// Records that a partition begins a batch or has none. The partition then waits only for
+    /// topics of this batch. Returns whether a failure of a topic has ended.
     pub(super) fn keep_topics(&mut self, partition: i32, has_topic: impl Fn(&str) -> bool) -> bool {
         let before = self.topics.len();
         self.topics.retain(|name, topic| {
@@ -171,14 +175,15 @@ impl Troubles {
         self.topics.len() < before
     }
 
-    /// The relay is gone, and its partitions with it. Asking for the new ones is partition 0's.
+    /// Records that the relay was dropped with all its partitions. Partition 0 reads the new number
+    /// of partitions.
     pub(super) fn partitions_are_gone(&mut self) {
         self.database = BTreeSet::from([0]);
         self.broker.clear();
         self.topics.clear();
     }
 
-    /// The topics that are not available, and why.
+    /// Returns the unavailable topics with their reasons.
     pub(super) fn topics(&self) -> impl Iterator<Item = (&str, &str)> {
         let topics = self.topics.iter();
         topics.map(|(topic, known)| (topic.as_str(), known.reason.as_str()))
@@ -189,10 +194,12 @@ impl Troubles {
 mod tests {
     use super::*;
 
+    /// A failure of the broker or a topic is new for the first partition only, and ends with the
+    /// last one.
     #[test]
-    fn trouble_begins_with_its_first_partition_and_ends_with_its_last() {
+    fn failure_lasts_from_first_to_last_partition() {
         let mut troubles = Troubles::default();
-        assert!(!troubles.broker_answers(0), "there was none");
+        assert!(!troubles.broker_answers(0), "there was no failure");
         assert!(troubles.broker_fails(0) && !troubles.broker_fails(1) && !troubles.broker_fails(0));
         assert!(!troubles.broker_answers(0) && troubles.is_broker_away());
         assert!(troubles.broker_answers(1) && !troubles.is_broker_away());
@@ -205,8 +212,10 @@ mod tests {
         assert_eq!(troubles.topics().count(), 0);
     }
 
+    /// Each missing resource of the broker is reported once, and again after the broker was
+    /// available.
     #[test]
-    fn what_the_broker_lacks_is_new_once_in_each_trouble() {
+    fn missing_broker_resource_is_new_once_per_failure() {
         let mut troubles = Troubles::default();
         for partition in [0, 1] {
             troubles.broker_fails(partition);
@@ -216,15 +225,16 @@ mod tests {
         );
         assert!(
             !troubles.broker_answers(0) && !troubles.broker_lacks("b"),
-            "one waits still"
+            "one partition still waits"
         );
         assert!(troubles.broker_answers(1));
         troubles.broker_fails(0);
-        assert!(troubles.broker_lacks("b"), "it is new again");
+        assert!(troubles.broker_lacks("b"), "the reason is new again");
     }
 
+    /// Each kind of database error is reported once, and again after the database was available.
     #[test]
-    fn each_kind_of_database_trouble_is_new_once() {
+    fn each_kind_of_database_error_is_new_once() {
         let mut troubles = Troubles::default();
         assert!(troubles.database_fails(0, ErrorKind::ConnectionLost));
         assert!(troubles.database_fails(0, ErrorKind::NotGranted));
@@ -233,10 +243,11 @@ mod tests {
         assert!(!troubles.database_serves(1));
         assert!(
             troubles.database_fails(0, ErrorKind::ConnectionLost),
-            "it is new again"
+            "the kind is new again"
         );
     }
 
+    /// A partition that has no batch waits for no topic.
     #[test]
     fn partition_without_a_batch_waits_for_no_topic() {
         let mut troubles = Troubles::default();
@@ -247,6 +258,7 @@ mod tests {
         assert_eq!(troubles.topics().count(), 0);
     }
 
+    /// A partition that begins a batch waits only for topics of this batch.
     #[test]
     fn next_batch_waits_only_for_its_own_topics() {
         let mut troubles = Troubles::default();
@@ -259,8 +271,9 @@ mod tests {
         );
     }
 
+    /// Of several topics with the same reason only one is logged at a time.
     #[test]
-    fn next_topic_with_a_reason_is_logged_after_the_first_recovered() {
+    fn next_topic_is_logged_after_the_first_recovered() {
         let mut troubles = Troubles::default();
         for topic in ["first", "second", "other"] {
             let reason = if topic == "other" {
@@ -281,10 +294,14 @@ mod tests {
         assert!(logged(&mut troubles, "second") && !logged(&mut troubles, "second"));
     }
 
+    /// The end of a broker failure is reported once, when the last partition no longer waits.
     #[test]
-    fn broker_is_unknown_once_after_the_last_partition_forgot_it() {
+    fn broker_is_unknown_once_after_the_last_partition() {
         let mut troubles = Troubles::default();
-        assert!(!troubles.broker_is_unknown(), "it was never away");
+        assert!(
+            !troubles.broker_is_unknown(),
+            "the broker was never unavailable"
+        );
         troubles.broker_fails(0);
         troubles.broker_fails(1);
         troubles.forget_broker(0);

@@ -1,5 +1,5 @@
-//! The lanes of a batch that wait for a topic. One of them tries again after each pause, and all go
-//! on when the broker takes an effect of the topic.
+//! The sequences of a batch that wait for an unavailable topic. After each pause one sequence
+//! retries. When the broker accepts an effect of the topic, all its sequences continue.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -8,14 +8,16 @@ use std::{
 
 use super::{pauses::Pauses, runtime::AWAY};
 
-/// How many topics are tried at a time. Many of them may miss the same exchange.
+/// The largest number of topics that are tried at a time, because many topics may be unavailable
+/// for the same reason.
 const MOST_TRIED: usize = 8;
 
-/// Topics that are not available, and the lanes that wait for them.
+/// The unavailable topics and the sequences that wait for them.
 #[derive(Debug, Default)]
 pub(super) struct Waiting<'a> {
     topics: HashMap<&'a str, Topic>,
-    /// Topics whose turn comes after others, in this order. Some may not be `Deferred` any more.
+    /// The topics that wait until fewer topics are tried, in order. A topic may have left the state
+    /// `Deferred` since.
     deferred: VecDeque<&'a str>,
 }
 
@@ -30,11 +32,11 @@ struct Topic {
 enum State {
     /// No effect of the topic is published before the pause is over.
     Resting,
-    /// One lane may try.
+    /// One sequence may try.
     Due,
-    /// One lane may try as soon as fewer topics are tried.
+    /// One sequence may try as soon as fewer topics are tried.
     Deferred,
-    /// One lane tries.
+    /// One sequence is trying.
     Trying,
 }
 
@@ -46,13 +48,14 @@ impl<'a> Waiting<'a> {
             .count()
     }
 
-    /// Whether a lane may publish an effect of this topic now. Otherwise the lane waits here.
-    pub(super) fn admits(&mut self, name: &'a str, lane: usize) -> bool {
-        let has_turn = self.tried() < MOST_TRIED;
+    /// Returns whether a sequence may publish an effect of this topic now. If not, the sequence
+    /// waits here.
+    pub(super) fn admits(&mut self, name: &'a str, sequence: usize) -> bool {
+        let has_slot = self.tried() < MOST_TRIED;
         let Some(topic) = self.topics.get_mut(name) else {
             return true;
         };
-        if topic.state == State::Due && has_turn {
+        if topic.state == State::Due && has_slot {
             topic.state = State::Trying;
             return true;
         }
@@ -60,12 +63,12 @@ impl<'a> Waiting<'a> {
             topic.state = State::Deferred;
             self.deferred.push_back(name);
         }
-        topic.lanes.push_back(lane);
+        topic.lanes.push_back(sequence);
         false
     }
 
-    /// Returns the lanes that try because fewer topics are tried than before.
-    #[must_use = "the returned lanes wait no longer, and have to be published"]
+    /// Returns the sequences that may try because fewer topics are tried than before.
+    #[must_use = "the returned sequences no longer wait: publish them"]
     pub(super) fn turns(&mut self) -> Vec<usize> {
         let mut lanes = Vec::new();
         if self.deferred.is_empty() {
@@ -85,15 +88,15 @@ impl<'a> Waiting<'a> {
         lanes
     }
 
-    /// The topic refused the effect of a lane, which waits from now on. Returns the pause that
-    /// begins with that, unless one lasts already.
-    pub(super) fn refused(&mut self, topic: &'a str, lane: usize) -> Option<Duration> {
+    /// Records that the topic was unavailable for the effect of a sequence, which waits from now
+    /// on. Returns the pause to wait, or `None` if a pause has already begun.
+    pub(super) fn refused(&mut self, topic: &'a str, sequence: usize) -> Option<Duration> {
         let topic = self.topics.entry(topic).or_insert_with(|| Topic {
             lanes: VecDeque::new(),
             pauses: Pauses::new(AWAY.0, AWAY.1),
             state: State::Trying,
         });
-        topic.lanes.push_back(lane);
+        topic.lanes.push_back(sequence);
         if topic.state == State::Resting {
             return None;
         }
@@ -101,16 +104,16 @@ impl<'a> Waiting<'a> {
         Some(topic.pauses.next())
     }
 
-    /// The pause of a topic is over. Returns the lane that tries.
-    #[must_use = "the returned lane waits no longer, and has to be published"]
+    /// Records that the pause of a topic is over. Returns the sequence that tries.
+    #[must_use = "the returned sequence no longer waits: publish it"]
     pub(super) fn pause_ends(&mut self, topic: &str) -> Option<usize> {
         let topic = self.topics.get_mut(topic)?;
         topic.state = State::Due;
         topic.lanes.pop_front()
     }
 
-    /// The broker did not answer the lane that tried. That lane stays with the caller and tries
-    /// again, and the others wait on.
+    /// Records that the broker did not reply to the sequence that tried. The caller keeps that
+    /// sequence and retries it, and the other sequences keep waiting.
     pub(super) fn unanswered(&mut self, topic: &str) {
         if let Some(topic) = self.topics.get_mut(topic)
             && topic.state == State::Trying
@@ -119,9 +122,9 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// The broker answered the lane that tried, and said nothing of the topic. Returns the lane
-    /// that tries next.
-    #[must_use = "the returned lane waits no longer, and has to be published"]
+    /// Records that the reply to the sequence that tried does not show whether the topic is
+    /// available. Returns the sequence that tries next.
+    #[must_use = "the returned sequence no longer waits: publish it"]
     pub(super) fn undecided(&mut self, topic: &str) -> Option<usize> {
         self.unanswered(topic);
         let topic = self.topics.get_mut(topic)?;
@@ -130,8 +133,9 @@ impl<'a> Waiting<'a> {
             .flatten()
     }
 
-    /// The topic took an effect. Returns the lanes that waited for it.
-    #[must_use = "the returned lanes wait no longer, and have to be published"]
+    /// Records that the broker accepted an effect of the topic. Returns the sequences that waited
+    /// for the topic.
+    #[must_use = "the returned sequences no longer wait: publish them"]
     pub(super) fn takes(&mut self, topic: &str) -> VecDeque<usize> {
         self.topics
             .remove(topic)
@@ -144,12 +148,14 @@ impl<'a> Waiting<'a> {
 mod tests {
     use super::*;
 
+    /// After each pause one sequence tries, and all sequences continue when the broker accepts an
+    /// effect of the topic.
     #[test]
-    fn one_lane_tries_after_each_pause_and_all_go_on_together() {
+    fn one_sequence_retries_until_the_topic_is_available() {
         let mut waiting = Waiting::default();
         assert!(
             waiting.admits("t", 0) && waiting.admits("t", 1),
-            "nothing is known of it"
+            "the topic is not known to be unavailable"
         );
         assert!(waiting.refused("t", 0).is_some());
         assert_eq!(waiting.refused("t", 1), None, "the pause lasts");
@@ -157,47 +163,49 @@ mod tests {
         assert_eq!(waiting.pause_ends("t"), Some(0));
         assert!(
             waiting.admits("t", 0) && !waiting.admits("t", 4),
-            "one tries"
+            "one sequence tries"
         );
         assert!(waiting.refused("t", 0).is_some(), "the next pause begins");
         assert_eq!(waiting.pause_ends("t"), Some(1));
         assert!(waiting.admits("t", 1));
-        assert_eq!(waiting.undecided("t"), Some(2), "another one tries");
+        assert_eq!(waiting.undecided("t"), Some(2), "another sequence tries");
         assert!(waiting.admits("t", 2));
         assert_eq!(waiting.takes("t"), [4, 0]);
         assert!(waiting.admits("t", 5));
     }
 
+    /// When the broker does not reply to the sequence that tries, the other sequences keep waiting.
     #[test]
-    fn probe_without_an_answer_leaves_the_other_lanes_waiting() {
+    fn unconfirmed_attempt_leaves_other_sequences_waiting() {
         let mut waiting = Waiting::default();
-        for lane in 0..3 {
-            let _ = waiting.refused("t", lane);
+        for sequence in 0..3 {
+            let _ = waiting.refused("t", sequence);
         }
         assert_eq!(waiting.pause_ends("t"), Some(0));
         for _ in 0..3 {
-            assert!(waiting.admits("t", 0), "it may try");
+            assert!(waiting.admits("t", 0), "the sequence may try");
             waiting.unanswered("t");
         }
-        assert!(waiting.admits("t", 0), "it may try");
+        assert!(waiting.admits("t", 0), "the sequence may try");
         assert_eq!(waiting.takes("t"), [1, 2]);
     }
 
+    /// At most eight topics are tried at a time, and the others are tried after them in order.
     #[test]
-    fn few_topics_are_tried_at_a_time_and_each_has_its_turn() {
+    fn number_of_topics_tried_at_once_is_limited() {
         const NAMES: [&str; 10] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
         let mut waiting = Waiting::default();
-        for (lane, topic) in NAMES.into_iter().enumerate() {
-            assert!(waiting.refused(topic, lane).is_some());
-            assert_eq!(waiting.pause_ends(topic), Some(lane));
+        for (sequence, topic) in NAMES.into_iter().enumerate() {
+            assert!(waiting.refused(topic, sequence).is_some());
+            assert_eq!(waiting.pause_ends(topic), Some(sequence));
         }
         let admitted = NAMES
             .iter()
             .enumerate()
-            .filter(|(lane, topic)| waiting.admits(topic, *lane))
+            .filter(|(sequence, topic)| waiting.admits(topic, *sequence))
             .count();
-        assert_eq!(admitted, 8, "at most that many are tried");
-        assert_eq!(waiting.turns(), [0; 0], "none has its turn");
+        assert_eq!(admitted, 8, "the number of tried topics is limited");
+        assert_eq!(waiting.turns(), [0; 0], "no topic may be tried");
         assert!(waiting.refused("0", 0).is_some());
         assert_eq!(waiting.turns(), [8]);
         assert!(waiting.admits("8", 8));
@@ -207,7 +215,7 @@ mod tests {
         assert_eq!(waiting.turns(), [9]);
         assert!(
             waiting.admits("9", 9) && waiting.admits("1", 1),
-            "both turns are free"
+            "both topics may be tried"
         );
     }
 }

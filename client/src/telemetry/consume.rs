@@ -1,12 +1,12 @@
-//! What a consumer tells its broker, and what stands in its way.
+//! The metrics of a consumer: settlements, and what prevents it from working.
 
 use metrics::{counter, gauge};
 
 use super::metric;
 use crate::{Destination, Settlement};
 
-/// `destination`: `None` as long as no route has taken the message, so that strange topics make no
-/// time series.
+/// Counts a settlement. `destination` is `None` until a route has taken the message, so that
+/// unknown topics do not create time series.
 pub(crate) fn settled(destination: Option<&Destination>, settlement: &Settlement) {
     let settlement = match settlement {
         Settlement::Acknowledge => "acknowledge",

@@ -1,4 +1,4 @@
-//! The names of the metrics. `docs/telemetry.md` has them all in one table.
+//! The names of the metrics. `docs/telemetry.md` lists all of them in a table.
 
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
@@ -22,68 +22,60 @@ pub(super) const RELAY_DATABASE_AWAY: &str = "idem_relay_database_away";
 pub(super) const RELAY_BROKER_AWAY: &str = "idem_relay_broker_away";
 pub(super) const RELAY_UNAVAILABLE_TOPICS: &str = "idem_relay_unavailable_topics";
 
-/// Tells the recorder that is installed what each metric is, and its unit.
+/// Describes all metrics and their units to the installed recorder.
 ///
-/// Consumers and relays do it when they begin to run. Whoever uses
-/// [`Idem::process`](crate::Idem::process) alone calls it once, after installing a recorder. The
-/// metrics come without it too.
+/// Consumers and relays call this function when they start to run. A program that only uses
+/// [`Idem::process`](crate::Idem::process) calls it once, after it has installed a recorder. The
+/// metrics are also recorded without the descriptions.
 pub fn describe_metrics() {
-    describe_counter!(PROCESSED, Unit::Count, "Messages, by what became of them");
+    describe_counter!(PROCESSED, Unit::Count, "Messages by result");
     describe_histogram!(
         PROCESS_DURATION,
         Unit::Seconds,
-        "From taking up a message to knowing what became of it"
+        "Time from the start of processing a message to its result"
     );
-    describe_counter!(RETRIES, Unit::Count, "Attempts that are made again, by why");
+    describe_counter!(RETRIES, Unit::Count, "Retries by kind of error");
     describe_gauge!(IN_FLIGHT, Unit::Count, "Messages that are being processed");
 
-    describe_counter!(
-        CONSUMER_SETTLED,
-        Unit::Count,
-        "Deliveries, by what the broker was told about them"
-    );
-    describe_counter!(
-        CONSUMER_SOURCE_ERRORS,
-        Unit::Count,
-        "Times that the source failed"
-    );
+    describe_counter!(CONSUMER_SETTLED, Unit::Count, "Deliveries by settlement");
+    describe_counter!(CONSUMER_SOURCE_ERRORS, Unit::Count, "Errors of the source");
     describe_gauge!(
         CONSUMER_DATABASE_AWAY,
         Unit::Count,
-        "1 while nothing is fetched because the database does not serve"
+        "1 while nothing is fetched because the database is not available"
     );
     describe_gauge!(
         CONSUMER_PAUSED,
         Unit::Count,
-        "1 while the messages of a destination meet failures of the environment"
+        "1 while a destination is paused after failures of its environment"
     );
 
     describe_counter!(
         RELAY_PUBLISHED,
         Unit::Count,
-        "Attempts to publish an effect, by what the broker said"
+        "Attempts to publish an effect by result"
     );
     describe_histogram!(
         RELAY_PUBLISH_DURATION,
         Unit::Seconds,
-        "From giving an effect to the broker to its answer"
+        "Time from publishing an effect to the reply of the broker"
     );
     describe_gauge!(
         RELAY_LAG,
         Unit::Seconds,
-        "Age of the oldest effect of the last batch when it was taken up; 0 when nothing waits"
+        "Age of the oldest effect of the last batch when it was leased; 0 when no effect waits"
     );
     describe_histogram!(RELAY_BATCH, Unit::Count, "Effects in a batch");
     describe_counter!(RELAY_PARKED, Unit::Count, "Effects that were parked");
     describe_gauge!(
         RELAY_IN_FLIGHT,
         Unit::Count,
-        "Effects that the broker has not answered yet"
+        "Effects that wait for the reply of the broker"
     );
     describe_gauge!(
         RELAY_DATABASE_AWAY,
         Unit::Count,
-        "1 while a relay waits because the database does not serve it"
+        "1 while a relay waits because the database is not available to it"
     );
     describe_gauge!(
         RELAY_BROKER_AWAY,
@@ -93,6 +85,6 @@ pub fn describe_metrics() {
     describe_gauge!(
         RELAY_UNAVAILABLE_TOPICS,
         Unit::Count,
-        "Topics whose effects wait because the broker has no place for them"
+        "Topics with effects that wait because the broker has no place for them"
     );
 }

@@ -1,8 +1,7 @@
-//! What can be seen from outside: spans with OpenTelemetry's messaging attributes, trace context,
-//! metrics.
+//! Spans with OpenTelemetry's messaging attributes, trace context, and metrics.
 //!
-//! Ids are attributes of spans and never labels of metrics: each value of a label is a time series
-//! of its own.
+//! Ids are attributes of spans and never labels of metrics, because each value of a label creates a
+//! time series.
 
 mod consume;
 mod metric;
@@ -21,7 +20,7 @@ pub(crate) use trace::pass_on;
 
 use crate::ErrorKind;
 
-/// The kind of an error as a label, and as the attribute `error.type`.
+/// Returns the name of an error kind for labels and for the attribute `error.type`.
 pub(crate) fn name_of(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Invalid => "invalid",

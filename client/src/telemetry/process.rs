@@ -1,4 +1,4 @@
-//! One message, from taking it up to knowing what became of it.
+//! The span and the metrics of one message, from the start of its processing to its result.
 
 use std::time::Instant;
 
@@ -8,7 +8,8 @@ use tracing::{Span, field, info_span};
 use super::{metric, name_of, trace};
 use crate::{Destination, Error, Message, Processed};
 
-/// Measures the processing of one message. Dropped before its [end](Self::end), it was given up.
+/// Measures the processing of one message. If it is dropped before its [end](Self::end), the
+/// processing was cancelled.
 pub(crate) struct Processing {
     span: Span,
     destination: String,
@@ -18,7 +19,7 @@ pub(crate) struct Processing {
 }
 
 impl Processing {
-    /// Its span goes on the trace that the message comes with.
+    /// Starts the span, which continues the trace of the message.
     pub(crate) fn begin(message: &Message) -> Self {
         let destination = message
             .destination()
@@ -55,19 +56,19 @@ impl Processing {
         }
     }
 
-    /// What happens to the message happens in this span.
+    /// Returns the span in which the message is processed.
     pub(crate) fn span(&self) -> &Span {
         &self.span
     }
 
-    /// Takes down what became of the message, and hands it on.
-    pub(crate) fn end(mut self, answer: Result<Processed, Error>) -> Result<Processed, Error> {
+    /// Records the result of the message and returns it.
+    pub(crate) fn end(mut self, result: Result<Processed, Error>) -> Result<Processed, Error> {
         self.is_over = true;
-        if let Err(error) = &answer {
+        if let Err(error) = &result {
             self.span.record("otel.status_code", "ERROR");
             self.span.record("error.type", name_of(error.kind()));
         }
-        self.count(match &answer {
+        self.count(match &result {
             Ok(Processed::New { .. }) => "new",
             Ok(Processed::Unprotected { .. }) => "unprotected",
             Ok(Processed::Duplicate { .. }) => "duplicate",
@@ -81,7 +82,7 @@ impl Processing {
             Err(Error::AmbiguousCommit(_)) => "ambiguous",
             Err(_) => "failed",
         });
-        answer
+        result
     }
 
     fn count(&self, outcome: &'static str) {
@@ -103,15 +104,15 @@ impl Drop for Processing {
     }
 }
 
-/// The processing of a message, or of a batch, is attempted again.
+/// Counts a retry of a message or a batch.
 pub(crate) fn retried(destination: &Destination, error: &Error) {
     let kind = name_of(error.kind());
     counter!(metric::RETRIES, "destination" => destination.to_string(), "kind" => kind)
         .increment(1);
 }
 
-/// Messages that share a transaction. Each has a span of its own besides, in the trace that it came
-/// with.
+/// Returns the span of several messages that share a transaction. Each message also has its own
+/// span, in its own trace.
 pub(crate) fn of_process_batch(destination: &Destination, count: usize) -> Span {
     info_span!(
         "idem.process_batch",

@@ -1,4 +1,4 @@
-//! What a relay gives to its broker.
+//! The span and the metrics of the effects that a relay publishes.
 
 use std::time::Instant;
 
@@ -18,8 +18,8 @@ pub(crate) struct Publishing {
 }
 
 impl Publishing {
-    /// Its span goes on the trace that recorded the effect. So does the next consumer: the header
-    /// stays as it was recorded.
+    /// Starts the span, which continues the trace that recorded the effect. The next consumer
+    /// continues the same trace, because the header is published unchanged.
     pub(crate) fn begin(relay: &str, message: &OutgoingMessage) -> Self {
         let span = info_span!(
             "idem.publish",
@@ -55,8 +55,8 @@ impl Publishing {
         &self.span
     }
 
-    pub(crate) fn end(self, answer: &Result<(), PublishError>) {
-        let outcome = match answer {
+    pub(crate) fn end(self, result: &Result<(), PublishError>) {
+        let outcome = match result {
             Ok(()) => "published",
             Err(PublishError::Unavailable(_)) => "unavailable",
             Err(PublishError::TopicUnavailable(_)) => "topic_unavailable",
@@ -64,7 +64,7 @@ impl Publishing {
             Err(PublishError::Permanent(_)) => "permanent",
         };
         self.span.record("idem.outcome", outcome);
-        if answer.is_err() {
+        if result.is_err() {
             self.span.record("otel.status_code", "ERROR");
             self.span.record("error.type", outcome);
         }
@@ -81,11 +81,11 @@ impl Drop for Publishing {
     }
 }
 
-/// A batch is taken up.
+/// Records a batch that was leased.
 pub(crate) fn publishes_batch(relay: &str, partition: i32, messages: &[OutgoingMessage]) {
     histogram!(metric::RELAY_BATCH, "relay" => relay.to_owned()).record(messages.len() as f64);
     let oldest = messages.iter().map(|message| message.recorded_at).min();
-    // The clocks of two machines: what was recorded in the future is not late.
+    // The clocks of the server and of this machine differ, so the age can be negative.
     let age = oldest.map_or(0.0, |oldest| {
         (OffsetDateTime::now_utc() - oldest)
             .as_seconds_f64()
@@ -94,7 +94,7 @@ pub(crate) fn publishes_batch(relay: &str, partition: i32, messages: &[OutgoingM
     lag(relay, partition, age);
 }
 
-/// There is nothing to publish, as far as this process is asked.
+/// Records that this process has nothing to publish.
 pub(crate) fn nothing_waits(relay: &str, partition: i32) {
     lag(relay, partition, 0.0);
 }
@@ -108,7 +108,8 @@ pub(crate) fn parked(relay: &str) {
     counter!(metric::RELAY_PARKED, "relay" => relay.to_owned()).increment(1);
 }
 
-/// A relay begins to run: its gauges of trouble are there from then on.
+/// Initializes the gauges of failures when a relay starts to run, so that they exist from the
+/// start.
 pub(crate) fn relay_begins(relay: &str) {
     relay_database_is_away(relay, false);
     relay_broker_is_away(relay, false);

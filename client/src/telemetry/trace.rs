@@ -1,4 +1,5 @@
-//! W3C trace context: from the incoming message to the effects that result from it.
+//! W3C trace context: passes the trace from the incoming message to the effects that result from
+//! it.
 
 #[cfg(feature = "opentelemetry")]
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId};
@@ -8,12 +9,12 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use crate::{Effect, Message};
 
-/// The header that names the trace and the span that a message comes from.
+/// The header that identifies the trace and the parent span.
 pub(super) const PARENT: &str = "traceparent";
-/// The header with what tracing systems add.
+/// The header with additional data of tracing systems.
 pub(super) const STATE: &str = "tracestate";
 
-/// What the header says, where that is valid.
+/// The content of a valid `traceparent` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Parent {
     trace: u128,
@@ -21,13 +22,13 @@ struct Parent {
     flags: u8,
 }
 
-/// The server takes no longer one, and no standard makes one.
+/// The longest header that the server accepts, in bytes. The standard does not define longer ones.
 const LONGEST_PARENT_BYTES: usize = 255;
-/// What the standard asks to pass on at least.
+/// The length in bytes that the standard requires to be passed on.
 const LONGEST_STATE_BYTES: usize = 512;
 
-/// Reads the header as <https://www.w3.org/TR/trace-context/#traceparent-header> says. A later
-/// version may have more behind a dash.
+/// Parses the header as defined in <https://www.w3.org/TR/trace-context/#traceparent-header>. Later
+/// versions may have more fields after a dash.
 fn parse(header: &str) -> Option<Parent> {
     let mut parts = header.split('-');
     let version = hex(parts.next()?, 2)?;
@@ -37,11 +38,11 @@ fn parse(header: &str) -> Option<Parent> {
         flags: u8::try_from(hex(parts.next()?, 2)?).ok()?,
     };
     let is_whole = version != 0 || parts.next().is_none();
-    let is_good = version != 0xff && header.len() <= LONGEST_PARENT_BYTES;
-    (is_good && is_whole && parent.trace != 0 && parent.span != 0).then_some(parent)
+    let is_accepted = version != 0xff && header.len() <= LONGEST_PARENT_BYTES;
+    (is_accepted && is_whole && parent.trace != 0 && parent.span != 0).then_some(parent)
 }
 
-/// So many digits, in lower case.
+/// Parses exactly `count` hexadecimal digits in lower case.
 fn hex(digits: &str, count: usize) -> Option<u128> {
     let is_hex = digits
         .bytes()
@@ -51,7 +52,7 @@ fn hex(digits: &str, count: usize) -> Option<u128> {
         .flatten()
 }
 
-/// Makes a span that has not been entered yet go on the trace of these headers.
+/// Makes a span that has not been entered yet continue the trace of these headers.
 #[cfg(feature = "opentelemetry")]
 pub(super) fn continues(span: &Span, parent: Option<&str>, state: Option<&str>) {
     let Some(parent) = parent.and_then(parse) else {
@@ -66,15 +67,15 @@ pub(super) fn continues(span: &Span, parent: Option<&str>, state: Option<&str>) 
             .and_then(|state| state.parse().ok())
             .unwrap_or_default(),
     );
-    // An error means that nobody collects the span.
+    // An error means that the span is not collected.
     let _ = span.set_parent(opentelemetry::Context::new().with_remote_span_context(context));
 }
 
 #[cfg(not(feature = "opentelemetry"))]
 pub(super) fn continues(_: &Span, _: Option<&str>, _: Option<&str>) {}
 
-/// Gives the trace to the effects of a message which name none: that of the span that they are made
-/// in or, where no span is collected, that of the message as it came.
+/// Adds a trace to the effects that have none: the trace of the current span or, if that span is
+/// not collected, the trace of the message unchanged.
 pub(crate) fn pass_on(message: &Message, effects: &mut [Effect]) {
     if effects
         .iter()
@@ -104,7 +105,8 @@ fn incoming(message: &Message) -> Option<(String, Option<String>)> {
     let parent = message
         .header(PARENT)
         .filter(|parent| parse(parent).is_some())?;
-    // What is no text of the standard could be none of the database either.
+    // The standard allows only printable ASCII, and the database may not be able to store anything
+    // else.
     let is_text = |state: &&str| {
         state.len() <= LONGEST_STATE_BYTES && state.bytes().all(|byte| matches!(byte, b' '..=b'~'))
     };
@@ -140,13 +142,14 @@ mod tests {
 
     const VALID: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
+    /// A header is parsed only if it follows the W3C standard.
     #[test]
-    fn a_traceparent_is_what_the_standard_says() {
+    fn traceparent_follows_the_standard() {
         let parent = parse(VALID).unwrap();
         assert_eq!(parent.trace, 0x4bf92f3577b34da6a3ce929d0e0e4736);
         assert_eq!(parent.span, 0x00f067aa0ba902b7);
         assert_eq!(parent.flags, 1);
-        // A later version may say more, this one may not.
+        // A later version may have more fields. This version may not.
         assert!(parse(&format!("01{}-more", &VALID[2..])).is_some());
         for wrong in [
             String::new(),
@@ -163,8 +166,10 @@ mod tests {
         }
     }
 
+    /// Without a collected span, effects get the unchanged trace of the message, unless they have
+    /// their own or the header is invalid.
     #[test]
-    fn without_a_span_the_trace_of_the_message_goes_on_unchanged() {
+    fn message_trace_is_passed_on_without_a_span() {
         let effect = || Effect::bytes("t", [], "x");
         let message = Message::new("in", "")
             .with_header(PARENT, VALID)

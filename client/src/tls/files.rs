@@ -1,4 +1,4 @@
-//! Certificates and keys in PEM files. Errors name the file and never show what is in it.
+//! Certificates and keys in PEM files. Errors name the file and never show its content.
 
 use std::{fs, path::Path};
 
@@ -12,18 +12,21 @@ use rustls::{
 
 use crate::Error;
 
-/// The certificates to trust.
+/// Reads the certificates to trust.
 pub(super) fn roots(file: &Path) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(file)? {
         roots.add(certificate).map_err(|error| {
-            unusable(file, &format!("a certificate of it is not valid: {error}"))
+            unusable(
+                file,
+                &format!("it contains a certificate that is not valid: {error}"),
+            )
         })?;
     }
     Ok(roots)
 }
 
-/// All certificates, at least one.
+/// Reads all certificates, at least one.
 pub(super) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     let text = read(file)?;
     let certificates = CertificateDer::pem_slice_iter(&text)
@@ -35,7 +38,7 @@ pub(super) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, 
     Ok(certificates)
 }
 
-/// The first private key.
+/// Reads the first private key.
 pub(super) fn key(file: &Path) -> Result<PrivateKeyDer<'static>, Error> {
     PrivateKeyDer::from_pem_slice(&read(file)?).map_err(|error| match error {
         pem::Error::NoItemsFound => unusable(

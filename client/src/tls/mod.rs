@@ -1,7 +1,7 @@
-//! TLS of the links that use rustls: PostgreSQL, RabbitMQ and NATS.
+//! TLS of the connections that use rustls: PostgreSQL, RabbitMQ and NATS.
 //!
-//! Each configuration names its provider of cryptography. Without that, rustls panics as soon as
-//! two crates of a program compile in one provider each.
+//! Each configuration names its provider of cryptography. Otherwise rustls panics if two crates of
+//! a program enable different providers.
 
 mod files;
 #[cfg(feature = "tls")]
@@ -15,7 +15,7 @@ use crate::Error;
 #[cfg(feature = "tls")]
 use verify_ca::SignedByRoots;
 
-/// What a link trusts, and how it identifies itself.
+/// The certificates that a connection trusts, and those that identify it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Files<'f> {
     /// PEM certificates to trust. Without it those of the system are trusted.
@@ -27,13 +27,14 @@ pub(crate) struct Files<'f> {
 }
 
 impl Files<'_> {
-    /// Whether a file is named, so that a link without TLS contradicts its settings.
+    /// Returns whether a file is set, which contradicts a connection without TLS.
     #[cfg(any(feature = "nats", feature = "rabbitmq"))]
     pub(crate) fn is_any(&self) -> bool {
         self.ca.or(self.certificate).or(self.key).is_some()
     }
 
-    /// Verifies the chain, the validity and the host name of the server's certificate.
+    /// Returns a configuration that verifies the chain, the validity and the host name of the
+    /// server's certificate.
     pub(crate) fn verify_full(&self) -> Result<ClientConfig, Error> {
         let provider = provider();
         let builder = ClientConfig::builder_with_provider(provider)
@@ -43,7 +44,8 @@ impl Files<'_> {
         self.identify(builder)
     }
 
-    /// Verifies the chain and the validity of the server's certificate, and not its host name.
+    /// Returns a configuration that verifies the chain and the validity of the server's
+    /// certificate, but not its host name.
     #[cfg(feature = "tls")]
     pub(crate) fn verify_ca(&self) -> Result<ClientConfig, Error> {
         let provider = provider();
@@ -95,7 +97,8 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// What the system trusts. Without any certificate every handshake fails, and says why.
+/// Returns the certificates that the system trusts. Without any certificate every handshake fails
+/// and returns the reason.
 fn system_roots() -> RootCertStore {
     let found = rustls_native_certs::load_native_certs();
     for error in &found.errors {
@@ -105,7 +108,8 @@ fn system_roots() -> RootCertStore {
     roots.add_parsable_certificates(found.certs);
     if roots.is_empty() {
         tracing::warn!(
-            "the system has no root certificates: no server can be verified without a file of them"
+            "the system has no root certificates: \
+             no server can be verified without a file of authorities"
         );
     }
     roots

@@ -1,4 +1,4 @@
-//! `verify-ca`: a certificate that a trusted authority signed, for whatever name.
+//! `verify-ca`: accepts a certificate that a trusted authority signed, for any name.
 
 use rustls::{
     CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,

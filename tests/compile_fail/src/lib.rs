@@ -1,4 +1,5 @@
-//! What the cases in `ui` break does compile: they fail for what they say and for nothing else.
+//! The correct variants of the cases in `ui`. They compile, so each case fails only for the reason
+//! that it states.
 
 #![deny(unused_must_use)]
 
@@ -9,7 +10,7 @@ use idem_client::{
 };
 use tokio_postgres::{Client, Transaction};
 
-/// Claims and records, in a transaction of the driver and in one of this crate.
+/// Claims and records, in a transaction of the driver and in a transaction of idem-client.
 pub async fn by_hand(
     client: &mut Client,
     id: &MessageId,
@@ -55,7 +56,7 @@ pub async fn many(tx: &Transaction<'_>, ids: &[MessageId], to: &Destination) -> 
     Ok(())
 }
 
-/// Claims when the work is done.
+/// Claims at the end of the business transaction.
 pub async fn at_the_end(
     tx: Transaction<'_>,
     id: &MessageId,
@@ -67,7 +68,7 @@ pub async fn at_the_end(
     }
 }
 
-/// Lets the client do it.
+/// Claims through [`Idem::process`].
 pub async fn by_process(idem: &Idem, pool: &Pool, message: &Message) -> Settlement {
     let processed = idem.process(pool, message, |tx, _| async move {
         tx.batch_execute("SELECT 1").await?;

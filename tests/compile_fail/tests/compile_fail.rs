@@ -1,8 +1,8 @@
-//! What must not compile, or not without a warning: `ui`, each case with what the compiler says
-//! about it.
+//! Code that must not compile, or must not compile without a warning: the cases in `ui`, each with
+//! the output of the compiler.
 //!
-//! The texts are those of the toolchain that the workspace is built with. After a new one look at
-//! them and write them anew: `TRYBUILD=overwrite cargo test -p idem-compile-fail`.
+//! The output is that of the toolchain of the workspace. After a change of the toolchain, review
+//! the output and write it again: `TRYBUILD=overwrite cargo test -p idem-compile-fail`.
 
 #[test]
 fn misuse_does_not_compile() {

@@ -1,4 +1,4 @@
-//! A claim is no proof any more once its transaction has ended.
+//! A claim cannot be used after its transaction has ended.
 
 use idem_client::{Claim, Destination, Error, MessageId, commit, try_claim};
 use tokio_postgres::Client;

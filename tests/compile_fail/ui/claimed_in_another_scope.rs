@@ -1,4 +1,4 @@
-//! A claim does not leave the scope of its transaction.
+//! A claim cannot leave the scope of its transaction.
 
 use idem_client::{Claim, Claimed, Destination, Error, MessageId, begin_and_claim, try_claim};
 use tokio_postgres::Client;

@@ -1,4 +1,4 @@
-//! A duplicate that nobody notices is processed again.
+//! The outcome of a claim must not be ignored: a duplicate would be processed again.
 
 #![deny(unused_must_use)]
 

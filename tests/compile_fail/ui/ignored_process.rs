@@ -1,4 +1,4 @@
-//! What was processed says what to tell the broker.
+//! The result of processing must not be ignored: it contains the settlement for the broker.
 
 #![deny(unused_must_use)]
 

@@ -1,4 +1,4 @@
-//! Only a new message has what records.
+//! Only the claim of a new message can record effects.
 
 use idem_client::{Destination, Error, MessageId, try_claim};
 use tokio_postgres::Transaction;

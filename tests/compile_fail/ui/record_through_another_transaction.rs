@@ -1,5 +1,5 @@
-//! Recording names no transaction: it goes through the one of the claim, and there is no way to
-//! give another.
+//! Recording takes no transaction as an argument: it uses the transaction of the claim and cannot
+//! use another one.
 
 use idem_client::{Claim, Destination, Error, MessageId, try_claim};
 use tokio_postgres::Transaction;

@@ -1,4 +1,4 @@
-//! Nobody but a claim makes the proof that recording takes.
+//! Only a claim creates the value that recording needs.
 
 use idem_client::{Claimed, Destination, Effect, Error, MessageId};
 use tokio_postgres::Client;

@@ -1,4 +1,4 @@
-//! What has to be known to reach a Kafka cluster, and to consume from it.
+//! The settings of a connection to Kafka and of a subscription to topics.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::Error;
 
-/// What exactly-once effects rest on: it is not for a configuration to change.
+/// The properties that exactly-once effects depend on. A configuration cannot change them.
 const RESERVED: [&str; 6] = [
     "bootstrap.servers",
     "metadata.broker.list",
@@ -17,7 +17,7 @@ const RESERVED: [&str; 6] = [
     "enable.idempotence",
 ];
 
-/// How to reach a Kafka cluster.
+/// The settings of a connection to a Kafka cluster.
 ///
 /// ```
 /// # fn main() -> Result<(), serde_json::Error> {
@@ -30,16 +30,18 @@ const RESERVED: [&str; 6] = [
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct KafkaConfig {
-    /// `host:port`, several with commas between them.
+    /// The brokers, as `host:port`. Several brokers are separated by commas.
     pub brokers: String,
-    /// Further properties of librdkafka, by its names, such as `security.protocol`. Those that
-    /// decide over delivery are refused: the group, automatic commits and idempotence.
+    /// Other properties of librdkafka by their names, for example `security.protocol`. The
+    /// properties that delivery depends on cannot be set: the group, automatic commits and
+    /// idempotence.
     #[serde(default)]
     pub properties: BTreeMap<String, String>,
 }
 
 impl KafkaConfig {
-    /// A cluster with librdkafka's defaults.
+    /// Returns the settings for the cluster with these [`brokers`](Self::brokers) and the default
+    /// properties.
     pub fn new(brokers: impl Into<String>) -> Self {
         Self {
             brokers: brokers.into(),
@@ -54,14 +56,15 @@ impl KafkaConfig {
         self
     }
 
-    /// `defaults` with the cluster and the properties on top of them.
+    /// Returns the configuration of a client: `defaults`, overridden by the properties, and the
+    /// brokers.
     pub(super) fn client(&self, defaults: &[(&str, &str)]) -> Result<ClientConfig, Error> {
         if let Some(name) = RESERVED
             .into_iter()
             .find(|name| self.properties.contains_key(*name))
         {
             return Err(Error::Invalid(format!(
-                "the Kafka property {name} is not free: delivery depends on it"
+                "the Kafka property {name} cannot be set: delivery depends on it"
             )));
         }
         self.check_security()?;
@@ -76,8 +79,8 @@ impl KafkaConfig {
         Ok(client)
     }
 
-    /// librdkafka ignores certificates and passwords that `security.protocol` does not call for,
-    /// and connects in plaintext.
+    /// Fails for certificates and passwords that do not belong to `security.protocol`. librdkafka
+    /// would ignore them and could connect in plain text.
     fn check_security(&self) -> Result<(), Error> {
         let protocol = self.properties.get("security.protocol").map(String::as_str);
         let protocol = protocol.unwrap_or("plaintext").to_ascii_lowercase();
@@ -89,7 +92,8 @@ impl KafkaConfig {
             if let Some(name) = unused.filter(|_| !protocols.contains(&protocol.as_str())) {
                 let [first, second] = protocols;
                 return Err(Error::Invalid(format!(
-                    "the Kafka property {name} has no effect: security.protocol has to be {first} or {second}"
+                    "the Kafka property {name} has no effect: set security.protocol to {first} or \
+                     {second}"
                 )));
             }
         }
@@ -97,12 +101,12 @@ impl KafkaConfig {
     }
 }
 
-/// An error of a client that was not created. A setting is named without its value: it may be a
-/// password or a key, also under a name that is misspelt.
+/// Returns the error for a client that cannot be created. It names a property without its value,
+/// which can be a password or a key, also if the name is misspelt.
 pub(super) fn not_created(error: KafkaError) -> Error {
     Error::Invalid(match error {
         KafkaError::ClientConfig(_, reason, name, value) => {
-            // librdkafka's reason can repeat the value.
+            // The reason from librdkafka can contain the value.
             let is_shown = value.is_empty() || !reason.contains(&value);
             let reason = if is_shown {
                 reason.as_str()
@@ -115,7 +119,7 @@ pub(super) fn not_created(error: KafkaError) -> Error {
     })
 }
 
-/// Properties by name alone: passwords are among their values.
+/// Prints only the names of the properties, because their values can be passwords.
 impl fmt::Debug for KafkaConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KafkaConfig")
@@ -125,18 +129,21 @@ impl fmt::Debug for KafkaConfig {
     }
 }
 
-/// What to consume, as whom, and what becomes of messages that are rejected.
+/// The settings of a subscription: the consumer group, the topics, and the place for rejected
+/// messages.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct KafkaSubscription {
-    /// The consumer group: its members share the partitions, and its offsets are committed.
+    /// The name of the consumer group. Its members share the partitions, and the source commits its
+    /// offsets.
     pub group: String,
-    /// The topics.
+    /// The names of the topics.
     pub topics: Vec<String>,
-    /// Where rejected messages go; [`DeadLetter::Database`] unless given.
+    /// The treatment of rejected messages. Default: [`DeadLetter::Database`].
     #[serde(default)]
     pub dead_letter: DeadLetter,
-    /// Fetching pauses while this many messages are delivered and not settled; 1,000 unless given.
+    /// The number of unsettled messages at which the source stops fetching until one is settled.
+    /// Default: 1,000.
     #[serde(default = "max_unsettled")]
     pub max_unsettled: usize,
 }
@@ -146,7 +153,8 @@ fn max_unsettled() -> usize {
 }
 
 impl KafkaSubscription {
-    /// All messages of these topics, shared with the other members of the group.
+    /// Returns the settings for all messages of these topics, shared with the other members of the
+    /// group. All other settings have their defaults.
     pub fn new(
         group: impl Into<String>,
         topics: impl IntoIterator<Item = impl Into<String>>,
@@ -159,14 +167,15 @@ impl KafkaSubscription {
         }
     }
 
-    /// Where rejected messages go.
+    /// Sets the treatment of rejected messages.
     #[must_use]
     pub fn dead_letter(mut self, dead_letter: DeadLetter) -> Self {
         self.dead_letter = dead_letter;
         self
     }
 
-    /// Fetching pauses while this many messages are delivered and not settled.
+    /// Sets the number of unsettled messages at which the source stops fetching until one is
+    /// settled.
     #[must_use]
     pub fn max_unsettled(mut self, messages: usize) -> Self {
         self.max_unsettled = messages;
@@ -176,7 +185,7 @@ impl KafkaSubscription {
     pub(super) fn check(&self) -> Result<(), Error> {
         if self.group.is_empty() {
             return Err(Error::Invalid(
-                "a Kafka subscription needs a group: its offsets are committed".into(),
+                "a Kafka subscription needs a consumer group, which stores its offsets".into(),
             ));
         }
         if self.topics.is_empty() {
@@ -186,32 +195,34 @@ impl KafkaSubscription {
         }
         if self.max_unsettled == 0 {
             return Err(Error::Invalid(
-                "max_unsettled 0 would never fetch a message".into(),
+                "max_unsettled must be at least 1: with 0 no message would be fetched".into(),
             ));
         }
         if let DeadLetter::Topic(topic) = &self.dead_letter
             && self.topics.contains(topic)
         {
             return Err(Error::Invalid(format!(
-                "{topic} cannot take the dead letters of those who consume it: they would come again and again"
+                "the topic {topic} cannot take the dead letters of its own subscription, which \
+                 would consume them again"
             )));
         }
         Ok(())
     }
 }
 
-/// What becomes of messages that are rejected. In a file: `"database"`, `"discard"`, or `{ topic =
-/// "orders.dead" }`.
+/// The treatment of rejected messages. In a configuration file it is `"database"`, `"discard"`, or
+/// `{ topic = "orders.dead" }`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeadLetter {
-    /// The consumer keeps them in `idem.dead_letter`.
+    /// The consumer keeps rejected messages in `idem.dead_letter`.
     #[default]
     Database,
-    /// They are published to this topic, with their key, payload and headers, and with the reason
-    /// in the header `idem-dead-letter-reason`.
+    /// The source publishes rejected messages to this topic, with their key, payload and headers,
+    /// and with the reason in the header `idem-dead-letter-reason`.
     Topic(String),
-    /// They are gone, with a warning that names topic, partition and offset.
+    /// The source drops rejected messages, and logs a warning with the topic, the partition and the
+    /// offset.
     Discard,
 }
 
@@ -238,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subscription_that_cannot_work_is_refused() {
+    fn invalid_subscription_is_an_error() {
         for (subscription, word) in [
             (KafkaSubscription::new("", ["t"]), "group"),
             (KafkaSubscription::new("g", [""; 0]), "topic"),
@@ -257,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_property_that_decides_over_delivery_is_refused() {
+    fn property_that_delivery_depends_on_is_an_error() {
         for name in RESERVED {
             let config = KafkaConfig::new("localhost:9092").property(name, "true");
             assert!(config.client(&[]).unwrap_err().to_string().contains(name));
@@ -265,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_not_printed() {
+    fn password_is_not_printed() {
         let config = KafkaConfig::new("localhost:9092").property("sasl.password", "secret");
         let printed = format!("{config:?}");
         assert!(
@@ -306,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_property_stands_above_a_default() {
+    fn property_overrides_a_default() {
         let config = KafkaConfig::new("localhost:9092").property("auto.offset.reset", "latest");
         let client = config
             .client(&[("auto.offset.reset", "earliest"), ("x", "y")])

@@ -1,4 +1,4 @@
-//! The place of messages that are rejected.
+//! The destination of rejected messages.
 
 use rdkafka::{
     message::{Header, Headers as _, OwnedHeaders},
@@ -8,20 +8,22 @@ use rdkafka::{
 use super::{DeadLetter, KafkaConfig, incoming::Record, ledger::Ticket, producer::Producer};
 use crate::{TransportError, brokers::headers};
 
-/// Where a dead letter came from, as `topic/partition/offset`.
+/// The header with the origin of a dead letter, as `topic/partition/offset`.
 const SOURCE: &str = "idem-dead-letter-source";
 
-const NO_DEAD_LETTER_TOPIC: &str = "the subscription names no dead-letter topic: keep the message with deadletters::reject and \
-    acknowledge it, or give a dead_letter";
+const NO_DEAD_LETTER_TOPIC: &str = "the subscription names no dead-letter topic: keep the message \
+    with deadletters::reject and acknowledge it, or set dead_letter";
 
-/// Takes what is rejected.
+/// The treatment of rejected messages.
 pub(super) enum DeadLetters {
+    /// The source publishes the record to this topic.
     Topic {
         topic: String,
         producer: Box<Producer>,
     },
-    /// The consumer keeps it before the record is settled.
+    /// The consumer keeps the message in the database before it settles the record.
     Database,
+    /// The source drops the record.
     Discard,
 }
 
@@ -37,7 +39,7 @@ impl DeadLetters {
         })
     }
 
-    /// Answers when the record is where it belongs, and its offset may be settled.
+    /// Publishes or discards a rejected record. Returns when its offset may be settled.
     pub(super) async fn take(
         &self,
         ticket: &Ticket,
@@ -54,7 +56,7 @@ impl DeadLetters {
                     partition = place.partition,
                     offset,
                     reason,
-                    "a rejected message is discarded"
+                    "discarded a rejected message"
                 );
                 return Ok(());
             }
@@ -71,7 +73,8 @@ impl DeadLetters {
         Ok(producer.send(letter).await?)
     }
 
-    /// Whether a rejected message goes where the user has said.
+    /// Returns whether the subscription sets a treatment of rejected messages other than the
+    /// database.
     pub(super) fn are_named(&self) -> bool {
         !matches!(self, Self::Database)
     }
@@ -80,7 +83,7 @@ impl DeadLetters {
 fn headers_of(record: &Record, source: &str, reason: &str) -> OwnedHeaders {
     let added = [(headers::DEAD_LETTER_REASON, reason), (SOURCE, source)];
     let all = record.headers.iter().flat_map(|headers| headers.iter());
-    // Those of an earlier death are out of date.
+    // Headers of an earlier dead letter are out of date.
     let kept = all.filter(|header| added.iter().all(|(name, _)| *name != header.key));
     let headers = kept.fold(OwnedHeaders::new(), |headers, header| {
         headers.insert(header)

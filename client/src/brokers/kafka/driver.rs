@@ -1,8 +1,8 @@
-//! The thread that holds the consumer: it fetches, commits, and stays in the group while everybody
-//! else is busy.
+//! The thread that runs the Kafka consumer. It fetches messages, commits offsets, and keeps its
+//! membership in the group while handlers are busy.
 //!
-//! A thread, because librdkafka blocks: a commit while partitions are revoked, and leaving the
-//! group.
+//! This is a thread and not a task, because librdkafka blocks while it commits the offsets of
+//! revoked partitions and while it leaves the group.
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -25,36 +25,37 @@ use super::{
 };
 use crate::{Message, TransportError};
 
-/// How long a poll waits for a message: whoever wants one delivered again, or the source to stop,
-/// waits no longer.
+/// The longest time that a poll waits for a message. A redelivery and the end of the source wait at
+/// most this long.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Commits go out this often while messages are under way.
+/// The interval between two commits while messages are unsettled.
 const COMMIT_EVERY: Duration = Duration::from_secs(1);
 
-/// How long the consumer is not polled while it is full. Pausing throws away what was prefetched,
-/// so a short wait does not pause; but the group wants to hear from its members.
+/// The longest time without a poll while too many messages are unsettled. Pausing the partitions
+/// discards prefetched messages, so a short wait does not pause them. A longer time without a poll
+/// would end the membership in the group.
 const FULL_BEFORE_PAUSE: Duration = Duration::from_secs(1);
 
-/// What differs from librdkafka's own defaults. Automatic commits are not for a configuration to
-/// change, the others are.
+/// The differences from librdkafka's defaults. A configuration cannot change the automatic commits,
+/// but it can change the other properties.
 const DEFAULTS: [(&str, &str); 4] = [
     ("enable.auto.commit", "false"),
     ("enable.auto.offset.store", "false"),
-    // A new group misses nothing.
+    // A new group begins with the oldest messages, so that it misses none.
     ("auto.offset.reset", "earliest"),
-    // Of each partition, and instead of 64 MB: what is prefetched lies in memory.
+    // The limit for each partition, instead of 64 MB: prefetched messages are in memory.
     ("queued.max.messages.kbytes", "16384"),
 ];
 
-/// A record on its way to a handler.
+/// A fetched record that is delivered to the source.
 pub(super) struct Fetched {
     pub(super) ticket: Ticket,
     pub(super) message: Message,
     pub(super) record: Arc<Record>,
 }
 
-/// What the thread, the source and the receipts know together.
+/// The state that the thread, the source and the receipts share.
 #[derive(Default)]
 pub(super) struct Shared {
     desk: Mutex<Desk>,
@@ -64,10 +65,12 @@ pub(super) struct Shared {
 #[derive(Default)]
 struct Desk {
     ledger: Ledger<Fetched>,
-    /// Receipts that are out.
+    /// The number of receipts that exist.
     receipts: usize,
+    /// Whether the source has not yet returned an error that was sent to it.
     has_unheard_error: bool,
-    /// The source is gone: nothing more is fetched, and the last receipt ends it.
+    /// Whether the source is stopped. Then the thread fetches no more messages, and ends after the
+    /// last receipt.
     is_stopped: bool,
 }
 
@@ -80,7 +83,8 @@ impl Shared {
         self.desk().ledger.is_current(ticket)
     }
 
-    /// A receipt is made, unless the delivery is no longer ours.
+    /// Counts a new receipt. Returns false, and counts nothing, if the delivery is no longer
+    /// current.
     pub(super) fn hand_out(&self, ticket: &Ticket) -> bool {
         let mut desk = self.desk();
         let is_current = desk.ledger.is_current(ticket);
@@ -88,7 +92,7 @@ impl Shared {
         is_current
     }
 
-    /// A receipt is gone.
+    /// Removes a dropped receipt from the count.
     pub(super) fn hand_in(&self) {
         self.desk().receipts -= 1;
         self.changed.notify_all();
@@ -99,8 +103,9 @@ impl Shared {
         self.changed.notify_all();
     }
 
+    /// Has a message redelivered after this time.
     pub(super) fn come_again(&self, fetched: Fetched, after: Duration) {
-        // A time beyond what a clock can hold is as good as never; until a restart, that is.
+        // A time that the clock cannot represent: the message is redelivered only after a restart.
         let Some(due) = Instant::now().checked_add(after) else {
             return;
         };
@@ -125,7 +130,7 @@ impl Shared {
     }
 }
 
-/// Fetches for one source.
+/// The loop of the thread, which fetches messages for one source.
 pub(super) struct Driver {
     consumer: BaseConsumer<Member>,
     shared: Arc<Shared>,
@@ -134,7 +139,7 @@ pub(super) struct Driver {
     is_paused: bool,
     full_since: Option<Instant>,
     next_commit: Instant,
-    /// The last poll found nothing.
+    /// Whether the last poll returned no message.
     is_idle: bool,
 }
 
@@ -164,8 +169,8 @@ impl Driver {
         })
     }
 
-    /// Until the source and all receipts are gone. Dropping the consumer revokes its partitions,
-    /// which commits.
+    /// Runs until the source is stopped and all receipts are dropped. Dropping the consumer revokes
+    /// its partitions, which commits their offsets.
     pub(super) fn run(mut self) {
         while !self.shared.is_over() {
             self.deliver_again();
@@ -183,11 +188,11 @@ impl Driver {
         }
     }
 
-    /// Hands a message on, and notes that it waits to be settled.
+    /// Records a message as unsettled and sends it to the source.
     fn take(&self, borrowed: &BorrowedMessage<'_>) {
         let mut desk = self.shared.desk();
         if desk.is_stopped {
-            // Not noted, so not committed either.
+            // The offset is not recorded, so it is not committed.
             return;
         }
         let (message, record) = incoming::read(borrowed);
@@ -206,11 +211,12 @@ impl Driver {
         drop(desk);
         self.hand_on(Ok(fetched));
         if self.is_paused {
-            // Of a partition that was assigned in the meantime.
+            // The message is from a partition that was assigned after the pause.
             self.pause();
         }
     }
 
+    /// Redelivers the messages that are due.
     fn deliver_again(&self) {
         let now = Instant::now();
         let take = || self.shared.desk().ledger.take_due(now);
@@ -223,16 +229,17 @@ impl Driver {
         }
     }
 
-    /// A source that is gone hears nothing.
+    /// Sends a message or an error to the source. Does nothing if the source is dropped.
     fn hand_on(&self, fetched: Result<Fetched, TransportError>) {
         let _ = self.fetched.send(fetched);
     }
 
-    /// Commits what is settled: now and then, and at once when nothing comes and nothing is under
-    /// way.
+    /// Commits the offsets of settled messages: in an interval, and at once if no message arrives
+    /// and none is unsettled.
     ///
-    /// The client is told the offsets, and commits those that the broker has not taken yet. Were
-    /// they given with the commit, nobody would hear that it failed.
+    /// The offsets are stored in the client, and the client commits those that the broker has not
+    /// confirmed. The failure of an asynchronous commit with explicit offsets would not be
+    /// reported.
     fn commit(&mut self) {
         let now = Instant::now();
         let mut desk = self.shared.desk();
@@ -249,16 +256,17 @@ impl Driver {
         if !offsets.is_empty() {
             match list(&offsets).and_then(|list| self.consumer.store_offsets(&list)) {
                 Ok(()) => desk.ledger.stored(&offsets),
-                Err(error) => tracing::warn!(%error, "offsets were not stored"),
+                Err(error) => tracing::warn!(%error, "cannot store offsets for the next commit"),
             }
         }
         drop(desk);
-        // An error is that there is nothing to commit.
+        // The error means that there is no offset to commit.
         let _ = self.consumer.commit_consumer_state(CommitMode::Async);
     }
 
-    /// Holds back while too many are unsettled: first by waiting for one to be settled, then by
-    /// pausing the partitions, which are polled nevertheless so that the group goes on.
+    /// Returns whether the consumer may be polled. While too many messages are unsettled, it first
+    /// waits until one is settled. After a time it pauses the partitions, and then allows polls, so
+    /// that the consumer stays in the group.
     fn may_poll(&mut self) -> bool {
         let desk = self.shared.desk();
         if !desk.is_stopped && desk.ledger.unsettled() < self.max_unsettled {
@@ -279,7 +287,7 @@ impl Driver {
                 .ledger
                 .next_due()
                 .map_or(pause_at, |due| due.min(pause_at));
-            // Any change, or none, goes once more around the loop.
+            // After any change and after the timeout the loop checks everything again.
             drop(
                 self.shared
                     .changed
@@ -310,16 +318,18 @@ impl Driver {
             .assignment()
             .and_then(|all| call(&self.consumer, &all));
         if let Err(error) = &done {
-            tracing::warn!(%error, "could not {verb} the partitions");
+            tracing::warn!(%error, "cannot {verb} the partitions");
         }
         done.is_ok()
     }
 
-    /// Tells the source of an error; `true` when it was the last word of this consumer.
+    /// Sends an error to the source. Returns true if the error is fatal, so that the consumer
+    /// cannot continue.
     fn report(&self, error: &KafkaError) -> bool {
         let is_fatal = matches!(error, KafkaError::MessageConsumptionFatal(_));
         match error.rdkafka_error_code() {
-            // The client mends these itself, and says so when there is no broker left.
+            // The client recovers from these errors itself. If all brokers are down, it reports
+            // another error.
             Some(
                 RDKafkaErrorCode::BrokerTransportFailure
                 | RDKafkaErrorCode::Resolve
@@ -327,7 +337,7 @@ impl Driver {
                 | RDKafkaErrorCode::PartitionEOF,
             ) if !is_fatal => tracing::debug!(%error, "Kafka"),
             _ => {
-                // One at a time: nobody may be listening, and errors repeat themselves.
+                // One at a time: the source may not read them, and errors repeat.
                 let mut desk = self.shared.desk();
                 let is_news = is_fatal || !desk.has_unheard_error;
                 desk.has_unheard_error = true;
@@ -341,7 +351,7 @@ impl Driver {
     }
 }
 
-/// The consumer's callbacks. They run in its thread, inside of a poll, or of its drop.
+/// The callbacks of the consumer. They run in its thread, inside a poll or its drop.
 pub(super) struct Member(Arc<Shared>);
 
 impl ClientContext for Member {}
@@ -352,14 +362,14 @@ impl ConsumerContext for Member {
             return;
         };
         let revoked = places(partitions);
-        // The last word before the next owner reads where to begin. What is not committed comes to
-        // it again, and the claims find the duplicates.
+        // This is the last commit before the next owner of the partitions reads the offsets.
+        // Messages that are not committed are redelivered to it, and the claims find duplicates.
         let offsets = self.0.desk().ledger.committable(&revoked);
         if !offsets.is_empty()
             && let Err(error) =
                 list(&offsets).and_then(|list| consumer.commit(&list, CommitMode::Sync))
         {
-            tracing::warn!(%error, "the offsets of revoked partitions were not committed");
+            tracing::warn!(%error, "cannot commit the offsets of revoked partitions");
         }
         let mut desk = self.0.desk();
         for place in &revoked {

@@ -1,4 +1,4 @@
-//! What an error of Kafka says about the effect that was to be published: the table in
+//! The meaning of a Kafka error for the effect that was to be published, according to the table in
 //! `docs/relays.md`.
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
@@ -11,16 +11,16 @@ impl From<KafkaError> for PublishError {
             Some(code) if is_permanent(code) => Self::Permanent(error.into()),
             Some(code) if is_unavailable(code) => Self::Unavailable(error.into()),
             Some(code) if is_of_the_topic(code) => Self::TopicUnavailable(error.into()),
-            // Its producer is gone, or a name holds a zero byte.
+            // The producer was dropped, or a name contains a zero byte.
             None if error == KafkaError::Canceled => Self::Unavailable(error.into()),
             None => Self::Permanent(error.into()),
-            // Everything unknown: its attempts are counted.
+            // All other errors: the attempts of the effect are counted.
             Some(_) => Self::Rejected(error.into()),
         }
     }
 }
 
-/// The effect itself is what Kafka will not take.
+/// Returns whether the error concerns the effect itself: Kafka will never accept it.
 fn is_permanent(code: Code) -> bool {
     matches!(
         code,
@@ -33,7 +33,8 @@ fn is_permanent(code: Code) -> bool {
     )
 }
 
-/// The topic does not exist, a permission on it is missing, or too few of its replicas are in sync.
+/// Returns whether the error concerns the topic: it does not exist, a permission on it is missing,
+/// or too few of its replicas are in sync.
 fn is_of_the_topic(code: Code) -> bool {
     matches!(
         code,
@@ -46,11 +47,11 @@ fn is_of_the_topic(code: Code) -> bool {
     )
 }
 
-/// The broker, the way to it, or this producer.
+/// Returns whether the error concerns the broker, the connection to it, or this producer.
 fn is_unavailable(code: Code) -> bool {
     matches!(
         code,
-        // This side of the wire.
+        // The producer.
         Code::QueueFull
             | Code::PurgeQueue
             | Code::PurgeInflight
@@ -58,7 +59,7 @@ fn is_unavailable(code: Code) -> bool {
             | Code::Fenced
             | Code::DestroyBroker
             | Code::BrokerDestroy
-            // The way.
+            // The connection.
             | Code::BrokerTransportFailure
             | Code::AllBrokersDown
             | Code::Resolve
@@ -82,8 +83,8 @@ fn is_unavailable(code: Code) -> bool {
             | Code::NotCoordinator
             | Code::KafkaStorageError
             | Code::ThrottlingQuotaExceeded
-            // The idempotent producer lost its place: it takes a new one, and the effect is sent
-            // again.
+            // The idempotent producer lost its sequence: it starts a new one, and the effect is
+            // sent again.
             | Code::OutOfOrderSequenceNumber
             | Code::UnknownProducerId
             | Code::InvalidProducerEpoch
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_broker_the_effect_and_the_rest_are_told_apart() {
+    fn errors_of_broker_topic_and_effect_are_distinguished() {
         let of = |code| PublishError::from(KafkaError::MessageProduction(code));
         for code in [
             Code::QueueFull,

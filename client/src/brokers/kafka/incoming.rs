@@ -1,4 +1,4 @@
-//! A Kafka record as a message.
+//! Converts a Kafka record to a message.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
@@ -10,18 +10,18 @@ use time::OffsetDateTime;
 
 use crate::{Coordinates, Message, brokers::headers};
 
-/// What a record is made of and a [`Message`] cannot hold: bytes that are not text, and headers
-/// that occur twice. A dead letter is the record as it came.
+/// The parts of a record that a [`Message`] cannot represent exactly: bytes that are not text, and
+/// headers that occur more than once. A dead letter has the record's own key, payload and headers.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) key: Option<Vec<u8>>,
-    /// A record without a payload is another one than a record with an empty one: it deletes its
-    /// key.
+    /// The payload. A record without a payload differs from a record with an empty payload: it
+    /// deletes its key from a compacted topic.
     pub(super) payload: Option<Bytes>,
     pub(super) headers: Option<OwnedHeaders>,
 }
 
-/// Copies a record out of the client's memory.
+/// Copies a record out of the memory of the client, and returns it also as a message.
 pub(super) fn read(borrowed: &BorrowedMessage<'_>) -> (Message, Record) {
     let record = Record {
         key: borrowed.key().map(<[u8]>::to_vec),
@@ -40,7 +40,7 @@ pub(super) fn read(borrowed: &BorrowedMessage<'_>) -> (Message, Record) {
     if let Some(key) = &record.key {
         message = message.with_key(text(key));
     }
-    // The time of the broker's log says nothing about when it was sent.
+    // The timestamp of the broker's log is not the time when the record was sent.
     if let Timestamp::CreateTime(ms) = borrowed.timestamp()
         && let Ok(sent_at) = OffsetDateTime::from_unix_timestamp_nanos(i128::from(ms) * 1_000_000)
     {
@@ -49,7 +49,7 @@ pub(super) fn read(borrowed: &BorrowedMessage<'_>) -> (Message, Record) {
     (message, record)
 }
 
-/// Text as it is, and other bytes in base64, so that different keys stay different.
+/// Returns UTF-8 text unchanged and other bytes in base64, so that different keys stay different.
 fn text(bytes: &[u8]) -> String {
     match str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_that_are_no_text_stay_different() {
+    fn keys_that_are_not_text_stay_different() {
         assert_eq!(text("Kürzel".as_bytes()), "Kürzel");
         assert_ne!(text(&[0xff, 1]), text(&[0xff, 2]));
     }

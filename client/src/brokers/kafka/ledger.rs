@@ -1,4 +1,4 @@
-//! What was delivered and not yet settled, in all partitions that are assigned to this consumer.
+//! The deliveries that are not settled, in all partitions that are assigned to this consumer.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,24 +14,25 @@ pub(super) struct Place {
     pub(super) partition: i32,
 }
 
-/// What a receipt is good for: one offset, as long as its partition stays assigned.
+/// The identity of a delivery: one offset, valid as long as its partition stays assigned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
     pub(super) place: Place,
     pub(super) offset: i64,
-    /// A partition that was revoked and comes back is another assignment: the same offset is
-    /// delivered again then.
+    /// The number of the assignment. A partition that is revoked and assigned again has a new
+    /// number: the same offset is then redelivered.
     assignment: u64,
 }
 
-/// The deliveries of all assigned partitions, those that shall come again (`T`), and what may be
-/// committed.
+/// The deliveries of all assigned partitions, the messages that wait for a redelivery (`T`), and
+/// the offsets that may be committed.
 #[derive(Debug)]
 pub(super) struct Ledger<T> {
     partitions: HashMap<Place, Partition>,
-    /// By the time at which they are due, and then in the order in which they came.
+    /// The messages that wait for a redelivery, ordered by the time at which they are due and then
+    /// by the order in which they were added.
     again: BTreeMap<(Instant, u64), (Ticket, T)>,
-    /// Numbers assignments, and entries of `again`.
+    /// The last number that was given to an assignment or an entry of `again`.
     counter: u64,
 }
 
@@ -39,7 +40,7 @@ pub(super) struct Ledger<T> {
 struct Partition {
     assignment: u64,
     tracker: OffsetTracker,
-    /// What the client was told last.
+    /// The offset that was last stored in the client.
     stored: Option<i64>,
 }
 
@@ -54,7 +55,7 @@ impl<T> Default for Ledger<T> {
 }
 
 impl<T> Ledger<T> {
-    /// Notes a message that the broker delivered.
+    /// Records a message that the broker delivered.
     pub(super) fn deliver(&mut self, place: Place, offset: i64) -> Ticket {
         if let Some(partition) = self.partitions.get_mut(&place)
             && partition.tracker.deliver(offset)
@@ -66,8 +67,8 @@ impl<T> Ledger<T> {
                 assignment,
             };
         }
-        // Its first message, or it went backwards, and then older tickets must not settle what has
-        // the same numbers.
+        // This is the first message of the partition, or its offsets went backwards. In that case
+        // older tickets must not settle new deliveries with the same offset.
         self.counter += 1;
         let assignment = self.counter;
         let mut tracker = OffsetTracker::default();
@@ -85,7 +86,7 @@ impl<T> Ledger<T> {
         }
     }
 
-    /// Whether this delivery still waits to be settled, by us.
+    /// Returns whether this delivery is unsettled and its partition is still assigned.
     pub(super) fn is_current(&self, ticket: &Ticket) -> bool {
         let partition = self.partitions.get(&ticket.place);
         partition.is_some_and(|found| {
@@ -93,8 +94,8 @@ impl<T> Ledger<T> {
         })
     }
 
-    /// Settles a delivery. One of a partition that was revoked does nothing: it is another
-    /// consumer's now.
+    /// Settles a delivery. Does nothing if its partition was revoked, because another consumer owns
+    /// the partition.
     pub(super) fn settle(&mut self, ticket: &Ticket) {
         if let Some(partition) = self.partitions.get_mut(&ticket.place)
             && partition.assignment == ticket.assignment
@@ -103,7 +104,7 @@ impl<T> Ledger<T> {
         }
     }
 
-    /// Keeps a delivery that shall come again; its offset stays unsettled meanwhile.
+    /// Keeps a delivery that must be redelivered when it is due. Its offset stays unsettled.
     pub(super) fn again(&mut self, ticket: Ticket, item: T, due: Instant) {
         if self.is_current(&ticket) {
             self.counter += 1;
@@ -111,12 +112,12 @@ impl<T> Ledger<T> {
         }
     }
 
-    /// When the next one shall come again.
+    /// Returns the time of the next redelivery.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.again.keys().next().map(|(due, _)| *due)
     }
 
-    /// Takes one whose time has come.
+    /// Removes and returns a delivery that is due.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<(Ticket, T)> {
         self.again
             .first_entry()
@@ -124,7 +125,7 @@ impl<T> Ledger<T> {
             .map(|entry| entry.remove())
     }
 
-    /// How many are delivered and not settled, those that shall come again included.
+    /// Returns the number of unsettled deliveries, including those that wait for a redelivery.
     pub(super) fn unsettled(&self) -> usize {
         self.partitions
             .values()
@@ -132,13 +133,13 @@ impl<T> Ledger<T> {
             .sum()
     }
 
-    /// Forgets a partition that belongs to another consumer now.
+    /// Removes a partition that was revoked.
     pub(super) fn revoke(&mut self, place: &Place) {
         self.partitions.remove(place);
         self.again.retain(|_, (ticket, _)| ticket.place != *place);
     }
 
-    /// The offsets that the client has not been told yet.
+    /// Returns the offsets that may be committed and are not stored in the client.
     pub(super) fn unstored(&self) -> Vec<(Place, i64)> {
         let offsets = self.partitions.iter().filter_map(|(place, partition)| {
             let offset = partition.tracker.committable()?;
@@ -147,7 +148,7 @@ impl<T> Ledger<T> {
         offsets.collect()
     }
 
-    /// The client has been told.
+    /// Records that these offsets are stored in the client.
     pub(super) fn stored(&mut self, offsets: &[(Place, i64)]) {
         for (place, offset) in offsets {
             if let Some(partition) = self.partitions.get_mut(place) {
@@ -156,8 +157,8 @@ impl<T> Ledger<T> {
         }
     }
 
-    /// Where the next owner of these partitions has to begin, as far as anything was delivered
-    /// here.
+    /// Returns the offsets at which the next owner of these partitions must begin. Partitions
+    /// without a delivery are left out.
     pub(super) fn committable(&self, places: &[Place]) -> Vec<(Place, i64)> {
         let offsets = places.iter().filter_map(|place| {
             let offset = self.partitions.get(place)?.tracker.committable()?;
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_receipt_of_a_revoked_partition_does_nothing() {
+    fn late_receipt_of_a_revoked_partition_does_nothing() {
         let mut ledger = Ledger::<()>::default();
         let late = ledger.deliver(place(0), 7);
         ledger.revoke(&place(0));
@@ -189,7 +190,7 @@ mod tests {
         assert!(!ledger.is_current(&late));
         assert_eq!(ledger.unstored(), []);
 
-        // The partition comes back, and with it the same offset.
+        // The partition is assigned again, and the same offset is redelivered.
         let current = ledger.deliver(place(0), 7);
         ledger.settle(&late);
         assert_eq!(ledger.unstored(), [(place(0), 7)]);
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn older_receipts_settle_nothing_of_a_partition_that_went_backwards() {
+    fn older_receipt_settles_nothing_after_offsets_go_backwards() {
         let mut ledger = Ledger::<()>::default();
         let old = ledger.deliver(place(0), 7);
         ledger.deliver(place(0), 8);
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shall_come_again_holds_its_offset_and_comes_when_it_is_due() {
+    fn waiting_redelivery_holds_its_offset_until_it_is_settled() {
         let mut ledger = Ledger::default();
         let now = Instant::now();
         let later = now + Duration::from_secs(1);
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revoked_partition_takes_along_what_should_have_come_again() {
+    fn revoked_partition_drops_its_waiting_redeliveries() {
         let mut ledger = Ledger::default();
         let now = Instant::now();
         let (gone, stays) = (ledger.deliver(place(0), 0), ledger.deliver(place(1), 0));
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_client_is_told_once_and_the_end_of_a_partition_is_known() {
+    fn offset_is_stored_once_and_stays_committable() {
         let mut ledger = Ledger::<()>::default();
         let ticket = ledger.deliver(place(0), 4);
         ledger.settle(&ticket);

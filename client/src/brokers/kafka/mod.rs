@@ -1,10 +1,11 @@
-//! Kafka: offsets are committed after the database.
+//! Kafka. An offset is committed after the database has committed.
 //!
-//! A Kafka consumer does not acknowledge messages; its group remembers one offset for each
-//! partition, and everything below it counts as done. Messages are settled out of order, and some
-//! shall come again, so between the two stands a [ledger](ledger): what was delivered and not yet
-//! settled, for each partition. Only what lies below all of that is committed. The database has
-//! committed by then, so a crash in between costs a duplicate, and the claim finds it.
+//! A Kafka consumer does not acknowledge single messages. Its group stores one offset for each
+//! partition, and all messages below this offset count as processed. But messages are settled out
+//! of order, and some must be redelivered. So a [ledger](ledger) contains the offsets of each
+//! partition that were delivered and are not settled. The source commits only an offset below which
+//! all offsets are settled. The database has committed these messages by then, so a crash before
+//! the commit of the offset causes a duplicate, which the claim finds.
 
 mod config;
 mod dead_letter;

@@ -1,21 +1,22 @@
-//! The offsets of one partition that were delivered, and which of them are settled.
+//! The delivered offsets of one partition, and which of them are settled.
 
 use std::collections::BTreeSet;
 
-/// Finds the offset that may be committed: everything that was delivered below it is settled.
+/// Finds the offset that may be committed: all delivered offsets below it are settled.
 ///
-/// Offsets come in ascending order, with gaps (compaction, markers of transactions); they are
-/// settled in any.
+/// Offsets are delivered in ascending order, with gaps because of compaction and transaction
+/// markers. They are settled in any order.
 #[derive(Debug, Default)]
 pub(super) struct OffsetTracker {
     unsettled: BTreeSet<i64>,
-    /// One above the highest that was delivered; `None` before the first.
+    /// The highest delivered offset plus one. `None` before the first delivery.
     end: Option<i64>,
 }
 
 impl OffsetTracker {
-    /// Notes a delivery. `false`, and nothing is noted, when the partition went backwards: its log
-    /// was cut, or the group's offset was moved, and what this tracker knows is of another past.
+    /// Records a delivery. Returns false, and records nothing, if the offset is not above all
+    /// earlier ones: the log was truncated or the group's offset was reset, and the state of this
+    /// tracker is no longer valid.
     #[must_use]
     pub(super) fn deliver(&mut self, offset: i64) -> bool {
         if self.end.is_some_and(|end| offset < end) {
@@ -26,23 +27,23 @@ impl OffsetTracker {
         true
     }
 
-    /// Settles an offset; `false` when it was not waiting to be.
+    /// Settles an offset. Returns false if it was not unsettled.
     pub(super) fn settle(&mut self, offset: i64) -> bool {
         self.unsettled.remove(&offset)
     }
 
-    /// Whether this offset was delivered and waits to be settled.
+    /// Returns whether this offset was delivered and is not settled.
     pub(super) fn is_unsettled(&self, offset: i64) -> bool {
         self.unsettled.contains(&offset)
     }
 
-    /// How many wait to be settled.
+    /// Returns the number of unsettled offsets.
     pub(super) fn unsettled(&self) -> usize {
         self.unsettled.len()
     }
 
-    /// The offset to commit: the group goes on with it after a restart. `None` before the first
-    /// delivery.
+    /// Returns the offset to commit, at which the group continues after a restart. `None` before
+    /// the first delivery.
     pub(super) fn committable(&self) -> Option<i64> {
         self.unsettled.first().copied().or(self.end)
     }
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_unsettled_offset_holds_the_commit() {
+    fn lowest_unsettled_offset_limits_the_commit() {
         let mut tracker = delivered(5..9);
         assert_eq!(tracker.committable(), Some(5));
         assert!(tracker.settle(6) && tracker.settle(8));
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offset_is_settled_once() {
+    fn offset_is_settled_once() {
         let mut tracker = delivered([3]);
         assert!(tracker.settle(3));
         assert!(!tracker.settle(3));
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_that_goes_backwards_is_noticed() {
+    fn offset_that_goes_backwards_is_detected() {
         let mut tracker = delivered([3, 7]);
         assert!(!tracker.deliver(7));
         assert!(!tracker.deliver(5));
@@ -97,9 +98,9 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        /// The next offset is this much above the last.
+        /// Deliver the offset that is this much above the last.
         Deliver(i64),
-        /// Settle the nth of all that were delivered, settled or not.
+        /// Settle the nth of all delivered offsets, settled or not.
         Settle(prop::sample::Index),
     }
 
@@ -112,9 +113,10 @@ mod tests {
     }
 
     proptest! {
-        /// The model: a list of what was delivered, walked from its beginning.
+        /// Goal: the tracker agrees with a model, a list of all delivered offsets that is searched
+        /// from its beginning.
         #[test]
-        fn a_tracker_agrees_with_a_walk_over_everything_delivered(steps in steps()) {
+        fn tracker_agrees_with_the_model(steps in steps()) {
             let mut tracker = OffsetTracker::default();
             let mut model: Vec<(i64, bool)> = Vec::new();
             for step in steps {
@@ -132,9 +134,18 @@ mod tests {
                     }
                     Step::Settle(_) => {}
                 }
-                let open = model.iter().find(|(_, is_settled)| !is_settled).map(|(offset, _)| *offset);
-                prop_assert_eq!(tracker.committable(), open.or(model.last().map(|(last, _)| last + 1)));
-                prop_assert_eq!(tracker.unsettled(), model.iter().filter(|(_, is_settled)| !is_settled).count());
+                let open = model
+                    .iter()
+                    .find(|(_, is_settled)| !is_settled)
+                    .map(|(offset, _)| *offset);
+                prop_assert_eq!(
+                    tracker.committable(),
+                    open.or(model.last().map(|(last, _)| last + 1))
+                );
+                prop_assert_eq!(
+                    tracker.unsettled(),
+                    model.iter().filter(|(_, is_settled)| !is_settled).count()
+                );
             }
         }
     }

@@ -1,4 +1,4 @@
-//! A producer that is replaced when librdkafka gives it up.
+//! A producer that is replaced after a fatal error of librdkafka.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -14,27 +14,29 @@ use rdkafka::{
 use super::{KafkaConfig, config::not_created};
 use crate::{PublishError, TransportError};
 
-/// How long a cluster that serves takes at most to describe itself.
+/// The longest time to wait for the metadata of the cluster.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long it takes at most to describe a topic after a record was not confirmed in time. With
-/// `message.timeout.ms` that is less than a relay's default time limit.
+/// The longest time to wait for the metadata of a topic after a record was not confirmed in time.
+/// Together with `message.timeout.ms` it is shorter than the default timeout of a relay.
 const TOPIC_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What differs from librdkafka's own defaults. Idempotence is not for a configuration to change,
-/// the others are.
+/// The differences from librdkafka's defaults. A configuration cannot change the idempotence, but
+/// it can change the other properties.
 const DEFAULTS: [(&str, &str); 4] = [
-    // The client's own retries leave no duplicates and keep the order of a partition.
+    // The retries of the client then write no duplicates and keep the order of a partition.
     ("enable.idempotence", "true"),
-    // Not five minutes: whoever publishes holds a lease meanwhile.
+    // Instead of five minutes: a relay holds a lease while it publishes.
     ("message.timeout.ms", "20000"),
-    // Less than that, or a topic that is missing would look like a broker that is away.
+    // Shorter than the timeout above: otherwise a missing topic would look like a broker that is
+    // not available.
     ("topic.metadata.propagation.max.ms", "5000"),
-    // Five is what idempotence allows; batches form by themselves while these are under way.
+    // No delay: idempotence allows five requests in flight, and records are batched while these
+    // are in flight.
     ("linger.ms", "0"),
 ];
 
-/// Sends records and waits until the brokers have them.
+/// Sends records and waits until the brokers confirm them.
 pub(super) struct Producer {
     config: ClientConfig,
     current: Mutex<Generation>,
@@ -47,7 +49,7 @@ struct Generation {
 }
 
 impl Producer {
-    /// Connects in the background, and again whenever that is needed.
+    /// Returns a producer, which connects and reconnects in the background.
     pub(super) fn new(config: &KafkaConfig) -> Result<Self, TransportError> {
         let config = config.client(&DEFAULTS)?;
         let producer = config.create().map_err(not_created)?;
@@ -60,7 +62,7 @@ impl Producer {
         })
     }
 
-    /// Answers when all in-sync replicas have the record.
+    /// Sends a record. Returns when all in-sync replicas have stored it.
     pub(super) async fn send(
         &self,
         record: FutureRecord<'_, [u8], [u8]>,
@@ -80,7 +82,7 @@ impl Producer {
         sent
     }
 
-    /// Asks the cluster for its topics.
+    /// Reads the metadata of the cluster. Fails if the cluster is not available.
     pub(super) async fn check(&self) -> Result<(), PublishError> {
         let producer = self.current().producer;
         let asked = tokio::task::spawn_blocking(move || {
@@ -92,8 +94,8 @@ impl Producer {
         }
     }
 
-    /// What it means that a record was not confirmed in time. The client retries a refusal such as
-    /// too few replicas in sync itself, and reports the time limit in its place.
+    /// Returns the meaning of a record that was not confirmed in time. The client itself retries
+    /// errors such as too few replicas in sync, and then reports the timeout instead of the error.
     pub(super) async fn unconfirmed(&self, topic: &str, error: KafkaError) -> PublishError {
         let producer = self.current().producer;
         let name = topic.to_owned();
@@ -105,7 +107,7 @@ impl Producer {
         };
         match tokio::task::spawn_blocking(describe).await {
             Ok(Ok(())) => PublishError::TopicUnavailable(
-                format!("the cluster serves, but does not confirm records of {topic}: {error}")
+                format!("the cluster replies, but does not confirm records of {topic}: {error}")
                     .into(),
             ),
             _ => PublishError::Unavailable(error.into()),
@@ -119,10 +121,11 @@ impl Producer {
             .clone()
     }
 
-    /// After a fatal error a producer refuses everything, for ever.
+    /// Replaces the producer with this number after a fatal error, after which it accepts no more
+    /// records.
     fn replace(&self, number: u64) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        // Of many that were under way, the first replaces it.
+        // The first of several failed records replaces the producer.
         if current.number != number {
             return;
         }
@@ -132,7 +135,10 @@ impl Producer {
                 *current = Generation { number, producer };
             }
             Err(error) => {
-                tracing::warn!(error = %not_created(error), "no new Kafka producer in the place of one that failed")
+                tracing::warn!(
+                    error = %not_created(error),
+                    "cannot replace a failed Kafka producer"
+                )
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Effects as Kafka records.
+//! The publisher: sends effects as Kafka records.
 
 use rdkafka::{
     error::RDKafkaErrorCode,
@@ -9,24 +9,38 @@ use rdkafka::{
 use super::{KafkaConfig, producer::Producer};
 use crate::{OutgoingMessage, PublishError, Publisher, TransportError, brokers::headers};
 
-/// Publishes effects to Kafka: each to the topic that it names, confirmed by all in-sync replicas.
+/// Publishes effects to Kafka.
 ///
-/// The record's key is the effect's, or its message id: effects of one key share a partition and
-/// keep their order. Headers are `message-id`, `message-type`, `content-type`, `traceparent`,
-/// `idem-source-destination`, and those of the effect; a header that is no string travels as JSON.
-/// The record's time is that of the recording.
+/// The topic of an effect is the Kafka topic. An effect is published when all in-sync replicas have
+/// confirmed its record.
 ///
-/// A topic that does not exist, a missing permission, and a topic whose records are not confirmed
-/// in time by a cluster that serves, are [`PublishError::TopicUnavailable`].
+/// The key of the record is the key of the effect, or its message id if it has no key. Effects of
+/// one key are in one partition and keep their order. The headers are `message-id`, `message-type`,
+/// `content-type`, `traceparent`, `idem-source-destination`, and the headers of the effect. A
+/// header that is not a string is sent as JSON. The timestamp of the record is the time when the
+/// effect was recorded.
 ///
-/// The producer is idempotent, so its own retries leave no duplicates. Those of a relay that died
-/// do, and Kafka does not dedup by message id: consumers claim by it.
+/// The producer is idempotent, so its own retries write no duplicates. A relay that died can cause
+/// duplicates. Kafka does not recognize duplicates by message id, so consumers claim by it.
+///
+/// # Errors
+///
+/// - [`PublishError::TopicUnavailable`]: the topic does not exist, a permission is missing, too few
+///   replicas are in sync, or an available cluster did not confirm the record in time.
+/// - [`PublishError::Permanent`]: Kafka will never accept the effect, for example because of its
+///   size.
+/// - [`PublishError::Rejected`]: any other error that concerns the effect.
+/// - [`PublishError::Unavailable`]: the cluster cannot be reached or cannot store records now.
 pub struct KafkaPublisher {
     producer: Producer,
 }
 
 impl KafkaPublisher {
-    /// Connects in the background. An error is a property that librdkafka does not take.
+    /// Returns a publisher, which connects in the background.
+    ///
+    /// # Errors
+    ///
+    /// A property of librdkafka is not valid.
     pub fn new(config: &KafkaConfig) -> Result<Self, TransportError> {
         Ok(Self {
             producer: Producer::new(config)?,

@@ -1,4 +1,4 @@
-//! How a delivery is settled: in the ledger, from where its offset is committed.
+//! The receipt of a delivery, which settles it in the ledger. The offset is committed from there.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,18 +10,19 @@ use super::{
 };
 use crate::{Receipt, Settlement, TransportError};
 
-/// A delivery that nobody settled, or whose dead letter was not taken, comes again after this.
+/// The delay before a message is redelivered after its receipt was dropped or its dead letter could
+/// not be published.
 const UNSETTLED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 pub(super) struct KafkaReceipt {
     shared: Arc<Shared>,
     dead_letters: Arc<DeadLetters>,
-    /// Taken when it is settled.
+    /// The delivery. `None` after the settlement.
     fetched: Option<Fetched>,
 }
 
 impl KafkaReceipt {
-    /// The delivery is [handed out](Shared::hand_out).
+    /// Returns the receipt of a delivery for which [`hand_out`](Shared::hand_out) returned true.
     pub(super) fn new(
         shared: Arc<Shared>,
         dead_letters: Arc<DeadLetters>,
@@ -50,7 +51,8 @@ impl KafkaReceipt {
         let Some(fetched) = &self.fetched else {
             return Ok(());
         };
-        // Whoever has the partition now rejects it too, and one dead letter is enough.
+        // If the partition was revoked, its new owner rejects the message too: publish one dead
+        // letter only.
         if self.shared.is_current(&fetched.ticket) {
             self.dead_letters
                 .take(&fetched.ticket, &fetched.record, reason)
@@ -86,7 +88,7 @@ impl Receipt for KafkaReceipt {
 
 impl Drop for KafkaReceipt {
     fn drop(&mut self) {
-        // Were it forgotten, its offset would hold up all commits until the next restart.
+        // An offset that is never settled would prevent all commits until the next restart.
         self.come_again(UNSETTLED_AGAIN_AFTER);
         self.shared.hand_in();
     }

@@ -1,4 +1,4 @@
-//! A member of a consumer group, as a source.
+//! The source: a member of a consumer group.
 
 use std::{sync::Arc, thread};
 
@@ -13,41 +13,55 @@ use super::{
 };
 use crate::{Closed, Delivery, Source, TransportError};
 
-/// Consumes topics as a member of a group. Offsets are committed after their messages were settled.
+/// A source of messages: the topics of Kafka, consumed as a member of a consumer group.
 ///
-/// - *Acknowledge* lets the partition's offset move, as far as everything below it is settled too.
-///   Commits go out every second, whenever nothing is under way, when partitions are revoked, and
-///   at the end.
-/// - *Retry* and *Release* make this source deliver the message again: Kafka cannot take it back.
-///   Its offset holds meanwhile, and [`deliveries`](crate::Message::deliveries) is counted by this
-///   source: it begins at 1 again after a restart.
-/// - *Reject* publishes the record to the dead-letter topic, and settles it when that is confirmed.
-///   Without such a topic a consumer keeps the message in `idem.dead_letter` and acknowledges it.
+/// An offset is committed after its message was settled.
 ///
-/// A message's id is its header `message-id`; without one choose
-/// [`IdStrategy::Coordinates`](crate::IdStrategy), or a business id. Keys and headers that are not
-/// UTF-8 are given in base64. Headers that occur twice: the last one counts.
+/// # Messages
 ///
-/// A new group begins with the oldest messages; property `auto.offset.reset` changes that.
+/// The id of a message is its header `message-id`. For messages without this header use
+/// [`IdStrategy::Coordinates`](crate::IdStrategy) or a business id. Keys and headers that are not
+/// UTF-8 are encoded as base64. If a header occurs more than once, the last one counts.
 ///
 /// Messages of one key within a partition are handled one after the other, unless
-/// [`ordered_by_key`](crate::Consumer::ordered_by_key) says otherwise: Kafka delivers them in
-/// order, and a message that fails is delivered again behind its successors if nothing holds them.
+/// [`ordered_by_key`](crate::Consumer::ordered_by_key) disables this. Kafka delivers them in order,
+/// but without this a message that fails would be redelivered after its successors.
 ///
-/// [`close`](Source::close) waits for the last commit, and a consumer calls it. A source that is
-/// dropped commits and leaves its group in the background, after its last receipt; when the process
-/// ends before, messages come again and are duplicates.
+/// A new group begins with the oldest messages. The property `auto.offset.reset` changes this.
+///
+/// # Settlements
+///
+/// - [`Acknowledge`](crate::Settlement::Acknowledge) settles an offset. The source commits an
+///   offset when all offsets below it are settled. It commits every second, when no message is
+///   unsettled, when partitions are revoked, and at the end.
+/// - [`Retry`](crate::Settlement::Retry) and [`Release`](crate::Settlement::Release): this source
+///   redelivers the message itself, because a message cannot be returned to Kafka. The offset stays
+///   unsettled. The source itself counts the [`deliveries`](crate::Message::deliveries), which
+///   begin at 1 after a restart.
+/// - [`Reject`](crate::Settlement::Reject) publishes the record to the dead-letter topic, and
+///   settles the offset when that is confirmed. Without such a topic a
+///   [`Consumer`](crate::Consumer) keeps the message in `idem.dead_letter` and acknowledges it.
+///
+/// # The end
+///
+/// [`close`](Source::close), which a consumer calls, waits for the last commit. A source that is
+/// dropped without it commits and leaves its group in the background, after its last receipt was
+/// dropped. If the process ends before, messages are redelivered, and the claims find the
+/// duplicates.
 pub struct KafkaSource {
     shared: Arc<Shared>,
     dead_letters: Arc<DeadLetters>,
     fetched: mpsc::UnboundedReceiver<Result<Fetched, TransportError>>,
-    /// The thread has left the group.
+    /// Cancelled when the thread has left the group.
     ended: CancellationToken,
 }
 
 impl KafkaSource {
-    /// Joins the group in the background. An error is a subscription or a property that makes no
-    /// sense.
+    /// Returns a source for this subscription, and joins the group in the background.
+    ///
+    /// # Errors
+    ///
+    /// A setting of the subscription or a property is not valid, or the thread cannot be started.
     pub fn new(
         config: &KafkaConfig,
         subscription: &KafkaSubscription,
@@ -55,7 +69,7 @@ impl KafkaSource {
         subscription.check()?;
         let dead_letters = Arc::new(DeadLetters::new(config, &subscription.dead_letter)?);
         let shared = Arc::new(Shared::default());
-        // Bounded by `max_unsettled`: what waits in it is not settled.
+        // `max_unsettled` limits its length, because the messages in it are unsettled.
         let (sender, fetched) = mpsc::unbounded_channel();
         let driver = Driver::new(config, subscription, Arc::clone(&shared), sender)?;
         let ended = CancellationToken::new();
@@ -86,7 +100,7 @@ impl Source for KafkaSource {
                 }
                 None => return Ok(None),
             };
-            // Its partition may have been revoked since it was fetched.
+            // The partition may have been revoked since the message was fetched.
             if self.shared.hand_out(&fetched.ticket) {
                 let message = fetched.message.clone();
                 let receipt = KafkaReceipt::new(
@@ -100,7 +114,7 @@ impl Source for KafkaSource {
     }
 
     /// Stops fetching, waits until all receipts are settled or dropped, commits, and leaves the
-    /// group. What was fetched ahead counts as returned: it is behind the committed offsets.
+    /// group. Undelivered messages count as returned, because their offsets are not committed.
     async fn close(&mut self) -> Closed {
         self.shared.stop();
         self.ended.cancelled().await;

@@ -1,46 +1,49 @@
-//! What has to be known to reach a NATS, and to consume from a stream.
+//! The settings of a connection to NATS and of a subscription to a stream.
 
 use std::{fmt, path::PathBuf};
 
 use serde::Deserialize;
 
-/// How to reach a NATS server or cluster with JetStream.
+/// The settings of a connection to a NATS server or cluster with JetStream.
 ///
 /// ```
 /// # fn main() -> Result<(), serde_json::Error> {
-/// let config: idem_client::NatsConfig = serde_json::from_str(r#"{"url": "nats://user:secret@nats:4222"}"#)?;
+/// let config: idem_client::NatsConfig =
+///     serde_json::from_str(r#"{"url": "nats://user:secret@nats:4222"}"#)?;
 /// # let _ = config;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct NatsConfig {
-    /// `nats://user:password@host:port`, or `nats://token@host:port`; several servers with commas
-    /// between them.
+    /// The URL of the server: `nats://user:password@host:port` or `nats://token@host:port`. Several
+    /// servers of one cluster are separated by commas.
     ///
-    /// With `tls://` at one of them, every connection uses TLS and verifies the server's
-    /// certificate. Servers that the cluster names are then not used, because it names them before
-    /// TLS begins: list all servers of the cluster.
+    /// If one of the URLs begins with `tls://`, every connection uses TLS and verifies the server's
+    /// certificate. The client then connects only to the servers in this setting, because a server
+    /// announces the other servers of its cluster before TLS begins: list all servers of the
+    /// cluster.
     pub url: String,
-    /// A PEM file of the authorities to trust; those of the system unless given.
+    /// A PEM file of the certificate authorities to trust. Default: those of the system.
     #[serde(default)]
     pub ca: Option<PathBuf>,
     /// A PEM file of the client's certificate.
     #[serde(default)]
     pub client_certificate: Option<PathBuf>,
-    /// A PEM file of the key of that certificate.
+    /// A PEM file of the private key of that certificate.
     #[serde(default)]
     pub client_key: Option<PathBuf>,
-    /// A file with the seed of an nkey, to log in with.
+    /// A file with the nkey seed that the client logs in with.
     #[serde(default)]
     pub nkey_seed_file: Option<PathBuf>,
-    /// A credentials file (`.creds`) to log in with.
+    /// A credentials file (`.creds`) that the client logs in with.
     #[serde(default)]
     pub credentials: Option<PathBuf>,
-    /// How long to wait for an answer of the server. In seconds, 10 unless given.
+    /// The longest time to wait for a reply from the server, in seconds. Default: 10.
     #[serde(default = "timeout_s")]
     pub timeout_s: u16,
-    /// How many effects may wait for their confirmation at once; 1,000 unless given.
+    /// The largest number of effects that wait for their confirmation at the same time. Default:
+    /// 1,000.
     #[serde(default = "max_unconfirmed")]
     pub max_unconfirmed: u16,
 }
@@ -54,7 +57,8 @@ fn max_unconfirmed() -> u16 {
 }
 
 impl NatsConfig {
-    /// A server or cluster.
+    /// Returns the settings for the server or cluster at this [`url`](Self::url). All other
+    /// settings have their defaults.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
@@ -68,14 +72,14 @@ impl NatsConfig {
         }
     }
 
-    /// Trusts the authorities of this PEM file instead of the system's.
+    /// Trusts the certificate authorities in this PEM file instead of those of the system.
     #[must_use]
     pub fn ca(mut self, file: impl Into<PathBuf>) -> Self {
         self.ca = Some(file.into());
         self
     }
 
-    /// Presents this certificate to the server. Both are PEM files.
+    /// Presents this certificate to the server. The certificate and its private key are PEM files.
     #[must_use]
     pub fn client_certificate(
         mut self,
@@ -87,7 +91,7 @@ impl NatsConfig {
         self
     }
 
-    /// Logs in with the nkey whose seed is in this file.
+    /// Logs in with the nkey seed in this file.
     #[must_use]
     pub fn nkey_seed_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.nkey_seed_file = Some(file.into());
@@ -101,14 +105,14 @@ impl NatsConfig {
         self
     }
 
-    /// How long to wait for an answer of the server, in seconds.
+    /// Sets the longest time to wait for a reply from the server, in seconds.
     #[must_use]
     pub fn timeout_s(mut self, seconds: u16) -> Self {
         self.timeout_s = seconds;
         self
     }
 
-    /// How many effects may wait for their confirmation at once.
+    /// Sets the largest number of effects that wait for their confirmation at the same time.
     #[must_use]
     pub fn max_unconfirmed(mut self, effects: u16) -> Self {
         self.max_unconfirmed = effects;
@@ -116,7 +120,7 @@ impl NatsConfig {
     }
 }
 
-/// The url may hold a password.
+/// Omits the URL, which can contain a password.
 impl fmt::Debug for NatsConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NatsConfig")
@@ -130,31 +134,34 @@ impl fmt::Debug for NatsConfig {
     }
 }
 
-/// What to consume, as whom, and what becomes of messages that are rejected.
+/// The settings of a subscription: the stream, the durable consumer, and the place for rejected
+/// messages.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct NatsSubscription {
-    /// The stream; it has to exist.
+    /// The name of the stream. The stream must exist.
     pub stream: String,
-    /// The durable pull consumer. All sources that name it share its messages. It is made with the
-    /// settings below when it is not there. One that exists stays as it is; it is an error when it
-    /// does not acknowledge each message explicitly.
+    /// The name of the durable pull consumer. All sources that name it share its messages. If it
+    /// does not exist, the source creates it with the settings below. The source does not change a
+    /// durable consumer that exists, and fails if that consumer does not require an explicit
+    /// acknowledgement of each message.
     pub consumer: String,
-    /// The subject to consume, with wildcards; all of the stream unless given.
+    /// The subject to consume, which may contain wildcards. Default: all subjects of the stream.
     #[serde(default)]
     pub subject: String,
-    /// How many messages the source fetches ahead and withholds together, at most; 100 unless
-    /// given. While they wait, the source reports progress, so the server does not deliver them
-    /// again.
+    /// The largest number of messages that the source fetches ahead and withholds, taken together.
+    /// Default: 100. While the messages wait, the source reports progress to the server, so the
+    /// server does not redeliver them.
     #[serde(default = "prefetch")]
     pub prefetch: u16,
-    /// A message whose process has died comes again after this time. In seconds, 30 unless given.
-    /// The source tells the server of progress three times in it for each message that it holds.
+    /// The time, in seconds, after which the server redelivers the messages of a process that died.
+    /// Default: 30. For each message that it holds, the source reports progress to the server three
+    /// times within this time.
     #[serde(default = "ack_wait_s")]
     pub ack_wait_s: u32,
-    /// The subject where rejected messages go, with their headers and the reason in
-    /// `idem-dead-letter-reason`; a stream has to take it. Without one the consumer keeps rejected
-    /// messages in `idem.dead_letter`.
+    /// The subject to which rejected messages are published, with their headers and with the reason
+    /// in the header `idem-dead-letter-reason`. A stream must take this subject. Default: none; the
+    /// consumer then keeps rejected messages in `idem.dead_letter`.
     #[serde(default)]
     pub dead_letter: Option<String>,
 }
@@ -168,7 +175,8 @@ fn ack_wait_s() -> u32 {
 }
 
 impl NatsSubscription {
-    /// All messages of this stream, as this durable consumer.
+    /// Returns the settings for all messages of this stream, consumed through this durable
+    /// consumer. All other settings have their defaults.
     pub fn new(stream: impl Into<String>, consumer: impl Into<String>) -> Self {
         Self {
             stream: stream.into(),
@@ -180,28 +188,30 @@ impl NatsSubscription {
         }
     }
 
-    /// The messages of this subject only; it may have wildcards.
+    /// Consumes only the messages of this subject, which may contain wildcards.
     #[must_use]
     pub fn subject(mut self, subject: impl Into<String>) -> Self {
         self.subject = subject.into();
         self
     }
 
-    /// How many messages the source fetches ahead and withholds together, at most.
+    /// Sets the largest number of messages that the source fetches ahead and withholds, taken
+    /// together.
     #[must_use]
     pub fn prefetch(mut self, messages: u16) -> Self {
         self.prefetch = messages;
         self
     }
 
-    /// A message whose process has died comes again after this time, in seconds.
+    /// Sets the time, in seconds, after which the server redelivers the messages of a process that
+    /// died.
     #[must_use]
     pub fn ack_wait_s(mut self, seconds: u32) -> Self {
         self.ack_wait_s = seconds;
         self
     }
 
-    /// The subject where rejected messages go, instead of `idem.dead_letter`.
+    /// Publishes rejected messages to this subject instead of keeping them in `idem.dead_letter`.
     #[must_use]
     pub fn dead_letter(mut self, subject: impl Into<String>) -> Self {
         self.dead_letter = Some(subject.into());
@@ -214,12 +224,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_is_not_printed() {
+    fn password_is_not_printed() {
         assert!(!format!("{:?}", NatsConfig::new("nats://user:secret@host")).contains("secret"));
     }
 
     #[test]
-    fn a_file_says_what_has_no_default_and_a_slip_in_a_name_is_refused() {
+    fn required_settings_suffice_and_unknown_names_fail() {
         let read = serde_json::from_str::<NatsConfig>;
         assert_eq!(
             read(r#"{"url": "nats://x"}"#).unwrap(),

@@ -1,4 +1,4 @@
-//! Connects with the login and the TLS of the configuration.
+//! Connects with the login and the TLS settings of the configuration.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -12,14 +12,17 @@ use super::{NatsConfig, servers::Servers};
 use crate::{Error, TransportError, tls::Files};
 
 impl NatsConfig {
-    /// Reads the URL and every file that is named. [`Error::Invalid`] when one of them cannot be
-    /// used. The error names the file and repeats no secret.
+    /// Checks the URL and reads every file that the settings name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the URL or a file cannot be used. The error names the file and
+    /// contains no secret.
     pub fn check(&self) -> Result<(), Error> {
         self.options(ConnectOptions::new()).map(drop)
     }
 
-    /// Connects once; from then on the client connects again by itself whenever the connection is
-    /// lost.
+    /// Connects. From then on the client library reconnects by itself when the connection is lost.
     pub(super) async fn connect_with(
         &self,
         options: ConnectOptions,
@@ -48,14 +51,16 @@ impl NatsConfig {
         };
         if files.is_any() && !servers.has_tls {
             return Err(Error::Invalid(
-                "the NATS settings name certificates, and no URL is tls://".into(),
+                "the NATS settings name certificate files, but no URL is tls://".into(),
             ));
         }
-        // Also without `tls://`: a server can ask for TLS, and the client's own default panics.
+        // Also without `tls://`: a server can require TLS, and then the default of the client
+        // library panics.
         let options = options
             .require_tls(servers.has_tls)
             .tls_client_config(files.verify_full()?);
-        // The greeting precedes TLS: anything on the way can put servers into it, also ws:// ones.
+        // A server announces other servers before TLS begins. An attacker on the network can add
+        // servers to this list, also ws:// ones.
         let options = if servers.has_tls {
             options.ignore_discovered_servers()
         } else {
@@ -68,13 +73,15 @@ impl NatsConfig {
             (None, Some(file), None) => options.nkey(seed(file)?),
             (None, None, Some(file)) => {
                 let text = read(file)?;
-                // The client's own error could repeat a part of the file.
+                // The error of the client library could contain a part of the file.
                 let options = options.credentials(&text);
-                options.map_err(|_| unusable(file, "it has no JWT and seed of a NATS user"))?
+                options.map_err(|_| unusable(file, "it has no JWT and no seed of a NATS user"))?
             }
             _ => {
                 return Err(Error::Invalid(
-                    "the NATS settings have several logins; use one of a login in the URL, nkey-seed-file, credentials".into(),
+                    "the NATS settings have several logins; use only one of: a login in the URL, \
+                     nkey-seed-file, credentials"
+                        .into(),
                 ));
             }
         };
@@ -82,14 +89,14 @@ impl NatsConfig {
     }
 }
 
-/// The seed of a user in a file: the line that begins as such a seed does.
+/// Returns the seed of a user from a file: the first line that begins with `SU`.
 fn seed(file: &Path) -> Result<String, Error> {
     let text = read(file)?;
     let seed = text
         .lines()
         .map(str::trim)
         .find(|line| line.starts_with("SU"));
-    // The client itself reads the seed only when it connects.
+    // The client library parses the seed only when it connects.
     seed.filter(|seed| KeyPair::from_seed(seed).is_ok())
         .map(str::to_owned)
         .ok_or_else(|| {

@@ -1,11 +1,11 @@
 //! The deliveries that this process holds, from their arrival until they are settled.
 //!
-//! The server delivers a message again when it hears nothing of it for the time of the delivery.
-//! While a message waits here, for whatever reason and however long, one task tells the server that
-//! there is progress. So waiting causes no redelivery, which the server would count.
+//! The server redelivers a message when it receives no report of it within the time for the
+//! settlement. While a message waits in this process, for any reason and for any time, one task
+//! reports progress to the server. So waiting causes no redelivery, which the server would count.
 //!
-//! The time is not limited: a handler that hangs keeps its message for as long as its process
-//! lives, as with RabbitMQ.
+//! The time is not limited: a handler that hangs keeps its message as long as its process lives, as
+//! with RabbitMQ.
 
 use std::{
     collections::HashMap,
@@ -23,7 +23,8 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// The pause before another attempt, without a connection or while the client takes no more.
+/// The delay before another attempt, without a connection or while the client library accepts no
+/// more messages.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 pub(super) struct Held {
@@ -34,28 +35,35 @@ pub(super) struct Held {
 
 #[derive(Default)]
 struct State {
-    /// By the place in the stream. A message that comes again takes the place of its earlier
-    /// delivery.
+    /// The deliveries, by the place of their message in the stream. A redelivery replaces the
+    /// earlier delivery of its message.
     deliveries: HashMap<i64, Delivery>,
-    looks_again: Option<Instant>,
+    /// The time at which the task next reports progress.
+    next_report: Option<Instant>,
 }
 
 struct Delivery {
-    /// Differs from that of every other delivery.
+    /// The subject for the settlement, which is unique to this delivery.
     reply: Subject,
+    /// The interval between two reports of progress.
     every: Duration,
+    /// The time of the next report of progress.
     due: Instant,
 }
 
 impl Held {
-    /// Holds nothing yet. Its task ends when this is dropped.
+    /// Starts the task that reports progress, and returns an empty set of deliveries. Dropping the
+    /// set ends the task.
     pub(super) fn start(client: Client) -> Arc<Self> {
         let held = Arc::new(Self {
             client,
             state: Mutex::default(),
             changed: Arc::default(),
         });
-        tokio::spawn(tell(Arc::downgrade(&held), Arc::clone(&held.changed)));
+        tokio::spawn(report_progress(
+            Arc::downgrade(&held),
+            Arc::clone(&held.changed),
+        ));
         held
     }
 
@@ -63,7 +71,7 @@ impl Held {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds a delivery, and tells the server so in this interval.
+    /// Adds a delivery. The task reports progress of it to the server in this interval.
     pub(super) fn add(&self, place: i64, reply: Subject, every: Duration) {
         let due = Instant::now() + every;
         let mut state = self.state();
@@ -71,15 +79,15 @@ impl Held {
             .deliveries
             .insert(place, Delivery { reply, every, due });
         let is_first = state
-            .looks_again
-            .is_none_or(|looks_again| due < looks_again);
+            .next_report
+            .is_none_or(|next_report| due < next_report);
         drop(state);
         if is_first {
             self.changed.notify_waiters();
         }
     }
 
-    /// Whether this delivery is held, and the message has not come again since.
+    /// Returns whether this delivery is held, and its message has not been redelivered since.
     pub(super) fn has(&self, place: i64, reply: &Subject) -> bool {
         self.state()
             .deliveries
@@ -87,8 +95,8 @@ impl Held {
             .is_some_and(|held| held.reply == *reply)
     }
 
-    /// Holds a delivery no longer: the server is told nothing more of it. Returns false when the
-    /// message has come again since.
+    /// Removes a delivery, so that the task reports no more progress of it. Returns false if the
+    /// message has been redelivered since.
     pub(super) fn remove(&self, place: i64, reply: &Subject) -> bool {
         let mut state = self.state();
         let is_held = state
@@ -101,18 +109,19 @@ impl Held {
         is_held
     }
 
-    /// Tells the server of the deliveries that are due. Returns when the next one is.
-    fn tell(&self) -> Option<Instant> {
+    /// Reports progress of the deliveries that are due. Returns the time of the next report.
+    fn report_due(&self) -> Option<Instant> {
         let mut state = self.state();
         let now = Instant::now();
-        let is_told = self.client.connection_state() == Connection::Connected
+        let all_sent = self.client.connection_state() == Connection::Connected
             && state.deliveries.values_mut().all(|held| {
-                // With those that are due soon: one round for all that came together.
+                // Includes deliveries that are due soon, so that deliveries that arrived together
+                // are reported together.
                 if held.due > now + held.every / 2 {
                     return true;
                 }
-                // Within the lock and without waiting, so that nothing follows a settlement: it
-                // would put off a redelivery.
+                // Under the lock and without waiting: a report after the settlement of the delivery
+                // would delay a redelivery.
                 let progress = self
                     .client
                     .publish(held.reply.clone(), AckKind::Progress.into());
@@ -123,12 +132,12 @@ impl Held {
                 is_sent
             });
         let next = state.deliveries.values().map(|held| held.due).min();
-        state.looks_again = if is_told {
+        state.next_report = if all_sent {
             next
         } else {
             next.map(|_| now + AGAIN_AFTER)
         };
-        state.looks_again
+        state.next_report
     }
 }
 
@@ -138,10 +147,10 @@ impl Drop for Held {
     }
 }
 
-async fn tell(held: Weak<Held>, changed: Arc<Notify>) {
+async fn report_progress(held: Weak<Held>, changed: Arc<Notify>) {
     loop {
         let changed = changed.notified();
-        let Some(next) = held.upgrade().map(|held| held.tell()) else {
+        let Some(next) = held.upgrade().map(|held| held.report_due()) else {
             return;
         };
         select! {
@@ -151,7 +160,7 @@ async fn tell(held: Weak<Held>, changed: Arc<Notify>) {
     }
 }
 
-/// Sleeps until this moment; for ever when there is none.
+/// Sleeps until this moment, or without end when it is `None`.
 async fn at(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment).await,

@@ -1,4 +1,4 @@
-//! The connection of a source, and how often it was lost.
+//! The connection of a source, with the number of times that it was lost.
 
 use async_nats::{ConnectOptions, Event, jetstream::Context};
 use tokio::sync::watch;
@@ -25,16 +25,16 @@ impl Link {
         Ok(Self { context, losses })
     }
 
-    /// How often the connection was lost.
+    /// Returns the number of times that the connection was lost.
     pub(super) fn losses(&self) -> u64 {
         *self.losses.borrow()
     }
 
-    /// Waits until the connection was lost more often than this.
+    /// Waits until the connection has been lost more than `losses` times.
     pub(super) async fn lost(&self, losses: u64) {
         let mut now = self.losses.clone();
         if now.wait_for(|now| *now > losses).await.is_err() {
-            // The client has ended, so no loss will be counted any more. The caller's request
+            // The client library has ended, so it counts no more losses. The request of the caller
             // fails.
             std::future::pending::<()>().await;
         }

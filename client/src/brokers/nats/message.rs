@@ -1,4 +1,4 @@
-//! Messages as NATS subjects, headers and payloads, and back.
+//! Converts messages to NATS subjects, headers and payloads, and back.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,11 @@ use bytes::Bytes;
 
 use crate::{Coordinates, Message, OutgoingMessage, TransportError, brokers::headers};
 
-/// What JetStream dedups by, within the window of the stream.
+/// The header by which a stream recognizes duplicates within its window.
 pub(super) const NATS_MESSAGE_ID: &str = "Nats-Msg-Id";
 
-/// An error when a name or a value is none that NATS can carry: a line break, a colon in a name.
+/// Returns the headers of an effect. Fails if NATS cannot transport a header's name or value, for
+/// example a colon in a name or a line break.
 pub(super) fn outgoing(message: &OutgoingMessage) -> Result<HeaderMap, TransportError> {
     let id = message.message_id.to_string();
     let own = [
@@ -36,7 +37,8 @@ pub(super) fn insert(map: &mut HeaderMap, name: &str, value: &str) -> Result<(),
     Ok(())
 }
 
-/// A message of a stream, with its place there and the time when the stream took it.
+/// Returns a message of a stream, with its place in the stream and the time when the stream stored
+/// it.
 pub(super) fn incoming(message: &jetstream::Message) -> Result<Message, TransportError> {
     let info = message.info()?;
     let coordinates = Coordinates {
@@ -64,15 +66,18 @@ fn received(subject: &str, payload: Bytes, map: Option<&HeaderMap>) -> Message {
     let id = headers.get(NATS_MESSAGE_ID).cloned();
     let message = headers::incoming(subject, payload, headers);
     match id {
-        // Dead letters have another id for the server than for their consumers.
+        // The `Nats-Msg-Id` of a dead letter is not the id of the message.
         Some(id) if message.message_id().is_none() => message.with_message_id(id),
         _ => message,
     }
 }
 
-/// What a rejected message is published as: itself, and the reason. The server would take it for a
-/// duplicate under its own id, if the same stream takes its dead letters; under the id of its place
-/// it is one only when the same consumer rejects it twice.
+/// Returns the headers of a dead letter: those of the rejected message, and the reason.
+///
+/// The stream that takes the dead letter can be the stream of the message, which would drop a
+/// letter with the message's id as a duplicate. So the `Nats-Msg-Id` of the letter is made from the
+/// message's place and its consumer: a letter is a duplicate only if the same consumer rejects the
+/// same message again.
 pub(super) fn dead_letter(
     message: &Message,
     consumer: &str,
@@ -108,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_out_comes_back_in() {
+    fn effect_round_trips_through_headers() {
         let mut effect = OutgoingMessage::new(Uuid::from_u128(7), "orders.placed", "{}");
         effect.key = Some("k".into());
         effect.message_type = Some("placed".into());
@@ -117,7 +122,7 @@ mod tests {
         effect.source_destination = Some("orders".into());
         effect.headers.insert("correlation-id".into(), json!("c"));
         effect.headers.insert("count".into(), json!(3));
-        // Copied from the message that the effect results from.
+        // A handler may copy this header from its message.
         effect.headers.insert("message-id".into(), json!("m-1"));
 
         let message = received(
@@ -139,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_nats_cannot_carry_is_an_error_and_no_panic() {
+    fn header_that_nats_cannot_transport_is_an_error() {
         for (name, value) in [("a:b", "x"), ("a b", "x"), ("a", "two\nlines")] {
             let mut effect = OutgoingMessage::new(Uuid::from_u128(7), "s", "{}");
             effect.headers.insert(name.into(), json!(value));
@@ -148,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_letter_has_the_id_of_its_place_for_the_server_and_its_own_for_consumers() {
+    fn dead_letter_has_nats_id_of_its_place_and_keeps_message_id() {
         let message = Message::new("s", "{}")
             .with_message_id("m-1")
             .with_coordinates(Coordinates {

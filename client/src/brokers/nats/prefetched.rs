@@ -1,7 +1,7 @@
-//! The messages that were fetched ahead.
+//! The messages that are fetched ahead and not yet delivered to the consumer.
 //!
-//! Each receipt holds its session, and the session holds these messages.
-//! [`close`](Prefetched::close) ends that cycle, so every source that ends calls it.
+//! Each receipt holds its session, and the session holds these messages with their receipts.
+//! [`close`](Prefetched::close) breaks this cycle, so it must be called at the end of every source.
 
 use std::{
     collections::VecDeque,
@@ -23,9 +23,9 @@ pub(super) struct Prefetched {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<(Message, NatsReceipt)>,
-    /// Why nothing more is fetched.
+    /// The error that ended the task that fetches.
     ended: Option<TransportError>,
-    /// The source has ended.
+    /// Whether the source has ended.
     is_closed: bool,
 }
 
@@ -34,7 +34,7 @@ impl Prefetched {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a message. One that comes after the close is returned, because its receipt is dropped.
+    /// Adds a message. After the close its receipt is dropped, which returns the message.
     pub(super) fn add(&self, message: Message, receipt: NatsReceipt) {
         let mut state = self.state();
         if state.is_closed {
@@ -45,22 +45,22 @@ impl Prefetched {
         self.came.notify_waiters();
     }
 
-    /// The task that fetches has failed. The source starts another one after it has returned this
-    /// error.
+    /// Records the error with which the task that fetches failed. The source starts another task
+    /// after it has returned this error.
     pub(super) fn end(&self, why: TransportError) {
         self.state().ended = Some(why);
         self.came.notify_waiters();
     }
 
-    /// Waits for the next message, or for the error after the last one. Cancel safe.
+    /// Waits for the next message, or for the error that follows the last message. Cancel safe.
     pub(super) async fn next(&self) -> Result<(Message, NatsReceipt), TransportError> {
         loop {
             let came = self.came.notified();
             {
                 let mut state = self.state();
                 while let Some((message, receipt)) = state.waiting.pop_front() {
-                    // Skips a delivery that NATS has repeated meanwhile: the later one waits
-                    // behind.
+                    // Skip a delivery if NATS has redelivered its message: the later delivery
+                    // follows.
                     if receipt.is_usable() {
                         return Ok((message, receipt));
                     }
@@ -73,22 +73,22 @@ impl Prefetched {
         }
     }
 
-    /// How many messages wait.
+    /// Returns the number of waiting messages.
     pub(super) fn len(&self) -> usize {
         self.state().waiting.len()
     }
 
-    /// There may be room for more.
+    /// Signals that there may be room for more messages.
     pub(super) fn make_room(&self) {
         self.taken.notify_one();
     }
 
-    /// Waits until there may be room.
+    /// Waits until there may be room for more messages.
     pub(super) async fn room(&self) {
         self.taken.notified().await;
     }
 
-    /// Takes no more messages. Returns those that wait.
+    /// Stops accepting messages. Returns the receipts of those that wait.
     pub(super) fn close(&self) -> Vec<NatsReceipt> {
         let mut state = self.state();
         state.is_closed = true;

@@ -1,4 +1,4 @@
-//! Effects as messages of a stream.
+//! The publisher: sends effects as messages to a stream.
 
 use std::{error::Error as StdError, time::Duration};
 
@@ -20,8 +20,8 @@ use tokio::{
 use super::{NatsConfig, message, refusal};
 use crate::{OutgoingMessage, PublishError, Publisher};
 
-/// What the server says of itself and not of the effect. Its status 503 is no guide: a stream that
-/// is full has that, too.
+/// The errors that concern the server and not the effect. The status 503 does not identify them: a
+/// full stream has this status, too.
 const NOT_NOW: [ErrorCode; 12] = [
     ErrorCode::ACCOUNT_RESOURCES_EXCEEDED,
     ErrorCode::CLUSTER_INCOMPLETE,
@@ -37,7 +37,7 @@ const NOT_NOW: [ErrorCode; 12] = [
     ErrorCode::STORAGE_RESOURCES_EXCEEDED,
 ];
 
-/// What the server says of a stream and not of the effect: it is full, sealed or offline.
+/// The errors that concern a stream and not the effect: the stream is full, sealed or offline.
 const NOT_THIS_STREAM: [ErrorCode; 5] = [
     ErrorCode::STREAM_OFFLINE,
     ErrorCode::STREAM_OFFLINE_REASON,
@@ -46,37 +46,44 @@ const NOT_THIS_STREAM: [ErrorCode; 5] = [
     ErrorCode::STREAM_TOO_MANY_REQUESTS,
 ];
 
-/// Where the publisher asks which stream takes a subject.
+/// The subject of the request for the name of the stream that takes a subject.
 const STREAM_NAMES: &str = "$JS.API.STREAM.NAMES";
 
-/// How long a server takes at most to reply to that.
+/// The longest time to wait for the response to this request.
 const LOOK_UP: Duration = Duration::from_secs(5);
 
-/// How many errors of the server a publish may not have read yet. Older ones are lost to it.
+/// The largest number of server errors that a publish has not read yet. It misses older ones.
 const ERRORS: usize = 256;
 
-/// Publishes effects to NATS JetStream: to the subject that the topic names, confirmed by the
-/// stream that takes it.
+/// Publishes effects to NATS JetStream.
 ///
-/// A subject that no stream takes, a stream that is full and a missing permission are
-/// [`PublishError::TopicUnavailable`]. An effect that its stream refuses for what it is, for
-/// example for its size, is [`PublishError::Rejected`]. One that is larger than the server allows,
-/// or that has a subject or header that NATS does not know, is [`PublishError::Permanent`].
+/// The topic of an effect is the subject that it is published to. An effect is published when the
+/// stream that takes this subject has confirmed it.
 ///
-/// The header `Nats-Msg-Id` is the effect's id, by which a stream drops duplicates within its
-/// window; further headers are `idem-key`, `message-type`, `content-type`, `traceparent`,
-/// `idem-source-destination`, and those of the effect.
+/// The header `Nats-Msg-Id` is the id of the effect. A stream drops duplicates by this header
+/// within its window. The other headers are `idem-key`, `message-type`, `content-type`,
+/// `traceparent`, `idem-source-destination`, and the headers of the effect.
 ///
-/// It connects at the first publish; when the connection is lost it connects again by itself.
+/// The publisher connects at the first publish, and reconnects by itself when the connection is
+/// lost.
+///
+/// # Errors
+///
+/// - [`PublishError::TopicUnavailable`]: no stream takes the subject, the stream is full, or the
+///   permission to publish is missing.
+/// - [`PublishError::Rejected`]: the stream rejects this effect, for example because of its size.
+/// - [`PublishError::Permanent`]: the effect is larger than the server allows, or its subject or a
+///   header is not valid in NATS.
+/// - [`PublishError::Unavailable`]: the server cannot be reached or cannot store messages now.
 pub struct NatsPublisher {
     config: NatsConfig,
     context: OnceCell<Context>,
-    /// The errors that the server sends besides its replies.
+    /// The errors that the server sends asynchronously, not as a reply.
     errors: broadcast::Sender<String>,
 }
 
 impl NatsPublisher {
-    /// Publishes to this server or cluster; does not connect yet.
+    /// Returns a publisher for this server or cluster. Does not connect.
     pub fn new(config: NatsConfig) -> Self {
         Self {
             config,
@@ -90,7 +97,7 @@ impl NatsPublisher {
             let errors = self.errors.clone();
             let options = ConnectOptions::new().event_callback(move |event| {
                 if let Event::ServerError(ServerError::Other(error)) = event {
-                    // Without a publish under way nothing waits for it.
+                    // Fails if no publish is in progress.
                     let _ = errors.send(error);
                 }
                 std::future::ready(())
@@ -98,8 +105,8 @@ impl NatsPublisher {
             self.config.connect_with(options, "publisher")
         });
         let context = connecting.await.map_err(PublishError::Unavailable)?;
-        // Otherwise it would be kept until the connection is back, and nobody would know for how
-        // long.
+        // Without a connection the client library would keep the effect until it has reconnected,
+        // for an unknown time.
         if is_connected(context) {
             Ok(context)
         } else {
@@ -126,7 +133,9 @@ impl Publisher for NatsPublisher {
         };
         let published = select! {
             published = published => published,
-            error = refusal_of(errors, &message.topic) => return Err(PublishError::TopicUnavailable(error.into())),
+            error = refusal_of(errors, &message.topic) => {
+                return Err(PublishError::TopicUnavailable(error.into()));
+            }
         };
         match published {
             Ok(_) => Ok(()),
@@ -136,7 +145,8 @@ impl Publisher for NatsPublisher {
 
     async fn check(&self) -> Result<(), PublishError> {
         let context = self.context().await?;
-        // A server without JetStream may have it elsewhere in its cluster. That takes a permission.
+        // Another server of the cluster may have JetStream. This request needs a permission, so it
+        // is sent only to a server without JetStream.
         if !context.client().server_info().jetstream {
             let account = context.query_account().await;
             account.map_err(|error| PublishError::Unavailable(error.into()))?;
@@ -145,8 +155,9 @@ impl Publisher for NatsPublisher {
     }
 }
 
-/// Waits until the server refuses the permission to publish to this subject; for ever if it does
-/// not. The server replies nothing then, and its protocol has this text in the place of a code.
+/// Waits until the server denies the permission to publish to this subject, and returns its error.
+/// Waits without end if the server does not deny it. The server sends this error instead of a
+/// reply.
 async fn refusal_of(mut errors: broadcast::Receiver<String>, subject: &str) -> String {
     loop {
         match errors.recv().await {
@@ -158,7 +169,7 @@ async fn refusal_of(mut errors: broadcast::Receiver<String>, subject: &str) -> S
 }
 
 impl NatsPublisher {
-    /// What an error of NATS means: the table in `docs/relays.md`.
+    /// Returns the meaning of an error of NATS, according to the table in `docs/relays.md`.
     async fn classify(
         &self,
         context: &Context,
@@ -188,8 +199,9 @@ impl NatsPublisher {
         }
     }
 
-    /// There was no reply: no stream takes the subject, its stream has no leader, or JetStream is
-    /// away. In the last case there is no reply to this request either.
+    /// Returns the meaning of a missing reply. There are three causes: no stream takes the subject,
+    /// its stream has no leader, or JetStream is not available. In the last case there is no reply
+    /// to the request of this function either.
     async fn unconfirmed(
         &self,
         context: &Context,
@@ -197,7 +209,8 @@ impl NatsPublisher {
         error: jetstream::context::PublishError,
     ) -> PublishError {
         let errors = self.errors.subscribe();
-        // The client's own limit says no more than this one, which is within a relay's limit.
+        // Shorter than the timeout of the client library, so that it ends within the time limit of
+        // a relay.
         let limit = LOOK_UP.min(Duration::from_secs(self.config.timeout_s.into()) / 2);
         let found = select! {
             found = timeout(limit, context.stream_by_subject(subject)) => found,
@@ -205,14 +218,14 @@ impl NatsPublisher {
         };
         match found {
             Ok(Ok(stream)) => PublishError::TopicUnavailable(
-                format!("the stream {stream} does not confirm: {error}").into(),
+                format!("the stream {stream} did not confirm the effect: {error}").into(),
             ),
             Ok(Err(found)) if found.kind() == GetStreamByNameErrorKind::NotFound => {
                 PublishError::TopicUnavailable(
                     format!("no stream takes the subject {subject}").into(),
                 )
             }
-            // The server replied that no stream listens, so it serves.
+            // The server replied that no stream takes the subject, so the server is available.
             Err(_) if error.kind() == PublishErrorKind::StreamNotFound && is_connected(context) => {
                 unexplained(subject, &error)
             }
@@ -225,10 +238,11 @@ fn is_connected(context: &Context) -> bool {
     context.client().connection_state() == State::Connected
 }
 
-/// The publisher may not look for the stream.
+/// Returns the error for an effect that was not confirmed, if the publisher has no permission to
+/// look up the stream.
 fn unexplained(subject: &str, error: &jetstream::context::PublishError) -> PublishError {
-    let hint = format!("the permission to publish to {STREAM_NAMES} would tell why");
+    let hint = format!("grant the permission to publish to {STREAM_NAMES} to find the cause");
     PublishError::TopicUnavailable(
-        format!("no stream confirms the subject {subject}: {error} ({hint})").into(),
+        format!("no stream confirmed the subject {subject}: {error} ({hint})").into(),
     )
 }

@@ -1,8 +1,9 @@
-//! Fetches messages ahead: one request after the other, and each message that comes is held.
+//! Fetches messages ahead: sends one request after the other, and holds each message that arrives.
 //!
-//! Every request goes with an inbox of the connection that it is sent over. After a loss of the
-//! connection, and when the server has been silent for too long, there is a new inbox and a new
-//! request, and the server drops a request whose inbox has no subscriber.
+//! Every request names an inbox, a subscription of the connection that the request is sent over.
+//! After a loss of the connection, and when the server has been silent for too long, the task
+//! creates a new inbox and a new request. The server drops a request if its inbox has no
+//! subscriber.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -24,19 +25,19 @@ use tokio_util::sync::CancellationToken;
 use super::{message, receipt::NatsReceipt, session::Session, terms::Terms};
 use crate::TransportError;
 
-/// How long a request waits at the server, unless its durable consumer allows less.
+/// The time that a request waits at the server, unless the durable consumer allows less.
 const EXPIRES: Duration = Duration::from_secs(30);
 
-/// So many times in that time the server says that the request waits.
+/// The number of heartbeats that the server sends within the time of a request.
 const HEARTBEATS: u32 = 6;
 
-/// The server has lost the request when it is silent for so many of them.
+/// The number of missing heartbeats after which the request counts as lost.
 const SILENCE: u32 = 3;
 
-/// How long a connection takes at most to end a subscription.
+/// The longest time to wait for the end of a subscription.
 const LAST_MESSAGES: Duration = Duration::from_secs(1);
 
-/// How long the last request waits at the server.
+/// The time that the last request waits at the server.
 const SWEEP: Duration = Duration::from_millis(10);
 
 pub(super) struct Pull {
@@ -46,25 +47,26 @@ pub(super) struct Pull {
     pub(super) stop: CancellationToken,
 }
 
-/// Where messages come in.
+/// A subscription that receives the messages of requests.
 struct Inbox {
     subject: Subject,
     subscriber: Subscriber,
-    /// How often the connection had been lost before.
+    /// The number of losses of the connection before the subscription.
     losses: u64,
-    /// How many messages are asked for and have not come.
+    /// The number of messages that are requested and have not arrived.
     asked: usize,
 }
 
-/// Why an inbox is left.
+/// The reason for which the task gives up an inbox.
 enum Left {
+    /// The task is stopped.
     Stopped,
-    /// Another one follows.
+    /// The request is lost. Another inbox follows.
     Lost,
 }
 
 impl Pull {
-    /// Fetches until it is stopped or fails.
+    /// Fetches messages until the task is stopped or fails.
     pub(super) async fn run(self) {
         loop {
             match self.fetch().await {
@@ -83,7 +85,7 @@ impl Pull {
     }
 
     async fn inbox(&self) -> Result<Inbox, TransportError> {
-        // Before the subscription: what comes over it came after so many losses.
+        // Read before the subscription: its messages then arrive after at least this many losses.
         let losses = self.session.link.losses();
         let client = self.session.link.context.client();
         let subject = Subject::from(client.new_inbox());
@@ -95,10 +97,10 @@ impl Pull {
         })
     }
 
-    /// Replaces the request that is still open at the server with a short one, and waits for its
-    /// end. NATS 2.9 assigns a returned message to an open request, even if its inbox has no
-    /// subscriber any more, and then delivers the message to no other request before `ack_wait` is
-    /// over.
+    /// Replaces the request that is still open at the server with a short one, and waits until that
+    /// one ends. NATS 2.9 assigns a returned message to an open request even if the request's inbox
+    /// has no subscriber any more, and then delivers the message to no other request before
+    /// `ack_wait` is over.
     async fn sweep(&self) {
         let swept = async {
             let mut inbox = self.inbox().await?;
@@ -112,20 +114,20 @@ impl Pull {
                 .request_batch(request, inbox.subject.clone())
                 .await?;
             while inbox.asked > 0 {
-                let came = inbox
+                let arrived = inbox
                     .subscriber
                     .next()
                     .await
                     .ok_or("the connection is closed")?;
-                self.take(&mut inbox, came)?;
+                self.take(&mut inbox, arrived)?;
             }
             self.leave(inbox).await;
             Ok::<_, TransportError>(())
         };
         match timeout(LAST_MESSAGES, swept).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(error, "an open request for messages ends by itself"),
-            Err(_) => tracing::debug!("an open request for messages ends by itself"),
+            Ok(Err(error)) => tracing::debug!(error, "cannot end an open request: it will expire"),
+            Err(_) => tracing::debug!("cannot end an open request: it will expire"),
         }
     }
 
@@ -138,7 +140,7 @@ impl Pull {
                 silent = match inbox.asked {
                     0 => None,
                     asked => {
-                        self.ask(inbox.subject.clone(), asked).await?;
+                        self.request(inbox.subject.clone(), asked).await?;
                         Some(Instant::now() + SILENCE * heartbeat)
                     }
                 };
@@ -147,14 +149,17 @@ impl Pull {
                 biased;
                 () = self.stop.cancelled() => return Ok(Left::Stopped),
                 () = self.session.link.lost(inbox.losses) => return Ok(Left::Lost),
-                came = inbox.subscriber.next() => {
-                    self.take(inbox, came.ok_or("the connection is closed")?)?;
+                arrived = inbox.subscriber.next() => {
+                    self.take(inbox, arrived.ok_or("the connection is closed")?)?;
                     silent = silent.map(|_| Instant::now() + SILENCE * heartbeat);
                 }
                 () = self.session.prefetched.room(), if inbox.asked == 0 => {}
                 () = at(silent) => {
-                    // Without a connection the request is not lost but on its way.
-                    if self.session.link.context.client().connection_state() == Connection::Connected {
+                    // Without a connection the request is not lost: the client library sends it
+                    // later.
+                    if self.session.link.context.client().connection_state()
+                        == Connection::Connected
+                    {
                         return Ok(Left::Lost);
                     }
                     silent = Some(Instant::now() + SILENCE * heartbeat);
@@ -167,7 +172,7 @@ impl Pull {
         self.terms.expires(EXPIRES) / HEARTBEATS
     }
 
-    async fn ask(&self, inbox: Subject, messages: usize) -> Result<(), TransportError> {
+    async fn request(&self, inbox: Subject, messages: usize) -> Result<(), TransportError> {
         let request = BatchConfig {
             batch: messages,
             expires: Some(self.terms.expires(EXPIRES)),
@@ -177,21 +182,25 @@ impl Pull {
         Ok(self.consumer.request_batch(request, inbox).await?)
     }
 
-    /// Holds a message, or reads what the server says of the request.
-    fn take(&self, inbox: &mut Inbox, came: async_nats::Message) -> Result<(), TransportError> {
-        match came.status {
+    /// Holds a message, or processes a status of the request.
+    ///
+    /// # Errors
+    ///
+    /// The server ended the request for another reason than its expiry.
+    fn take(&self, inbox: &mut Inbox, arrived: async_nats::Message) -> Result<(), TransportError> {
+        match arrived.status {
             None | Some(StatusCode::OK) => {
                 inbox.asked = inbox.asked.saturating_sub(1);
-                self.hold(inbox.losses, came)
+                self.hold(inbox.losses, arrived)
             }
             Some(StatusCode::IDLE_HEARTBEAT) => Ok(()),
-            // It has expired.
+            // The request has expired.
             Some(StatusCode::TIMEOUT | StatusCode::NOT_FOUND) => {
                 inbox.asked = 0;
                 Ok(())
             }
             Some(status) => {
-                let description = came.description.unwrap_or_default();
+                let description = arrived.description.unwrap_or_default();
                 Err(format!(
                     "the server has ended the request for messages: {status} {description}"
                 )
@@ -200,14 +209,14 @@ impl Pull {
         }
     }
 
-    fn hold(&self, losses: u64, came: async_nats::Message) -> Result<(), TransportError> {
-        let came = jetstream::Message {
-            message: came,
+    fn hold(&self, losses: u64, arrived: async_nats::Message) -> Result<(), TransportError> {
+        let arrived = jetstream::Message {
+            message: arrived,
             context: self.session.link.context.clone(),
         };
-        let message = message::incoming(&came)?;
-        let Some(reply) = came.message.reply else {
-            return Err("a message that cannot be acknowledged".into());
+        let message = message::incoming(&arrived)?;
+        let Some(reply) = arrived.message.reply else {
+            return Err("a message has no reply subject for its acknowledgement".into());
         };
         let receipt = NatsReceipt::hold(
             Arc::clone(&self.session),
@@ -220,13 +229,13 @@ impl Pull {
         Ok(())
     }
 
-    /// Ends the subscription, and then takes what the server had sent before.
+    /// Ends the subscription, and holds the messages that the server sent before its end.
     async fn leave(&self, mut inbox: Inbox) {
         let last_messages = async {
             inbox.subscriber.drain().await?;
-            while let Some(came) = inbox.subscriber.next().await {
-                if matches!(came.status, None | Some(StatusCode::OK)) {
-                    self.hold(inbox.losses, came)?;
+            while let Some(arrived) = inbox.subscriber.next().await {
+                if matches!(arrived.status, None | Some(StatusCode::OK)) {
+                    self.hold(inbox.losses, arrived)?;
                 }
             }
             Ok::<_, TransportError>(())
@@ -234,16 +243,16 @@ impl Pull {
         match timeout(LAST_MESSAGES, last_messages).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::debug!(%error, "messages of an ended subscription come again by themselves")
+                tracing::debug!(%error, "the server redelivers the last messages of a subscription")
             }
             Err(_) => tracing::debug!(
-                "a subscription does not end: messages that still come by it come again by themselves"
+                "a subscription did not end in time: the server redelivers its last messages"
             ),
         }
     }
 }
 
-/// Sleeps until this moment; for ever when there is none.
+/// Sleeps until this moment, or without end when it is `None`.
 async fn at(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment).await,

@@ -1,4 +1,4 @@
-//! How a stream is told what became of one delivery.
+//! The receipt of a delivery, which settles it at the server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,45 +16,48 @@ use tokio::{
 use super::{message, session::Session, terms::Terms};
 use crate::{Delivery, Message, Receipt, Settlement, TransportError, brokers::withheld::Withhold};
 
-/// The pause before a message comes again whose dead letter was not taken, or whose receipt was
-/// dropped at its last delivery. Without one it would go round as fast as handler and server can.
+/// The delay before a message is redelivered after its dead letter could not be published, or after
+/// its receipt was dropped at the last delivery. Without a delay the handler and the server would
+/// repeat this in a tight loop.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// How long a settlement waits for its confirmation after the connection of its delivery was lost.
+/// The longest time that a settlement waits for its confirmation after the connection of its
+/// delivery was lost.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
 
-/// As long as a message is withheld at most, for a pause that no clock can add.
+/// The time that a message is withheld if its delay is too long to be added to the current time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(365 * 86_400);
 
-const NO_DEAD_LETTER_SUBJECT: &str = "the subscription names no dead-letter subject, and without one a rejected message would \
-    not come again: keep it with deadletters::reject and acknowledge it, or give a dead_letter";
+const NO_DEAD_LETTER_SUBJECT: &str = "the subscription names no dead-letter subject, and without \
+    one a rejected message would not be redelivered: keep the message with deadletters::reject and \
+    acknowledge it, or set dead_letter";
 
-const NOT_RETURNED: &str = "the source has ended, and this was the last delivery of the message: NATS does not deliver it \
-    again, and it stays in the stream";
+const NOT_RETURNED: &str = "the source has ended, and this was the last delivery of the message: \
+    NATS does not redeliver it, and it stays in the stream";
 
 const UNCONFIRMED: &str = "the connection of the delivery was lost, and the server has not \
-    confirmed the settlement: it may deliver the message again";
+    confirmed the settlement: the message may be redelivered";
 
 pub(super) struct NatsReceipt {
     session: Arc<Session>,
-    /// How often the connection had been lost when the delivery came, at least.
+    /// The smallest possible number of losses of the connection before the delivery.
     losses: u64,
     /// The place of the message in its stream.
     place: i64,
-    /// The subject that takes the settlement; taken with it.
+    /// The subject for the settlement. `None` after the settlement.
     reply: Option<Subject>,
-    /// The pause before the message comes again when this is dropped.
+    /// The delay before the server redelivers the message when this is dropped.
     again_after: Option<Duration>,
     message: Message,
-    /// Whether the server counts each return, and stops at a limit.
+    /// Whether the server counts each return and stops delivering the message at a limit.
     is_limited: bool,
     is_near_limit: bool,
-    /// Whether the server delivers the message no more when it is returned.
+    /// Whether the server does not redeliver the message when it is returned.
     is_last: bool,
 }
 
 impl NatsReceipt {
-    /// Holds a delivery, which came after so many losses of the connection.
+    /// Holds a delivery that arrived after at least this many losses of the connection.
     pub(super) fn hold(
         session: Arc<Session>,
         losses: u64,
@@ -88,8 +91,8 @@ impl NatsReceipt {
         Delivery::new(self.message.clone(), self)
     }
 
-    /// Has the source deliver the message again, so that the server does not count a return.
-    /// Otherwise returns the receipt.
+    /// Withholds the message, so that the source redelivers it and the server does not count a
+    /// return. Returns the receipt as the error if the message cannot or need not be withheld.
     fn withhold(self, after: Duration) -> Result<(), Self> {
         if !self.is_limited || !self.is_usable() {
             return Err(self);
@@ -100,26 +103,28 @@ impl NatsReceipt {
         session.withheld.add(message, self, due, None)
     }
 
-    /// The dead letter was not taken. A return would count, and after the last one the server
-    /// delivers the message no more: with a limit it stays here.
+    /// Has the message redelivered after its dead letter could not be published. If the durable
+    /// consumer has a limit of deliveries, the message is withheld: the server counts a return, and
+    /// does not redeliver the message after the last one.
     fn ask_again(mut self) {
-        // Where the message is not withheld, dropping the receipt asks the server for it.
+        // If the message is not withheld, dropping the receipt returns it to the server.
         self.again_after = Some(AGAIN_AFTER);
         drop(self.withhold(AGAIN_AFTER));
     }
 
-    /// Whether no other delivery has taken its place.
+    /// Returns whether the delivery is not settled and not replaced by a redelivery.
     pub(super) fn is_usable(&self) -> bool {
         let reply = self.reply.as_ref();
         reply.is_some_and(|reply| self.session.held.has(self.place, reply))
     }
 
-    /// Whether a return would be the end of the message, and no other delivery has taken its place.
+    /// Returns whether the server would not redeliver the message after a return. False if a
+    /// redelivery has replaced this delivery.
     fn is_lost_when_returned(&self) -> bool {
         self.is_last && self.is_usable()
     }
 
-    /// Settles the delivery. A return has no effect when the message has come again since.
+    /// Settles the delivery. A return does nothing if the message has been redelivered since.
     async fn finish(&mut self, kind: AckKind) -> Result<(), TransportError> {
         let Some(reply) = self.reply.take() else {
             return Ok(());
@@ -131,10 +136,11 @@ impl NatsReceipt {
         self.confirm(reply, kind).await
     }
 
-    /// Settles the delivery and waits until the server confirms that.
+    /// Sends a settlement and waits until the server confirms it.
     ///
-    /// When the connection is lost, the settlement may be lost with it, and is sent again. A server
-    /// that was restarted may have forgotten the delivery, and then it never confirms.
+    /// When the connection is lost, the settlement can be lost with it, so it is sent again. A
+    /// server that was restarted can forget the delivery, and then it never confirms the
+    /// settlement.
     async fn confirm(&self, reply: Subject, kind: AckKind) -> Result<(), TransportError> {
         let client = self.context().client();
         let settlement = Bytes::from(kind);
@@ -161,8 +167,9 @@ impl NatsReceipt {
         &self.session.link.context
     }
 
-    /// A letter that was published and whose message comes again all the same is a duplicate for
-    /// the server.
+    /// Publishes the dead letter of the message, and waits until its stream confirms it. If the
+    /// message is nevertheless redelivered and rejected again, the server recognizes the second
+    /// letter as a duplicate.
     async fn bury(&self, reason: &str) -> Result<(), TransportError> {
         let Some(subject) = &self.session.subscription.dead_letter else {
             return Err(NO_DEAD_LETTER_SUBJECT.into());
@@ -190,7 +197,7 @@ impl Withhold for NatsReceipt {
         if let Err(error) = &returned {
             tracing::debug!(
                 error,
-                "a message that cannot be returned comes again by itself"
+                "cannot return a message: the server redelivers it by itself"
             );
         }
         returned.is_ok()
@@ -236,10 +243,10 @@ impl Receipt for NatsReceipt {
         self.is_near_limit
     }
 
-    /// A last delivery is not: it would be lost with this process, and only the database can keep
-    /// it.
+    /// Returns false for a last delivery: if this process ended, the message would be lost, so it
+    /// must be kept in the database.
     fn is_safe_to_release(&self) -> bool {
-        // A return has no effect when the message has come again since.
+        // A return does nothing if the message has been redelivered since.
         !self.is_usable() || self.is_limited && !self.is_last && self.session.withheld.is_open()
     }
 
@@ -248,14 +255,14 @@ impl Receipt for NatsReceipt {
     }
 }
 
-/// The message comes again after this time.
+/// Returns the settlement that redelivers the message after this time.
 fn nak(after: Duration) -> AckKind {
     AckKind::Nak((!after.is_zero()).then_some(after))
 }
 
-/// Returns the message: it would come again only after its time. At its last delivery the source
-/// delivers it again. After the end of the source NATS does not deliver it again, and the message
-/// stays in the stream.
+/// Returns an unsettled message to the server, which would otherwise redeliver it only after
+/// `ack_wait`. A message at its last delivery is withheld, so that the source redelivers it. After
+/// the end of the source such a message is not redelivered, and it stays in the stream.
 impl Drop for NatsReceipt {
     fn drop(&mut self) {
         let is_lost_when_returned = self.is_lost_when_returned();
@@ -272,18 +279,18 @@ impl Drop for NatsReceipt {
             if let Err(mut receipt) = again.withhold(AGAIN_AFTER)
                 && let Some(reply) = receipt.reply.take()
             {
-                // Its place at the server is free when its time is over.
+                // The server frees the place of the delivery after `ack_wait`.
                 self.session.held.remove(self.place, &reply);
             }
             return;
         }
         if !self.session.held.remove(self.place, &reply) {
-            // It has come again since.
+            // The message has been redelivered since.
             return;
         }
         let (client, again_after) = (self.context().client(), self.again_after);
         self.session.runtime.spawn(async move {
-            // Without a connection it comes again after its time.
+            // Without a connection the server redelivers the message after `ack_wait`.
             if client
                 .publish(reply, AckKind::Nak(again_after).into())
                 .await

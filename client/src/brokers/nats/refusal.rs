@@ -1,8 +1,9 @@
-//! The text with which NATS refuses the permission to publish to a subject.
+//! The error text of NATS for a missing permission to publish to a subject.
 
 const REFUSAL: &str = "Permissions Violation for Publish to \"";
 
-/// Whether the server refuses this subject. Its protocol has this text in the place of a code.
+/// Returns whether this error denies the permission to publish to this subject. The protocol of
+/// NATS has no error code for it, only this text.
 pub(super) fn is_of(error: &str, subject: &str) -> bool {
     let Some((words, quoted)) = error.split_at_checked(REFUSAL.len()) else {
         return false;
@@ -10,7 +11,7 @@ pub(super) fn is_of(error: &str, subject: &str) -> bool {
     words.eq_ignore_ascii_case(REFUSAL) && unquoted(quoted).as_deref() == Some(subject)
 }
 
-/// The text up to the quote that ends it. The server quotes it as a string literal of Go.
+/// Returns the text up to the closing quote. The server writes it as a string literal of Go.
 fn unquoted(text: &str) -> Option<String> {
     let mut rest = text.chars();
     let mut unquoted = String::new();
@@ -35,7 +36,7 @@ fn unquoted(text: &str) -> Option<String> {
     }
 }
 
-/// The character of so many hexadecimal digits.
+/// Returns the character of an escape sequence with this number of hexadecimal digits.
 fn code_point(rest: &mut std::str::Chars<'_>, digits: usize) -> Option<char> {
     let digits: String = rest.take(digits).collect();
     char::from_u32(u32::from_str_radix(&digits, 16).ok()?)
@@ -46,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusal_is_of_exactly_one_subject() {
+    fn refusal_matches_exactly_one_subject() {
         let error = "Permissions Violation for Publish to \"Orders.x\"";
         assert!(
             is_of(error, "Orders.x")
@@ -58,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn subject_that_the_server_escapes_is_recognized() {
+    fn escaped_subject_is_recognized() {
         for (quoted, subject) in [
             (r#"a\"b"#, "a\"b"),
             (r"a\\b", r"a\b"),

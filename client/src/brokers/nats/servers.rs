@@ -1,19 +1,19 @@
-//! The servers that a URL names, and the login in it.
+//! The servers and the login in the URL setting.
 
 use async_nats::{ConnectOptions, ServerAddr};
 
 use crate::{Error, percent};
 
-/// Several servers of one cluster, without their logins.
+/// The servers of one cluster, without the login in their URLs.
 #[derive(Clone)]
 pub(super) struct Servers {
     pub(super) addresses: Vec<ServerAddr>,
-    /// One of them is `tls://`. TLS is then required of all.
+    /// Whether a URL begins with `tls://`. TLS is then required for all servers.
     pub(super) has_tls: bool,
     pub(super) login: Option<Login>,
 }
 
-/// What a server is told in plain text, or over TLS.
+/// A login in a URL. It is sent in plain text unless the connection uses TLS.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Login {
     User(String, String),
@@ -21,8 +21,8 @@ pub(super) enum Login {
 }
 
 impl Servers {
-    /// Reads URLs with commas between them. An error does not repeat them: they can hold a
-    /// password.
+    /// Parses URLs that are separated by commas. An error does not contain the URLs, because they
+    /// can contain a password.
     pub(super) fn parse(urls: &str) -> Result<Self, Error> {
         let mut servers = Self {
             addresses: Vec::new(),
@@ -50,7 +50,8 @@ impl Servers {
         }
         self.has_tls |= address.tls_required();
         if let Some(login) = Login::of(&address)? {
-            // The client has one login for all servers, also for those that the cluster names.
+            // The client library uses one login for all servers, also for those that the cluster
+            // announces.
             if self.login.as_ref().is_some_and(|known| *known != login) {
                 return Err("its login differs from that of another URL".into());
             }
@@ -82,7 +83,7 @@ impl Login {
     }
 }
 
-/// The client shows addresses in its log.
+/// Removes the login from an address, because the client library logs addresses.
 fn without_login(address: ServerAddr) -> Result<ServerAddr, String> {
     let mut url = address.into_inner();
     url.set_username("")
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn logins_are_taken_out_of_the_urls() {
+    fn logins_are_removed_from_the_urls() {
         let servers = Servers::parse("nats://rita:p%40ss@a:1, tls://b").unwrap();
         assert!(servers.has_tls);
         assert!(servers.login == Some(Login::User("rita".into(), "p@ss".into())));
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_repeats_nothing_of_the_urls() {
+    fn errors_contain_no_part_of_the_urls() {
         for urls in [
             "nats://u:secret@a:b",
             "http://u:secret@a",

@@ -1,4 +1,4 @@
-//! What a source and its receipts share.
+//! The session: the state that a source and its receipts share.
 
 use std::{
     sync::{
@@ -30,11 +30,11 @@ use crate::{
     brokers::withheld::{Withheld, Withhold},
 };
 
-/// So many messages are on their way back to the server at once.
+/// The largest number of messages that are returned to the server at the same time.
 const RETURNS: usize = 64;
 
-/// How long a source takes to end. A consumer waits longer than this for the messages at their last
-/// delivery, because it keeps them after that.
+/// The longest time that a source takes to end. A consumer waits longer than this for the messages
+/// at their last delivery, because it keeps those messages afterwards.
 const RETURNED_WITHIN: Duration = Duration::from_secs(3);
 
 pub(super) struct Session {
@@ -43,11 +43,11 @@ pub(super) struct Session {
     pub(super) held: Arc<Held>,
     pub(super) prefetched: Prefetched,
     pub(super) withheld: Withheld<NatsReceipt>,
-    /// Where the source works. It and its receipts can be dropped elsewhere.
+    /// The runtime of the source. The source and its receipts can be dropped outside of it.
     pub(super) runtime: Handle,
 }
 
-/// The task that fetches ahead. It stops when this is dropped.
+/// The task that fetches messages ahead. Dropping this stops the task.
 pub(super) struct Pulling {
     stop: DropGuard,
     task: JoinHandle<()>,
@@ -69,8 +69,8 @@ impl Session {
         }))
     }
 
-    /// How many messages to request: as many as there are free places, and none while more than
-    /// half of the places are taken. A withheld message takes one of the places of `prefetch`.
+    /// Returns how many messages to request: the number of free places, or 0 while more than half
+    /// of the places are taken. A withheld message takes one of the `prefetch` places.
     pub(super) fn room(&self) -> usize {
         let prefetch = usize::from(self.subscription.prefetch.max(1));
         let places = prefetch.saturating_sub(self.withheld.len());
@@ -82,17 +82,18 @@ impl Session {
         }
     }
 
-    /// Returns what was not delivered, but no message at its last delivery.
+    /// Ends the session and returns the undelivered messages to the server, except those at their
+    /// last delivery. These are in the result.
     pub(super) fn end(
         self: Arc<Self>,
         pulling: Option<Pulling>,
     ) -> impl Future<Output = Closed> + Send + 'static {
-        // At once, because the receipts hold what they are withheld in.
+        // Before the future is polled: the withheld receipts and the session hold each other.
         let withheld = self.withheld.close();
         let ended = Ended(self);
         async move {
             let deadline = Instant::now() + RETURNED_WITHIN;
-            // First: the server would send the messages to the open request again.
+            // First stop fetching: the server would send returned messages to the open request.
             let stopped = async {
                 if let Some(pulling) = pulling {
                     pulling.stop().await;
@@ -114,7 +115,8 @@ impl Session {
             let returns = returns.buffer_unordered(RETURNS).collect::<()>();
             if timeout_at(deadline, returns).await.is_err() || !is_stopped {
                 tracing::debug!(
-                    "the server does not take messages back: they come again by themselves"
+                    "the server did not confirm all returned messages in time: it redelivers them \
+                     later"
                 );
             }
             Closed::returned(returned.into_inner()).near_limit(last)
@@ -122,8 +124,8 @@ impl Session {
     }
 }
 
-/// A session whose source has ended. The messages that were fetched ahead hold it until this is
-/// dropped.
+/// The session of a source that has ended. Dropping this drops the prefetched messages, which hold
+/// the session.
 struct Ended(Arc<Session>);
 
 impl Drop for Ended {
@@ -156,7 +158,7 @@ impl Pulling {
     async fn stop(self) {
         drop(self.stop);
         if let Err(error) = self.task.await {
-            tracing::debug!(%error, "the task that fetched messages ahead has not ended by itself");
+            tracing::debug!(%error, "the task that fetches messages ahead did not end normally");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Deliveries of a durable consumer.
+//! The source: the deliveries of a durable consumer.
 
 use std::sync::Arc;
 
@@ -9,38 +9,56 @@ use super::{
 };
 use crate::{Closed, Delivery, Source, TransportError};
 
-/// The messages of one durable pull consumer of a stream.
+/// A source of messages: one durable pull consumer of a NATS JetStream stream.
 ///
-/// A message is held from its arrival until it is settled: fetched ahead, waiting in the consumer
-/// or being handled. Meanwhile the source tells the server that there is progress, three times in
-/// the time that the durable consumer has for a settlement (`ack_wait`, or its `backoff`). So a
-/// message is not delivered again for having waited, and a handler that hangs keeps its message
-/// for as long as its process lives.
+/// # Messages
 ///
-/// An acknowledgement is itself confirmed by the server. [`Retry`](crate::Settlement::Retry)
-/// leaves the pause to the server, and so does [`Release`](crate::Settlement::Release), which NATS
-/// counts as a delivery. Where the durable consumer has a `max_deliver`, NATS does not deliver a
-/// message again after so many deliveries. There a released message stays with this source, which
-/// delivers it again itself, and so does a message whose receipt is dropped at its last delivery.
-/// The consumer rejects a message that fails at its last delivery or the one before.
+/// The parts of a message are read from NATS as follows:
 ///
-/// [`Reject`](crate::Settlement::Reject) publishes the message to the dead-letter subject and
-/// terminates it. Without such a subject a [`Consumer`](crate::Consumer) keeps the message in
-/// `idem.dead_letter` and acknowledges it; settled by hand, it is an error, and the message comes
-/// again.
+/// | [`Message`](crate::Message) | NATS |
+/// |---|---|
+/// | topic | the subject |
+/// | message id | the header `message-id`, or `Nats-Msg-Id` if there is no such header |
+/// | key | the header `idem-key` |
+/// | coordinates | the stream, and the message's sequence number in it |
+/// | time of sending | the time when the stream stored the message |
 ///
-/// [`close`](Source::close) returns to the server what was not delivered, and so does dropping the
-/// source while its runtime goes on. The messages of a process that dies come again after the time
-/// for a settlement.
+/// # Waiting messages
 ///
-/// A message has its subject as topic, as its id the header `message-id` or else `Nats-Msg-Id`, as
-/// key the header `idem-key`; its coordinates are the stream and its sequence there, and it was
-/// sent when the stream took it.
+/// The source holds a message from its arrival until it is settled: while the message is fetched
+/// ahead, waits in the consumer or is handled. During this time the source reports progress to the
+/// server, three times within the time that the durable consumer allows for a settlement
+/// (`ack_wait`, or its `backoff`). So waiting does not cause a redelivery, and a handler that hangs
+/// keeps its message as long as its process lives.
 ///
-/// It connects at the first call of `next`; when the connection is lost it connects again by
-/// itself. A server that was restarted may have forgotten a delivery that came before, and then
-/// never confirms its settlement. So settling such a delivery waits at most 1 s for the
-/// confirmation. Without one it returns an error, and the message may come again.
+/// # Settlements
+///
+/// Settling a message waits until the server confirms the settlement.
+///
+/// - [`Retry`](crate::Settlement::Retry): the server redelivers the message after the delay.
+/// - [`Release`](crate::Settlement::Release): the server redelivers the message after the delay,
+///   and counts this as a delivery.
+/// - [`Reject`](crate::Settlement::Reject): the source publishes the message to the dead-letter
+///   subject and then terminates it. Without such a subject a [`Consumer`](crate::Consumer) keeps
+///   the message in `idem.dead_letter` and acknowledges it, while a direct settlement returns an
+///   error and the message is redelivered.
+///
+/// If the durable consumer has a `max_deliver`, NATS does not redeliver a message after this number
+/// of deliveries. Then a released message stays with this source, and the source redelivers it
+/// itself. The same applies to a message if its receipt is dropped at its last delivery. The
+/// consumer rejects a message that fails at its last delivery or at the one before it.
+///
+/// # Connections and the end
+///
+/// The source connects in the first [`next`](Source::next), and reconnects by itself when the
+/// connection is lost. A server that was restarted can forget a delivery that it made before, and
+/// then never confirms the settlement of that delivery. So settling such a delivery waits at most
+/// 1 s for the confirmation. Without a confirmation it returns an error, and the message may be
+/// redelivered.
+///
+/// [`close`](Source::close) returns the undelivered messages to the server. Dropping the source
+/// does the same while its Tokio runtime runs. When a process dies, the server redelivers its
+/// messages after the time for a settlement.
 pub struct NatsSource {
     config: NatsConfig,
     subscription: Arc<NatsSubscription>,
@@ -50,7 +68,7 @@ pub struct NatsSource {
 }
 
 impl NatsSource {
-    /// Consumes from this server or cluster; does not connect yet.
+    /// Returns a source for this subscription at this server or cluster. Does not connect.
     pub fn new(config: NatsConfig, subscription: NatsSubscription) -> Self {
         Self {
             config,
@@ -61,7 +79,7 @@ impl NatsSource {
         }
     }
 
-    /// The session, with a task that fetches ahead.
+    /// Returns the session. Connects, and starts the task that fetches ahead, if necessary.
     async fn session(&mut self) -> Result<Arc<Session>, TransportError> {
         let session = match &self.session {
             Some(session) => session,
@@ -83,7 +101,8 @@ impl Drop for NatsSource {
         };
         let runtime = session.runtime.clone();
         let ending = session.end(self.pulling.take());
-        // Without effect when its runtime has ended: the messages come again after their time.
+        // Does nothing if the runtime has ended: the server then redelivers the messages after
+        // `ack_wait`.
         runtime.spawn(async move { drop(ending.await) });
     }
 }
@@ -99,7 +118,7 @@ impl Source for NatsSource {
         match came {
             Ok((message, receipt)) => Ok(Some(Delivery::new(message, receipt))),
             Err(error) => {
-                // The next call begins anew.
+                // The next `next` starts a new task.
                 self.pulling = None;
                 Err(error)
             }

@@ -1,5 +1,5 @@
-//! The settings of a durable consumer at the server. They can differ from those of the
-//! subscription: the source does not change a durable consumer that exists.
+//! The settings of a durable consumer at the server. They can differ from the settings of the
+//! subscription, because the source does not change a durable consumer that exists.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use async_nats::jetstream::{
 use super::NatsSubscription;
 use crate::TransportError;
 
-/// How many times the source reports progress within the time that the server waits for a
-/// settlement. Two of these reports may be lost or late.
+/// The number of reports of progress within the time that the server waits for a settlement. Two of
+/// these reports can be lost or late.
 const PROGRESS: u32 = 3;
 
-/// The shortest interval between two reports of progress, however short that time is.
+/// The shortest interval between two reports of progress.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) struct Terms {
-    /// How long the server waits for a settlement: by the number of the delivery, the last one for
-    /// all that follow.
+    /// The times that the server waits for a settlement, by the number of the delivery. The last
+    /// one is for all further deliveries.
     waits: Vec<Duration>,
     max_deliver: Option<u32>,
     max_batch: Option<usize>,
@@ -45,7 +45,7 @@ impl Terms {
         }
     }
 
-    /// How often the server has to be told that this delivery is held.
+    /// Returns the interval between two reports of progress of this delivery.
     pub(super) fn progress_every(&self, delivery: u32) -> Duration {
         let at = usize::try_from(delivery)
             .unwrap_or(usize::MAX)
@@ -59,35 +59,36 @@ impl Terms {
         (wait / PROGRESS).max(SHORTEST_INTERVAL)
     }
 
-    /// Whether the server counts deliveries, and stops at a limit.
+    /// Returns whether the server stops delivering a message at a limit of deliveries.
     pub(super) fn limit_deliveries(&self) -> bool {
         self.max_deliver.is_some()
     }
 
-    /// Whether this delivery is the last, or the last but one.
+    /// Returns whether this delivery is the last, or the one before the last.
     pub(super) fn is_near_limit(&self, delivery: u32) -> bool {
         self.max_deliver
             .is_some_and(|max| delivery.saturating_add(1) >= max)
     }
 
-    /// Whether this delivery is the last.
+    /// Returns whether this delivery is the last.
     pub(super) fn is_last(&self, delivery: u32) -> bool {
         self.max_deliver.is_some_and(|max| delivery >= max)
     }
 
-    /// As many messages as a request may ask for.
+    /// Returns this number of messages, reduced to the limit for one request.
     pub(super) fn batch(&self, messages: usize) -> usize {
         self.max_batch.map_or(messages, |max| max.min(messages))
     }
 
-    /// As long as a request may wait at the server.
+    /// Returns the time that a request waits at the server: this time, reduced to the limit of the
+    /// durable consumer.
     pub(super) fn expires(&self, unless_limited: Duration) -> Duration {
         self.max_expires
             .map_or(unless_limited, |max| max.min(unless_limited))
     }
 }
 
-/// The durable consumer of a subscription, which is made when it is not there.
+/// Returns the durable consumer of a subscription, and creates it if it does not exist.
 pub(super) async fn consumer(
     context: &Context,
     subscription: &NatsSubscription,
@@ -106,8 +107,9 @@ pub(super) async fn consumer(
     let config = &consumer.cached_info().config;
     if config.ack_policy != AckPolicy::Explicit {
         return Err(format!(
-            "the durable consumer \"{}\" of the stream \"{}\" does not acknowledge each message explicitly, and could lose one: \
-             delete it, or make it with the acknowledge policy \"explicit\"",
+            "the durable consumer \"{}\" of the stream \"{}\" does not require an explicit \
+             acknowledgement of each message, and could lose messages: delete it, or create it \
+             with the acknowledge policy \"explicit\"",
             subscription.consumer, subscription.stream
         )
         .into());
@@ -116,7 +118,8 @@ pub(super) async fn consumer(
     Ok((consumer, terms))
 }
 
-/// Whether a person was warned of a limit of deliveries: the server keeps no dead letters.
+/// Whether the log contains the warning about a limit of deliveries. At this limit the server keeps
+/// no dead letter.
 #[derive(Default)]
 pub(super) struct LimitWarning {
     is_given: bool,
@@ -132,8 +135,9 @@ impl LimitWarning {
             stream = subscription.stream,
             consumer = subscription.consumer,
             max_deliver,
-            "the durable consumer has a max_deliver: NATS delivers a message no more after so many deliveries, and keeps no dead \
-             letter. A process that dies uses up one delivery of each message that it holds"
+            "the durable consumer has a max_deliver: after this number of deliveries NATS does not \
+             redeliver a message, and keeps no dead letter; a process that dies uses up one \
+             delivery of each message that it holds"
         );
     }
 }
@@ -153,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn each_delivery_has_its_own_time_in_a_backoff() {
+    fn each_delivery_has_its_own_backoff_interval() {
         let plain = terms(|_| {});
         assert_eq!(plain.progress_every(1), Duration::from_secs(10));
         assert_eq!(plain.progress_every(7), Duration::from_secs(10));

@@ -1,46 +1,49 @@
-//! What has to be known to reach a RabbitMQ, and to consume from it.
+//! The settings of a connection to RabbitMQ and of a subscription to a queue.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
 use serde::Deserialize;
 
-/// How to reach a RabbitMQ, and how to publish to it.
+/// The settings of a connection to RabbitMQ, and of publishing to it.
 ///
 /// ```
 /// # fn main() -> Result<(), serde_json::Error> {
-/// let config: idem_client::RabbitMqConfig =
-///     serde_json::from_str(r#"{"url": "amqps://user:secret@rabbit/vhost", "exchange": "events"}"#)?;
+/// let config: idem_client::RabbitMqConfig = serde_json::from_str(
+///     r#"{"url": "amqps://user:secret@rabbit/vhost", "exchange": "events"}"#,
+/// )?;
 /// # let _ = config;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RabbitMqConfig {
-    /// `amqp://user:password@host:port/vhost`, or `amqps://`; the virtual host `/` is written
-    /// `%2f`.
+    /// The URL of the server: `amqp://user:password@host:port/vhost`, or the same with `amqps://`.
+    /// The virtual host `/` is written `%2f`.
     ///
-    /// With `amqps://` the server's certificate and its host name are verified.
-    /// `?auth_mechanism=external` logs in as the user that the client's certificate names.
+    /// With `amqps://` the connection uses TLS and verifies the certificate and the host name of
+    /// the server. With `?auth_mechanism=external` the client logs in as the user that its
+    /// certificate names.
     pub url: String,
-    /// A PEM file of the authorities to trust; those of the system unless given.
+    /// A PEM file of the certificate authorities to trust. Default: those of the system.
     #[serde(default)]
     pub ca: Option<PathBuf>,
     /// A PEM file of the client's certificate.
     #[serde(default)]
     pub client_certificate: Option<PathBuf>,
-    /// A PEM file of the key of that certificate.
+    /// A PEM file of the private key of that certificate.
     #[serde(default)]
     pub client_key: Option<PathBuf>,
-    /// Where effects are published, with their topic as routing key. The default exchange unless
-    /// given, where the topic is the name of a queue.
+    /// The exchange to which effects are published, with their topic as the routing key. Default:
+    /// the default exchange, where the topic is the name of a queue.
     #[serde(default)]
     pub exchange: String,
-    /// How many effects may wait for their confirmation at once, each on a channel of its own; 256
-    /// unless given. RabbitMQ allows 2,047 channels a connection.
+    /// The largest number of effects that wait for their confirmation at the same time. Default:
+    /// 256. Each of them uses a channel. RabbitMQ allows 2,047 channels for a connection.
     #[serde(default = "max_unconfirmed")]
     pub max_unconfirmed: u16,
-    /// How long to wait for the broker: for a connection, and for a confirmation. In seconds, 20
-    /// unless given. With 5 s to find out why, that has to be less than the relay's
+    /// The longest time to wait for the broker, in seconds: for a connection, and for a
+    /// confirmation. Default: 20. When a confirmation is missing, the publisher takes up to 5 s to
+    /// find the cause. This time and the 5 s together must be less than the relay's
     /// [`publish_timeout`](crate::Relay::publish_timeout).
     #[serde(default = "timeout_s")]
     pub timeout_s: u16,
@@ -55,7 +58,8 @@ fn timeout_s() -> u16 {
 }
 
 impl RabbitMqConfig {
-    /// A RabbitMQ, and its default exchange.
+    /// Returns the settings for the server at this [`url`](Self::url) and for its default exchange.
+    /// All other settings have their defaults.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
@@ -68,14 +72,14 @@ impl RabbitMqConfig {
         }
     }
 
-    /// Trusts the authorities of this PEM file instead of the system's.
+    /// Trusts the certificate authorities in this PEM file instead of those of the system.
     #[must_use]
     pub fn ca(mut self, file: impl Into<PathBuf>) -> Self {
         self.ca = Some(file.into());
         self
     }
 
-    /// Presents this certificate to the server. Both are PEM files.
+    /// Presents this certificate to the server. The certificate and its private key are PEM files.
     #[must_use]
     pub fn client_certificate(
         mut self,
@@ -87,21 +91,21 @@ impl RabbitMqConfig {
         self
     }
 
-    /// Publishes to this exchange, with the topic as routing key.
+    /// Publishes effects to this exchange, with their topic as the routing key.
     #[must_use]
     pub fn exchange(mut self, exchange: impl Into<String>) -> Self {
         self.exchange = exchange.into();
         self
     }
 
-    /// How many effects may wait for their confirmation at once.
+    /// Sets the largest number of effects that wait for their confirmation at the same time.
     #[must_use]
     pub fn max_unconfirmed(mut self, effects: u16) -> Self {
         self.max_unconfirmed = effects;
         self
     }
 
-    /// How long to wait for the broker, in seconds.
+    /// Sets the longest time to wait for the broker, in seconds.
     #[must_use]
     pub fn timeout_s(mut self, seconds: u16) -> Self {
         self.timeout_s = seconds;
@@ -113,7 +117,7 @@ impl RabbitMqConfig {
     }
 }
 
-/// The url may hold a password.
+/// Omits the URL, which can contain a password.
 impl fmt::Debug for RabbitMqConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RabbitMqConfig")
@@ -126,25 +130,26 @@ impl fmt::Debug for RabbitMqConfig {
     }
 }
 
-/// What to consume.
+/// The settings of a subscription to a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RabbitMqSubscription {
-    /// The queue; it has to exist.
+    /// The name of the queue. The queue must exist.
     pub queue: String,
-    /// The broker delivers this many messages before it waits for one to be settled; 100 unless
-    /// given. Zero is no limit.
+    /// The largest number of unsettled messages: the broker delivers this many, and then waits
+    /// until one is settled. Default: 100. With 0 there is no limit.
     #[serde(default = "prefetch")]
     pub prefetch: u16,
-    /// The queue has a dead-letter exchange, which keeps rejected messages: without one RabbitMQ
-    /// deletes them. False unless given: the consumer keeps rejected messages in
-    /// `idem.dead_letter`.
+    /// Whether the queue has a dead-letter exchange, which keeps rejected messages. Default: false;
+    /// the consumer keeps rejected messages in `idem.dead_letter`. Set this only if the exchange
+    /// exists: without one RabbitMQ deletes rejected messages.
     #[serde(default)]
     pub dead_letter_exchange: bool,
-    /// How long a message that did not fail is kept unacknowledged and delivered again by this
-    /// process, where RabbitMQ counts each return to the queue. After that the message returns, and
-    /// the queue counts it. In seconds, 900 unless given; it has to be shorter than the consumer
-    /// timeout of the server, which is 1,800. Zero returns such messages at once.
+    /// The longest time, in seconds, that this process withholds a message that did not fail, if
+    /// RabbitMQ counts each return to the queue. The message stays unacknowledged, and this process
+    /// redelivers it. After this time it is returned to the queue, which counts the return.
+    /// Default: 900. The time must be shorter than the consumer timeout of the server, which is
+    /// 1,800 s by default. With 0 such messages are returned at once.
     #[serde(default = "hold_s")]
     pub hold_s: u16,
 }
@@ -158,7 +163,7 @@ fn hold_s() -> u16 {
 }
 
 impl RabbitMqSubscription {
-    /// All messages of this queue.
+    /// Returns the settings for all messages of this queue. All other settings have their defaults.
     pub fn new(queue: impl Into<String>) -> Self {
         Self {
             queue: queue.into(),
@@ -168,16 +173,16 @@ impl RabbitMqSubscription {
         }
     }
 
-    /// The queue has a dead-letter exchange: rejected messages go there, and not into
-    /// `idem.dead_letter`. Without such an exchange RabbitMQ deletes them.
+    /// States that the queue has a dead-letter exchange. Rejected messages go there instead of into
+    /// `idem.dead_letter`. If the queue has no such exchange, RabbitMQ deletes rejected messages.
     #[must_use]
     pub fn dead_letter_exchange(mut self) -> Self {
         self.dead_letter_exchange = true;
         self
     }
 
-    /// How long a message that did not fail is kept unacknowledged where RabbitMQ counts each
-    /// return, in seconds.
+    /// Sets the longest time, in seconds, that this process withholds a message that did not fail,
+    /// if RabbitMQ counts each return to the queue.
     #[must_use]
     pub fn hold_s(mut self, seconds: u16) -> Self {
         self.hold_s = seconds;
@@ -188,7 +193,8 @@ impl RabbitMqSubscription {
         Duration::from_secs(self.hold_s.into())
     }
 
-    /// The broker delivers this many messages before it waits for one to be settled.
+    /// Sets the largest number of unsettled messages: the broker delivers this many, and then waits
+    /// until one is settled.
     #[must_use]
     pub fn prefetch(mut self, messages: u16) -> Self {
         self.prefetch = messages;
@@ -201,13 +207,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_is_not_printed() {
+    fn password_is_not_printed() {
         let config = RabbitMqConfig::new("amqp://user:secret@host/%2f");
         assert!(!format!("{config:?}").contains("secret"));
     }
 
     #[test]
-    fn a_file_needs_to_say_the_url_only_and_a_slip_in_a_name_is_refused() {
+    fn required_settings_suffice_and_unknown_names_fail() {
         let read = serde_json::from_str::<RabbitMqConfig>;
         assert_eq!(
             read(r#"{"url": "amqp://x"}"#).unwrap(),

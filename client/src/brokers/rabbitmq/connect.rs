@@ -1,4 +1,4 @@
-//! A connection, or the reason why there is none, in bounded time.
+//! Opens a connection within a limited time.
 
 use std::{net::Ipv6Addr, time::Duration};
 
@@ -13,12 +13,12 @@ use tokio::time::timeout;
 use super::RabbitMqConfig;
 use crate::{Error, TransportError, tls::Files};
 
-/// How long a server that is there takes at most for what needs no disk: connections and channels.
-/// One that is about to come up may take a connection and never say a word; trying again is what
-/// helps.
+/// The longest time to wait for a server to open a connection or a channel, which needs no disk. A
+/// server that is starting can accept a connection and then never reply to it. Another attempt
+/// solves this.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Connects under a name that people find in RabbitMQ's own lists.
+/// Connects. RabbitMQ shows the name of the connection, which contains `role`, in its lists.
 pub(super) async fn connect(
     config: &RabbitMqConfig,
     role: &str,
@@ -31,7 +31,8 @@ pub(super) async fn connect(
         default_runtime()?,
         async move |uri, runtime| {
             let host = uri.authority.host.clone();
-            // The stream alone: the handshake of TLS is ours, and the library logs the whole URL.
+            // lapin would log the whole URL during its TLS handshake. So this opens the stream
+            // without a login, and performs the handshake itself.
             let place = without_login(uri);
             let stream = place.connect_async(&runtime).await?;
             match &tls {
@@ -53,16 +54,18 @@ fn without_login(mut uri: AMQPUri) -> AMQPUri {
     uri
 }
 
-/// The host in a URL that the library accepts.
+/// The host in a URL that lapin accepts.
 enum Host {
-    /// A name or an IPv4 address, which the library reads correctly.
+    /// A name or an IPv4 address, which lapin parses correctly.
     Name,
+    /// An IPv6 address.
     Address(Ipv6Addr),
 }
 
-/// The library takes `localhost` for an IPv6 address and for a missing host.
+/// Returns the host of a URL, or `None` if it has none. lapin replaces an IPv6 address and a
+/// missing host with `localhost`.
 fn host(url: &str) -> Option<Host> {
-    // As the library does: it removes these, and what surrounds the URL.
+    // lapin also removes these characters, and white space around the URL.
     let url: String = url
         .chars()
         .filter(|c| !matches!(c, '\t' | '\n' | '\r'))
@@ -77,15 +80,19 @@ fn host(url: &str) -> Option<Host> {
 }
 
 impl RabbitMqConfig {
-    /// Reads the URL and every file that is named. [`Error::Invalid`] when one of them cannot be
-    /// used. The error names the file and repeats no secret.
+    /// Checks the URL and reads every file that the settings name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the URL or a file cannot be used. The error names the file and
+    /// contains no secret.
     pub fn check(&self) -> Result<(), Error> {
         self.server().map(drop)
     }
 
-    /// Where the server is, and the TLS to it if its URL has TLS.
+    /// Returns the address of the server, and its TLS connector if the URL begins with `amqps://`.
     fn server(&self) -> Result<(AMQPUri, Option<RustlsConnector>), Error> {
-        // The library's own error can repeat the URL, with the password in it.
+        // The error of lapin can contain the URL with its password.
         let mut uri: AMQPUri = self.url.parse().map_err(|_| {
             Error::Invalid("the URL of RabbitMQ is not an amqp:// or amqps:// URL".into())
         })?;
@@ -102,7 +109,7 @@ impl RabbitMqConfig {
         match uri.scheme {
             AMQPScheme::AMQPS => Ok((uri, Some(files.verify_full()?.into()))),
             AMQPScheme::AMQP if files.is_any() => Err(Error::Invalid(
-                "the RabbitMQ settings name certificates, and the URL is not amqps://".into(),
+                "the RabbitMQ settings name certificate files, but the URL is not amqps://".into(),
             )),
             AMQPScheme::AMQP => Ok((uri, None)),
         }
@@ -119,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_host_is_the_one_of_the_url() {
+    fn every_kind_of_host_is_read_from_the_url() {
         for (url, expected) in [
             ("amqp://u:p@[2001:db8::1]:5672/v", "2001:db8::1"),
             ("amqps://[::1]/%2f", "::1"),

@@ -1,4 +1,4 @@
-//! A consumer on its channel.
+//! A consumer and its channel.
 
 use std::sync::Arc;
 
@@ -21,19 +21,20 @@ use super::{
 };
 use crate::{Message, TransportError, brokers::withheld::Withheld};
 
-const CANCELLED: &str = "the broker has cancelled the consumer: the queue is gone, or a message was not settled within the \
-    consumer timeout";
+const CANCELLED: &str = "the broker has cancelled the consumer: the queue was deleted, or a \
+    message was not settled within the consumer timeout";
 
-/// What deliveries are settled on; closed with the last one that holds it.
+/// The channel and the connection on which deliveries are settled. They are closed when the last
+/// reference is dropped.
 pub(super) struct Session {
     channel: Channel,
     _connection: Connection,
-    /// Where the source works. It and its receipts can be dropped elsewhere.
+    /// The runtime of the source. The source and its receipts can be dropped outside of it.
     pub(super) runtime: Handle,
 }
 
 impl Session {
-    /// A channel that consumes nothing yet.
+    /// Opens a connection and a channel, without a consumer.
     pub(super) async fn open(
         config: &RabbitMqConfig,
         subscription: &RabbitMqSubscription,
@@ -51,17 +52,17 @@ impl Session {
     }
 }
 
-/// A consumer on its channel.
+/// A consumer and its channel.
 pub(super) struct Consuming {
     consumer: Consumer,
     session: Arc<Session>,
-    /// A redelivery has shown that the queue does not count a return.
+    /// Whether a redelivery has shown that the queue does not count returns.
     returns_are_free: bool,
 }
 
 impl Consuming {
-    /// Asks for the messages of this queue. The broker may send some before its
-    /// confirmation has arrived.
+    /// Starts a consumer of this queue. The broker may send messages before its confirmation
+    /// arrives.
     pub(super) async fn start(
         session: Session,
         queue: ShortString,
@@ -78,8 +79,8 @@ impl Consuming {
         })
     }
 
-    /// Waits for a message that the broker has sent; an error when the channel or the connection
-    /// has ended. Cancel safe.
+    /// Waits for the next message of the broker. Fails if the channel or the connection has ended.
+    /// Cancel safe.
     pub(super) async fn next(&mut self) -> Result<message::Delivery, TransportError> {
         match self.consumer.next().await {
             Some(delivery) => Ok(delivery?),
@@ -87,6 +88,7 @@ impl Consuming {
         }
     }
 
+    /// Returns the message of a delivery, and its receipt.
     pub(super) fn receive(
         &mut self,
         subscription: &RabbitMqSubscription,
@@ -117,8 +119,8 @@ impl Consuming {
         (message, receipt)
     }
 
-    /// Cancels the consumer: the broker would send it again what is returned. Returns what the
-    /// broker had sent before, also when it does not answer.
+    /// Cancels the consumer, so that the broker does not send returned messages to it. Returns the
+    /// messages that the broker sent before, also if the broker does not reply.
     pub(super) async fn cancel(
         mut self,
         subscription: &RabbitMqSubscription,
@@ -132,11 +134,12 @@ impl Consuming {
             .basic_cancel(self.consumer.tag(), options);
         if !matches!(timeout_at(until, cancelling).await, Ok(Ok(()))) {
             tracing::debug!(
-                "the broker does not cancel the consumer: what it has sent comes again when the connection ends"
+                "the broker did not cancel the consumer in time: it redelivers the messages that \
+                 it has sent when the connection ends"
             );
         }
         let mut ahead = Vec::new();
-        // After this time it is only what is here already.
+        // After this time the loop still takes the messages that have already arrived.
         while let Ok(Some(Ok(delivery))) = timeout_at(until, self.consumer.next()).await {
             ahead.push(self.receive(subscription, withheld, delivery));
         }
@@ -144,9 +147,9 @@ impl Consuming {
     }
 }
 
-/// Whether a quorum queue of RabbitMQ 4 may delete the message when it is returned: at its delivery
-/// limit, unless the queue has a dead-letter exchange. The broker does not tell a consumer what the
-/// limit is.
+/// Returns whether a quorum queue of RabbitMQ 4 may delete the message when it is returned: near
+/// its delivery limit, unless the queue has a dead-letter exchange. A consumer cannot read the
+/// limit from the broker.
 fn is_near_limit(subscription: &RabbitMqSubscription, delivery: &message::Delivery) -> bool {
     let counted = properties::near_limit(delivery).filter(|_| !subscription.dead_letter_exchange);
     if let Some(counted) = counted {
@@ -158,8 +161,9 @@ fn is_near_limit(subscription: &RabbitMqSubscription, delivery: &message::Delive
                 .message_id()
                 .as_ref()
                 .map(|id| id.as_str()),
-            "the queue has counted many deliveries of a message: since RabbitMQ 4.0 a quorum queue deletes it after 20, unless \
-             the queue has another delivery limit (x-delivery-limit) or a dead-letter exchange"
+            "the queue has counted many deliveries of a message: since RabbitMQ 4.0 a quorum queue \
+             deletes it after 20, unless the queue has another delivery limit (x-delivery-limit) \
+             or a dead-letter exchange"
         );
     }
     counted.is_some()

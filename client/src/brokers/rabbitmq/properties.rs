@@ -1,4 +1,4 @@
-//! Messages as AMQP properties and headers, and back.
+//! Converts messages to AMQP properties and headers, and back.
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
@@ -12,14 +12,16 @@ use time::OffsetDateTime;
 
 use crate::{Message, OutgoingMessage, TransportError, brokers::headers};
 
-/// A message that is on disk before it is confirmed, if its queue is durable.
+/// The delivery mode of a message that a durable queue writes to disk before it confirms it.
 const PERSISTENT: u8 = 2;
 
-/// What the frame of all properties has besides them: its own head and end, the class, the size of
-/// the body, which properties there are, the delivery mode and the time.
+/// The size, in bytes, of the other parts of the frame that contains the properties: the head and
+/// the end of the frame, the class, the body size, the property flags, the delivery mode and the
+/// timestamp.
 const REST_OF_FRAME: usize = 7 + 1 + 14 + 1 + 8;
 
-/// An error when something of it is longer than AMQP allows (255 bytes for names and ids).
+/// Returns the properties of an effect. Fails if a name or an id is longer than the 255 bytes that
+/// AMQP allows.
 pub(super) fn outgoing(message: &OutgoingMessage) -> Result<BasicProperties, TransportError> {
     let own = [
         (headers::KEY, message.key.as_deref()),
@@ -52,8 +54,8 @@ pub(super) fn outgoing(message: &OutgoingMessage) -> Result<BasicProperties, Tra
     Ok(properties.with_headers(table))
 }
 
-/// How many bytes the frame has that properties made by [`outgoing`] travel in. There is one,
-/// however large they are.
+/// Returns the size, in bytes, of the frame that contains properties made by [`outgoing`]. AMQP
+/// puts all properties into one frame.
 pub(super) fn frame_bytes(properties: &BasicProperties) -> usize {
     let names = [
         properties.message_id(),
@@ -74,13 +76,13 @@ pub(super) fn frame_bytes(properties: &BasicProperties) -> usize {
     REST_OF_FRAME + names.sum::<usize>() + 4 + headers.sum::<usize>()
 }
 
-/// A name or an id.
+/// Returns a short string of AMQP, which names and ids are. Fails if the text is too long.
 pub(super) fn short(text: impl Into<String>) -> Result<ShortString, TransportError> {
     Ok(ShortString::try_new(text)?)
 }
 
-/// Takes payload and properties out of a delivery from `queue`. What is a property counts more than
-/// a header of that name.
+/// Returns the message of a delivery from `queue`, and takes the payload out of the delivery. An
+/// AMQP property takes precedence over a header with the same meaning.
 pub(super) fn incoming(queue: &str, delivery: &mut Delivery) -> Message {
     let deliveries = deliveries(queue, delivery);
     let properties = &delivery.properties;
@@ -115,20 +117,20 @@ fn table(properties: &BasicProperties) -> impl Iterator<Item = (&ShortString, &A
     properties.headers().iter().flat_map(|table| table.inner())
 }
 
-/// Since RabbitMQ 4.3 a quorum queue adds this header to a message that was delivered before,
-/// whether the message failed then or not.
+/// The header that a quorum queue adds to a message that was delivered before, since RabbitMQ 4.3.
+/// It counts these deliveries with and without a failure.
 const ACQUIRED: &str = "x-acquired-count";
 
-/// A quorum queue adds this header to a message that was delivered before; since RabbitMQ 4.3 only
-/// when the message failed then.
+/// The header that a quorum queue adds to a message that was delivered before. Since RabbitMQ 4.3
+/// the queue adds it only if the message failed.
 const DELIVERED: &str = "x-delivery-count";
 
-/// From here on a message is near the delivery limit of 20 that quorum queues have since RabbitMQ
-/// 4.0, unless they are declared with another one.
+/// The counts at which a message is near the delivery limit of its quorum queue. The limit is 20
+/// since RabbitMQ 4.0, unless the queue is declared with another limit.
 const NEAR_LIMIT: RangeInclusive<u32> = 15..=20;
 
-/// Whether the queue counts a return of a message that did not fail: quorum queues before RabbitMQ
-/// 4.3 do. The first delivery of a message does not show it.
+/// Returns whether the queue counts a return of a message that did not fail, as quorum queues
+/// before RabbitMQ 4.3 do. Returns `None` for a first delivery, which does not show this.
 pub(super) fn counts_returns(delivery: &Delivery) -> Option<bool> {
     let has = |wanted: &str| table(&delivery.properties).any(|(name, _)| name.as_str() == wanted);
     delivery
@@ -136,23 +138,26 @@ pub(super) fn counts_returns(delivery: &Delivery) -> Option<bool> {
         .then(|| has(DELIVERED) && !has(ACQUIRED))
 }
 
-/// Whether the message's number of deliveries includes those after which it was returned without a
-/// failure.
+/// Returns whether the message's number of deliveries includes deliveries after which the message
+/// was returned without a failure.
 pub(super) fn counts_releases(delivery: &Delivery) -> bool {
     !table(&delivery.properties).any(|(name, _)| name.as_str() == ACQUIRED)
 }
 
-/// How many deliveries the queue counts, when RabbitMQ 4 may delete the message soon.
+/// Returns the number of deliveries that the queue has counted, if RabbitMQ 4 may delete the
+/// message soon.
 pub(super) fn near_limit(delivery: &Delivery) -> Option<u32> {
     let counted = table(&delivery.properties).find(|(name, _)| name.as_str() == DELIVERED)?;
     count(counted.1).filter(|counted| NEAR_LIMIT.contains(counted))
 }
 
+/// Returns the number of deliveries of a message, including this one, or `None` if it is unknown.
+///
 /// Quorum queues count earlier deliveries in `x-delivery-count`. Since RabbitMQ 4.3 they count
-/// failures only, and add no header before the first failure. Classic queues say only whether there
-/// was an earlier delivery; a number that never grows would let a message fail for ever, so there
-/// is none then. How often a message came back to this queue by way of its dead letters is in
-/// `x-death`.
+/// failures only, and add no header before the first failure. A classic queue only marks a message
+/// that was delivered before. The number is then unknown: a number that never grows would let the
+/// message fail without end. The header `x-death` counts how many times the message left this queue
+/// as a dead letter.
 fn deliveries(queue: &str, delivery: &Delivery) -> Option<u32> {
     let find = |wanted: &str| {
         table(&delivery.properties)
@@ -190,7 +195,7 @@ fn count(value: &AMQPValue) -> Option<u32> {
         .and_then(|count| u32::try_from(count).ok())
 }
 
-/// A header's value; what is no text is shown as people would write it in JSON.
+/// Returns the value of a header as JSON.
 fn json(value: &AMQPValue) -> Value {
     match value {
         AMQPValue::Boolean(value) => (*value).into(),
@@ -233,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_out_comes_back_in() {
+    fn effect_round_trips_through_properties() {
         let mut effect = OutgoingMessage::new(Uuid::from_u128(7), "q", "{}");
         effect.key = Some("k".into());
         effect.message_type = Some("placed".into());
@@ -268,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_for_amqp_is_an_error_and_no_panic() {
+    fn text_that_is_too_long_for_amqp_is_an_error() {
         let mut effect = OutgoingMessage::new(Uuid::from_u128(7), "q", "{}");
         effect.headers.insert("n".repeat(256), json!(1));
         assert!(outgoing(&effect).is_err());
@@ -278,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_redelivery_shows_whether_a_return_counts() {
+    fn redelivery_shows_whether_the_queue_counts_returns() {
         let of = |headers: &[&str], redelivered| {
             let mut table = FieldTable::default();
             for name in headers {
@@ -290,7 +295,7 @@ mod tests {
             counts_returns(&delivery)
         };
         assert_eq!(of(&[], false), None);
-        // A header that the sender has set.
+        // The sender set this header.
         assert_eq!(of(&["x-delivery-count"], false), None);
         assert_eq!(of(&["x-delivery-count"], true), Some(true));
         assert_eq!(
@@ -302,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn deliveries_are_counted_as_well_as_the_broker_can() {
+    fn deliveries_are_read_from_the_broker_headers() {
         let table = |pairs: Vec<(&str, AMQPValue)>| {
             let mut table = FieldTable::default();
             for (name, value) in pairs {

@@ -1,4 +1,4 @@
-//! Effects as AMQP messages.
+//! The publisher: sends effects as AMQP messages.
 
 use std::{
     sync::{
@@ -26,45 +26,55 @@ use super::{
 };
 use crate::{OutgoingMessage, PublishError, Publisher, TransportError};
 
-/// How long a server that serves takes at most to open a channel. With the default time limit of a
-/// confirmation that is less than a relay's default time limit.
+/// The longest time that an available server takes to open a channel. Together with the default
+/// timeout of a confirmation it is shorter than the default timeout of a relay.
 const PROBE: Duration = Duration::from_secs(5);
 
-/// Publishes effects to RabbitMQ: to the queue that the topic names, or to the configured exchange
-/// with the topic as routing key. They are persistent, and confirmed by every queue that they went
-/// to.
+/// Publishes effects to RabbitMQ.
 ///
-/// An exchange that does not exist, an effect that no queue takes, a queue that is full or does not
-/// confirm in time, and a missing permission are [`PublishError::TopicUnavailable`]. An effect that
-/// RabbitMQ refuses for its size or its properties is [`PublishError::Rejected`]. One whose headers
-/// do not fit into a frame (128 kB, unless the server is configured otherwise) is
-/// [`PublishError::Permanent`].
+/// The topic of an effect is the routing key at the configured exchange. At the default exchange it
+/// is the name of a queue. Effects are persistent messages. An effect is published when every queue
+/// that it was routed to has confirmed it.
 ///
-/// The property *message id* is the effect's id, *timestamp* the second of its recording, *type*
-/// and *content type* are its own. A header `correlation-id` of the effect becomes that property;
-/// its other headers travel as texts, beside `idem-key`, `idem-source-destination` and
-/// `traceparent`.
+/// The property *message id* is the id of the effect, *timestamp* is the time when it was recorded
+/// in whole seconds, and *type* and *content type* are those of the effect. The header
+/// `correlation-id` of the effect becomes the property *correlation id*. The other headers of the
+/// effect are sent as text, together with `idem-key`, `idem-source-destination` and `traceparent`.
 ///
-/// It connects at the first publish, and again at the next one after the connection was lost.
+/// The publisher connects at the first publish, and reconnects at the next one after the connection
+/// was lost.
+///
+/// # Errors
+///
+/// - [`PublishError::TopicUnavailable`]: the exchange does not exist, no queue takes the effect, a
+///   queue is full or does not confirm in time, or a permission is missing.
+/// - [`PublishError::Rejected`]: RabbitMQ rejects this effect because of its size or its
+///   properties.
+/// - [`PublishError::Permanent`]: the headers of the effect do not fit into a frame, which has 128
+///   kB unless the server is configured otherwise.
+/// - [`PublishError::Unavailable`]: the broker cannot be reached, or a memory or disk alarm blocks
+///   the connection.
 pub struct RabbitMqPublisher {
     config: RabbitMqConfig,
-    /// Locked while one effect connects for all. Every other use borrows it: an effect that is
-    /// given up takes no connection from the others.
+    /// The connection. It is locked while one effect connects for all. Effects hold a reference to
+    /// it, so that a cancelled effect does not close the connection of the others.
     connection: tokio::sync::Mutex<Option<Arc<Connection>>>,
-    /// A channel has one effect under way at a time. Only then is it sure which one the broker
-    /// returns, or closes the channel for.
+    /// The channels that no effect uses. A channel transports one effect at a time. Only then is it
+    /// certain which effect the broker returns or closes the channel for.
     idle: Mutex<Vec<Channel>>,
     channels: Semaphore,
-    /// What the broker takes in one frame, since there was a connection.
+    /// The largest frame of the last connection, in bytes. Before the first connection it has no
+    /// limit.
     frame_max: AtomicU32,
-    /// The state of the connection, since there was one.
+    /// The state of the last connection. `None` before the first one.
     status: Mutex<Option<ConnectionStatus>>,
-    /// The end and the result of the last probe. Locked during one, so that there is one at a time.
+    /// The end and the result of the last probe. It is locked during a probe, so that there is one
+    /// probe at a time.
     probed: tokio::sync::Mutex<Option<(Instant, bool)>>,
 }
 
 impl RabbitMqPublisher {
-    /// Publishes to this RabbitMQ; does not connect yet.
+    /// Returns a publisher for this server. Does not connect.
     pub fn new(config: RabbitMqConfig) -> Self {
         Self {
             connection: tokio::sync::Mutex::new(None),
@@ -81,7 +91,7 @@ impl RabbitMqPublisher {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An idle channel, or a new one.
+    /// Returns an idle channel, or opens a new one.
     async fn channel(&self) -> Result<Channel, TransportError> {
         let found = {
             let mut idle = self.idle();
@@ -107,13 +117,14 @@ impl RabbitMqPublisher {
             Ok(opened) => Ok(opened?),
             Err(_) => {
                 self.leave(&connection).await;
-                Err("the broker does not open a channel".into())
+                Err("the broker did not open a channel in time".into())
             }
         }
     }
 
-    /// How long a channel may take to open. Less than the time limit around it, which would end the
-    /// wait before the connection is found dead, so that the next effect would wait for it again.
+    /// Returns the longest time to wait for a new channel. It is shorter than the timeout around
+    /// it: that timeout would end the wait before the connection is recognized as dead, and the
+    /// next effect would wait for the same connection again.
     fn patience(&self) -> Duration {
         PATIENCE.min(self.config.timeout() / 2)
     }
@@ -134,16 +145,16 @@ impl RabbitMqPublisher {
         Ok(Arc::clone(connection.insert(connected)))
     }
 
-    /// The connection may have died without a sign. What is under way on it keeps it until that is
-    /// confirmed or given up.
+    /// Removes a connection that may be dead. The effects that are sent over it keep it until they
+    /// are confirmed or cancelled.
     async fn leave(&self, left: &Arc<Connection>) {
         let mut connection = self.connection.lock().await;
         connection.take_if(|connection| Arc::ptr_eq(connection, left));
     }
 
-    /// The broker closes the connection for headers that are larger than a frame, with all that is
-    /// under way on it: it would look like a broker that is away, for ever. The payload may have
-    /// many frames.
+    /// Returns an error if the headers are larger than one frame. The broker would close the
+    /// connection for such headers, and all effects on it would fail: the broker would seem to be
+    /// unavailable as long as the effect is retried. The payload is split into many frames.
     fn fits(&self, properties: &BasicProperties) -> Result<(), PublishError> {
         let (bytes, at_most) = (
             properties::frame_bytes(properties),
@@ -153,12 +164,13 @@ impl RabbitMqPublisher {
             return Ok(());
         }
         Err(PublishError::Permanent(
-            format!("its headers make a frame of {bytes} bytes, and the broker takes {at_most}")
+            format!("the headers need a frame of {bytes} bytes, and the broker accepts {at_most}")
                 .into(),
         ))
     }
 
-    /// A server with a memory or disk alarm reads nothing from its publishers until the alarm ends.
+    /// Returns an error if the server has a memory or disk alarm. Such a server reads nothing from
+    /// its publishers until the alarm ends.
     fn is_not_blocked(&self) -> Result<(), PublishError> {
         let status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         match &*status {
@@ -171,8 +183,8 @@ impl RabbitMqPublisher {
         }
     }
 
-    /// Whether the server replies on its connection, which opens a channel. A server with an alarm
-    /// does not. Effects that ask at once share one probe.
+    /// Returns whether the server opens a channel on its connection. A server with an alarm does
+    /// not. Effects that need this at the same time share one probe.
     async fn serves(&self) -> bool {
         let asked = Instant::now();
         let mut probed = self.probed.lock().await;
@@ -203,8 +215,8 @@ impl RabbitMqPublisher {
         }
     }
 
-    /// Keeps the channel of a probe if no channel is idle. Effects that are given up at different
-    /// times have a probe each, and their channels would add up.
+    /// Keeps the channel of a probe if no channel is idle. Effects that time out at different times
+    /// cause one probe each, and keeping all their channels would exceed the limit of channels.
     fn keep_one(&self, channel: Channel) {
         let mut idle = self.idle();
         idle.retain(|channel| channel.status().connected());
@@ -252,8 +264,8 @@ impl Publisher for RabbitMqPublisher {
             self.idle().push(channel);
             return Err(error);
         }
-        // A channel on which anything went wrong, or whose answer nobody waited for, is not used
-        // again.
+        // A channel is reused only after a confirmation. After an error, a timeout or a cancelled
+        // publish its state is unknown.
         let sent = self
             .send(&channel, routing_key, properties, &message.payload)
             .await;
@@ -265,7 +277,7 @@ impl Publisher for RabbitMqPublisher {
         if is_unconfirmed && judged.is_err() && self.serves().await {
             let waited = self.config.timeout();
             return Err(PublishError::TopicUnavailable(
-                format!("a queue did not confirm it within {waited:?}, though the broker serves")
+                format!("a queue did not confirm the effect within {waited:?}; the broker replies")
                     .into(),
             ));
         }
@@ -282,7 +294,7 @@ impl Publisher for RabbitMqPublisher {
                 passive: true,
                 ..ExchangeDeclareOptions::default()
             };
-            // The server does not look at the kind of a passive declaration.
+            // The server ignores the exchange type in a passive declaration.
             let found = channel.exchange_declare(
                 exchange,
                 ExchangeKind::Direct,
@@ -299,43 +311,44 @@ impl Publisher for RabbitMqPublisher {
     }
 }
 
-/// What RabbitMQ's reply to an effect means: the table in `docs/relays.md`.
+/// Returns the meaning of RabbitMQ's reply to an effect, according to the table in
+/// `docs/relays.md`.
 fn judge(sent: Result<Confirmation, TransportError>) -> Result<(), PublishError> {
     match sent {
         Ok(Confirmation::Ack(None)) => Ok(()),
-        // Mandatory, and no queue is bound for it.
+        // The effect is mandatory, and no queue is bound for its routing key.
         Ok(Confirmation::Ack(Some(returned)) | Confirmation::Nack(Some(returned))) => {
             Err(PublishError::TopicUnavailable(
                 format!(
-                    "no queue took it: {} {}",
+                    "no queue took the effect: {} {}",
                     returned.reply_code, returned.reply_text
                 )
                 .into(),
             ))
         }
         // The queue is full and has the overflow `reject-publish`, or has no leader.
-        Ok(Confirmation::Nack(None)) => {
-            Err(PublishError::TopicUnavailable("a queue refused it".into()))
-        }
+        Ok(Confirmation::Nack(None)) => Err(PublishError::TopicUnavailable(
+            "a queue rejected the effect".into(),
+        )),
         Ok(Confirmation::NotRequested) => Err(PublishError::Unavailable(
-            "the broker does not confirm".into(),
+            "the broker does not confirm messages".into(),
         )),
         Err(error) => Err(classify(error)),
     }
 }
 
-/// The broker closes a channel for what is on it, with a code.
+/// Returns the meaning of an error. The broker closes a channel with a code that names the cause.
 fn classify(error: TransportError) -> PublishError {
     let kind = match error.downcast_ref::<lapin::Error>().map(lapin::Error::kind) {
         Some(ErrorKind::ProtocolError(reply)) => reply.kind(),
         _ => return PublishError::Unavailable(error),
     };
     match kind {
-        // Its exchange does not exist, or a permission is missing.
+        // The exchange does not exist, or a permission is missing.
         AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND | AMQPSoftError::ACCESSREFUSED) => {
             PublishError::TopicUnavailable(error)
         }
-        // The effect is too large, or has a property that the server refuses.
+        // The effect is too large, or has a property that the server rejects.
         AMQPErrorKind::Soft(_) => PublishError::Rejected(error),
         AMQPErrorKind::Hard(_) => PublishError::Unavailable(error),
     }

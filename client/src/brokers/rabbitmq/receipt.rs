@@ -1,4 +1,4 @@
-//! How RabbitMQ is told what became of one delivery.
+//! The receipt of a delivery, which settles it at the broker.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,37 +15,40 @@ use crate::{
     brokers::withheld::{Withheld, Withhold},
 };
 
-/// A message does not wait longer than this before it returns to its queue: after 30 minutes
-/// RabbitMQ closes the channel.
+/// The longest delay before a message is returned to its queue. RabbitMQ closes the channel of a
+/// message that is not settled for 30 minutes.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
-/// The pause before a message near its limit comes again whose receipt was dropped.
+/// The delay before a message near its limit is redelivered after its receipt was dropped.
 const DROPPED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-const NOT_RETURNED: &str =
-    "the source has ended, and the message is not returned, because its queue may delete it then";
+const NOT_RETURNED: &str = "the source has ended, and the message was not returned, because its \
+    queue could delete it";
 
-const NO_DEAD_LETTER_EXCHANGE: &str = "the subscription names no dead-letter exchange, and without one RabbitMQ deletes a \
-    rejected message: keep it with deadletters::reject and acknowledge it, or say dead_letter_exchange";
+const NO_DEAD_LETTER_EXCHANGE: &str = "the subscription names no dead-letter exchange, and without \
+    one RabbitMQ deletes a rejected message: keep the message with deadletters::reject and \
+    acknowledge it, or set dead_letter_exchange";
 
 pub(super) struct RabbitMqReceipt {
+    /// Settles the delivery. `None` after the settlement.
     acker: Option<Acker>,
-    /// Where the message waits when it is released. Near its limit each message has one.
+    /// The data to withhold the message. `None` if the message is returned instead. Every message
+    /// near its limit has it.
     hold: Option<Hold>,
     counts_releases: bool,
-    /// The queue does not count a message that is returned. It counts one whose connection ends.
+    /// Whether the queue does not count a return. It always counts the end of the connection.
     returns_are_free: bool,
     /// Whether the queue may delete the message when it counts another delivery.
     is_near_limit: bool,
     has_dead_letter_exchange: bool,
-    /// The channel stays open as long as a delivery may be settled.
+    /// Keeps the channel open until the delivery is settled.
     session: Arc<Session>,
 }
 
-/// What it takes to deliver a message again without its broker.
+/// The data to redeliver a message without its broker.
 pub(super) struct Hold {
     pub(super) message: Message,
-    /// How long the message may stay unacknowledged.
+    /// The time until which the message may stay unacknowledged.
     pub(super) until: Instant,
     pub(super) withheld: Arc<Withheld<RabbitMqReceipt>>,
 }
@@ -75,24 +78,24 @@ impl RabbitMqReceipt {
         self.is_near_limit
     }
 
-    /// Whether a settlement has an effect: the channel of the delivery is open.
+    /// Returns whether the delivery can be settled: it is not settled, and its channel is open.
     fn is_usable(&self) -> bool {
         self.acker.as_ref().is_some_and(Acker::usable)
     }
 
-    /// Whether the message can be returned and is not counted for that.
+    /// Returns whether the message can be returned without being counted.
     fn is_free_to_return(&self) -> bool {
         self.returns_are_free && self.is_usable()
     }
 
-    /// Whether a return is counted and may be the end of the message, which this process still has.
-    /// The end of its connection may have been the end already.
+    /// Returns whether the queue may delete the message when it is returned. If the connection has
+    /// ended, the queue may already have deleted it, and this process has the only copy.
     fn may_be_lost_when_returned(&self) -> bool {
         self.is_near_limit && !self.is_free_to_return()
     }
 
-    /// Has the source deliver the message again, so that the queue does not count a return.
-    /// Otherwise returns the receipt.
+    /// Withholds the message, so that the source redelivers it and the queue does not count a
+    /// return. Returns the receipt as the error if the message cannot or need not be withheld.
     fn withhold(self, after: Duration) -> Result<(), Self> {
         let Some(Hold {
             message,
@@ -111,8 +114,8 @@ impl RabbitMqReceipt {
         let due = now
             .checked_add(after)
             .unwrap_or(until.max(now + LONGEST_PAUSE));
-        // Near its limit the message does not return by itself. It comes again when its hold is
-        // over, so that the consumer can keep it.
+        // A message near its limit is never returned at the end of its hold. The source redelivers
+        // it then, so that the consumer can keep it.
         let (due, until) = match (self.is_near_limit, is_over) {
             (false, _) => (due, Some(until)),
             (true, false) => (due.min(until), None),
@@ -135,7 +138,7 @@ impl Withhold for RabbitMqReceipt {
         if let Err(error) = &returned {
             tracing::debug!(
                 error,
-                "a message that cannot be returned comes again by itself"
+                "cannot return a message: the broker redelivers it by itself"
             );
         }
         returned.is_ok()
@@ -148,7 +151,7 @@ impl Receipt for RabbitMqReceipt {
         settlement: Settlement,
     ) -> BoxFuture<'static, Result<(), TransportError>> {
         if matches!(settlement, Settlement::Reject { .. }) && !self.has_dead_letter_exchange {
-            // Dropped, it comes again.
+            // Dropping the receipt returns the message.
             return Box::pin(async { Err(NO_DEAD_LETTER_EXCHANGE.into()) });
         }
         let (mut receipt, mut settlement) = (*self, settlement);
@@ -156,7 +159,7 @@ impl Receipt for RabbitMqReceipt {
             && receipt.is_near_limit
             && !receipt.is_usable()
         {
-            // Its queue may have deleted it.
+            // The queue may have deleted the message at the end of the connection.
             settlement = Settlement::Release { after };
         }
         if let Settlement::Release { after } = settlement {
@@ -169,7 +172,7 @@ impl Receipt for RabbitMqReceipt {
                 return Box::pin(async { Err(NOT_RETURNED.into()) });
             }
             if receipt.hold.is_some() {
-                // The source has ended, or the message was withheld for as long as it may be.
+                // The source has ended, or the time to withhold the message is over.
                 settlement = Settlement::RELEASE;
             }
         }
@@ -193,7 +196,7 @@ impl Receipt for RabbitMqReceipt {
     }
 
     fn counts_releases(&self) -> bool {
-        // Also where releases are withheld: a shutdown returns messages.
+        // Also for withheld messages: a shutdown returns them.
         self.counts_releases
     }
 
@@ -211,9 +214,9 @@ impl Receipt for RabbitMqReceipt {
     }
 }
 
-/// Returns the message: unsettled it would hold a place among the prefetched until the channel is
-/// closed. Near its limit the source delivers it again; after the end of the source it stays
-/// unsettled where its queue may delete it.
+/// Returns an unsettled message to its queue: otherwise it would take one of the `prefetch` places
+/// until the channel is closed. A message near its limit is withheld, so that the source redelivers
+/// it. After the end of the source such a message stays unsettled if its queue counts returns.
 impl Drop for RabbitMqReceipt {
     fn drop(&mut self) {
         let Some(mut acker) = self.acker.take() else {
@@ -239,21 +242,21 @@ impl Drop for RabbitMqReceipt {
         let runtime = session.runtime.clone();
         runtime.spawn(async move {
             let _open = session;
-            // The channel may be closed: then it comes again as well.
+            // If the channel is closed, the broker redelivers the message by itself.
             let _ = release(&acker).await;
         });
     }
 }
 
-/// Why a message goes back to its queue. A quorum queue of RabbitMQ 4.3 and later counts
-/// `basic.reject` and not `basic.nack`; before 4.3 it counts both.
+/// The reason for which a message is returned to its queue. A quorum queue of RabbitMQ 4.3 or later
+/// counts `basic.reject` but not `basic.nack`; before 4.3 it counts both.
 #[derive(Clone, Copy, Debug)]
 enum Requeue {
     Failed,
     Released,
 }
 
-/// Puts the message back into its queue, after this time.
+/// Returns the message to its queue after this time.
 async fn requeue(
     why: Requeue,
     acker: Acker,
@@ -271,11 +274,11 @@ async fn requeue(
     if after.is_zero() {
         return put_back.await;
     }
-    // When this process ends before, the broker delivers again at once, and so nothing is lost.
+    // If this process ends before, the broker redelivers the message at once.
     tokio::spawn(async move {
         sleep(after.min(LONGEST_PAUSE)).await;
         if let Err(error) = put_back.await {
-            tracing::debug!(%error, "a message that was held back comes again by itself");
+            tracing::debug!(%error, "cannot return a message: the broker redelivers it by itself");
         }
     });
     Ok(())
@@ -293,11 +296,11 @@ async fn release(acker: &Acker) -> Result<(), TransportError> {
     expect(acker.nack(options).await)
 }
 
-/// Settling on a channel that is closed is no error to lapin, but it has no effect.
+/// Returns an error for a settlement on a closed channel, which lapin reports only as `false`.
 fn expect(settled: lapin::Result<bool>) -> Result<(), TransportError> {
     if settled? {
         Ok(())
     } else {
-        Err("the channel of the delivery is closed: the broker delivers again".into())
+        Err("the channel of the delivery is closed: the broker redelivers the message".into())
     }
 }

@@ -1,4 +1,4 @@
-//! Deliveries of a queue.
+//! The source: the deliveries of a queue.
 
 use std::{future::Future, mem, sync::Arc, time::Duration};
 
@@ -17,64 +17,80 @@ use crate::{
     brokers::withheld::{Withheld, Withhold},
 };
 
-/// How long the broker may take for all that is returned, and before that for a consumer that is
-/// still being started. After such a consumer it has half of the time for all that is returned: 4.5
-/// s together, less than the 5 s that a stop gives to the close of its source.
+/// The longest time to wait at the end of a source: for a consumer that is still being started, or
+/// for the return of all messages. After such a consumer half of this time remains for the returns.
+/// Both together take at most 4.5 s, less than the 5 s that a stop allows for the close of a
+/// source.
 const RETURNED_WITHIN: Duration = Duration::from_secs(3);
 
-/// The messages of one queue of a RabbitMQ.
+/// A source of messages: one queue of RabbitMQ.
 ///
-/// [`Retry`](crate::Settlement::Retry) puts a message back into its queue with `basic.reject`,
-/// which every quorum queue counts as a failure. With a pause the message waits here, in its place
-/// among the prefetched, for at most five minutes, and is put back then. For longer pauses, and to
-/// free the place, give the queue a dead-letter exchange that leads to a queue with a time to live
-/// and from there back, and reject.
+/// # Messages
 ///
-/// [`Release`](crate::Settlement::Release) is for a message that did not fail. A quorum queue
-/// before RabbitMQ 4.3 counts each return and deletes the message at its delivery limit, so the
-/// message stays unacknowledged and this source delivers it again, for at most
-/// [`hold_s`](RabbitMqSubscription::hold_s) after the broker delivered it; then it is returned.
-/// Other queues do not count a `basic.nack`, so the message is returned with that. The first
-/// redelivery shows which queue it is; until then the source assumes that the queue counts.
+/// The topic of a message is the name of the queue, and its key is the header `idem-key`. There are
+/// no coordinates.
 ///
-/// A receipt that is dropped returns its message, and [`close`](Source::close) returns all that
-/// this source has and that was not delivered. When the connection ends, every quorum queue counts
-/// each message that was delivered over it and not settled.
+/// [`deliveries`](crate::Message::deliveries) is exact on quorum queues. Since RabbitMQ 4.3 it is
+/// the number of failures plus this delivery. A classic queue only marks a message that was
+/// delivered before, so the number is unknown from the second delivery on.
 ///
-/// A message that the queue has counted 15 to 20 times may be deleted by RabbitMQ 4 when it is
-/// counted again. So it is not returned where that counts: when it was released, when its receipt
-/// was dropped and after the end of its connection this source delivers it again, and at a close a
-/// [`Consumer`](crate::Consumer) keeps it. A source that is dropped without a close does not return
-/// it either: the queue counts the end of the connection, and may delete it. With a dead-letter
-/// exchange it is returned like any other.
+/// # Settlements
 ///
-/// [`Reject`](crate::Settlement::Reject) gives a message to the queue's dead-letter exchange, when
-/// the subscription says that there [is one](RabbitMqSubscription::dead_letter_exchange). Otherwise
-/// a [`Consumer`](crate::Consumer) keeps the message in `idem.dead_letter` and acknowledges it;
-/// settled by hand, it is an error, and the message comes again.
+/// - [`Retry`](crate::Settlement::Retry) returns a message to its queue with `basic.reject`, which
+///   every quorum queue counts as a failure. With a delay the message first waits in this process
+///   for at most five minutes and takes one of the `prefetch` places. For longer delays, and to
+///   free the place, give the queue a dead-letter exchange that leads to a queue with a time to
+///   live and from there back, and reject the message.
+/// - [`Release`](crate::Settlement::Release) is for a message that did not fail. A quorum queue
+///   before RabbitMQ 4.3 counts each return and deletes the message at its delivery limit. So the
+///   source withholds the message: it leaves the message unacknowledged and redelivers it itself.
+///   It does so for at most [`hold_s`](RabbitMqSubscription::hold_s) after the broker delivered the
+///   message, and then returns the message. Other queues do not count `basic.nack`, so the source
+///   returns the message with it. The first redelivery shows whether a queue counts returns. Until
+///   then the source assumes that it does.
+/// - [`Reject`](crate::Settlement::Reject) moves a message to the dead-letter exchange of the
+///   queue, if the subscription states that there
+///   [is one](RabbitMqSubscription::dead_letter_exchange). Otherwise a
+///   [`Consumer`](crate::Consumer) keeps the message in `idem.dead_letter` and acknowledges it,
+///   while a direct settlement returns an error and the message is redelivered.
 ///
-/// A message has the queue as its topic, and as its key the header `idem-key`.
-/// [`deliveries`](crate::Message::deliveries) is exact on quorum queues (since 4.3: the failures,
-/// and this delivery). Classic queues know no more than that the message came before, and do not
-/// count from then on. There are no coordinates.
+/// Dropping a receipt returns its message to the queue.
 ///
-/// It connects at the first call of `next`, and again at the next one after the connection was
-/// lost.
+/// # The delivery limit
+///
+/// RabbitMQ 4 can delete a message that its quorum queue has counted 15 to 20 times when the queue
+/// counts it again. So the source does not return such a message if the queue counts returns:
+///
+/// - After a release, after the drop of its receipt and after the end of its connection, the source
+///   redelivers the message itself.
+/// - At the close of the source, a [`Consumer`](crate::Consumer) keeps the message.
+/// - A source that is dropped without a close does not return the message. The queue then counts
+///   the end of the connection, and can delete the message.
+///
+/// If the queue has a dead-letter exchange, the source returns such a message like any other.
+///
+/// # Connections and the end
+///
+/// The source connects in the first [`next`](Source::next), and reconnects in the next one after
+/// the connection was lost. When the connection ends, every quorum queue counts each message that
+/// was delivered over it and not settled. [`close`](Source::close) returns the undelivered messages
+/// to the queue.
 pub struct RabbitMqSource {
     config: RabbitMqConfig,
     subscription: RabbitMqSubscription,
     starting: Starting,
     consuming: Option<Consuming>,
-    /// Also of consumers that have ended: a message can be settled while its channel is open.
+    /// The withheld messages, also those of consumers that have ended: a message can be settled as
+    /// long as its channel is open.
     withheld: Arc<Withheld<RabbitMqReceipt>>,
-    /// Returns withheld messages when their time is over.
+    /// The task that returns withheld messages at the end of their time.
     expiring: Option<JoinHandle<()>>,
-    /// Where the source works; none before the first call of `next`.
+    /// The runtime of the source. `None` before the first `next`.
     runtime: Option<Handle>,
 }
 
 impl RabbitMqSource {
-    /// Consumes from this RabbitMQ; does not connect yet.
+    /// Returns a source for this subscription at this server. Does not connect.
     pub fn new(config: RabbitMqConfig, subscription: RabbitMqSubscription) -> Self {
         Self {
             config,
@@ -87,9 +103,10 @@ impl RabbitMqSource {
         }
     }
 
-    /// Returns what was not delivered, but no message near its limit.
+    /// Ends the source and returns the undelivered messages to the queue, except those near their
+    /// delivery limit. These are in the result.
     fn end(&mut self) -> impl Future<Output = Closed> + Send + 'static {
-        // At once, because the receipts hold what they are withheld in.
+        // Before the future is polled: each withheld receipt holds the set that contains it.
         let withheld = self.withheld.close();
         let (keep, give_back): (Vec<_>, Vec<_>) = withheld
             .into_iter()
@@ -124,7 +141,8 @@ impl RabbitMqSource {
             };
             if timeout_at(until, returning).await.is_err() {
                 tracing::debug!(
-                    "the broker does not take messages back: they come again when the connection ends"
+                    "the broker did not take back all messages in time: it redelivers them when \
+                     the connection ends"
                 );
             }
             closed
@@ -135,7 +153,7 @@ impl RabbitMqSource {
 impl Drop for RabbitMqSource {
     fn drop(&mut self) {
         let ending = self.end();
-        // Without a runtime there is nothing to return.
+        // Without a runtime the source has fetched no message.
         if let Some(runtime) = self.runtime.take() {
             runtime.spawn(async move { drop(ending.await) });
         }
@@ -151,31 +169,36 @@ impl Source for RabbitMqSource {
         let withheld = Arc::clone(&self.withheld);
         let consuming = match self.consuming.take() {
             Some(consuming) => consuming,
-            // While the broker is away a message may be only here.
+            // While the broker is not available, withheld messages near their limit must still be
+            // delivered.
             None => tokio::select! {
-                (message, receipt) = withheld.next() => return Ok(Some(Delivery::new(message, receipt))),
+                (message, receipt) = withheld.next() => {
+                    return Ok(Some(Delivery::new(message, receipt)));
+                }
                 started = self.starting.consumer(&self.config, &self.subscription) => started?,
             },
         };
         let consuming = self.consuming.insert(consuming);
         loop {
-            // In random order, so that a queue that always has messages does not keep the others
-            // waiting.
+            // Polled in random order, so that a queue that always has messages does not delay the
+            // withheld ones without end.
             let delivered = tokio::select! {
-                (message, receipt) = withheld.next() => return Ok(Some(Delivery::new(message, receipt))),
+                (message, receipt) = withheld.next() => {
+                    return Ok(Some(Delivery::new(message, receipt)));
+                }
                 delivered = consuming.next() => delivered,
             };
             match delivered {
                 Ok(delivery) => {
                     let (message, receipt) =
                         consuming.receive(&self.subscription, &withheld, delivery);
-                    // Its channel may have been closed since.
+                    // The channel may have been closed since the delivery.
                     if !receipt.comes_by_itself() {
                         return Ok(Some(Delivery::new(message, receipt)));
                     }
                 }
                 Err(error) => {
-                    // The next consumer has a connection of its own.
+                    // The next consumer opens a new connection.
                     self.consuming = None;
                     return Err(error);
                 }

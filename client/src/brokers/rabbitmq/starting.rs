@@ -1,4 +1,4 @@
-//! The way to a consumer.
+//! The start of a consumer.
 
 use std::time::Duration;
 
@@ -11,22 +11,22 @@ use super::{
 };
 use crate::TransportError;
 
-/// A consumer that is being started, in tasks: a source that delivers withheld messages meanwhile
-/// does not begin anew.
+/// The state of the start of a consumer. The steps run in tasks, so that a source that delivers a
+/// withheld message during the start does not have to start again.
 #[derive(Default)]
 pub(super) enum Starting {
-    /// Nothing is being started.
+    /// No consumer is being started.
     #[default]
     No,
-    /// A connection that consumes nothing yet: it can be given up.
+    /// A connection and a channel are being opened. This can be aborted.
     Opening(JoinHandle<Result<Session, TransportError>>),
-    /// The broker was asked to send messages. It counts those that it has sent when their
-    /// connection ends, and a quorum queue may delete one at its delivery limit.
+    /// The consumer is requested, and the broker may have sent messages. The queue counts these
+    /// when the connection ends, and a quorum queue may delete a message at its delivery limit.
     Asked(JoinHandle<Result<Consuming, TransportError>>),
 }
 
 impl Starting {
-    /// Waits for a consumer. Cancel safe: the next call goes on with it.
+    /// Starts a consumer, and waits for it. Cancel safe: the next `consumer` continues the start.
     pub(super) async fn consumer(
         &mut self,
         config: &RabbitMqConfig,
@@ -60,7 +60,8 @@ impl Starting {
         }
     }
 
-    /// The consumer that the broker was asked for, if it confirms that within this time.
+    /// Returns the requested consumer if the broker confirms it within this time. Aborts a start
+    /// that has not requested a consumer.
     pub(super) async fn finish(self, patience: Duration) -> Option<Consuming> {
         match self {
             Self::No => None,
@@ -72,7 +73,8 @@ impl Starting {
                 Ok(started) => started.ok()?.ok(),
                 Err(_) => {
                     tracing::warn!(
-                        "the broker does not confirm a consumer: what it has sent comes again, and is counted"
+                        "the broker did not confirm a consumer in time: it redelivers the messages \
+                         that it has sent, and counts these deliveries"
                     );
                     asking.abort();
                     None
