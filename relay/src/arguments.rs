@@ -1,16 +1,17 @@
-//! The command line. Every option can come from the environment, and most of them from the file.
+//! The command line. Every option with a value can also be set in the environment, and most of them
+//! in the settings file.
 
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Parser, ValueEnum};
 
-/// Publishes the outbox of idem to a broker: what consumers recorded with `idem_record_effects` and
-/// what producers sent with `idem_send` leaves the database in order, with confirmation, and is
-/// acknowledged then.
+/// Publishes the outbox of idem to a broker: the effects that consumers recorded with
+/// `idem_record_effects`, and the messages that producers sent with `idem_send`. They are published
+/// in order, and are acknowledged in the database when the broker has confirmed them.
 ///
-/// Run as many of these as you like: they share the partitions of the relay and take over from one
-/// that dies. An effect is published at least once, always under the same message id; consumers
-/// that claim by it process it once.
+/// Several processes can run at the same time. They share the partitions of the relay, and take
+/// over the partitions of a process that dies. An effect is published at least once, always under
+/// the same message id. Consumers that claim by this id process it once.
 #[derive(Parser, Debug)]
 #[command(
     name = "idem-relay",
@@ -19,11 +20,11 @@ use clap::{Parser, ValueEnum};
     after_help = AFTER_HELP
 )]
 pub struct Arguments {
-    /// A file with all settings; what is given here or in the environment goes before it
+    /// A file with the settings. Arguments and environment variables override it
     #[arg(long, value_name = "FILE", env = "IDEM_RELAY_CONFIG")]
     pub config: Option<PathBuf>,
 
-    /// Where the database is: a URL or key=value pairs, as for psql
+    /// The connection string of the database: a URL or key=value pairs, as for psql
     #[arg(
         long,
         value_name = "URL",
@@ -32,15 +33,15 @@ pub struct Arguments {
     )]
     pub database_url: Option<String>,
 
-    /// The relay to work for; `idem_create_relay` makes more of them [default: default]
+    /// The name of the relay. `idem_create_relay` creates relays [default: default]
     #[arg(long, value_name = "NAME", env = "IDEM_RELAY_NAME")]
     pub relay: Option<String>,
 
-    /// What kind of broker to publish to
+    /// The kind of the broker
     #[arg(long, value_enum, env = "IDEM_RELAY_BROKER")]
     pub broker: Option<BrokerKind>,
 
-    /// Where the broker is: amqp://…, nats://…, or for Kafka host:port[,host:port…]
+    /// The address of the broker: amqp://…, nats://…, or for Kafka host:port[,host:port…]
     #[arg(
         long,
         value_name = "URL",
@@ -49,26 +50,26 @@ pub struct Arguments {
     )]
     pub broker_url: Option<String>,
 
-    /// Where /livez, /readyz and /metrics are served [default: 127.0.0.1:9187]
+    /// The address at which /livez, /readyz and /metrics are served [default: 127.0.0.1:9187]
     #[arg(long, value_name = "ADDRESS", env = "IDEM_RELAY_LISTEN")]
     pub listen: Option<SocketAddr>,
 
-    /// What is logged: a level, or directives such as `info,idem_client=debug`. Empty is the
-    /// default
+    /// The log filter: a level, or directives such as `info,idem_client=debug`. An empty filter is
+    /// the default
     #[arg(long, value_name = "FILTER", env = "IDEM_RELAY_LOG", default_value = crate::log::DEFAULT)]
     pub log: String,
 
-    /// How a line of the log looks
+    /// The format of the log
     #[arg(long, value_enum, env = "IDEM_RELAY_LOG_FORMAT", default_value_t = LogFormat::Json)]
     pub log_format: LogFormat,
 
-    /// Read the settings, connect to the database, the relay and the broker, say what was found,
-    /// and leave
+    /// Check the settings, connect to the database and the broker, look up the relay, print the
+    /// result, and exit
     #[arg(long)]
     pub check: bool,
 }
 
-/// The brokers that it can publish to.
+/// The supported kinds of brokers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BrokerKind {
     /// RabbitMQ, with publisher confirms
@@ -80,7 +81,7 @@ pub enum BrokerKind {
 }
 
 impl BrokerKind {
-    /// The name in the file.
+    /// Returns the name of this kind in the settings file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Rabbitmq => "rabbitmq",
@@ -90,12 +91,12 @@ impl BrokerKind {
     }
 }
 
-/// How a line of the log looks.
+/// The formats of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// An object a line, for machines
+    /// One JSON object for each line
     Json,
-    /// For people
+    /// Readable text
     Text,
 }
 
@@ -103,7 +104,7 @@ const AFTER_HELP: &str = "\
 Example:
   idem-relay --database-url postgres://relay@db/shop --broker rabbitmq --broker-url amqp://broker
 
-A file:
+Settings file:
   relay = \"default\"
   [database]
   url = \"postgres://relay@db/shop\"
@@ -114,16 +115,18 @@ A file:
   batch = 500
   max-attempts = 10
 
-The role of the database needs: SELECT idem_grant('relay', 'relay');
+The database role needs: SELECT idem_grant('relay', 'relay');
 
-It stops on SIGTERM or SIGINT: what is under way is finished and acknowledged.
+SIGTERM and SIGINT stop the program. It first finishes and acknowledges the effects that it is
+publishing.
 
 Exit codes:
-  0  stopped as it was told to
-  1  something unexpected, or the address to listen on is taken; the log says what
-  2  wrong usage or settings: nothing was begun
-  3  the environment, with --check: database or broker cannot be reached or refuses, no such
-     relay, not granted, extension not installed. Without --check it waits for all of these
+  0  stopped by a signal, or --check found no problem
+  1  unexpected error, or the --listen address is in use; see the log
+  2  invalid usage or settings; nothing was started
+  3  only with --check: the database or the broker cannot be reached or rejects the login, the
+     relay does not exist, a grant is missing, or the extension is not installed.
+     Without --check the program waits until these problems are solved
 ";
 
 #[cfg(test)]
@@ -131,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_is_consistent() {
         use clap::CommandFactory;
         Arguments::command().debug_assert();
     }

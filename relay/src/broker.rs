@@ -1,4 +1,4 @@
-//! The broker of the settings, as one publisher.
+//! The publisher for the broker in the settings.
 
 use anyhow::{Result, anyhow};
 use idem_client::{
@@ -7,7 +7,7 @@ use idem_client::{
 
 use crate::config::Broker;
 
-/// One of the publishers that there are.
+/// The publisher for one of the supported brokers.
 pub enum Publishers {
     RabbitMq(RabbitMqPublisher),
     Nats(NatsPublisher),
@@ -15,7 +15,8 @@ pub enum Publishers {
 }
 
 impl Publishers {
-    /// The publisher for this broker; it connects when it is first needed.
+    /// Returns the publisher for this broker, which connects at its first use. Fails if the
+    /// settings are not valid.
     pub fn new(broker: Broker) -> Result<Self> {
         Ok(match broker {
             Broker::RabbitMq(config) => {

@@ -1,4 +1,4 @@
-//! The settings: a file, and what the command line and the environment put before it.
+//! The settings: those of the file, overridden by the command line and the environment.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use crate::arguments::{Arguments, BrokerKind};
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Config {
-    /// The relay to work for.
+    /// The name of the relay.
     #[serde(default = "default_relay")]
     pub relay: String,
     pub database: Database,
@@ -29,22 +29,22 @@ pub struct Config {
     pub http: Http,
 }
 
-/// Where the effects are.
+/// The settings of the database.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Database {
-    /// A URL or key=value pairs, as for psql.
+    /// The connection string: a URL or key=value pairs, as for psql.
     pub url: String,
-    /// At most so many connections.
+    /// The largest number of connections.
     #[serde(default = "default_connections")]
     pub connections: usize,
-    /// PEM certificates of the authorities to trust instead of the system's.
+    /// A PEM file of the certificate authorities to trust instead of those of the system.
     pub ca: Option<PathBuf>,
-    /// The schema of the extension, when the `search_path` of the role does not have it.
+    /// The schema of the extension, if the `search_path` of the role does not contain it.
     pub schema: Option<String>,
 }
 
-/// Where the effects go.
+/// The settings of the broker.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Broker {
@@ -53,22 +53,22 @@ pub enum Broker {
     Kafka(KafkaConfig),
 }
 
-/// How they go.
+/// The settings of publishing.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Publish {
-    /// Effects of one lease.
+    /// The largest number of effects in one lease.
     pub batch: u32,
-    /// Bytes of one lease, payloads and headers.
+    /// The largest size, in bytes, of the payloads and headers in one lease.
     pub max_bytes: u64,
-    /// Bytes of all partitions together.
+    /// The largest size, in bytes, of the effects of all partitions together.
     pub max_held_bytes: u64,
-    /// Publishes under way at once.
+    /// The largest number of effects that are published at the same time.
     pub in_flight: usize,
-    /// How long a batch is ours.
+    /// The duration of a lease on a batch.
     #[serde(with = "humantime_serde")]
     pub lease: Duration,
-    /// After so many refusals an effect is parked.
+    /// The number of rejected attempts after which an effect is parked.
     pub max_attempts: u32,
 }
 
@@ -86,7 +86,7 @@ impl Default for Publish {
     }
 }
 
-/// Where it can be looked at.
+/// The settings of the HTTP server.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Http {
@@ -111,7 +111,7 @@ fn default_connections() -> usize {
 
 impl std::fmt::Debug for Database {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The URL can hold a password.
+        // The URL can contain a password.
         f.debug_struct("Database")
             .field("connections", &self.connections)
             .field("ca", &self.ca)
@@ -121,12 +121,14 @@ impl std::fmt::Debug for Database {
 }
 
 impl Config {
-    /// Reads the file, if there is one, and puts the arguments before it.
+    /// Reads the file, if one is given, and overrides its settings with the arguments. Fails if a
+    /// setting is missing, unknown or not valid. The error contains no value of a setting of the
+    /// wrong type.
     pub fn read(arguments: &Arguments) -> Result<Self> {
         let mut table = match &arguments.config {
             Some(path) => {
                 let text = fs::read_to_string(path)
-                    .with_context(|| format!("{} cannot be read", path.display()))?;
+                    .with_context(|| format!("cannot read {}", path.display()))?;
                 text.parse::<Table>()
                     .map_err(|error| not_toml(path, &text, &error))?
             }
@@ -143,7 +145,7 @@ impl Config {
             &["broker", "kind"],
             arguments.broker.map(BrokerKind::name),
         )?;
-        // Kafka has no URL but a list of brokers.
+        // For Kafka the argument is a list of brokers and not a URL.
         let is_kafka = broker_kind(&table).is_some_and(|kind| kind == BrokerKind::Kafka.name());
         let place = if is_kafka { "brokers" } else { "url" };
         put(&mut table, &["broker", place], arguments.broker_url.clone())?;
@@ -160,8 +162,8 @@ impl Config {
         Ok(config)
     }
 
-    /// What the types do not say. The server would refuse it too, but only once everything has
-    /// begun.
+    /// Checks the limits that the types do not express. The server would also reject these values,
+    /// but only after the start.
     fn check(&self) -> Result<()> {
         let Publish {
             batch,
@@ -171,31 +173,33 @@ impl Config {
         } = self.publish;
         ensure!(
             (1..=10_000).contains(&batch),
-            "publish.batch is {batch}, and must be 1 to 10000"
+            "publish.batch is {batch}, but must be between 1 and 10000"
         );
         ensure!(
             (1..=1 << 30).contains(&max_bytes),
-            "publish.max-bytes is {max_bytes}, and must be 1 to 1073741824"
+            "publish.max-bytes is {max_bytes}, but must be between 1 and 1073741824"
         );
         ensure!(
             self.publish.max_held_bytes != 0,
-            "publish.max-held-bytes is 0, and must be 1 or more"
+            "publish.max-held-bytes is 0, but must be at least 1"
         );
         let day = Duration::from_secs(24 * 3600);
         ensure!(
             (Duration::from_millis(1)..=day).contains(&lease),
-            "publish.lease is {lease:?}, and must be 1 ms to 1 day"
+            "publish.lease is {lease:?}, but must be between 1 ms and 1 day"
         );
         let connections = self.database.connections;
         ensure!(
             connections >= 2,
-            "database.connections is {connections}, and must be 2 or more: one waits for effects"
+            "database.connections is {connections}, but must be at least 2: one connection is used \
+             to wait for effects"
         );
         Ok(())
     }
 }
 
-/// The error's own text shows the line, and there may be a password in it.
+/// Returns the error for a file that is not TOML. The text of the TOML error would contain the
+/// line, which can contain a password.
 fn not_toml(path: &Path, text: &str, error: &toml::de::Error) -> Error {
     let before = error
         .span()
@@ -213,10 +217,11 @@ fn broker_kind(table: &Table) -> Option<&str> {
     table.get("broker")?.get("kind")?.as_str()
 }
 
-const ADVICE: &str = "the settings are not complete or not right; needed are the URL of the database (--database-url), and kind and URL of the \
-                      broker (--broker, --broker-url): see --help";
+const ADVICE: &str = "the settings are incomplete or not valid; required are the URL of the \
+                      database (--database-url) and the kind and the URL of the broker (--broker, \
+                      --broker-url): see --help";
 
-/// Sets one value, in tables that are made where they are missing.
+/// Sets one value, and creates the missing tables on its path.
 fn put(table: &mut Table, path: &[&str], value: Option<impl Into<Value>>) -> Result<()> {
     let (Some(value), Some((last, parents))) = (value, path.split_last()) else {
         return Ok(());
@@ -263,7 +268,7 @@ mod tests {
     "#;
 
     #[test]
-    fn what_is_not_given_has_a_default() {
+    fn missing_settings_have_defaults() {
         let config = read(FILE, &[]).unwrap();
         assert_eq!(config.relay, "orders");
         assert_eq!(config.publish.lease, Duration::from_secs(60));
@@ -273,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_goes_before_the_file() {
+    fn command_line_overrides_the_file() {
         let config = read(
             FILE,
             &["--relay", "other", "--database-url", "host=elsewhere"],
@@ -286,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_typo_is_an_error_and_says_what_would_be_right() {
+    fn unknown_setting_is_an_error_that_lists_the_valid_names() {
         let error = format!(
             "{:#}",
             read(&FILE.replace("lease", "leese"), &[]).unwrap_err()
@@ -307,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_the_package_are_settings() {
+    fn settings_of_the_package_are_valid() {
         let config = read(include_str!("../debian/idem-relay.toml"), &[]).unwrap();
         assert_eq!(
             (config.relay.as_str(), config.publish.batch),
@@ -323,11 +328,11 @@ mod tests {
         assert_eq!(
             config.database.schema.as_deref(),
             Some("api"),
-            "the comments are settings, too"
+            "the settings in comments are valid"
         );
     }
 
-    /// Goal: the guide has the defaults of the program.
+    /// Goal: the guide states the defaults of the program.
     #[test]
     fn defaults_of_the_guide_are_those_of_the_program() {
         let guide = include_str!("../../docs/idem-relay.md");
@@ -374,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_of_the_guide_is_one() {
+    fn settings_file_of_the_guide_is_valid() {
         let guide = include_str!("../../docs/idem-relay.md");
         let file = guide
             .split("```toml\n")
@@ -390,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn every_broker_has_its_place_for_the_url() {
+    fn broker_url_is_accepted_for_every_kind() {
         for (kind, url) in [
             ("rabbitmq", "amqp://b"),
             ("nats", "nats://b"),
@@ -411,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_at_all_says_what_is_needed() {
+    fn missing_settings_error_names_the_required_ones() {
         let error = format!(
             "{:#}",
             Config::read(&Arguments::parse_from(["idem-relay"])).unwrap_err()
@@ -420,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_would_refuse_later_is_refused_now() {
+    fn values_out_of_range_are_errors() {
         for (line, wrong, said) in [
             ("lease = \"1m\"", "lease = \"2 days\"", "publish.lease"),
             ("lease = \"1m\"", "batch = 0", "publish.batch"),
@@ -448,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_toml_is_told_by_its_line_without_what_it_says() {
+    fn toml_error_names_the_line_and_not_its_text() {
         let file = "relay = \"orders\"\n[database]\nurl = \"postgres://relay:secret@db\n";
         let error = format!("{:#}", read(file, &[]).unwrap_err());
         assert!(
@@ -458,13 +463,13 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_not_shown() {
+    fn password_is_not_printed() {
         let config = read(FILE, &["--database-url", "postgres://relay:secret@db/shop"]).unwrap();
         assert!(!format!("{config:?}").contains("secret"));
     }
 
     #[test]
-    fn a_value_of_the_wrong_kind_is_not_shown() {
+    fn value_of_the_wrong_type_is_not_in_the_error() {
         for (file, place) in [
             ("database = \"postgres://u:s3cret@db\"", "in `database`"),
             (
@@ -484,11 +489,13 @@ mod tests {
                 "unknown variant, expected one of",
             ),
             (
-                "[database]\nurl = \"host=db\"\n[broker]\nkind = \"nats\"\nurl = { a = \"s3cret\" }",
+                "[database]\nurl = \"host=db\"\n\
+                 [broker]\nkind = \"nats\"\nurl = { a = \"s3cret\" }",
                 "invalid type",
             ),
             (
-                "[database]\nurl = \"host=db\"\n[broker]\nkind = \"kafka\"\nbrokers = \"b\"\nproperties = \"s3cret\"",
+                "[database]\nurl = \"host=db\"\n\
+                 [broker]\nkind = \"kafka\"\nbrokers = \"b\"\nproperties = \"s3cret\"",
                 "invalid type",
             ),
             ("[publish]\nlease = \"s3cret\"", "in `publish.lease`"),

@@ -1,4 +1,4 @@
-//! The pool.
+//! The connection pool of the database.
 
 use anyhow::{Context, Result};
 use deadpool_postgres::Pool;
@@ -6,7 +6,7 @@ use idem_client::PoolConfig;
 
 use crate::config::Database;
 
-/// A pool of connections; none is made yet.
+/// Returns a pool of connections. Does not connect.
 pub fn pool(database: &Database) -> Result<Pool> {
     let mut config = PoolConfig::parse(&database.url)
         .context("database.url")?
@@ -18,5 +18,5 @@ pub fn pool(database: &Database) -> Result<Pool> {
     if let Some(schema) = &database.schema {
         config = config.schema(schema).context("database.schema")?;
     }
-    config.build().context("the database")
+    config.build().context("cannot create the connection pool")
 }

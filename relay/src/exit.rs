@@ -1,4 +1,4 @@
-//! How it ends, as `--help` says.
+//! The exit codes, which `--help` documents, and the errors that lead to them.
 
 use std::process::ExitCode;
 
@@ -20,7 +20,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why it ended before it was told to.
+/// An error that ends the program.
 #[derive(Debug)]
 pub struct Failure {
     exit: Exit,
@@ -28,7 +28,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Something that the person who started it has to put right.
+    /// Returns the failure for an error in the settings.
     pub fn settings(error: anyhow::Error) -> Self {
         Self {
             exit: Exit::Settings,
@@ -36,15 +36,16 @@ impl Failure {
         }
     }
 
-    /// Says why, and answers how to end.
+    /// Prints the error, and returns its exit code.
     pub fn report(self) -> ExitCode {
-        // The log may not be there yet.
+        // The log may not be started yet.
         eprintln!("error: {}", causes(&self.error));
         self.exit.into()
     }
 }
 
-/// An error and its causes on one line. A cause that the line ends with already is not repeated.
+/// Returns an error and its causes in one line. A cause is left out if the line already ends with
+/// it.
 fn causes(error: &anyhow::Error) -> String {
     error
         .chain()
@@ -55,7 +56,7 @@ fn causes(error: &anyhow::Error) -> String {
         })
 }
 
-/// A relay that runs waits for the environment. `--check` reports what the environment lacks.
+/// Errors of the environment end only `--check`. A relay that runs waits until they are solved.
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let exit = match error.kind() {
@@ -67,8 +68,8 @@ impl From<Error> for Failure {
             | ErrorKind::ConnectionLost
             | ErrorKind::PoolExhausted => Exit::Environment,
             ErrorKind::Invalid => Exit::Settings,
-            // A database or a role that does not exist, a wrong password, or a library that does
-            // not serve the extension.
+            // The database or the role does not exist, the password is wrong, or the library does
+            // not support the version of the extension.
             _ => match error.sqlstate().map(|state| state.code()) {
                 Some("3D000" | "28000" | "28P01" | "58000") => Exit::Environment,
                 _ => Exit::Unexpected,

@@ -1,4 +1,4 @@
-//! What an orchestrator and Prometheus ask: /livez, /readyz, /metrics.
+//! The HTTP server for an orchestrator and Prometheus: /livez, /readyz and /metrics.
 
 use std::net::SocketAddr;
 
@@ -8,32 +8,32 @@ use idem_client::RelayStatus;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::{net::TcpListener, sync::watch};
 
-/// What the answers are made of.
+/// The sources of the responses.
 #[derive(Clone)]
 struct Sources {
     status: watch::Receiver<RelayStatus>,
     metrics: PrometheusHandle,
 }
 
-/// A server that is bound, and answers once it is run.
+/// A server that is bound to its address. It responds while [`run`](Self::run) is polled.
 pub struct Server {
     listener: TcpListener,
     service: Router,
 }
 
 impl Server {
-    /// Takes the address, so that a second relay on one machine finds out before it begins.
+    /// Binds the address, so that a second relay on the same machine fails before it starts.
     pub async fn bind(
         address: SocketAddr,
         status: watch::Receiver<RelayStatus>,
         metrics: PrometheusHandle,
     ) -> Result<Self> {
         let listener = TcpListener::bind(address).await.with_context(|| {
-            format!("cannot bind {address}, the address for health and metrics: see --listen")
+            format!("cannot bind {address} for health and metrics: use another --listen address")
         })?;
         tracing::info!(address = %listener.local_addr()?, "serving /livez, /readyz and /metrics");
         let service = Router::new()
-            // The process runs and takes requests; nothing else makes it worth a restart.
+            // The process responds. A restart would solve no other problem.
             .route("/livez", get(|| async { "ok\n" }))
             .route("/readyz", get(ready))
             .route("/metrics", get(metrics_text))
@@ -41,7 +41,7 @@ impl Server {
         Ok(Self { listener, service })
     }
 
-    /// Answers for as long as it is polled.
+    /// Serves requests without end. Returns only an error.
     pub async fn run(self) -> Result<()> {
         Ok(axum::serve(self.listener, self.service).await?)
     }
@@ -58,31 +58,32 @@ async fn ready(State(sources): State<Sources>) -> (StatusCode, String) {
 }
 
 fn is_ready(status: &RelayStatus) -> bool {
-    // A broker that was never asked is not known to be away.
+    // Before the first effect the state of the broker is not known, which is no reason to fail.
     let takes_effects = status.broker != Some(false) && status.broker_error.is_none();
     status.database && takes_effects && status.unavailable_topics == 0
 }
 
-/// One line for the database, the broker, and each topic whose effects wait.
+/// Returns the text for `/readyz`: one line for the database, one for the broker, and one for each
+/// topic with waiting effects.
 fn report(status: &RelayStatus) -> String {
     let state = |is_there: bool, error: &Option<String>| match (is_there, error) {
         (true, None) => "ok".to_owned(),
         (true, Some(error)) => format!("cannot take effects: {}", one_line(error)),
-        (false, None) => "away".to_owned(),
-        (false, Some(error)) => format!("away: {}", one_line(error)),
+        (false, None) => "not available".to_owned(),
+        (false, Some(error)) => format!("not available: {}", one_line(error)),
     };
     let database = state(status.database, &status.database_error);
     let broker = status
         .broker
         .map(|is_there| state(is_there, &status.broker_error));
-    let broker = broker.unwrap_or_else(|| "not asked yet".to_owned());
+    let broker = broker.unwrap_or_else(|| "not used yet".to_owned());
     let mut report = format!("database: {database}\nbroker: {broker}\n");
     for topic in &status.unavailable {
         report += &format!("topic {:?}: {}\n", topic.topic, one_line(&topic.reason));
     }
     let more = status.unavailable_topics - status.unavailable.len();
     if more > 0 {
-        report += &format!("and {more} topics more\n");
+        report += &format!("and {more} more topics\n");
     }
     report
 }
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn broker_without_its_exchange_is_not_ready_and_is_named() {
+    fn missing_exchange_is_not_ready_and_is_in_the_report() {
         let mut status = RelayStatus::default();
         (status.database, status.broker) = (true, Some(true));
         assert!(is_ready(&status));

@@ -1,5 +1,5 @@
-//! Publishes the outbox to a broker: settings, a pool, a publisher, and the relay of `idem-client`
-//! until it is told to stop.
+//! The program idem-relay, which publishes the outbox to a broker. It reads the settings, creates a
+//! connection pool and a publisher, and runs the relay of `idem-client` until a signal stops it.
 
 mod arguments;
 mod broker;
@@ -33,7 +33,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// How long `--check` waits for the database and the broker.
+/// The longest time that `--check` waits for the database and the broker.
 const CHECK: Duration = Duration::from_secs(60);
 
 async fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -45,14 +45,14 @@ async fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.check {
         let checked = tokio::time::timeout(CHECK, check(&config.relay, &pool, &publisher)).await;
         return checked.unwrap_or_else(|_| {
-            let why = format!("database and broker did not respond within {CHECK:?}");
+            let why = format!("the database and the broker did not respond within {CHECK:?}");
             Err(idem_client::Error::Pool(why).into())
         });
     }
 
     let metrics = PrometheusBuilder::new()
         .install_recorder()
-        .context("the metrics cannot be recorded")?;
+        .context("cannot start the metrics recorder")?;
     let relay = Relay::new(pool, publisher)
         .name(config.relay)
         .batch(config.publish.batch)
@@ -61,7 +61,7 @@ async fn run(arguments: &Arguments) -> Result<(), Failure> {
         .lease(config.publish.lease)
         .max_attempts(config.publish.max_attempts)
         .max_held_bytes(config.publish.max_held_bytes);
-    // A port that is taken may be free later. Any other failure is one of the settings.
+    // A port that is in use may be free later. All other errors are errors in the settings.
     let bound = Server::bind(config.http.listen, relay.status(), metrics.clone()).await;
     let http = bound.map_err(|error| match error.downcast_ref::<io::Error>() {
         Some(cause) if cause.kind() != io::ErrorKind::AddrInUse => Failure::settings(error),
@@ -75,15 +75,16 @@ async fn run(arguments: &Arguments) -> Result<(), Failure> {
             Ok(())
         }
         ended = http.run() => {
-            ended.context("health and metrics are no longer served")?;
+            ended.context("the server for health and metrics has failed")?;
             Ok(())
         }
         never = keep_small(&metrics) => match never {},
     }
 }
 
-/// Relative paths in the settings are relative to their file. So the same settings serve an
-/// administrator and a service that has copies of the files, as systemd's credentials are.
+/// Changes the working directory to that of the settings file, so that relative paths in the file
+/// are relative to it. The same settings then work for an administrator and for a service with
+/// copies of the files, such as credentials of systemd.
 fn enter_directory_of(settings: Option<&Path>) -> anyhow::Result<()> {
     match settings.and_then(Path::parent) {
         Some(directory) if directory != Path::new("") => {
@@ -94,8 +95,8 @@ fn enter_directory_of(settings: Option<&Path>) -> anyhow::Result<()> {
     }
 }
 
-/// What histograms are told lies in memory until somebody fetches the metrics, and perhaps nobody
-/// ever does.
+/// Limits the memory of the metrics. Without it, histograms keep every value until the metrics are
+/// fetched, which may never happen.
 async fn keep_small(metrics: &PrometheusHandle) -> Infallible {
     loop {
         tokio::time::sleep(Duration::from_secs(5)).await;
@@ -103,7 +104,7 @@ async fn keep_small(metrics: &PrometheusHandle) -> Infallible {
     }
 }
 
-/// Connects to database and broker, and publishes nothing.
+/// Connects to the database and the broker, and prints the result. Publishes nothing.
 async fn check(
     relay: &str,
     pool: &deadpool_postgres::Pool,

@@ -1,4 +1,4 @@
-//! The program as an operator meets it: a real database, a real broker, signals, HTTP.
+//! The program as an operator uses it: with a database, a broker, signals and HTTP.
 
 mod support;
 
@@ -13,7 +13,7 @@ use idem_cluster::{Cluster, Install};
 use support::{Running, answer, make_stream, program, stderr, stream_length};
 
 fn server() -> Cluster {
-    let install = Install::from_env().expect("cargo xtask setup makes the install");
+    let install = Install::from_env().expect("run cargo xtask setup first");
     let cluster = Cluster::builder(&install)
         .name("idem-relay")
         .start()
@@ -26,15 +26,17 @@ fn is_200(status: &str, _: &str) -> bool {
     status.contains(" 200 ")
 }
 
+/// Goal: the outbox is published to the broker, also after the broker was lost, and SIGTERM stops
+/// the program without an unacknowledged effect.
 #[test]
-fn the_outbox_reaches_the_broker_and_a_signal_ends_it_in_order() {
+fn outbox_is_published_and_a_signal_stops_the_program() {
     let cluster = server();
     let mut nats = Nats::start().unwrap();
     make_stream(&nats);
     let relay = Running::start(&cluster, "nats", &nats.url());
     relay.get_until("/livez", is_200);
     let ready = relay.get_until("/readyz", is_200);
-    assert_eq!(ready, "database: ok\nbroker: not asked yet\n");
+    assert_eq!(ready, "database: ok\nbroker: not used yet\n");
 
     let send = "SELECT count(idem_send('facts', to_jsonb(n))) FROM generate_series(1, 200) n";
     assert_eq!(cluster.psql("postgres", send).unwrap().trim(), "200");
@@ -43,11 +45,11 @@ fn the_outbox_reaches_the_broker_and_a_signal_ends_it_in_order() {
     relay.get_until("/metrics", |_, body| published(body) >= 200.0);
     assert_eq!(stream_length(&nats), 200);
 
-    // The broker goes away and comes again: not ready, then ready, and nothing is lost.
+    // The broker stops and starts again: the relay is not ready, then ready, and loses nothing.
     nats.kill().unwrap();
     cluster.psql("postgres", send).unwrap();
     relay.get_until("/readyz", |status, body| {
-        status.contains(" 503 ") && body.contains("broker: away")
+        status.contains(" 503 ") && body.contains("broker: not available")
     });
     relay.get_until("/livez", is_200);
     nats.start_again().unwrap();
@@ -56,7 +58,7 @@ fn the_outbox_reaches_the_broker_and_a_signal_ends_it_in_order() {
     assert_eq!(
         stream_length(&nats),
         400,
-        "a message id that came twice is dropped by the stream"
+        "the stream drops a repeated message id"
     );
 
     assert_eq!(relay.terminate().code(), Some(0));
@@ -64,11 +66,11 @@ fn the_outbox_reaches_the_broker_and_a_signal_ends_it_in_order() {
     assert_eq!(
         cluster.psql("postgres", lag).unwrap().trim(),
         "0",
-        "what was published is acknowledged"
+        "published effects are acknowledged"
     );
 }
 
-/// The sum of all lines of one metric with this label.
+/// Returns the sum of all lines of one metric with this label.
 fn sum_of(body: &str, name: &str, label: &str) -> f64 {
     body.lines()
         .filter(|line| line.starts_with(name) && line.contains(label))
@@ -76,8 +78,10 @@ fn sum_of(body: &str, name: &str, label: &str) -> f64 {
         .sum()
 }
 
+/// Goal: missing settings, an unknown broker and an unreadable file end the program with exit code
+/// 2.
 #[test]
-fn wrong_settings_are_told_before_anything_is_begun() {
+fn wrong_settings_are_errors_before_the_start() {
     let output = answer(&mut program());
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(
@@ -99,7 +103,7 @@ fn wrong_settings_are_told_before_anything_is_begun() {
     );
 }
 
-/// The lines of a log that contain all of these texts.
+/// Returns the lines of a log that contain all of these texts.
 fn log_lines(log: &File, texts: &[&str]) -> Vec<String> {
     let mut text = String::new();
     let mut log = log;
@@ -109,13 +113,14 @@ fn log_lines(log: &File, texts: &[&str]) -> Vec<String> {
     text.lines().filter(fits).map(str::to_owned).collect()
 }
 
-/// Goal: a relay that starts before the stream of a subject. Invariant: I4.
+/// Goal: a relay that starts before the stream of a subject exists is not ready, and publishes all
+/// effects when the stream is created. Invariant: I4.
 #[test]
-fn i4_missing_stream_is_not_ready_until_it_is_made() {
+fn i4_missing_stream_is_not_ready_until_it_is_created() {
     let cluster = server();
     let nats = Nats::start().unwrap();
     let log = tempfile::tempfile().unwrap();
-    // An effect that is blamed is parked at its first attempt.
+    // With this setting an effect is parked at its first counted attempt.
     let mut config = tempfile::NamedTempFile::new().unwrap();
     config.write_all(b"[publish]\nmax-attempts = 1\n").unwrap();
     let config = config.path().display().to_string();
@@ -159,9 +164,9 @@ fn i4_missing_stream_is_not_ready_until_it_is_made() {
     assert_eq!(relay.terminate().code(), Some(0));
 }
 
-/// Goal: the log of a relay without a queue, and then without a broker. Invariant: I4.
+/// Goal: a missing queue and then a lost broker cause one log line each. Invariant: I4.
 #[test]
-fn i4_missing_queue_and_lost_broker_are_a_line_each() {
+fn i4_missing_queue_and_lost_broker_log_one_line_each() {
     let cluster = server();
     let mut rabbit = RabbitMq::start().unwrap();
     let log = tempfile::tempfile().unwrap();
@@ -199,12 +204,13 @@ fn i4_missing_queue_and_lost_broker_are_a_line_each() {
     assert_eq!(relay.terminate().code(), Some(0));
 }
 
-/// Goal: the log of a relay whose Kafka is down has the relay's line only. Invariant: I4.
+/// Goal: if Kafka is not available, the log contains one line of the relay and none of the client
+/// library. Invariant: I4.
 #[test]
-fn i4_lost_kafka_is_one_line() {
+fn i4_lost_kafka_logs_one_line() {
     let cluster = server();
     let log = tempfile::tempfile().unwrap();
-    // A port that nothing listens on.
+    // No process listens on this port.
     let arguments = ["--broker", "kafka", "--broker-url", "127.0.0.1:1"];
     let relay = Running::start_with(&cluster, &arguments, log.try_clone().unwrap());
     relay.get_until("/readyz", is_200);
@@ -226,7 +232,7 @@ fn i4_lost_kafka_is_one_line() {
     assert_eq!(relay.terminate().code(), Some(0));
 }
 
-/// Goal: a filter that a deployment left empty. Invariant: I4.
+/// Goal: an empty log filter, which a deployment may set, is the default filter. Invariant: I4.
 #[test]
 fn empty_log_filter_is_the_default_one() {
     let cluster = server();
@@ -241,11 +247,12 @@ fn empty_log_filter_is_the_default_one() {
     ];
     let relay = Running::start_with(&cluster, &arguments, log.try_clone().unwrap());
     relay.get_until("/readyz", is_200);
-    assert_eq!(log_lines(&log, &["the relay works"]).len(), 1);
+    assert_eq!(log_lines(&log, &["the relay has started"]).len(), 1);
     assert_eq!(relay.terminate().code(), Some(0));
 }
 
-/// Goal: a relay that starts before `idem_create_relay`. Invariant: I4.
+/// Goal: a program that starts before `idem_create_relay` is not ready, and publishes when the
+/// relay is created. Invariant: I4.
 #[test]
 fn i4_missing_relay_is_not_ready_until_it_is_created() {
     let cluster = server();
@@ -299,8 +306,10 @@ fn check(database: &str, broker: [&str; 2], arguments: &[&str]) -> Output {
     answer(command.args(arguments))
 }
 
+/// Goal: `--check` ends with exit code 3 if the relay, the extension or the database server is
+/// missing.
 #[test]
-fn check_fails_when_the_database_refuses() {
+fn check_fails_without_relay_extension_or_server() {
     let cluster = server();
     let nats = Nats::start().unwrap();
     let (url, database) = (nats.url(), cluster.connection_string("postgres"));
@@ -311,7 +320,7 @@ fn check_fails_when_the_database_refuses() {
         "{fine:?}"
     );
 
-    let no_relay = check(&database, ["nats", &url], &["--relay", "nobody"]);
+    let no_relay = check(&database, ["nats", &url], &["--relay", "missing"]);
     assert_eq!(no_relay.status.code(), Some(3), "{no_relay:?}");
     assert!(
         stderr(&no_relay).contains("idem_create_relay"),
@@ -322,7 +331,7 @@ fn check_fails_when_the_database_refuses() {
     let no_extension = check(&cluster.connection_string("template1"), ["nats", &url], &[]);
     assert_eq!(no_extension.status.code(), Some(3), "{no_extension:?}");
 
-    let no_server = check("host=127.0.0.1 port=1 user=nobody", ["nats", &url], &[]);
+    let no_server = check("host=127.0.0.1 port=1 user=missing", ["nats", &url], &[]);
     assert_eq!(no_server.status.code(), Some(3), "{no_server:?}");
     assert!(
         stderr(&no_server).contains("Connection refused"),
@@ -331,10 +340,10 @@ fn check_fails_when_the_database_refuses() {
     );
 }
 
-/// Goal: `--check` meets all that a relay meets later: a version that does not fit, a grant that is
-/// missing.
+/// Goal: `--check` fails for problems that would stop the relay later: a version that does not fit,
+/// and a missing grant.
 #[test]
-fn check_fails_when_the_database_is_not_complete() {
+fn check_fails_for_a_wrong_version_or_a_missing_grant() {
     let cluster = server();
     let nats = Nats::start().unwrap();
     let (url, database) = (nats.url(), cluster.connection_string("postgres"));
@@ -363,7 +372,7 @@ fn check_fails_when_the_database_is_not_complete() {
     let as_partly = format!("{database} user=partly");
     assert!(
         check(&as_partly, ["nats", &url], &[]).status.success(),
-        "it hands nothing over"
+        "idem_hand_over is not needed to publish to a broker"
     );
     cluster
         .psql(
@@ -380,7 +389,7 @@ fn check_fails_when_the_database_is_not_complete() {
     );
 }
 
-/// Goal: the extension is in a schema that the role's path does not have.
+/// Goal: the program finds the extension in a schema that is not in the `search_path` of the role.
 #[test]
 fn check_finds_the_extension_in_its_schema() {
     let cluster = server();
@@ -410,9 +419,9 @@ fn check_finds_the_extension_in_its_schema() {
     assert!(fine.status.success(), "{fine:?}");
 }
 
-/// Goal: an operator checks the settings that the package installs.
+/// Goal: `--check` accepts the settings that the package installs.
 #[test]
-fn check_reads_the_settings_of_the_package() {
+fn check_accepts_the_settings_of_the_package() {
     let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/debian/idem-relay.toml");
     let cluster = server();
     let nats = Nats::start().unwrap();
@@ -421,11 +430,13 @@ fn check_reads_the_settings_of_the_package() {
     assert!(fine.status.success(), "{fine:?}");
 }
 
+/// Goal: `--check` ends with exit code 3 and the error of the client library if the broker is not
+/// available.
 #[test]
 fn check_fails_without_a_broker() {
     let cluster = server();
     let database = cluster.connection_string("postgres");
-    // A port that nothing listens on: each broker's client has its own words for that.
+    // No process listens on this port. The client library of each broker has its own error text.
     for (kind, url, said) in [
         ("rabbitmq", "amqp://127.0.0.1:1", "Connection refused"),
         ("nats", "nats://127.0.0.1:1", "Connection refused"),
@@ -441,8 +452,9 @@ fn check_fails_without_a_broker() {
     }
 }
 
+/// Goal: `--check` ends with exit code 3 if the broker rejects the password.
 #[test]
-fn check_fails_when_the_broker_refuses() {
+fn check_fails_when_the_broker_rejects_the_login() {
     let cluster = server();
     let nats = Nats::start_with("authorization { user: relay, password: right }").unwrap();
     let database = cluster.connection_string("postgres");
@@ -461,8 +473,9 @@ fn check_fails_when_the_broker_refuses() {
     assert!(fine.status.success(), "{fine:?}");
 }
 
+/// Goal: `--help` describes the program, its settings, the grant and the exit codes.
 #[test]
-fn help_says_what_it_does_what_the_role_needs_and_how_it_ends() {
+fn help_documents_the_options_the_grant_and_the_exit_codes() {
     let output = answer(program().arg("--help"));
     let help = String::from_utf8(output.stdout).unwrap();
     for needed in [
@@ -477,9 +490,9 @@ fn help_says_what_it_does_what_the_role_needs_and_how_it_ends() {
     }
 }
 
-/// Goal: systemd restarts a relay whose port is taken. Exit code 2 would stop that.
+/// Goal: systemd restarts a relay if its port is in use. Exit code 2 would prevent that.
 #[test]
-fn taken_port_is_no_fault_of_the_settings() {
+fn port_in_use_is_not_an_error_of_the_settings() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let output = answer(program().args([
@@ -493,10 +506,10 @@ fn taken_port_is_no_fault_of_the_settings() {
     assert!(said.contains(&format!("cannot bind {address}")), "{said}");
 }
 
-/// Goal: one file of settings for the service, which reads copies of the files that it names, and
-/// for an administrator, who reads the files themselves.
+/// Goal: one settings file works for the service, which has copies of the files that the settings
+/// name, and for an administrator, with the files themselves.
 #[test]
-fn relative_paths_are_relative_to_the_settings() {
+fn relative_paths_are_relative_to_the_settings_file() {
     let directory = tempfile::tempdir().unwrap();
     let authority = idem_brokers::Authority::create().unwrap();
     std::fs::copy(authority.ca(), directory.path().join("ca.pem")).unwrap();
@@ -505,6 +518,6 @@ fn relative_paths_are_relative_to_the_settings() {
                     [broker]\nkind = \"nats\"\nurl = \"tls://127.0.0.1:1\"\nca = \"ca.pem\"\n";
     std::fs::write(&path, settings).unwrap();
     let output = answer(program().args(["--check", "--config"]).arg(&path));
-    // The files are read, and the database is away.
+    // The files are read, and the database is not available.
     assert_eq!(output.status.code(), Some(3), "{output:?}");
 }

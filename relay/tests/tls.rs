@@ -1,5 +1,5 @@
-//! The program over TLS: a database and brokers with certificates of an authority that the test
-//! makes.
+//! The program over TLS. The database and the broker have certificates of an authority that the
+//! test creates.
 
 mod support;
 
@@ -11,12 +11,13 @@ use idem_cluster::{Cluster, Install};
 use support::{Running, answer, make_stream, program, stderr, stream_length};
 
 fn install() -> Install {
-    Install::from_env().expect("cargo xtask setup makes the install")
+    Install::from_env().expect("run cargo xtask setup first")
 }
 
-/// Goal: a database that offers no TLS is never reached in plaintext, unless the URL allows that.
+/// Goal: the program never connects in plain text to a database without TLS, unless the URL allows
+/// it.
 #[test]
-fn database_without_tls_is_an_error_unless_disabled() {
+fn database_without_tls_is_an_error_unless_tls_is_disabled() {
     let builder = Cluster::builder(&install())
         .name("idem-relay-tcp")
         .tcp()
@@ -33,7 +34,7 @@ fn database_without_tls_is_an_error_unless_disabled() {
     let refused = check("");
     assert!(
         !refused.status.success(),
-        "reached in plaintext: {refused:?}"
+        "connected in plain text: {refused:?}"
     );
     assert!(
         stderr(&refused).contains("does not support TLS"),
@@ -44,8 +45,9 @@ fn database_without_tls_is_an_error_unless_disabled() {
     assert!(plain.status.success(), "{plain:?}");
 }
 
-/// Goal: the program publishes to NATS over TLS, with the authority of the settings and with the
-/// system's. It panicked: two providers of cryptography were compiled in, and rustls chose none.
+/// Goal: the program publishes to NATS over TLS, with the authority in the settings and with that
+/// of the system. It panicked when the build contained two crypto providers, because rustls then
+/// selects none.
 #[test]
 fn effects_reach_nats_over_tls() {
     let authority = Authority::create().unwrap();

@@ -1,6 +1,6 @@
-//! What the test programs share: the program idem-relay as a process, and a stream of NATS.
+//! Helpers of the test programs: the program idem-relay as a process, and a stream of NATS.
 
-// Not every program uses all of it.
+// Not every test program uses all helpers.
 #![allow(dead_code)]
 
 use std::{
@@ -16,7 +16,7 @@ use idem_brokers::Nats;
 use idem_cluster::{Cluster, Process};
 use nix::sys::signal::Signal;
 
-/// A busy machine takes its time.
+/// The longest time to wait for a state. It is long because the machine may be busy.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 pub fn program() -> Command {
@@ -37,7 +37,7 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free during this function.
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()
@@ -46,7 +46,7 @@ fn free_port() -> u16 {
         .port()
 }
 
-/// A running relay, killed at the end whatever happens, and with this process if that is killed.
+/// A running relay. It is killed when this is dropped, and when this process is killed.
 pub struct Running {
     process: Process,
     port: u16,
@@ -59,7 +59,7 @@ impl Running {
         Self::start_command(cluster, command)
     }
 
-    /// The same with these arguments; its log goes to a file.
+    /// Starts a relay with these arguments and with its log in a file.
     pub fn start_with(cluster: &Cluster, arguments: &[&str], log: File) -> Self {
         let mut command = program();
         command.args(arguments);
@@ -83,7 +83,8 @@ impl Running {
         Self { process, port }
     }
 
-    /// Status line and body of a GET; `None` while nobody listens.
+    /// Returns the status line and the body of a GET request, or `None` while the relay does not
+    /// listen.
     pub fn get(&self, path: &str) -> Option<(String, String)> {
         let mut connection = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         write!(
@@ -100,15 +101,15 @@ impl Running {
     pub fn get_until(&self, path: &str, is_fine: impl Fn(&str, &str) -> bool) -> String {
         let start = Instant::now();
         loop {
-            let answer = self.get(path);
-            if let Some((status, body)) = &answer
+            let response = self.get(path);
+            if let Some((status, body)) = &response
                 && is_fine(status, body)
             {
                 return body.clone();
             }
             assert!(
                 start.elapsed() < DEADLINE,
-                "{path} still answers {answer:?}"
+                "{path} still returns {response:?}"
             );
             std::thread::sleep(Duration::from_millis(50));
         }
