@@ -1,15 +1,21 @@
--- The ground: who may install, where the tables live. No IF NOT EXISTS and no OR REPLACE anywhere in an install script:
--- an object that somebody prepared under our name must stop the installation, not take part in it (CVE-2022-2625).
+-- Checks the database and creates the schema of the tables.
+--
+-- No install script uses IF NOT EXISTS or OR REPLACE: if another role has created an object of the
+-- same name before, the installation must fail and not use that object (CVE-2022-2625).
 
 DO $$
 BEGIN
     IF pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.<>) 'UTF8' THEN
-        RAISE EXCEPTION 'idem needs a database with encoding UTF8, this one has %', pg_catalog.getdatabaseencoding()
+        RAISE EXCEPTION 'idem requires encoding UTF8, but this database has encoding %',
+            pg_catalog.getdatabaseencoding()
             USING ERRCODE = 'feature_not_supported',
-                  HINT = 'Effects are kept and published as UTF-8 bytes: CREATE DATABASE ... ENCODING ''UTF8'' TEMPLATE template0.';
+                  HINT = 'Create the database with CREATE DATABASE ... ENCODING ''UTF8'' TEMPLATE '
+                         'template0: effects are stored and published as UTF-8 bytes.';
     END IF;
 END
 $$;
 
 CREATE SCHEMA idem;
-COMMENT ON SCHEMA idem IS 'Tables and views of the extension idem. Applications need no privilege here: see idem_grant.';
+COMMENT ON SCHEMA idem IS
+    'Tables and views of the extension idem. Applications need no privilege on this schema: see '
+    'idem_grant.';

@@ -1,7 +1,8 @@
--- The inbox: who was handled. Claims live in rings of slices; a slice is emptied by TRUNCATE and never by DELETE.
+-- The inbox: the claims, one row for each processed message. Claims are stored in rings of slices.
+-- A slice is emptied by TRUNCATE, never by DELETE.
 
--- The numbers of destinations come from no sequence, because a transaction that is rolled back would use one up: see
--- extension/src/destination.rs.
+-- The ids of destinations are not taken from a sequence, because a transaction that rolls back
+-- would use up a number: see extension/src/destination.rs.
 CREATE TABLE idem.destination (
     id            int4        NOT NULL,
     ring          int2        NOT NULL DEFAULT 1,
@@ -13,12 +14,19 @@ CREATE TABLE idem.destination (
     CONSTRAINT destination_name_key UNIQUE (name),
     CONSTRAINT destination_pkey PRIMARY KEY (id)
 );
-COMMENT ON TABLE  idem.destination IS 'The consuming endpoints by name. A first claim creates one; idem_configure changes it.';
-COMMENT ON COLUMN idem.destination.ring IS 'The ring (idem.ring.id) that takes its claims.';
-COMMENT ON COLUMN idem.destination.left_short IS 'When (a reading of idem.clock.ran) it moved from the ring short to another: claims look there too until that ring has forgotten that moment.';
+COMMENT ON TABLE  idem.destination IS
+    'The consuming endpoints by name. The first claim of a destination creates its row; '
+    'idem_configure changes it.';
+COMMENT ON COLUMN idem.destination.ring IS
+    'The ring (idem.ring.id) that stores new claims of the destination.';
+COMMENT ON COLUMN idem.destination.left_short IS
+    'The reading of idem.clock.ran when the destination moved from the ring short to another '
+    'ring. Claims also look in the ring short until that ring no longer holds claims of that '
+    'time. Null: the destination never left the ring short, or returned to it.';
 COMMENT ON COLUMN idem.destination.left_standard IS 'The same for the ring standard.';
 COMMENT ON COLUMN idem.destination.left_long IS 'The same for the ring long.';
-COMMENT ON COLUMN idem.destination.retention IS 'What idem_configure asked for; null: whatever its ring keeps.';
+COMMENT ON COLUMN idem.destination.retention IS
+    'The retention that idem_configure set. Null: the retention of the ring applies.';
 
 CREATE TABLE idem.ring (
     id              int2        NOT NULL,
@@ -38,26 +46,45 @@ CREATE TABLE idem.ring (
     CONSTRAINT ring_has_one_phase CHECK (NOT (opening AND emptying)),
     CONSTRAINT ring_retention_is_positive CHECK (retention > '0')
 );
-COMMENT ON TABLE  idem.ring IS 'The state of each ring. Its slices in the order of their age: current + 2, current + 3 (sealed), current, current + 1 (next), modulo 4. Every claim locks this table ROW EXCLUSIVE until its transaction ends: that lock is what a rotation fences on.';
-COMMENT ON COLUMN idem.ring.opening IS 'The rotation has begun: claims go into current and next.';
-COMMENT ON COLUMN idem.ring.emptying IS 'The ring has turned: next still holds what fell off, until nobody can probe it and it is truncated.';
-COMMENT ON COLUMN idem.ring.remembers_since IS 'Every claim made since then is found; null: every claim. As all moments of this table a reading of idem.clock.ran.';
-COMMENT ON COLUMN idem.ring.turned_at IS 'When it turned last.';
-COMMENT ON COLUMN idem.ring.scheduled_at IS 'When its retention was changed last: under the new one no rotation was due before.';
-COMMENT ON COLUMN idem.ring.opened IS 'When claims began to go into each slice, by slice number + 1: the fence between this and started can be long.';
-COMMENT ON COLUMN idem.ring.started IS 'When each slice became current last, by slice number + 1.';
+COMMENT ON TABLE  idem.ring IS
+    'The state of each ring. Its slices in the order of their age, modulo 4: current + 2 and '
+    'current + 3 (sealed), current, current + 1 (next). Every claim locks this table ROW '
+    'EXCLUSIVE until its transaction ends, and the fence of a rotation waits for these locks.';
+COMMENT ON COLUMN idem.ring.opening IS
+    'True from the first step of a rotation until the slices rotate: claims are written to '
+    'current and next.';
+COMMENT ON COLUMN idem.ring.emptying IS
+    'True after the slices have rotated: next still holds the oldest claims. It is truncated when '
+    'no transaction can read it any more.';
+COMMENT ON COLUMN idem.ring.remembers_since IS
+    'Every claim made since this time is found. Null: every claim is found. All times in this '
+    'table are readings of idem.clock.ran.';
+COMMENT ON COLUMN idem.ring.turned_at IS 'The time of the last rotation.';
+COMMENT ON COLUMN idem.ring.scheduled_at IS
+    'The time at which the retention was changed last. Under the new retention no rotation was '
+    'due before this time.';
+COMMENT ON COLUMN idem.ring.opened IS
+    'The time since which claims are written to each slice, by slice number + 1. It can be long '
+    'before the time in started, because the fence is between the two.';
+COMMENT ON COLUMN idem.ring.started IS
+    'The time at which each slice last became current, by slice number + 1.';
 
--- CREATE EXTENSION inserts the first state and a restore brings the dumped one: the later row replaces the earlier.
+-- CREATE EXTENSION inserts the first state, and pg_restore inserts the state of the dump. The later
+-- row replaces the earlier one.
 CREATE FUNCTION idem.replace_row_by_id() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    EXECUTE pg_catalog.format('DELETE FROM %I.%I WHERE id = $1', TG_TABLE_SCHEMA, TG_TABLE_NAME) USING NEW.id;
+    EXECUTE pg_catalog.format('DELETE FROM %I.%I WHERE id = $1', TG_TABLE_SCHEMA, TG_TABLE_NAME)
+      USING NEW.id;
     RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION idem.replace_row_by_id() IS 'Lets pg_restore replace the rows that CREATE EXTENSION inserted.';
-CREATE TRIGGER replace_row BEFORE INSERT ON idem.ring FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
+COMMENT ON FUNCTION idem.replace_row_by_id() IS
+    'Trigger function: deletes the row with the id of the new row, so that pg_restore replaces '
+    'the rows that CREATE EXTENSION inserted.';
+CREATE TRIGGER replace_row BEFORE INSERT ON idem.ring
+    FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
 ALTER TABLE idem.ring ENABLE ALWAYS TRIGGER replace_row;
 
 INSERT INTO idem.ring (id, name, retention) VALUES
@@ -66,8 +93,9 @@ INSERT INTO idem.ring (id, name, retention) VALUES
     (2, 'long',     '30 days'),
     (3, 'outbox',   '45 days');
 
--- 56 bytes a claim: the widest alignments first. A text id stays readable beside its key; the two together tell a
--- duplicate from another text with the same key. Sealed slices are truncated long before freezing them would pay.
+-- A claim takes 56 bytes, because the columns with the widest alignment come first. A text id is
+-- stored beside its key, so that a duplicate is distinguished from another text with the same key.
+-- Insert-triggered VACUUM is off: a slice is truncated before freezing it is worthwhile.
 DO $$
 DECLARE
     ring  text;
@@ -84,9 +112,14 @@ BEGIN
                     fingerprint bytea,
                     CONSTRAINT %2$I PRIMARY KEY (key, destination)
                 ) WITH (autovacuum_vacuum_insert_threshold = -1);
-                COMMENT ON TABLE idem.%1$I IS 'A slice of the inbox: claims. Written and read by idem_try_claim and its kin only.';
-                $ddl$, 'inbox_' || ring || '_' || slice, 'inbox_' || ring || '_' || slice || '_pkey');
-            PERFORM pg_catalog.pg_extension_config_dump(('idem.inbox_' || ring || '_' || slice)::pg_catalog.regclass, '');
+                COMMENT ON TABLE idem.%1$I IS
+                    'A slice of the inbox: claims. Written and read by idem_try_claim and related '
+                    'functions only.';
+                $ddl$,
+                'inbox_' || ring || '_' || slice,
+                'inbox_' || ring || '_' || slice || '_pkey');
+            PERFORM pg_catalog.pg_extension_config_dump(
+                ('idem.inbox_' || ring || '_' || slice)::pg_catalog.regclass, '');
         END LOOP;
     END LOOP;
 END

@@ -1,5 +1,6 @@
--- The clock of the rings. Rotations do not compare readings of the wall clock, which can jump, but readings of `ran`: what the
--- monotonic clock has counted while the server ran. See extension/src/ring/clock.rs.
+-- The clock of the rings. Rotations do not compare readings of the wall clock, which can jump. They
+-- compare readings of the column ran: the time that the monotonic clock has counted while the
+-- server ran. See extension/src/ring/clock.rs.
 
 CREATE TABLE idem.clock (
     id             int2        NOT NULL DEFAULT 1,
@@ -13,21 +14,30 @@ CREATE TABLE idem.clock (
     CONSTRAINT clock_pkey PRIMARY KEY (id),
     CONSTRAINT clock_is_one_row CHECK (id = 1)
 );
-COMMENT ON TABLE  idem.clock IS 'The clock that the rings rotate by. Each pass of maintenance writes it down, at most every ten seconds.';
-COMMENT ON COLUMN idem.clock.zero_at IS 'What the wall clock shows when ran is zero: ran + zero_at is the wall clock. It changes when the wall clock jumps, and with a restart.';
+COMMENT ON TABLE  idem.clock IS
+    'The clock that decides when the rings rotate. Each maintenance pass stores a reading, at '
+    'most every ten seconds.';
+COMMENT ON COLUMN idem.clock.zero_at IS
+    'The wall clock time at which ran is zero: ran + zero_at is the wall clock. The value changes '
+    'when the wall clock jumps, and at a restart.';
 COMMENT ON COLUMN idem.clock.read_at IS 'The wall clock at this reading.';
-COMMENT ON COLUMN idem.clock.server_started IS 'The run of the server that has read the monotonic clock.';
-COMMENT ON COLUMN idem.clock.ran IS 'The time that is certain to have passed since the extension was created.';
-COMMENT ON COLUMN idem.clock.monotonic IS 'The monotonic clock at this reading.';
-COMMENT ON COLUMN idem.clock.jumped_at IS 'When (a reading of ran) the last jump of the wall clock was noticed.';
-COMMENT ON COLUMN idem.clock.jumped_by IS 'By how much the wall clock jumped.';
-CREATE TRIGGER replace_row BEFORE INSERT ON idem.clock FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
+COMMENT ON COLUMN idem.clock.server_started IS
+    'The start time of the server that read the monotonic clock.';
+COMMENT ON COLUMN idem.clock.ran IS
+    'The time that has certainly passed since the extension was created.';
+COMMENT ON COLUMN idem.clock.monotonic IS 'The monotonic clock of the system at this reading.';
+COMMENT ON COLUMN idem.clock.jumped_at IS
+    'The reading of ran when the last jump of the wall clock was detected.';
+COMMENT ON COLUMN idem.clock.jumped_by IS 'The size of that jump of the wall clock.';
+CREATE TRIGGER replace_row BEFORE INSERT ON idem.clock
+    FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
 ALTER TABLE idem.clock ENABLE ALWAYS TRIGGER replace_row;
 INSERT INTO idem.clock (id) VALUES (1);
 SELECT pg_catalog.pg_extension_config_dump('idem.clock', '');
 
--- A jump is what the wall clock has moved beyond the monotonic clock, or below what it showed before a restart. Half a second
--- is no jump: time services correct as much at once.
+-- A jump is a movement of the wall clock that the monotonic clock did not make, or a wall clock
+-- that after a restart shows an earlier time than before. Half a second is no jump, because time
+-- services correct that much at once.
 CREATE FUNCTION idem.tick() RETURNS interval
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -39,7 +49,8 @@ DECLARE
     jump     interval;
     before   interval;
 BEGIN
-    -- The lock comes first: what another session has counted meanwhile is not counted twice.
+    -- Lock the row before reading the clock, so that the time that another session has added is not
+    -- added again.
     SELECT * INTO c FROM idem.clock x WHERE x.id = 1 FOR UPDATE;
     before := c.ran;
     same_run := c.server_started = pg_postmaster_start_time();
@@ -47,7 +58,9 @@ BEGIN
     c.monotonic := idem.monotonic();
     here := clock_timestamp();
     off := here - c.ran - c.zero_at;
-    jump := CASE WHEN same_run THEN (here - c.read_at) - (c.ran - before) WHEN here < c.read_at THEN here - c.read_at ELSE '0' END;
+    jump := CASE WHEN same_run THEN (here - c.read_at) - (c.ran - before)
+                 WHEN here < c.read_at THEN here - c.read_at
+                 ELSE '0' END;
     IF off NOT BETWEEN '-0.5 seconds' AND '0.5 seconds' THEN
         c.zero_at := here - c.ran;
         PERFORM idem.invalidate('idem.ring'::regclass);
@@ -57,13 +70,20 @@ BEGIN
         c.jumped_by := jump;
     END IF;
     UPDATE idem.clock x
-       SET zero_at = c.zero_at, read_at = here, server_started = pg_postmaster_start_time(), ran = c.ran, monotonic = c.monotonic,
-           jumped_at = c.jumped_at, jumped_by = c.jumped_by
+       SET zero_at = c.zero_at,
+           read_at = here,
+           server_started = pg_postmaster_start_time(),
+           ran = c.ran,
+           monotonic = c.monotonic,
+           jumped_at = c.jumped_at,
+           jumped_by = c.jumped_by
      WHERE x.id = 1;
     RETURN c.ran;
 END
 $$;
-COMMENT ON FUNCTION idem.tick() IS 'Writes the clock of the rings down and returns its reading. Later readings are never smaller.';
+COMMENT ON FUNCTION idem.tick() IS
+    'Stores the clock of the rings and returns the reading of ran. Later readings are never '
+    'smaller.';
 
 CREATE FUNCTION idem.keep_clock() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -72,18 +92,28 @@ DECLARE
     c idem.clock;
 BEGIN
     SELECT * INTO c FROM idem.clock x WHERE x.id = 1;
-    -- Time since the last written reading is lost at a restart. Each written reading leaves a dead row version.
+    -- A restart loses the time since the last stored reading. Each stored reading leaves a dead row
+    -- version, so readings are not stored more often.
     IF c.server_started <> pg_postmaster_start_time() OR idem.ran() - c.ran >= '10 seconds'
-       OR clock_timestamp() - idem.ran() - c.zero_at NOT BETWEEN '-0.5 seconds' AND '0.5 seconds' THEN
+       OR clock_timestamp() - idem.ran() - c.zero_at
+          NOT BETWEEN '-0.5 seconds' AND '0.5 seconds' THEN
         PERFORM idem.tick();
     END IF;
 END
 $$;
-COMMENT ON FUNCTION idem.keep_clock() IS 'The step of maintenance that writes the clock down: every ten seconds, after a restart, and when the wall clock has jumped.';
+COMMENT ON FUNCTION idem.keep_clock() IS
+    'Maintenance step: stores the clock every ten seconds, after a restart, and when the wall '
+    'clock has jumped.';
 
 CREATE FUNCTION idem.period(retention interval) RETURNS interval
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN (SELECT (retention OPERATOR(pg_catalog.-) pg_catalog.make_interval(months => m.months)
-                OPERATOR(pg_catalog.+) pg_catalog.make_interval(days => m.months OPERATOR(pg_catalog.*) 31)) OPERATOR(pg_catalog./) 2
-          FROM (SELECT (12 OPERATOR(pg_catalog.*) EXTRACT(year FROM retention) OPERATOR(pg_catalog.+) EXTRACT(month FROM retention))::integer) AS m (months));
-COMMENT ON FUNCTION idem.period(interval) IS 'How long a slice is current: two sealed slices hold the retention. A month counts 31 days.';
+                OPERATOR(pg_catalog.+)
+                pg_catalog.make_interval(days => m.months OPERATOR(pg_catalog.*) 31))
+               OPERATOR(pg_catalog./) 2
+          FROM (SELECT (12 OPERATOR(pg_catalog.*) EXTRACT(year FROM retention)
+                        OPERATOR(pg_catalog.+) EXTRACT(month FROM retention))::integer)
+               AS m (months));
+COMMENT ON FUNCTION idem.period(interval) IS
+    'Returns the time for which a slice is current: half of the retention, because two sealed '
+    'slices hold the retention. A month counts 31 days.';

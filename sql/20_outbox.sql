@@ -1,17 +1,20 @@
--- The outbox: effects, insert-only, in a ring of slices of its own.
+-- The outbox: the effects. It is insert-only and has a ring of slices of its own.
 
 CREATE SEQUENCE idem.outbox_seq;
 
--- A scan of a sequence can return a number that is up to 32 too high. nextval writes the number
--- that it logs into the row, and then the number that it returns, and the scan reads the row without
--- the lock of its page. A relay with such a floor would never see the effects that later
+-- A scan of a sequence can return a number that is up to 32 too high: nextval writes the number
+-- that it logs into the row and then the number that it returns, and the scan reads the row without
+-- the lock of the page. With such a floor a relay would never read the effects that later
 -- transactions record with the numbers in between.
 CREATE FUNCTION idem.last_outbox_seq() RETURNS bigint
 LANGUAGE sql VOLATILE
 BEGIN ATOMIC
     SELECT coalesce(pg_catalog.pg_sequence_last_value('idem.outbox_seq'::pg_catalog.regclass), 0);
 END;
-COMMENT ON FUNCTION idem.last_outbox_seq() IS 'Returns the last number of the outbox sequence, 0 before the first. Each number taken before the call is at most this one, and each number taken after it is higher. The function reads the sequence under the lock of its page.';
+COMMENT ON FUNCTION idem.last_outbox_seq() IS
+    'Returns the last number of the outbox sequence, or 0 before the first. Each number taken '
+    'before this function is at most the result, and each number taken after it is higher. The '
+    'function reads the sequence under the lock of its page.';
 
 DO $$
 DECLARE
@@ -40,10 +43,14 @@ BEGIN
                 CONSTRAINT outbox_%1$s_pkey PRIMARY KEY (seq)
             ) WITH (autovacuum_vacuum_insert_threshold = -1);
             CREATE INDEX outbox_%1$s_tx ON idem.outbox_%1$s (tx, seq);
-            CREATE INDEX outbox_%1$s_source ON idem.outbox_%1$s (source_key, source_destination) WHERE source_key IS NOT NULL;
-            COMMENT ON TABLE idem.outbox_%1$s IS 'A slice of the outbox: effects. Written by idem_record_effects and idem_send, read by relays.';
+            CREATE INDEX outbox_%1$s_source ON idem.outbox_%1$s (source_key, source_destination)
+                WHERE source_key IS NOT NULL;
+            COMMENT ON TABLE idem.outbox_%1$s IS
+                'A slice of the outbox: effects. Written by idem_record_effects and idem_send, '
+                'read by relays.';
             $ddl$, slice);
-        PERFORM pg_catalog.pg_extension_config_dump(('idem.outbox_' || slice)::pg_catalog.regclass, '');
+        PERFORM pg_catalog.pg_extension_config_dump(
+            ('idem.outbox_' || slice)::pg_catalog.regclass, '');
     END LOOP;
 END
 $$;
@@ -56,6 +63,6 @@ CREATE VIEW idem.outbox_row AS
     SELECT * FROM idem.outbox_2
     UNION ALL
     SELECT * FROM idem.outbox_3;
-COMMENT ON VIEW idem.outbox_row IS 'The slices of the outbox as one relation, for the relays.';
+COMMENT ON VIEW idem.outbox_row IS 'All slices of the outbox as one relation, for the relays.';
 
 SELECT pg_catalog.pg_extension_config_dump('idem.outbox_seq', '');

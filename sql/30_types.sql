@@ -1,7 +1,10 @@
--- The types of the answers.
+-- The types of the results.
 
 CREATE TYPE idem_outcome AS ENUM ('claimed', 'duplicate', 'in_progress', 'mismatch', 'expired');
-COMMENT ON TYPE idem_outcome IS 'What became of a claim. claimed: process it. duplicate: it was processed. in_progress: somebody is at it. mismatch: processed with another fingerprint. expired: too old to be told from a duplicate.';
+COMMENT ON TYPE idem_outcome IS
+    'The result of a claim. claimed: process the message. duplicate: the message was processed. '
+    'in_progress: another process is processing it. mismatch: the message was processed with '
+    'another fingerprint. expired: the message is too old to be distinguished from a duplicate.';
 
 CREATE TYPE idem_effect AS (
     message_id    uuid,
@@ -16,4 +19,5 @@ CREATE TYPE idem_effect AS (
     deliver_after timestamptz,
     recorded_at   timestamptz
 );
-COMMENT ON TYPE idem_effect IS 'An outgoing message as it was recorded. A JSON payload is its UTF-8 text.';
+COMMENT ON TYPE idem_effect IS
+    'An outgoing message as it was recorded. A JSON payload is stored as its UTF-8 text.';

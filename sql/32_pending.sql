@@ -1,14 +1,22 @@
--- Pending messages: identities that are not done. A message is ready, leased, waiting for a retry, or dead.
+-- Pending messages: identities that are not done. A message is ready, leased, waiting for a retry,
+-- or dead.
 --
--- Each identity has one narrow row, in one of two tables that are used in rotation. Rows are updated, and deleted by the claim
--- that ends them, so the table keeps dead row versions. While a transaction holds an old snapshot, VACUUM cannot remove them:
--- idem.rotate_pending copies the live rows into the other table and continues there. Payloads are in idem.payload_N, insert-only.
+-- Each identity has one narrow row, in one of two tables that are used in rotation. Rows are
+-- updated, and the claim that completes a message deletes its row, so the table collects dead row
+-- versions. While a transaction holds an old snapshot, VACUUM cannot remove them:
+-- idem.rotate_pending copies the live rows into the other table and continues there. Payloads are
+-- in idem.payload_N, which is insert-only.
 
 CREATE SEQUENCE idem.pending_seq;
 CREATE SEQUENCE idem.lease_token_seq;
 
-CREATE TYPE idem_lease_outcome AS ENUM ('acquired', 'duplicate', 'in_progress', 'exhausted', 'dead');
-COMMENT ON TYPE idem_lease_outcome IS 'The result of idem_acquire. acquired: process the message. duplicate: it is done. in_progress: another process holds it, or it waits for a retry. exhausted: leased, but no attempt is left: bury it. dead: it is a dead letter.';
+CREATE TYPE idem_lease_outcome AS ENUM
+    ('acquired', 'duplicate', 'in_progress', 'exhausted', 'dead');
+COMMENT ON TYPE idem_lease_outcome IS
+    'The result of idem_acquire. acquired: process the message. duplicate: the message was '
+    'processed. in_progress: another process holds the lease, or the message waits for a retry. '
+    'exhausted: the message is leased, but no attempt is left: move it to the dead letters with '
+    'idem_bury. dead: the message is a dead letter.';
 
 DO $$
 DECLARE
@@ -32,23 +40,41 @@ BEGIN
                 CONSTRAINT pending_%1$s_pkey PRIMARY KEY (key, destination),
                 CONSTRAINT pending_%1$s_has_a_state CHECK (state IN ('r', 'l', 'w', 'd')),
                 CONSTRAINT pending_%1$s_leased_by_a_token CHECK (state <> 'l' OR token > 0),
-                CONSTRAINT pending_%1$s_leased_or_waiting_was_attempted CHECK (state NOT IN ('l', 'w') OR attempt > 0),
-                CONSTRAINT pending_%1$s_only_dead_is_never_due CHECK ((state = 'd') = (due_at = 'infinity')),
-                CONSTRAINT pending_%1$s_dead_has_no_payload CHECK (state <> 'd' OR payload_slice IS NULL),
+                CONSTRAINT pending_%1$s_leased_or_waiting_was_attempted
+                    CHECK (state NOT IN ('l', 'w') OR attempt > 0),
+                CONSTRAINT pending_%1$s_only_dead_is_never_due
+                    CHECK ((state = 'd') = (due_at = 'infinity')),
+                CONSTRAINT pending_%1$s_dead_has_no_payload
+                    CHECK (state <> 'd' OR payload_slice IS NULL),
                 CONSTRAINT pending_%1$s_is_noted CHECK (idem.note_pending(seq))
             );
             CREATE INDEX pending_%1$s_due ON idem.pending_%1$s (destination, due_at, seq);
-            CREATE INDEX pending_%1$s_order ON idem.pending_%1$s (destination, order_key, state, seq);
-            COMMENT ON TABLE  idem.pending_%1$s IS 'Pending messages; the table counts while it is the current one of idem.pending_rotation.';
-            COMMENT ON COLUMN idem.pending_%1$s.seq IS 'The order of arrival; also the key of the payload.';
-            COMMENT ON COLUMN idem.pending_%1$s.token IS 'Fencing token of the newest lease; 0: never leased.';
-            COMMENT ON COLUMN idem.pending_%1$s.due_at IS 'Not handed out before: the end of the lease, the next attempt, or deliver_after. infinity: dead.';
-            COMMENT ON COLUMN idem.pending_%1$s.attempt IS 'Attempts that were begun. An attempt counts when its lease begins, so a crash of the consumer counts.';
-            COMMENT ON COLUMN idem.pending_%1$s.payload_slice IS 'The slice of idem.payload_N that holds the payload; null: the message is at its broker.';
-            COMMENT ON COLUMN idem.pending_%1$s.state IS 'r: ready. l: leased until due_at. w: waiting for the next attempt until due_at. d: dead.';
-            COMMENT ON COLUMN idem.pending_%1$s.errors IS 'The newest errors, oldest first: [{"at": ..., "attempt": ..., "error": ...}].';
+            CREATE INDEX pending_%1$s_order
+                ON idem.pending_%1$s (destination, order_key, state, seq);
+            COMMENT ON TABLE  idem.pending_%1$s IS
+                'Pending messages. Only the rows of the current table of idem.pending_rotation '
+                'are valid.';
+            COMMENT ON COLUMN idem.pending_%1$s.seq IS
+                'The order of arrival; also the primary key of the payload.';
+            COMMENT ON COLUMN idem.pending_%1$s.token IS
+                'The fencing token of the newest lease; 0: never leased.';
+            COMMENT ON COLUMN idem.pending_%1$s.due_at IS
+                'The message is not leased again before this time: the end of the lease, the next '
+                'attempt, or deliver_after. infinity: dead.';
+            COMMENT ON COLUMN idem.pending_%1$s.attempt IS
+                'The number of attempts that have begun. An attempt counts when its lease begins, '
+                'so a crash of the consumer counts.';
+            COMMENT ON COLUMN idem.pending_%1$s.payload_slice IS
+                'The number N of the table idem.payload_N that holds the payload; null: the '
+                'message is at its broker.';
+            COMMENT ON COLUMN idem.pending_%1$s.state IS
+                'r: ready. l: leased until due_at. w: waiting for the next attempt until due_at. '
+                'd: dead.';
+            COMMENT ON COLUMN idem.pending_%1$s.errors IS
+                'The newest errors, oldest first: [{"at": ..., "attempt": ..., "error": ...}].';
             $ddl$, slice);
-        PERFORM pg_catalog.pg_extension_config_dump(('idem.pending_' || slice)::pg_catalog.regclass, '');
+        PERFORM pg_catalog.pg_extension_config_dump(
+            ('idem.pending_' || slice)::pg_catalog.regclass, '');
     END LOOP;
 END
 $$;
@@ -59,9 +85,13 @@ CREATE TABLE idem.pending_rotation (
     bytes   bigint NOT NULL DEFAULT 0,
     CONSTRAINT pending_rotation_pkey PRIMARY KEY (id)
 );
-COMMENT ON TABLE  idem.pending_rotation IS 'Which table of pending messages counts. A writer locks that table ROW EXCLUSIVE and then checks that it is still the current one.';
-COMMENT ON COLUMN idem.pending_rotation.bytes IS 'The size of the current table after the last rotation.';
-CREATE TRIGGER replace_row BEFORE INSERT ON idem.pending_rotation FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
+COMMENT ON TABLE  idem.pending_rotation IS
+    'Which table of pending messages is the current one. A writer locks that table ROW EXCLUSIVE '
+    'and then checks that it is still the current one.';
+COMMENT ON COLUMN idem.pending_rotation.bytes IS
+    'The size of the current table after the last rotation, in bytes.';
+CREATE TRIGGER replace_row BEFORE INSERT ON idem.pending_rotation
+    FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
 ALTER TABLE idem.pending_rotation ENABLE ALWAYS TRIGGER replace_row;
 INSERT INTO idem.pending_rotation (id, current) VALUES (1, 0);
 
@@ -80,9 +110,12 @@ BEGIN
                 traceparent  text,
                 CONSTRAINT payload_%1$s_pkey PRIMARY KEY (seq)
             ) WITH (autovacuum_vacuum_insert_threshold = -1);
-            COMMENT ON TABLE idem.payload_%1$s IS 'Payloads of received messages; insert-only, emptied by TRUNCATE when no pending message refers to it.';
+            COMMENT ON TABLE idem.payload_%1$s IS
+                'Payloads of received messages. Insert-only; truncated when no pending message '
+                'refers to it.';
             $ddl$, slice);
-        PERFORM pg_catalog.pg_extension_config_dump(('idem.payload_' || slice)::pg_catalog.regclass, '');
+        PERFORM pg_catalog.pg_extension_config_dump(
+            ('idem.payload_' || slice)::pg_catalog.regclass, '');
     END LOOP;
 END
 $$;
@@ -98,12 +131,22 @@ CREATE TABLE idem.payload_rotation (
     moved_destination int4,
     CONSTRAINT payload_rotation_pkey PRIMARY KEY (id)
 );
-COMMENT ON TABLE  idem.payload_rotation IS 'Which slice takes the next payloads. Readers use the slice that the pending message names.';
-COMMENT ON COLUMN idem.payload_rotation.unused_since IS 'Since when no pending message refers to each slice, by slice number + 1, as far as the maintainer has seen; infinity: some does.';
-COMMENT ON COLUMN idem.payload_rotation.looked_at IS 'When the maintainer last looked which slices are in use.';
-COMMENT ON COLUMN idem.payload_rotation.look_took IS 'How long that took: after a long look the next one is a hundred times as far away.';
-COMMENT ON COLUMN idem.payload_rotation.moved_key IS 'How far the payloads of the oldest slice have been copied, by the primary key of the pending messages.';
-CREATE TRIGGER replace_row BEFORE INSERT ON idem.payload_rotation FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
+COMMENT ON TABLE  idem.payload_rotation IS
+    'Which slice of payloads stores new payloads. Readers use the slice that the pending message '
+    'names.';
+COMMENT ON COLUMN idem.payload_rotation.unused_since IS
+    'The time since which no pending message refers to each slice, by slice number + 1, as far as '
+    'maintenance has checked; infinity: a pending message can refer to it.';
+COMMENT ON COLUMN idem.payload_rotation.looked_at IS
+    'The time at which maintenance last checked which slices are in use.';
+COMMENT ON COLUMN idem.payload_rotation.look_took IS
+    'The duration of that check. After a check of more than 100 ms the next one follows after 100 '
+    'times this duration.';
+COMMENT ON COLUMN idem.payload_rotation.moved_key IS
+    'The place up to which the payloads of the oldest slice have been copied, by the primary key '
+    'of the pending messages.';
+CREATE TRIGGER replace_row BEFORE INSERT ON idem.payload_rotation
+    FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
 ALTER TABLE idem.payload_rotation ENABLE ALWAYS TRIGGER replace_row;
 INSERT INTO idem.payload_rotation (id, current) VALUES (1, 0);
 
@@ -125,7 +168,9 @@ CREATE TABLE idem.dead_letter (
     CONSTRAINT dead_letter_pkey PRIMARY KEY (key, destination)
 );
 CREATE INDEX dead_letter_died ON idem.dead_letter (destination, died_at);
-COMMENT ON TABLE idem.dead_letter IS 'Messages that have no attempt left, with their errors: see the view idem.dead_letters, idem_requeue and idem_discard.';
+COMMENT ON TABLE idem.dead_letter IS
+    'Messages that have no attempt left, with their errors: see the view idem.dead_letters, '
+    'idem_requeue and idem_discard.';
 
 CREATE TABLE idem.retry_policy (
     destination  int4     NOT NULL,
@@ -137,9 +182,11 @@ CREATE TABLE idem.retry_policy (
     final_errors text[]   NOT NULL,
     CONSTRAINT retry_policy_pkey PRIMARY KEY (destination)
 );
-COMMENT ON TABLE  idem.retry_policy IS 'How often and when a failed message is tried again: see idem_configure_retries.';
-COMMENT ON COLUMN idem.retry_policy.jitter IS 'The share of each pause that is random.';
-COMMENT ON COLUMN idem.retry_policy.final_errors IS 'Patterns of LIKE: an error that matches one of them is not tried again.';
+COMMENT ON TABLE  idem.retry_policy IS
+    'When and how often a failed message is retried: see idem_configure_retries.';
+COMMENT ON COLUMN idem.retry_policy.jitter IS 'The share of each back-off that is random, 0 to 1.';
+COMMENT ON COLUMN idem.retry_policy.final_errors IS
+    'LIKE patterns: a message is not retried after an error that matches one of them.';
 
 SELECT pg_catalog.pg_extension_config_dump('idem.pending_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.lease_token_seq', '');

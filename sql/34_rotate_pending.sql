@@ -1,23 +1,32 @@
--- The rotation of the pending messages. Updated and deleted rows leave dead versions, and a transaction with an old snapshot
--- keeps VACUUM from removing them. A rotation copies the live rows into the other table and continues there.
+-- The rotation of the pending messages. Updated and deleted rows leave dead versions, and a
+-- transaction with an old snapshot keeps VACUUM from removing them. A rotation copies the live rows
+-- into the other table and continues there.
 --
--- A rotation is small: it happens only when the table is large and its live rows are few. It waits for the table that counts for
--- at most 50 ms, so no claim waits behind it for longer, and it does not wait for the other table. Maintainers exclude each other
--- with a lock that only they take and for which they do not wait: two that have looked at a table must not both wait for it.
+-- A rotation is short: it runs only when the table is large and its live rows are few. It waits at
+-- most 50 ms for the lock of the current table, so a claim waits no longer than that, and it does
+-- not wait for the lock of the other table. A lock that only maintainers take, and for which they
+-- do not wait, excludes maintainers from each other: two maintainers that have read a table must
+-- not both wait for its lock.
 
 CREATE FUNCTION idem.pending_table(slice integer) RETURNS regclass
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-RETURN CASE WHEN slice = 0 THEN 'idem.pending_0'::pg_catalog.regclass ELSE 'idem.pending_1'::pg_catalog.regclass END;
-COMMENT ON FUNCTION idem.pending_table(integer) IS 'One of the two tables of pending messages.';
+RETURN CASE WHEN slice = 0 THEN 'idem.pending_0'::pg_catalog.regclass
+            ELSE 'idem.pending_1'::pg_catalog.regclass END;
+COMMENT ON FUNCTION idem.pending_table(integer) IS
+    'Returns one of the two tables of pending messages, 0 or 1.';
 
--- 4 MB stay in memory. Three times the live rows keep a rotation rare while many messages are pending.
+-- A table of 4 MB stays in memory. Three times the live rows keeps rotations rare while many
+-- messages are pending.
 CREATE FUNCTION idem.pending_is_large(rotation idem.pending_rotation) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN pg_catalog.pg_relation_size(idem.pending_table((rotation).current))
-       OPERATOR(pg_catalog.>) greatest(4 OPERATOR(pg_catalog.*) 1024 OPERATOR(pg_catalog.*) 1024, 3 OPERATOR(pg_catalog.*) (rotation).bytes);
-COMMENT ON FUNCTION idem.pending_is_large(idem.pending_rotation) IS 'Whether the current table is large enough for a rotation.';
+       OPERATOR(pg_catalog.>) greatest(4 OPERATOR(pg_catalog.*) 1024 OPERATOR(pg_catalog.*) 1024,
+                                       3 OPERATOR(pg_catalog.*) (rotation).bytes);
+COMMENT ON FUNCTION idem.pending_is_large(idem.pending_rotation) IS
+    'Returns whether the current table is large enough for a rotation.';
 
--- At most 2,000 rows and 2 MB. The copy takes about 10 microseconds a row with its three indexes.
+-- At most 2,000 rows and 2 MB. The copy takes about 10 microseconds for a row with its three
+-- indexes.
 CREATE FUNCTION idem.pending_rows_are_few(slice integer) RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
@@ -28,14 +37,17 @@ DECLARE
     bytes      bigint;
 BEGIN
     IF slice = 0 THEN
-        SELECT count(*), sum(200 + pg_column_size(p.errors)) INTO live, bytes FROM (SELECT x.errors FROM idem.pending_0 x LIMIT at_most + 1) p;
+        SELECT count(*), sum(200 + pg_column_size(p.errors)) INTO live, bytes
+          FROM (SELECT x.errors FROM idem.pending_0 x LIMIT at_most + 1) p;
     ELSE
-        SELECT count(*), sum(200 + pg_column_size(p.errors)) INTO live, bytes FROM (SELECT x.errors FROM idem.pending_1 x LIMIT at_most + 1) p;
+        SELECT count(*), sum(200 + pg_column_size(p.errors)) INTO live, bytes
+          FROM (SELECT x.errors FROM idem.pending_1 x LIMIT at_most + 1) p;
     END IF;
     RETURN live <= at_most AND coalesce(bytes, 0) <= most_bytes;
 END
 $$;
-COMMENT ON FUNCTION idem.pending_rows_are_few(integer) IS 'Whether the live rows of a table of pending messages can be copied in an instant.';
+COMMENT ON FUNCTION idem.pending_rows_are_few(integer) IS
+    'Returns whether the live rows of a table of pending messages are few enough for a rotation.';
 
 CREATE FUNCTION idem.rotate_pending() RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET jit = off
@@ -56,24 +68,33 @@ BEGIN
     IF NOT idem.pending_rows_are_few(rotation.current) THEN
         RETURN false;
     END IF;
-    -- The table that is left keeps its rows until the next rotation: TRUNCATE hides rows from older snapshots, and a dump that
-    -- began before must find the pending messages in one of the two.
+    -- The old table keeps its rows until the next rotation: TRUNCATE hides rows from older
+    -- snapshots, and a dump that began before must find the pending messages in one of the two
+    -- tables.
     EXECUTE format('TRUNCATE %s', idem.pending_table(next));
-    -- The lease of a broker's message that did not come back for longer than any claim is kept is forgotten, as a claim is.
-    EXECUTE format('INSERT INTO %s SELECT p.* FROM %s p WHERE p.payload_slice IS NOT NULL OR p.due_at >= $1',
+    -- Drop the lease of a message of a broker that was not redelivered for longer than any claim is
+    -- retained. A claim of that age is forgotten too.
+    EXECUTE format('INSERT INTO %s SELECT p.* FROM %s p '
+                   'WHERE p.payload_slice IS NOT NULL OR p.due_at >= $1',
                    idem.pending_table(next), idem.pending_table(rotation.current))
       USING clock_timestamp() - (SELECT max(r.retention) FROM idem.ring r WHERE r.name <> 'outbox');
-    UPDATE idem.pending_rotation r SET current = next, bytes = pg_relation_size(idem.pending_table(next)) WHERE r.id = 1;
+    UPDATE idem.pending_rotation r
+       SET current = next, bytes = pg_relation_size(idem.pending_table(next))
+     WHERE r.id = 1;
     RETURN true;
 EXCEPTION
     WHEN lock_not_available THEN
         RETURN false;
 END
 $$;
-COMMENT ON FUNCTION idem.rotate_pending() IS 'Copies the live rows into the other table of pending messages and continues there; false when the table is small, its live rows are many, or a lock was not available at once.';
+COMMENT ON FUNCTION idem.rotate_pending() IS
+    'Maintenance step: copies the live rows into the other table of pending messages and makes it '
+    'the current one. Returns false when the table is small, its live rows are many, or a lock '
+    'was not available.';
 
--- While no message is pending, claims skip the look-up: see extension/src/pending/presence.rs. The note needs the same locks as
--- a rotation, so it is made only after a whole pass in which nothing was written.
+-- While no message is pending, claims skip the look-up: see extension/src/pending/presence.rs.
+-- Setting the flag needs the same locks as a rotation, so it is set only after a whole maintenance
+-- pass in which no pending message was written.
 CREATE FUNCTION idem.note_no_pending(rotation idem.pending_rotation) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET jit = off
 AS $$
@@ -85,7 +106,8 @@ BEGIN
         RETURN false;
     END IF;
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', idem.pending_table(rotation.current));
-    EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT', idem.pending_table(1 - rotation.current));
+    EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT',
+                   idem.pending_table(1 - rotation.current));
     IF NOT idem.has_pending(rotation.current) THEN
         PERFORM idem.set_pending_presence('none');
     END IF;
@@ -95,7 +117,9 @@ EXCEPTION
         RETURN false;
 END
 $$;
-COMMENT ON FUNCTION idem.note_no_pending(idem.pending_rotation) IS 'Notes in shared memory that no message is pending, when that is so. Always false: it is no step of a rotation.';
+COMMENT ON FUNCTION idem.note_no_pending(idem.pending_rotation) IS
+    'Stores in shared memory that no message is pending, if none is. Always returns false, '
+    'because this is not a step of a rotation.';
 
 CREATE FUNCTION idem.has_pending(slice integer) RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET jit = off
@@ -107,4 +131,5 @@ BEGIN
     RETURN EXISTS (SELECT FROM idem.pending_1);
 END
 $$;
-COMMENT ON FUNCTION idem.has_pending(integer) IS 'Whether a table of pending messages has a live row.';
+COMMENT ON FUNCTION idem.has_pending(integer) IS
+    'Returns whether a table of pending messages has a live row.';

@@ -1,8 +1,12 @@
--- The journal: calls to something outside the database, begun, and then finished or failed. Insert-only, in the rings of the claims: it is
--- forgotten with the claim that it belongs to.
+-- The journal: external calls, that is requests to something outside the database, which have
+-- begun, finished or failed. The journal is insert-only and stored in the rings of the claims: an
+-- entry is forgotten with the claim that it belongs to.
 
 CREATE TYPE idem_call_state AS ENUM ('new', 'unknown', 'done', 'failed');
-COMMENT ON TYPE idem_call_state IS 'What is known of a call. new: ask. unknown: an earlier attempt asked and never heard. done: it answered, and the answer is recorded. failed: it refused for good.';
+COMMENT ON TYPE idem_call_state IS
+    'What is known about an external call. new: send the request. unknown: an earlier attempt '
+    'began and its result was never recorded. done: the call succeeded, and its response is '
+    'recorded. failed: the call failed for good.';
 
 DO $$
 DECLARE
@@ -23,13 +27,21 @@ BEGIN
                     body        jsonb,
                     CONSTRAINT %2$I PRIMARY KEY (key, destination, step, event)
                 ) WITH (autovacuum_vacuum_insert_threshold = -1);
-                COMMENT ON TABLE  idem.%1$I IS 'A slice of the journal: calls. Written and read by idem_begin_call and its kin only.';
-                COMMENT ON COLUMN idem.%1$I.event IS 'What happened to the call, counted from 0: of two who tell the same news one comes first.';
-                COMMENT ON COLUMN idem.%1$I.kind IS '0 begun, 1 finished, 2 failed and may be repeated, 3 failed for good.';
-                COMMENT ON COLUMN idem.%1$I.digest IS 'SHA-256 of the request of the first attempt, with every event: the beginning may be forgotten first.';
+                COMMENT ON TABLE  idem.%1$I IS
+                    'A slice of the journal: external calls. Written and read by idem_begin_call '
+                    'and related functions only.';
+                COMMENT ON COLUMN idem.%1$I.event IS
+                    'The number of this event of the external call, from 0. Of two sessions that '
+                    'record the same event at the same time, the primary key lets one write first.';
+                COMMENT ON COLUMN idem.%1$I.kind IS
+                    '0: begun. 1: finished. 2: failed, and may be retried. 3: failed for good.';
+                COMMENT ON COLUMN idem.%1$I.digest IS
+                    'SHA-256 of the request of the first attempt. Each event has it, because the '
+                    'event that began the call may be forgotten first.';
                 COMMENT ON COLUMN idem.%1$I.body IS 'The response, or the error as a JSON string.';
                 $ddl$, 'call_' || ring || '_' || slice, 'call_' || ring || '_' || slice || '_pkey');
-            PERFORM pg_catalog.pg_extension_config_dump(('idem.call_' || ring || '_' || slice)::pg_catalog.regclass, '');
+            PERFORM pg_catalog.pg_extension_config_dump(
+                ('idem.call_' || ring || '_' || slice)::pg_catalog.regclass, '');
         END LOOP;
     END LOOP;
 END

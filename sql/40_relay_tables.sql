@@ -1,8 +1,9 @@
--- Relays: who publishes the effects, and how far each has come.
+-- Relays: the readers of the outbox that publish the effects, and their progress.
 --
--- Progress is appended, never updated: the newest row of a (relay, partition) is its state, and its pos is the fencing
--- token of the batch that it leases. A row updated ten times a second would become a version chain as long as the oldest
--- snapshot is old; here the newest row is always the first that the index gives. Two tables are used in turn.
+-- Progress is appended, never updated. The newest row of a (relay, partition) is its state, and its
+-- pos is the fencing token of the batch that it leases. A row that is updated ten times a second
+-- would become a version chain as long as the oldest snapshot is old; here the newest row is always
+-- the first that the index returns. Two tables are used in rotation.
 
 CREATE SEQUENCE idem.relay_id_seq AS int4 START 2;
 CREATE SEQUENCE idem.progress_pos_seq;
@@ -21,17 +22,27 @@ CREATE TABLE idem.relay (
     CONSTRAINT relay_has_partitions CHECK (partitions BETWEEN 1 AND 256)
 );
 CREATE UNIQUE INDEX relay_name_key ON idem.relay (name) WHERE dropped_at IS NULL;
-COMMENT ON TABLE  idem.relay IS 'The relays. Each sees every effect; each holds the outbox until it has acknowledged.';
-COMMENT ON COLUMN idem.relay.start_snapshot IS 'It sees what is not visible in this snapshot.';
-COMMENT ON COLUMN idem.relay.start_floor IS 'Transactions that began after start_snapshot have higher sequence numbers than this.';
-COMMENT ON COLUMN idem.relay.dropped_at IS 'Of the relay with id 1 only, which CREATE EXTENSION makes: its row stays, so that a restore does not bring it back.';
-COMMENT ON COLUMN idem.relay.restored_at IS 'When a dump brought it here. Progress that is older was made by another database.';
-COMMENT ON COLUMN idem.relay.restored_at_xid IS 'The transaction ids from here on are this cluster''s: progress that knows them already was made by another.';
+COMMENT ON TABLE  idem.relay IS
+    'The relays. Each relay reads every effect, and the outbox keeps an effect until every relay '
+    'has acknowledged it.';
+COMMENT ON COLUMN idem.relay.start_snapshot IS
+    'The relay reads the effects of transactions that are not visible in this snapshot.';
+COMMENT ON COLUMN idem.relay.start_floor IS
+    'Transactions that began after start_snapshot have sequence numbers higher than this one.';
+COMMENT ON COLUMN idem.relay.dropped_at IS
+    'The time at which the relay was dropped. Only the relay with id 1, which CREATE EXTENSION '
+    'creates, has it: its row is kept, so that a restore does not create the relay again.';
+COMMENT ON COLUMN idem.relay.restored_at IS
+    'The time at which a dump was restored into this table. Progress that is older was written by '
+    'another database.';
+COMMENT ON COLUMN idem.relay.restored_at_xid IS
+    'The next transaction id of this cluster at that time. Restored progress that contains this '
+    'id or a higher one got it from another cluster.';
 CREATE FUNCTION idem.note_restore() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- What is made here is of now; what a dump brings is not.
+    -- A new relay has created_at = now(); a row from a dump has not.
     IF NEW.created_at <> now() THEN
         NEW.restored_at := clock_timestamp();
         NEW.restored_at_xid := idem.next_xid();
@@ -39,10 +50,14 @@ BEGIN
     RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION idem.note_restore() IS 'Notes where the transaction ids of this cluster stood when a relay was restored.';
-CREATE TRIGGER note_restore BEFORE INSERT ON idem.relay FOR EACH ROW EXECUTE FUNCTION idem.note_restore();
+COMMENT ON FUNCTION idem.note_restore() IS
+    'Trigger function: stores the next transaction id of this cluster when a relay is restored '
+    'from a dump.';
+CREATE TRIGGER note_restore BEFORE INSERT ON idem.relay
+    FOR EACH ROW EXECUTE FUNCTION idem.note_restore();
 ALTER TABLE idem.relay ENABLE ALWAYS TRIGGER note_restore;
-CREATE TRIGGER replace_row BEFORE INSERT ON idem.relay FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
+CREATE TRIGGER replace_row BEFORE INSERT ON idem.relay
+    FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
 ALTER TABLE idem.relay ENABLE ALWAYS TRIGGER replace_row;
 
 CREATE TABLE idem.relay_partition (
@@ -50,7 +65,9 @@ CREATE TABLE idem.relay_partition (
     partition int4 NOT NULL,
     CONSTRAINT relay_partition_pkey PRIMARY KEY (relay, partition)
 );
-COMMENT ON TABLE idem.relay_partition IS 'One row a partition, never updated: locking it is what makes the steps of one partition follow each other.';
+COMMENT ON TABLE idem.relay_partition IS
+    'One row for each partition, never updated. Locking the row serializes the operations of a '
+    'partition.';
 CREATE FUNCTION idem.keep_first_partition() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -59,8 +76,11 @@ BEGIN
     RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION idem.keep_first_partition() IS 'Lets pg_restore replace the rows that CREATE EXTENSION inserted.';
-CREATE TRIGGER replace_row BEFORE INSERT ON idem.relay_partition FOR EACH ROW EXECUTE FUNCTION idem.keep_first_partition();
+COMMENT ON FUNCTION idem.keep_first_partition() IS
+    'Trigger function: deletes the row with the same key, so that pg_restore replaces the rows '
+    'that CREATE EXTENSION inserted.';
+CREATE TRIGGER replace_row BEFORE INSERT ON idem.relay_partition
+    FOR EACH ROW EXECUTE FUNCTION idem.keep_first_partition();
 ALTER TABLE idem.relay_partition ENABLE ALWAYS TRIGGER replace_row;
 
 INSERT INTO idem.relay (id, name, start_snapshot, start_floor) VALUES (1, 'default', '1:1:', 0);
@@ -73,7 +93,8 @@ BEGIN
     FOR slice IN 0 .. 1 LOOP
         EXECUTE pg_catalog.format($ddl$
             CREATE TABLE idem.progress_%1$s (
-                pos           bigint      NOT NULL DEFAULT pg_catalog.nextval('idem.progress_pos_seq'),
+                pos           bigint      NOT NULL
+                                          DEFAULT pg_catalog.nextval('idem.progress_pos_seq'),
                 relay         int4        NOT NULL,
                 partition     int4        NOT NULL,
                 leased_until  timestamptz,
@@ -90,29 +111,46 @@ BEGIN
                 snapshot_to   pg_snapshot,
                 CONSTRAINT progress_%1$s_pkey PRIMARY KEY (relay, partition, pos)
             ) WITH (autovacuum_vacuum_insert_threshold = -1);
-            COMMENT ON TABLE idem.progress_%1$s IS 'How far each relay has come; the highest pos of a partition counts.';
-            COMMENT ON COLUMN idem.progress_%1$s.leased_until IS 'Not null: a batch is out, and pos is its token.';
-            COMMENT ON COLUMN idem.progress_%1$s.seq_after IS 'How far inside the pair of snapshots everything is acknowledged.';
-            COMMENT ON COLUMN idem.progress_%1$s.seq_through IS 'The last effect of the batch that is out.';
-            COMMENT ON COLUMN idem.progress_%1$s.exhausted IS 'The batch that is out is the last between these two snapshots.';
-            COMMENT ON COLUMN idem.progress_%1$s.deferring IS 'The batch that is out holds effects whose time has not come: they are put aside with its acknowledgement.';
-            COMMENT ON COLUMN idem.progress_%1$s.from_delayed IS 'The batch that is out came from idem.delayed; the cursor does not move with it.';
-            COMMENT ON COLUMN idem.progress_%1$s.floor_from IS 'Transactions that began after snapshot_from have higher sequence numbers than this.';
-            COMMENT ON COLUMN idem.progress_%1$s.ceiling_to IS 'No transaction that snapshot_to sees has a higher sequence number than this.';
+            COMMENT ON TABLE idem.progress_%1$s IS
+                'The progress of each relay. The row with the highest pos is the state of a '
+                'partition.';
+            COMMENT ON COLUMN idem.progress_%1$s.leased_until IS
+                'The end of the lease of the current batch; pos is its token. Null: no batch is '
+                'leased.';
+            COMMENT ON COLUMN idem.progress_%1$s.seq_after IS
+                'Between the two snapshots every effect up to this seq is acknowledged.';
+            COMMENT ON COLUMN idem.progress_%1$s.seq_through IS
+                'The seq of the last effect of the leased batch.';
+            COMMENT ON COLUMN idem.progress_%1$s.exhausted IS
+                'True: the leased batch is the last one between the two snapshots.';
+            COMMENT ON COLUMN idem.progress_%1$s.deferring IS
+                'True: the leased batch contains effects with a deliver_after in the future. Its '
+                'acknowledgement moves them to idem.delayed.';
+            COMMENT ON COLUMN idem.progress_%1$s.from_delayed IS
+                'True: the leased batch was read from idem.delayed. Its acknowledgement does not '
+                'move the cursor.';
+            COMMENT ON COLUMN idem.progress_%1$s.floor_from IS
+                'Transactions that began after snapshot_from have sequence numbers higher than '
+                'this one.';
+            COMMENT ON COLUMN idem.progress_%1$s.ceiling_to IS
+                'No transaction that is visible in snapshot_to has a sequence number higher than '
+                'this one.';
             $ddl$, slice);
-        PERFORM pg_catalog.pg_extension_config_dump(('idem.progress_' || slice)::pg_catalog.regclass, '');
+        PERFORM pg_catalog.pg_extension_config_dump(
+            ('idem.progress_' || slice)::pg_catalog.regclass, '');
     END LOOP;
 END
 $$;
 
--- Which of the two takes the next row. Readers look in both, so a restore need not know it.
+-- Which of the two tables stores the next row. Readers read both, so this table is not dumped.
 CREATE TABLE idem.progress_turn (
     id      int2 NOT NULL DEFAULT 1,
     current int2 NOT NULL,
     CONSTRAINT progress_turn_pkey PRIMARY KEY (id),
     CONSTRAINT progress_turn_is_one_row CHECK (id = 1)
 );
-COMMENT ON TABLE idem.progress_turn IS 'Which table of progress is appended to: see idem.turn_progress.';
+COMMENT ON TABLE idem.progress_turn IS
+    'Which of the two tables of progress is appended to: see idem.turn_progress.';
 INSERT INTO idem.progress_turn (current) VALUES (0);
 
 CREATE VIEW idem.progress AS
@@ -123,11 +161,15 @@ COMMENT ON VIEW idem.progress IS 'The two tables of progress as one relation.';
 
 CREATE FUNCTION idem.effect_bytes(payload bytea, headers jsonb) RETURNS integer
 LANGUAGE sql IMMUTABLE
-RETURN pg_catalog.octet_length(payload) OPERATOR(pg_catalog.+) COALESCE(pg_catalog.octet_length(headers::text), 0);
-COMMENT ON FUNCTION idem.effect_bytes(bytea, jsonb) IS 'What an effect counts towards max_bytes of a batch: payload and headers. The other columns have small limits.';
+RETURN pg_catalog.octet_length(payload)
+       OPERATOR(pg_catalog.+) COALESCE(pg_catalog.octet_length(headers::text), 0);
+COMMENT ON FUNCTION idem.effect_bytes(bytea, jsonb) IS
+    'Returns the number of bytes that an effect counts towards max_bytes of a batch: its payload '
+    'and its headers. The other columns have small limits.';
 
--- Effects that a relay has put aside, with all they need: the outbox may forget them. A key holds no
--- generated column: under a publication for all tables PostgreSQL 18 refuses to update or delete such rows.
+-- Delayed effects, complete: the outbox may forget them. The primary key contains no generated
+-- column, because PostgreSQL 18 rejects UPDATE and DELETE of such rows under a publication for all
+-- tables.
 CREATE TABLE idem.delayed (
     relay     int4        NOT NULL,
     partition int4        NOT NULL,
@@ -135,12 +177,15 @@ CREATE TABLE idem.delayed (
     token     bigint,
     effect    idem.outbox_row NOT NULL,
     seq       bigint      NOT NULL,
-    bytes     integer     NOT NULL GENERATED ALWAYS AS (idem.effect_bytes((effect).payload, (effect).headers)) STORED,
+    bytes     integer     NOT NULL
+              GENERATED ALWAYS AS (idem.effect_bytes((effect).payload, (effect).headers)) STORED,
     CONSTRAINT delayed_pkey PRIMARY KEY (relay, partition, due_at, seq),
     CONSTRAINT delayed_seq_is_of_effect CHECK (seq IS NOT DISTINCT FROM (effect).seq)
 );
-COMMENT ON TABLE  idem.delayed IS 'Effects that wait for their deliver_after, or that come once more, per relay.';
-COMMENT ON COLUMN idem.delayed.token IS 'The batch that carries it at the moment.';
+COMMENT ON TABLE  idem.delayed IS
+    'Effects that wait for their deliver_after or are delivered again, for each relay.';
+COMMENT ON COLUMN idem.delayed.token IS
+    'The token of the batch that currently contains the effect.';
 
 CREATE TABLE idem.parked_effect (
     relay     int4        NOT NULL,
@@ -153,11 +198,14 @@ CREATE TABLE idem.parked_effect (
     CONSTRAINT parked_effect_seq_is_of_effect CHECK (seq IS NOT DISTINCT FROM (effect).seq)
 );
 CREATE INDEX parked_effect_message_id ON idem.parked_effect (relay, ((effect).message_id));
-COMMENT ON TABLE idem.parked_effect IS 'Effects that a relay has set aside with the reason: see idem_relay_park, and idem.parked without what they carry.';
+COMMENT ON TABLE idem.parked_effect IS
+    'Effects that a relay has parked, with the error: see idem_relay_park, and the view '
+    'idem.parked, which shows them without their payloads.';
 
 SELECT pg_catalog.pg_extension_config_dump('idem.relay_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.progress_pos_seq', '');
--- In this order the first relay, which CREATE EXTENSION has inserted, is replaced before another of its name comes.
+-- In this order the first relay, which CREATE EXTENSION has inserted, is replaced before another
+-- relay with its name is restored.
 SELECT pg_catalog.pg_extension_config_dump('idem.relay', 'ORDER BY id');
 SELECT pg_catalog.pg_extension_config_dump('idem.relay_partition', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.delayed', '');

@@ -1,4 +1,5 @@
--- How far each relay has come. These functions read the newest progress after they have locked: they need READ COMMITTED.
+-- The progress of each relay. These functions lock first and then read the newest progress, so they
+-- need READ COMMITTED.
 
 CREATE FUNCTION idem.check_relay(relay_name text, partition integer) RETURNS idem.relay
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -15,7 +16,8 @@ BEGIN
     SELECT * INTO found_relay FROM idem.relay r WHERE r.name = relay_name AND r.dropped_at IS NULL;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'relay "%" does not exist', relay_name
-            USING ERRCODE = 'undefined_object', HINT = 'Make it with idem_create_relay, or look at the view idem.relays.';
+            USING ERRCODE = 'undefined_object',
+                  HINT = 'Create it with idem_create_relay, or see the view idem.relays.';
     ELSIF partition < 0 OR partition >= found_relay.partitions THEN
         RAISE EXCEPTION 'relay "%" has no partition %', relay_name, partition
             USING ERRCODE = 'invalid_parameter_value',
@@ -24,24 +26,32 @@ BEGIN
     RETURN found_relay;
 END
 $$;
-COMMENT ON FUNCTION idem.check_relay(text, integer) IS 'The relay of that name. Errors: 22004, 42704, 22023, 58000.';
+COMMENT ON FUNCTION idem.check_relay(text, integer) IS
+    'Returns the relay with this name, and checks the number of the partition. Errors: 22004, '
+    '22023 (no such partition), 42704 (no such relay), 58000.';
 
 CREATE FUNCTION idem.check_isolation() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF pg_is_in_recovery() THEN
-        RAISE EXCEPTION 'a relay works on the primary, this is a standby' USING ERRCODE = 'read_only_sql_transaction';
-    ELSIF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'a relay works in READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
+        RAISE EXCEPTION 'cannot use a relay during recovery'
+            USING ERRCODE = 'read_only_sql_transaction';
+    ELSIF current_setting('transaction_isolation')
+          NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'relays need READ COMMITTED, but this transaction is %',
+            upper(current_setting('transaction_isolation'))
             USING ERRCODE = 'invalid_transaction_state',
-                  HINT = 'Its progress must be read as it is now, not as it was when the transaction began.';
+                  HINT = 'Begin the transaction with BEGIN ISOLATION LEVEL READ COMMITTED.';
     ELSIF current_setting('transaction_read_only')::boolean THEN
-        RAISE EXCEPTION 'a relay writes its progress, this transaction is read-only' USING ERRCODE = 'read_only_sql_transaction';
+        RAISE EXCEPTION 'cannot use a relay in a read-only transaction'
+            USING ERRCODE = 'read_only_sql_transaction';
     END IF;
 END
 $$;
-COMMENT ON FUNCTION idem.check_isolation() IS 'Errors: 25000 (not READ COMMITTED), 25006 (a standby, or read-only).';
+COMMENT ON FUNCTION idem.check_isolation() IS
+    'Checks that the current transaction can write the progress of a relay. Errors: 25000 (not '
+    'READ COMMITTED), 25006 (a standby or a read-only transaction).';
 
 CREATE FUNCTION idem.lock_partition(relay integer, partition integer) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -54,14 +64,18 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'the relay has been dropped' USING ERRCODE = 'undefined_object';
     END IF;
-    -- Before the statement that reads progress, so that its snapshot is newer than a change of tables.
+    -- Lock before the statement that reads the progress, so that its snapshot is newer than a
+    -- rotation of the tables.
     LOCK TABLE idem.progress_0, idem.progress_1 IN ROW EXCLUSIVE MODE;
 END
 $$;
-COMMENT ON FUNCTION idem.lock_partition(integer, integer) IS 'Makes the steps of a partition follow each other. Errors: 25000, 25006, 42704.';
+COMMENT ON FUNCTION idem.lock_partition(integer, integer) IS
+    'Locks a partition until the end of the transaction, so that its operations are serialized. '
+    'Errors: 25000, 25006, 42704.';
 
 CREATE FUNCTION idem.progress_of(relay idem.relay, partition integer) RETURNS idem.progress
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     newest idem.progress;
@@ -83,7 +97,8 @@ BEGIN
     RETURN newest;
 END
 $$;
-COMMENT ON FUNCTION idem.progress_of(idem.relay, integer) IS 'The newest progress of a partition; its start when there is none.';
+COMMENT ON FUNCTION idem.progress_of(idem.relay, integer) IS
+    'Returns the newest progress of a partition, or its start if there is none.';
 
 CREATE FUNCTION idem.append_progress(p idem.progress) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -98,4 +113,5 @@ BEGIN
     RETURN p.pos;
 END
 $$;
-COMMENT ON FUNCTION idem.append_progress(idem.progress) IS 'Appends a state of a partition; answers its pos, the token of a lease.';
+COMMENT ON FUNCTION idem.append_progress(idem.progress) IS
+    'Appends a state of a partition and returns its pos, the token of a lease.';

@@ -1,14 +1,18 @@
--- Batches: what the newer of two snapshots sees and the older does not, ordered by seq (the way of PgQ). A transaction that
--- took its sequence number early and commits late is in a later batch, and holds up nobody else.
+-- Batches: the effects that the newer of two snapshots sees and the older one does not see, ordered
+-- by seq (as in PgQ). A transaction that takes its sequence number early and commits late is in a
+-- later batch and does not delay other effects.
 --
--- A disabled path adds 1e10 to the estimated cost of a plan that still needs it (a sort of two rows, a scan of a sequence),
--- which is above every limit of compilation. Each function that disables paths therefore sets jit = off.
+-- A disabled path adds 1e10 to the estimated cost of a plan that still needs it (a sort of two
+-- rows, a scan of a sequence), which is above every cost limit of JIT compilation. Each function
+-- that disables paths therefore sets jit = off.
 
--- The range (new transactions) walks seq in order and stops at the limit. The late committers are few transactions of
--- any size: each is walked in order by the index on (tx, seq). It has no SET clause so that it melts into the statements
--- that call it and copies nothing; they plan for the indexes whatever the statistics say (a slice is empty when the plan
--- is made and large when it runs).
--- Its arguments are plain values: a field of a row would be taken out of it again for every effect.
+-- New transactions are read in the order of seq, up to the limit. The transactions that committed
+-- late are few but can be of any size: each is read in order through the index on (tx, seq).
+-- The function has no SET clause, so that it is inlined into the calling statements and copies
+-- nothing. The settings of the callers make their plans use the indexes whatever the statistics are
+-- (a slice is empty when the plan is made and large when it runs).
+-- The arguments are scalar values, because a field of a row would be extracted again for every
+-- effect.
 CREATE FUNCTION idem.effects_between(
     seq_after     bigint,
     floor_from    bigint,
@@ -31,17 +35,24 @@ BEGIN ATOMIC
         UNION ALL
         (SELECT o.* FROM pg_snapshot_xip(snapshot_from) AS late (tx), LATERAL (
             SELECT o.* FROM idem.outbox_row o
-             WHERE o.tx = late.tx AND pg_visible_in_snapshot(late.tx, snapshot_to) AND o.seq > effects_between.seq_after
+             WHERE o.tx = late.tx AND pg_visible_in_snapshot(late.tx, snapshot_to)
+               AND o.seq > effects_between.seq_after
                AND (partitions = 1 OR o.partition_hash % partitions = effects_between.partition)
              ORDER BY o.tx, o.seq LIMIT at_most) o)
     ) both_kinds
     ORDER BY both_kinds.seq LIMIT at_most;
 END;
-COMMENT ON FUNCTION idem.effects_between(bigint, bigint, bigint, pg_snapshot, xid8, pg_snapshot, integer, integer, integer) IS 'The next effects of a partition between the two snapshots of its progress, ordered by seq.';
+COMMENT ON FUNCTION idem.effects_between(
+    bigint, bigint, bigint, pg_snapshot, xid8, pg_snapshot, integer, integer, integer
+) IS
+    'Returns the next effects of a partition between the two snapshots of its progress, ordered '
+    'by seq, at most at_most.';
 
--- A crash takes back ids that were drawn and have written nothing. The snapshot lists them as running, so whoever draws
--- them anew is still new to it: only an id below its xmax that it does not list would be taken for delivered.
--- And a restored cursor may have been reached since: it lay ahead when it came.
+-- After a crash, transaction ids that were assigned but have written nothing are assigned again.
+-- The snapshot lists them as running, so effects of the new transactions are still delivered. Only
+-- an id below xmax that the snapshot does not list would be treated as delivered. The second
+-- condition finds a restored cursor that was ahead when it was restored, although the ids of this
+-- cluster have reached it since.
 CREATE FUNCTION idem.lies_ahead(p idem.progress) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -50,57 +61,70 @@ DECLARE
     next_xid xid8 := idem.next_xid();
 BEGIN
     RETURN pg_snapshot_xmax(past) > next_xid
-           AND pg_snapshot_xmax(past)::text::bigint - next_xid::text::bigint > (SELECT count(*) FROM pg_snapshot_xip(past) x WHERE x >= next_xid)
+           AND pg_snapshot_xmax(past)::text::bigint - next_xid::text::bigint
+               > (SELECT count(*) FROM pg_snapshot_xip(past) x WHERE x >= next_xid)
         OR EXISTS (SELECT 1 FROM idem.relay r
                     WHERE r.id = p.relay AND pg_snapshot_xmax(past) > r.restored_at_xid
                       AND coalesce(p.written_at, '-infinity') <= r.restored_at);
 END
 $$;
-COMMENT ON FUNCTION idem.lies_ahead(idem.progress) IS 'Whether a cursor knows transaction ids that this cluster has yet to give, or had when the cursor was restored.';
+COMMENT ON FUNCTION idem.lies_ahead(idem.progress) IS
+    'Returns whether a cursor contains transaction ids that this cluster has not assigned yet, or '
+    'had not assigned when the cursor was restored.';
 
 CREATE FUNCTION idem.check_xids(p idem.progress) RETURNS void
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+SET enable_bitmapscan = off SET jit = off
 AS $$
 BEGIN
     IF idem.lies_ahead(p)
        OR EXISTS (SELECT 1 FROM idem.outbox_row o
                    WHERE o.tx >= pg_snapshot_xmax(pg_current_snapshot())
                      AND o.tx IS DISTINCT FROM pg_current_xact_id_if_assigned()) THEN
-        RAISE EXCEPTION 'the transaction ids of the outbox lie in the future of this cluster'
+        RAISE EXCEPTION 'transaction ids of the outbox or of a relay are ahead of this cluster'
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  DETAIL = 'This happens after a restore into a younger cluster. New effects would look as if they were delivered.',
-                  HINT = 'Stop producers and relays, then SELECT @extschema@.idem_repair_relays().';
+                  DETAIL = 'This happens after a restore into a younger cluster. New effects would '
+                           'be treated as delivered.',
+                  HINT = 'Stop producers and relays, then run SELECT '
+                         '@extschema@.idem_repair_relays().';
     END IF;
 END
 $$;
-COMMENT ON FUNCTION idem.check_xids(idem.progress) IS 'Error 55000 when transaction ids went backwards.';
+COMMENT ON FUNCTION idem.check_xids(idem.progress) IS
+    'Checks that transaction ids did not go backwards, as they do after a restore into a younger '
+    'cluster. Error: 55000.';
 
--- A snapshot's xmax is one above the newest *completed* transaction. Others above it can be running with numbers that they
--- drew long ago, and a snapshot does not list them: here they are listed, and whoever is not has not begun. Nor does it
--- list the transaction that takes it, which may have yet to record: a relay that works in the transaction of its batch.
+-- The xmax of a snapshot is one above the newest completed transaction. Transactions with higher
+-- ids can be running with sequence numbers that they took long ago, and the snapshot does not list
+-- them. This function lists them, so that a transaction which is not listed has not begun. It also
+-- lists the current transaction, which a snapshot of its own omits: a relay that works in the
+-- transaction of its batch can still record effects.
 CREATE FUNCTION idem.full_snapshot() RETURNS pg_snapshot
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     here     pg_snapshot := pg_current_snapshot();
-    next_xid xid8 := idem.next_xid();  -- after the snapshot, so not below its xmax
+    next_xid xid8 := idem.next_xid();  -- read after the snapshot, so at least its xmax
     running  text;
 BEGIN
     SELECT string_agg(x.id::text, ',' ORDER BY x.id) INTO running
       FROM (SELECT pg_snapshot_xip(here)
             UNION ALL
             SELECT young::text::xid8
-              FROM generate_series(pg_snapshot_xmax(here)::text::bigint, next_xid::text::bigint - 1) young
+              FROM generate_series(pg_snapshot_xmax(here)::text::bigint,
+                                   next_xid::text::bigint - 1) young
             UNION
             SELECT pg_current_xact_id_if_assigned()) x (id);
     RETURN format('%s:%s:%s', pg_snapshot_xmin(here), next_xid, running)::pg_snapshot;
 END
 $$;
-COMMENT ON FUNCTION idem.full_snapshot() IS 'The snapshot of this moment, with every transaction in its list that has begun and may still record.';
+COMMENT ON FUNCTION idem.full_snapshot() IS
+    'Returns the current snapshot. Its list contains every transaction that has begun and may '
+    'still record effects.';
 
--- Advances p to a fresh pair of snapshots. The floor is read before the snapshot and the ceiling after it, each as a
--- statement of its own: a transaction that begins later takes its numbers above the floor, and none that the snapshot
--- sees has one above the ceiling.
+-- The floor is read before the snapshot and the ceiling after it, each in a statement of its own: a
+-- transaction that begins later takes numbers above the floor, and no transaction that the snapshot
+-- sees has a number above the ceiling.
 CREATE FUNCTION idem.open_pair(p idem.progress) RETURNS idem.progress
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -112,7 +136,8 @@ BEGIN
     RETURN p;
 END
 $$;
-COMMENT ON FUNCTION idem.open_pair(idem.progress) IS 'Gives a progress its newer snapshot.';
+COMMENT ON FUNCTION idem.open_pair(idem.progress) IS
+    'Returns the progress with a new newer snapshot.';
 
 CREATE FUNCTION idem.close_pair(p idem.progress) RETURNS idem.progress
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -127,12 +152,15 @@ BEGIN
     RETURN p;
 END
 $$;
-COMMENT ON FUNCTION idem.close_pair(idem.progress) IS 'Everything between the two snapshots is done: the newer becomes the older.';
+COMMENT ON FUNCTION idem.close_pair(idem.progress) IS
+    'Returns the progress after all effects between its two snapshots: the newer snapshot becomes '
+    'the older one.';
 
--- A look without any lock: what it overlooks is there for the next look.
+-- Reads without a lock. An effect that this check misses is found by the next one.
 CREATE FUNCTION idem.has_work(this idem.relay, partition integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 DECLARE
     p idem.progress;
@@ -147,17 +175,27 @@ BEGIN
         OR EXISTS (SELECT 1 FROM pg_snapshot_xip(p.snapshot_from) AS late (tx), LATERAL (
                        SELECT 1 FROM idem.outbox_row o WHERE o.tx = late.tx LIMIT 1) o)
         OR EXISTS (SELECT 1 FROM idem.delayed d
-                    WHERE d.relay = this.id AND d.partition = has_work.partition AND d.due_at <= clock_timestamp());
+                    WHERE d.relay = this.id AND d.partition = has_work.partition
+                      AND d.due_at <= clock_timestamp());
 END
 $$;
-COMMENT ON FUNCTION idem.has_work(idem.relay, integer) IS 'Whether it is worth to lock a partition: nobody holds it, and there may be effects.';
+COMMENT ON FUNCTION idem.has_work(idem.relay, integer) IS
+    'Returns whether a partition needs to be locked: it is not leased, and there may be effects '
+    'for it.';
 
--- Leases the next effects between two snapshots; null when there are none. Measures the batch, and leaves it in place. The
--- first effect is in it whatever its size.
-CREATE FUNCTION idem.lease_batch(this idem.relay, p idem.progress, before timestamptz, lease interval, max_effects integer, max_bytes bigint)
-RETURNS idem.progress
+-- Computes the bounds of the batch and does not copy its effects. The first effect is in the batch
+-- whatever its size.
+CREATE FUNCTION idem.lease_batch(
+    this        idem.relay,
+    p           idem.progress,
+    before      timestamptz,
+    lease       interval,
+    max_effects integer,
+    max_bytes   bigint
+) RETURNS idem.progress
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 DECLARE
     resumed boolean;
@@ -173,20 +211,29 @@ BEGIN
         IF NOT resumed THEN
             p := idem.open_pair(p);
         END IF;
-        SELECT count(*), max(e.seq), coalesce(bool_or(e.deliver_after > before), false), sum(idem.effect_bytes(e.payload, e.headers))
+        SELECT count(*),
+               max(e.seq),
+               coalesce(bool_or(e.deliver_after > before), false),
+               sum(idem.effect_bytes(e.payload, e.headers))
           INTO found_effects, p.seq_through, p.deferring, bytes
-          FROM idem.effects_between(p.seq_after, p.floor_from, p.ceiling_to, p.snapshot_from, pg_snapshot_xmax(p.snapshot_from), p.snapshot_to,
-                                   this.partitions, p.partition, max_effects) e;
+          FROM idem.effects_between(
+                   p.seq_after, p.floor_from, p.ceiling_to, p.snapshot_from,
+                   pg_snapshot_xmax(p.snapshot_from), p.snapshot_to,
+                   this.partitions, p.partition, max_effects) e;
         is_cut := bytes > max_bytes;
         IF is_cut THEN
-            -- Up to the last effect with which the sum is within the limit.
+            -- Cut the batch after the last effect with which the sum is within the limit.
             SELECT max(e.seq), coalesce(bool_or(e.deliver_after > before), false)
               INTO p.seq_through, p.deferring
-              FROM (SELECT x.seq, x.deliver_after, x.bytes, sum(x.bytes) OVER (ORDER BY x.seq ROWS UNBOUNDED PRECEDING) AS bytes_through
-                      FROM (SELECT y.seq, y.deliver_after, idem.effect_bytes(y.payload, y.headers) AS bytes
-                              FROM idem.effects_between(p.seq_after, p.floor_from, p.ceiling_to, p.snapshot_from,
-                                                        pg_snapshot_xmax(p.snapshot_from), p.snapshot_to, this.partitions, p.partition,
-                                                        max_effects) y) x) e
+              FROM (SELECT x.seq, x.deliver_after, x.bytes,
+                           sum(x.bytes) OVER (ORDER BY x.seq ROWS UNBOUNDED PRECEDING)
+                               AS bytes_through
+                      FROM (SELECT y.seq, y.deliver_after,
+                                   idem.effect_bytes(y.payload, y.headers) AS bytes
+                              FROM idem.effects_between(
+                                       p.seq_after, p.floor_from, p.ceiling_to, p.snapshot_from,
+                                       pg_snapshot_xmax(p.snapshot_from), p.snapshot_to,
+                                       this.partitions, p.partition, max_effects) y) x) e
              WHERE e.bytes_through <= max_bytes OR e.bytes_through = e.bytes;
         END IF;
         IF found_effects > 0 THEN
@@ -195,11 +242,13 @@ BEGIN
             p.pos := idem.append_progress(p);
             RETURN p;
         ELSIF resumed THEN
-            -- The last batch was full and took all that there was: what came since is in the next pair.
+            -- The last batch was full and contained all effects of this pair. Newer effects are in
+            -- the next pair.
             p := idem.close_pair(p);
             p.pos := idem.append_progress(p);
         ELSE
-            -- Nothing is written while nothing happens; but what was looked through in vain is not looked through again.
+            -- An idle partition writes nothing. But a long range without effects is recorded, so
+            -- that it is not scanned again.
             IF p.ceiling_to > p.floor_from + 1000 THEN
                 PERFORM idem.append_progress(idem.close_pair(p));
             END IF;
@@ -208,11 +257,21 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION idem.lease_batch(idem.relay, idem.progress, timestamptz, interval, integer, bigint) IS 'The progress that leases the next batch of a partition; null when there is nothing.';
+COMMENT ON FUNCTION idem.lease_batch(
+    idem.relay, idem.progress, timestamptz, interval, integer, bigint
+) IS
+    'Leases the next batch of a partition and returns its progress; null when there are no '
+    'effects.';
 
--- Leases what was put aside and is due, in the order in which it is due.
-CREATE FUNCTION idem.lease_delayed(this idem.relay, p idem.progress, before timestamptz, lease interval, max_effects integer, max_bytes bigint)
-RETURNS idem.progress
+-- Leases delayed effects that are due, in the order of due_at.
+CREATE FUNCTION idem.lease_delayed(
+    this        idem.relay,
+    p           idem.progress,
+    before      timestamptz,
+    lease       interval,
+    max_effects integer,
+    max_bytes   bigint
+) RETURNS idem.progress
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -222,13 +281,18 @@ BEGIN
     p.written_at := before;
     p.pos := idem.append_progress(p);
     UPDATE idem.delayed d SET token = p.pos
-      FROM (SELECT n.due_at, n.seq, row_number() OVER in_order = 1 OR sum(n.bytes) OVER in_order <= max_bytes AS fits
+      FROM (SELECT n.due_at, n.seq,
+                   row_number() OVER in_order = 1 OR sum(n.bytes) OVER in_order <= max_bytes AS fits
               FROM (SELECT x.due_at, x.seq, x.bytes FROM idem.delayed x
                      WHERE x.relay = this.id AND x.partition = p.partition AND x.due_at <= before
                      ORDER BY x.due_at, x.seq LIMIT max_effects) n
             WINDOW in_order AS (ORDER BY n.due_at, n.seq ROWS UNBOUNDED PRECEDING)) next
-     WHERE next.fits AND d.relay = this.id AND d.partition = p.partition AND d.due_at = next.due_at AND d.seq = next.seq;
+     WHERE next.fits AND d.relay = this.id AND d.partition = p.partition
+       AND d.due_at = next.due_at AND d.seq = next.seq;
     RETURN p;
 END
 $$;
-COMMENT ON FUNCTION idem.lease_delayed(idem.relay, idem.progress, timestamptz, interval, integer, bigint) IS 'The progress that leases the delayed effects of a partition that are due.';
+COMMENT ON FUNCTION idem.lease_delayed(
+    idem.relay, idem.progress, timestamptz, interval, integer, bigint
+) IS
+    'Leases the delayed effects of a partition that are due and returns its progress.';

@@ -1,21 +1,28 @@
--- Leases: extended, released, buried. idem_acquire, idem_next and idem_complete are written in Rust, beside the claim.
+-- Leases: idem_extend, idem_release, and the way to the dead letters. idem_acquire, idem_next and
+-- idem_complete are written in Rust, beside the claim.
 
 CREATE FUNCTION idem.check_lease_transaction() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF pg_is_in_recovery() THEN
-        RAISE EXCEPTION 'cannot use a lease during recovery' USING ERRCODE = 'read_only_sql_transaction';
-    ELSIF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'leases need READ COMMITTED, but this transaction is %', upper(current_setting('transaction_isolation'))
+        RAISE EXCEPTION 'cannot use a lease during recovery'
+            USING ERRCODE = 'read_only_sql_transaction';
+    ELSIF current_setting('transaction_isolation')
+          NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'leases need READ COMMITTED, but this transaction is %',
+            upper(current_setting('transaction_isolation'))
             USING ERRCODE = 'invalid_transaction_state',
                   HINT = 'Begin the transaction with BEGIN ISOLATION LEVEL READ COMMITTED.';
     ELSIF current_setting('transaction_read_only')::boolean THEN
-        RAISE EXCEPTION 'cannot use a lease in a read-only transaction' USING ERRCODE = 'read_only_sql_transaction';
+        RAISE EXCEPTION 'cannot use a lease in a read-only transaction'
+            USING ERRCODE = 'read_only_sql_transaction';
     END IF;
 END
 $$;
-COMMENT ON FUNCTION idem.check_lease_transaction() IS 'Errors: 25000 (not READ COMMITTED), 25006 (a standby, or read-only).';
+COMMENT ON FUNCTION idem.check_lease_transaction() IS
+    'Checks that the current transaction can change a lease. Errors: 25000 (not READ COMMITTED), '
+    '25006 (a standby or a read-only transaction).';
 
 CREATE VIEW idem.payload_row AS
     SELECT 0::int2 AS slice, b.* FROM idem.payload_0 b
@@ -25,24 +32,33 @@ CREATE VIEW idem.payload_row AS
     SELECT 2::int2, b.* FROM idem.payload_2 b
     UNION ALL
     SELECT 3::int2, b.* FROM idem.payload_3 b;
-COMMENT ON VIEW idem.payload_row IS 'The slices of payloads as one relation.';
+COMMENT ON VIEW idem.payload_row IS 'All slices of payloads as one relation.';
 
--- The row type of one of the two tables stands for both.
-CREATE FUNCTION idem.find_pending(slice integer, key uuid, destination integer) RETURNS idem.pending_0
+-- The row type of idem.pending_0 is used for both tables.
+CREATE FUNCTION idem.find_pending(
+    slice       integer,
+    key         uuid,
+    destination integer
+) RETURNS idem.pending_0
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     p idem.pending_0;
 BEGIN
     IF slice = 0 THEN
-        SELECT * INTO p FROM idem.pending_0 x WHERE x.key = find_pending.key AND x.destination = find_pending.destination FOR UPDATE;
+        SELECT * INTO p FROM idem.pending_0 x
+         WHERE x.key = find_pending.key AND x.destination = find_pending.destination
+           FOR UPDATE;
     ELSE
-        SELECT * INTO p FROM idem.pending_1 x WHERE x.key = find_pending.key AND x.destination = find_pending.destination FOR UPDATE;
+        SELECT * INTO p FROM idem.pending_1 x
+         WHERE x.key = find_pending.key AND x.destination = find_pending.destination
+           FOR UPDATE;
     END IF;
     RETURN p;
 END
 $$;
-COMMENT ON FUNCTION idem.find_pending(integer, uuid, integer) IS 'The pending message of an identity, locked; a row of nulls when there is none.';
+COMMENT ON FUNCTION idem.find_pending(integer, uuid, integer) IS
+    'Locks and returns the pending message of an identity; a row of nulls if there is none.';
 
 CREATE FUNCTION idem.write_pending(slice integer, p idem.pending_0) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -50,19 +66,38 @@ AS $$
 BEGIN
     IF slice = 0 THEN
         UPDATE idem.pending_0 x
-           SET seq = p.seq, token = p.token, due_at = p.due_at, attempt = p.attempt, payload_slice = p.payload_slice, state = p.state, errors = p.errors
+           SET seq = p.seq,
+               token = p.token,
+               due_at = p.due_at,
+               attempt = p.attempt,
+               payload_slice = p.payload_slice,
+               state = p.state,
+               errors = p.errors
          WHERE x.key = p.key AND x.destination = p.destination;
     ELSE
         UPDATE idem.pending_1 x
-           SET seq = p.seq, token = p.token, due_at = p.due_at, attempt = p.attempt, payload_slice = p.payload_slice, state = p.state, errors = p.errors
+           SET seq = p.seq,
+               token = p.token,
+               due_at = p.due_at,
+               attempt = p.attempt,
+               payload_slice = p.payload_slice,
+               state = p.state,
+               errors = p.errors
          WHERE x.key = p.key AND x.destination = p.destination;
     END IF;
 END
 $$;
-COMMENT ON FUNCTION idem.write_pending(integer, idem.pending_0) IS 'Writes the columns of a pending message that can change.';
+COMMENT ON FUNCTION idem.write_pending(integer, idem.pending_0) IS
+    'Writes the columns of a pending message that can change.';
 
--- The id and the destination are checked before the token: an id of 2,000 bytes is a mistake of the caller and no lost lease.
-CREATE FUNCTION idem.held_pending(slice integer, id text, destination text, token bigint) RETURNS idem.pending_0
+-- The id and the destination are checked before the token: an id of 2,000 bytes is an invalid
+-- argument and not a lost lease.
+CREATE FUNCTION idem.held_pending(
+    slice       integer,
+    id          text,
+    destination text,
+    token       bigint
+) RETURNS idem.pending_0
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -73,24 +108,32 @@ BEGIN
     IF token IS NULL THEN
         RAISE EXCEPTION 'token must not be null' USING ERRCODE = 'null_value_not_allowed';
     ELSIF p.id <> held_pending.id THEN
-        RAISE EXCEPTION 'the key of this message id belongs to another id of destination "%"', held_pending.destination
+        RAISE EXCEPTION 'the key of this message id belongs to another id of destination "%"',
+            held_pending.destination
             USING ERRCODE = 'integrity_constraint_violation',
-                  HINT = format('The other id is %s. Send one of the two messages with another id.', p.id);
+                  HINT = format('The other id is %s. '
+                                'Send one of the two messages with another id.', p.id);
     ELSIF p.key IS NULL OR p.token <> held_pending.token OR p.state <> 'l' THEN
-        RAISE EXCEPTION 'lease token % is no longer valid for message "%" of destination "%"', held_pending.token, held_pending.id, held_pending.destination
+        RAISE EXCEPTION 'lease token % is no longer valid for message "%" of destination "%"',
+            held_pending.token, held_pending.id, held_pending.destination
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = 'The lease expired and another process acquired it, or the message was completed or released. Stop working on it.';
+                  HINT = 'The lease expired and another process acquired it, or the message was '
+                         'completed or released. Stop working on it.';
     END IF;
     RETURN p;
 END
 $$;
-COMMENT ON FUNCTION idem.held_pending(integer, text, text, bigint) IS 'The pending message that this token holds, locked. Errors: 22004, 22023, 23000, 55000 (stale token).';
+COMMENT ON FUNCTION idem.held_pending(integer, text, text, bigint) IS
+    'Locks and returns the pending message that the token leases. Errors: 22004, 22023, 23000, '
+    '55000 (stale token).';
 
--- The one place of these defaults; that of max_attempts is in extension/core.
+-- The only place of these defaults, except max_attempts, which is in extension/core.
 CREATE FUNCTION idem.default_policy(destination integer) RETURNS idem.retry_policy
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN ROW(destination, idem.default_max_attempts(), 2, 0.2, '1 second', '10 minutes', '{}')::idem.retry_policy;
-COMMENT ON FUNCTION idem.default_policy(integer) IS 'How a destination retries that idem_configure_retries was not called for.';
+RETURN ROW(destination, idem.default_max_attempts(), 2, 0.2, '1 second', '10 minutes', '{}')
+       ::idem.retry_policy;
+COMMENT ON FUNCTION idem.default_policy(integer) IS
+    'Returns the retry policy of a destination without a policy of its own.';
 
 CREATE FUNCTION idem.policy_of(destination integer) RETURNS idem.retry_policy
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
@@ -105,9 +148,11 @@ BEGIN
     RETURN policy;
 END
 $$;
-COMMENT ON FUNCTION idem.policy_of(integer) IS 'How a destination retries: what idem_configure_retries set, or the defaults.';
+COMMENT ON FUNCTION idem.policy_of(integer) IS
+    'Returns the retry policy of a destination: the one that idem_configure_retries set, or the '
+    'defaults.';
 
--- In logarithms, because factor ^ attempt overflows.
+-- Calculates with logarithms, because factor ^ attempt overflows.
 CREATE FUNCTION idem.pause_after(policy idem.retry_policy, attempt integer) RETURNS interval
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -119,22 +164,26 @@ BEGIN
     IF base_s = 0 THEN
         RETURN '0';
     END IF;
-    pause_s := CASE WHEN ln(base_s) + greatest(attempt - 1, 0) * ln(policy.factor) >= ln(cap_s) THEN cap_s
+    pause_s := CASE WHEN ln(base_s) + greatest(attempt - 1, 0) * ln(policy.factor) >= ln(cap_s)
+                    THEN cap_s
                     ELSE base_s * exp(greatest(attempt - 1, 0) * ln(policy.factor)) END;
     RETURN pause_s * (1 - policy.jitter * random()) * interval '1 second';
 END
 $$;
-COMMENT ON FUNCTION idem.pause_after(idem.retry_policy, integer) IS 'The pause after a failed attempt: base * factor ^ (attempt - 1), at most cap; the share jitter of it is random.';
+COMMENT ON FUNCTION idem.pause_after(idem.retry_policy, integer) IS
+    'Returns the back-off after a failed attempt: base * factor ^ (attempt - 1), at most cap. The '
+    'share jitter of it is random.';
 
--- The dead letter gets its own copy of the payload: a dead letter may be kept for months. The pending row stays, so that the
--- identity is known.
+-- The dead letter has its own copy of the payload, because dead letters may be kept for months. The
+-- pending row stays, so that the identity is known.
 CREATE FUNCTION idem.die(slice integer, p idem.pending_0) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 DECLARE
     b idem.payload_0;
 BEGIN
-    EXECUTE format('SELECT x.* FROM %s x WHERE x.seq = $1', idem.payload_table(p.payload_slice)) INTO STRICT b USING p.seq;
+    EXECUTE format('SELECT x.* FROM %s x WHERE x.seq = $1', idem.payload_table(p.payload_slice))
+       INTO STRICT b USING p.seq;
     PERFORM idem.write_letter(p, b.payload, b.content_type, b.type, b.headers, b.traceparent);
     p.due_at := 'infinity';
     p.state := 'd';
@@ -142,10 +191,16 @@ BEGIN
     PERFORM idem.write_pending(slice, p);
 END
 $$;
-COMMENT ON FUNCTION idem.die(integer, idem.pending_0) IS 'Moves a received message to the dead letters.';
+COMMENT ON FUNCTION idem.die(integer, idem.pending_0) IS
+    'Moves a received message to the dead letters.';
 
--- idem_next calls this for messages that are due and have no attempt left. Only rows that no other transaction holds.
-CREATE FUNCTION idem.bury_exhausted(destination integer, keys uuid[], max_attempts integer) RETURNS void
+-- idem_next calls this function for messages that are due and have no attempt left. It skips rows
+-- that another transaction has locked.
+CREATE FUNCTION idem.bury_exhausted(
+    destination  integer,
+    keys         uuid[],
+    max_attempts integer
+) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 DECLARE
@@ -155,7 +210,8 @@ DECLARE
 BEGIN
     FOR p IN EXECUTE format($sql$
         SELECT x.* FROM %s x
-         WHERE x.key = ANY ($1) AND x.destination = $2 AND x.payload_slice IS NOT NULL AND x.attempt >= $3 AND x.due_at <= $4
+         WHERE x.key = ANY ($1) AND x.destination = $2 AND x.payload_slice IS NOT NULL
+           AND x.attempt >= $3 AND x.due_at <= $4
          ORDER BY x.key FOR UPDATE SKIP LOCKED
         $sql$, idem.pending_table(slice)) USING keys, destination, max_attempts, here
     LOOP
@@ -166,23 +222,50 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION idem.bury_exhausted(integer, uuid[], integer) IS 'Moves due messages that have no attempt left to the dead letters.';
+COMMENT ON FUNCTION idem.bury_exhausted(integer, uuid[], integer) IS
+    'Moves due messages that have no attempt left to the dead letters.';
 
--- An identity that died, was forgotten and received anew may die again: the newer letter replaces the older one.
-CREATE FUNCTION idem.write_letter(p idem.pending_0, payload bytea, content_type text, type text, headers jsonb, traceparent text) RETURNS void
+-- A message can become a dead letter, be forgotten, be received again and become a dead letter
+-- again. The newer dead letter replaces the older one.
+CREATE FUNCTION idem.write_letter(
+    p            idem.pending_0,
+    payload      bytea,
+    content_type text,
+    type         text,
+    headers      jsonb,
+    traceparent  text
+) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    INSERT INTO idem.dead_letter AS d (seq, received_at, key, destination, attempt, id, order_key, type, payload, content_type, headers, traceparent, errors)
-    VALUES ((p).seq, (p).received_at, (p).key, (p).destination, (p).attempt, (p).id, (p).order_key, write_letter.type, write_letter.payload,
-            write_letter.content_type, write_letter.headers, write_letter.traceparent, (p).errors)
+    INSERT INTO idem.dead_letter AS d
+           (seq, received_at, key, destination, attempt, id, order_key,
+            type, payload, content_type, headers, traceparent, errors)
+    VALUES ((p).seq, (p).received_at, (p).key, (p).destination, (p).attempt, (p).id, (p).order_key,
+            write_letter.type, write_letter.payload, write_letter.content_type,
+            write_letter.headers, write_letter.traceparent, (p).errors)
     ON CONFLICT (key, destination) DO UPDATE
-       SET seq = excluded.seq, died_at = excluded.died_at, received_at = excluded.received_at, attempt = excluded.attempt, id = excluded.id,
-           order_key = excluded.order_key, type = excluded.type, payload = excluded.payload, content_type = excluded.content_type,
-           headers = excluded.headers, traceparent = excluded.traceparent, errors = excluded.errors;
+       SET seq = excluded.seq,
+           died_at = excluded.died_at,
+           received_at = excluded.received_at,
+           attempt = excluded.attempt,
+           id = excluded.id,
+           order_key = excluded.order_key,
+           type = excluded.type,
+           payload = excluded.payload,
+           content_type = excluded.content_type,
+           headers = excluded.headers,
+           traceparent = excluded.traceparent,
+           errors = excluded.errors;
 END;
-COMMENT ON FUNCTION idem.write_letter(idem.pending_0, bytea, text, text, jsonb, text) IS 'Writes the dead letter of a pending message.';
+COMMENT ON FUNCTION idem.write_letter(idem.pending_0, bytea, text, text, jsonb, text) IS
+    'Writes the dead letter of a pending message.';
 
-CREATE FUNCTION idem_extend(id text, destination text, token bigint, lease interval DEFAULT '30 seconds') RETURNS void
+CREATE FUNCTION idem_extend(
+    id          text,
+    destination text,
+    token       bigint,
+    lease       interval DEFAULT '30 seconds'
+) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -197,14 +280,33 @@ BEGIN
     PERFORM idem.write_pending(slice, p);
 END
 $$;
-COMMENT ON FUNCTION idem_extend(text, text, bigint, interval) IS 'The lease that this token holds lasts so long from now on. Errors: 22004, 22023, 23000, 25000 (not READ COMMITTED), 25006, 55000 (the lease is lost).';
+COMMENT ON FUNCTION idem_extend(text, text, bigint, interval) IS
+    'Extends the lease that the token proves: it ends after the interval lease (1 millisecond to '
+    '1 day) from now. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id '
+    'has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
+    '55000 (the lease is lost).';
 
-CREATE FUNCTION idem_extend(id uuid, destination text, token bigint, lease interval DEFAULT '30 seconds') RETURNS void
+CREATE FUNCTION idem_extend(
+    id          uuid,
+    destination text,
+    token       bigint,
+    lease       interval DEFAULT '30 seconds'
+) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN @extschema@.idem_extend(id::text, destination, token, lease);
-COMMENT ON FUNCTION idem_extend(uuid, text, bigint, interval) IS 'The lease that this token holds lasts so long from now on. Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006, 55000 (the lease is lost).';
+COMMENT ON FUNCTION idem_extend(uuid, text, bigint, interval) IS
+    'Extends the lease that the token proves: it ends after the interval lease (1 millisecond to '
+    '1 day) from now. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id '
+    'has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
+    '55000 (the lease is lost).';
 
-CREATE FUNCTION idem_release(id text, destination text, token bigint, error text DEFAULT NULL, final boolean DEFAULT false) RETURNS interval
+CREATE FUNCTION idem_release(
+    id          text,
+    destination text,
+    token       bigint,
+    error       text    DEFAULT NULL,
+    final       boolean DEFAULT false
+) RETURNS interval
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -216,14 +318,15 @@ BEGIN
     IF idem_release.final IS NULL THEN
         RAISE EXCEPTION 'final must not be null' USING ERRCODE = 'null_value_not_allowed';
     ELSIF idem_release.final AND idem_release.error IS NULL THEN
-        RAISE EXCEPTION 'final without an error'
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'Say why there is to be no other attempt.';
+        RAISE EXCEPTION 'error must not be null when final is true'
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Give the reason why the message must not be retried.';
     END IF;
     PERFORM idem.check_lease_transaction();
     slice := idem.enter_pending();
     p := idem.held_pending(slice, idem_release.id, idem_release.destination, idem_release.token);
     IF idem_release.error IS NULL THEN
-        -- Nothing happened: the attempt does not count.
+        -- The message was not processed, so the attempt does not count.
         p.attempt := p.attempt - 1;
         p.state := 'r';
         pause := '0';
@@ -232,12 +335,14 @@ BEGIN
         final := idem_release.final OR idem_release.error LIKE ANY (policy.final_errors);
         p.errors := idem.note_failure(p.errors, p.attempt, idem_release.error, final);
         p.state := 'w';
-        pause := CASE WHEN NOT final AND p.attempt < policy.max_attempts THEN idem.pause_after(policy, p.attempt) END;
+        pause := CASE WHEN NOT final AND p.attempt < policy.max_attempts
+                      THEN idem.pause_after(policy, p.attempt) END;
     END IF;
     IF pause IS NULL AND p.payload_slice IS NOT NULL THEN
         PERFORM idem.die(slice, p);
     ELSE
-        -- Without a payload the message is at its broker: the next idem_acquire returns 'exhausted', and its caller buries it.
+        -- A message without a payload is at its broker: the next idem_acquire returns 'exhausted',
+        -- and the consumer calls idem_bury.
         p.due_at := clock_timestamp() + coalesce(pause, '0');
         PERFORM idem.write_pending(slice, p);
     END IF;
@@ -245,9 +350,31 @@ BEGIN
     RETURN pause;
 END
 $$;
-COMMENT ON FUNCTION idem_release(text, text, bigint, text, boolean) IS 'Gives a lease back: answers how long the message rests before its next attempt, or null when there is none. Without an error: unharmed, the attempt does not count. With an error: attempts are counted, and a received message that has used them up, or whose error is final, goes to the dead letters. Errors: 22004, 22023, 23000, 25000 (not READ COMMITTED), 25006, 55000 (the lease is lost).';
+COMMENT ON FUNCTION idem_release(text, text, bigint, text, boolean) IS
+    'Releases the lease that the token proves. Returns the time until the next attempt, or null '
+    'if there is none. Without an error the attempt does not count and the message is due at '
+    'once. With an error the attempt counts, and the message waits for its back-off. A received '
+    'message moves to the dead letters if no attempt is left, if final is true, or if the error '
+    'matches a pattern of final_errors; for a message of a broker the next idem_acquire then '
+    'returns exhausted. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another '
+    'id has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
+    '55000 (the lease is lost).';
 
-CREATE FUNCTION idem_release(id uuid, destination text, token bigint, error text DEFAULT NULL, final boolean DEFAULT false) RETURNS interval
+CREATE FUNCTION idem_release(
+    id          uuid,
+    destination text,
+    token       bigint,
+    error       text    DEFAULT NULL,
+    final       boolean DEFAULT false
+) RETURNS interval
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN @extschema@.idem_release(id::text, destination, token, error, final);
-COMMENT ON FUNCTION idem_release(uuid, text, bigint, text, boolean) IS 'Gives a lease back: answers how long the message rests before its next attempt, or null when there is none. Without an error: unharmed, the attempt does not count. With an error: attempts are counted, and a received message that has used them up, or whose error is final, goes to the dead letters. Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006, 55000 (the lease is lost).';
+COMMENT ON FUNCTION idem_release(uuid, text, bigint, text, boolean) IS
+    'Releases the lease that the token proves. Returns the time until the next attempt, or null '
+    'if there is none. Without an error the attempt does not count and the message is due at '
+    'once. With an error the attempt counts, and the message waits for its back-off. A received '
+    'message moves to the dead letters if no attempt is left, if final is true, or if the error '
+    'matches a pattern of final_errors; for a message of a broker the next idem_acquire then '
+    'returns exhausted. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another '
+    'id has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
+    '55000 (the lease is lost).';

@@ -1,6 +1,10 @@
--- Relays come, go, and are put right after a restore.
+-- Creating and dropping relays, and repairing them after a restore.
 
-CREATE FUNCTION idem_create_relay(name text, partitions integer DEFAULT 1, from_oldest boolean DEFAULT false) RETURNS void
+CREATE FUNCTION idem_create_relay(
+    name        text,
+    partitions  integer DEFAULT 1,
+    from_oldest boolean DEFAULT false
+) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
@@ -9,7 +13,8 @@ DECLARE
     seq_now bigint;
 BEGIN
     IF name IS NULL OR partitions IS NULL OR from_oldest IS NULL THEN
-        RAISE EXCEPTION 'name, partitions and from_oldest must not be null' USING ERRCODE = 'null_value_not_allowed';
+        RAISE EXCEPTION 'name, partitions and from_oldest must not be null'
+            USING ERRCODE = 'null_value_not_allowed';
     ELSIF octet_length(name) NOT BETWEEN 1 AND 255 THEN
         RAISE EXCEPTION 'the name of the relay has % bytes', octet_length(name)
             USING ERRCODE = 'invalid_parameter_value', HINT = 'It must have 1 to 255 bytes.';
@@ -23,14 +28,22 @@ BEGIN
             CASE WHEN from_oldest THEN '1:1:' ELSE idem.full_snapshot() END,
             CASE WHEN from_oldest THEN 0 ELSE seq_now END)
     RETURNING id INTO new_id;
-    INSERT INTO idem.relay_partition (relay, partition) SELECT new_id, n FROM generate_series(0, idem_create_relay.partitions - 1) n;
+    INSERT INTO idem.relay_partition (relay, partition)
+    SELECT new_id, n FROM generate_series(0, idem_create_relay.partitions - 1) n;
 EXCEPTION
     WHEN unique_violation THEN
-        RAISE EXCEPTION 'relay "%" exists already', name
-            USING ERRCODE = 'duplicate_object', HINT = 'To change its partitions let it drain, drop it and create it again.';
+        RAISE EXCEPTION 'relay "%" already exists', name
+            USING ERRCODE = 'duplicate_object',
+                  HINT = 'To change its partitions, let it deliver all effects, drop it and create '
+                         'it again.';
 END
 $$;
-COMMENT ON FUNCTION idem_create_relay(text, integer, boolean) IS 'A new relay: it sees every effect that is recorded from now on, or from the oldest that is kept. Partitions keep the order of a key. Errors: 22004, 22023, 42710, 25006.';
+COMMENT ON FUNCTION idem_create_relay(text, integer, boolean) IS
+    'Creates a relay. It reads every effect that is recorded from now on or, if from_oldest is '
+    'true, from the oldest effect in the outbox. name: 1 to 255 bytes. partitions (1 to 256): the '
+    'effects of one key are in one partition and are delivered in order. Errors: 22004 (null '
+    'argument), 22023 (invalid argument), 42710 (the relay already exists), 25006 (standby or '
+    'read-only transaction).';
 
 CREATE FUNCTION idem_drop_relay(name text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -38,7 +51,8 @@ AS $$
 DECLARE
     this idem.relay := idem.check_relay(idem_drop_relay.name, 0);
 BEGIN
-    -- The row of the relay that CREATE EXTENSION makes stays: a restore would bring that relay back otherwise.
+    -- The row of the relay that CREATE EXTENSION creates is kept, because a restore would create
+    -- that relay again.
     IF this.id = 1 THEN
         UPDATE idem.relay r SET dropped_at = now() WHERE r.id = this.id;
     END IF;
@@ -48,7 +62,10 @@ BEGIN
     DELETE FROM idem.parked_effect k WHERE k.relay = this.id;
 END
 $$;
-COMMENT ON FUNCTION idem_drop_relay(text) IS 'Drops a relay with what it has put aside: the outbox does not wait for it any longer. Errors: 22004, 42704, 25006.';
+COMMENT ON FUNCTION idem_drop_relay(text) IS
+    'Drops a relay with its delayed and its parked effects. The outbox no longer keeps effects '
+    'for it. Errors: 22004 (null argument), 42704 (no such relay), 25006 (standby or read-only '
+    'transaction).';
 
 CREATE FUNCTION idem_repair_relays() RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -61,23 +78,27 @@ DECLARE
     moved    bigint := 0;
     affected bigint;
 BEGIN
-    PERFORM idem.lock_partition(r.relay, r.partition) FROM (SELECT * FROM idem.relay_partition ORDER BY relay, partition) r;
+    PERFORM idem.lock_partition(r.relay, r.partition)
+       FROM (SELECT * FROM idem.relay_partition ORDER BY relay, partition) r;
     LOCK TABLE idem.outbox_0, idem.outbox_1, idem.outbox_2, idem.outbox_3 IN EXCLUSIVE MODE;
     seq_now := idem.last_outbox_seq();
     here := idem.full_snapshot();
     FOR part IN
-        SELECT r AS relay, rp.partition FROM idem.relay_partition rp JOIN idem.relay r ON r.id = rp.relay
+        SELECT r AS relay, rp.partition
+          FROM idem.relay_partition rp JOIN idem.relay r ON r.id = rp.relay
          WHERE r.dropped_at IS NULL ORDER BY r.id, rp.partition
     LOOP
         p := idem.progress_of(part.relay, part.partition);
-        -- Producers have worked since the restore, and their young ids look delivered: their numbers, which go on where
-        -- they stood, tell them apart. What was acknowledged last may come again.
+        -- Effects that were recorded since the restore have low transaction ids and would be
+        -- treated as delivered. Their sequence numbers continue after those of the dump, so the
+        -- numbers identify them. The effects acknowledged last can be delivered again.
         INSERT INTO idem.delayed (relay, partition, due_at, effect, seq)
         SELECT (part.relay).id, part.partition, greatest(o.deliver_after, now()), o, o.seq
           FROM idem.outbox_row o
          WHERE o.partition_hash % (part.relay).partitions = part.partition
            AND NOT (pg_visible_in_snapshot(o.tx, p.snapshot_from) AND o.seq <= p.floor_from)
-           AND NOT (p.snapshot_to IS NOT NULL AND pg_visible_in_snapshot(o.tx, p.snapshot_to) AND o.seq <= p.seq_after)
+           AND NOT (p.snapshot_to IS NOT NULL AND pg_visible_in_snapshot(o.tx, p.snapshot_to)
+                    AND o.seq <= p.seq_after)
         ON CONFLICT DO NOTHING;
         GET DIAGNOSTICS affected = ROW_COUNT;
         moved := moved + affected;
@@ -98,4 +119,9 @@ BEGIN
     RETURN moved;
 END
 $$;
-COMMENT ON FUNCTION idem_repair_relays() IS 'After a restore into a younger cluster: what each relay has not acknowledged is put aside for it and delivered first, and the cursors start at this cluster''s transaction ids. Answers how many effects were put aside.';
+COMMENT ON FUNCTION idem_repair_relays() IS
+    'Repairs the relays after a restore into a cluster with lower transaction ids. Stop producers '
+    'and relays before. The effects that a relay has not acknowledged become its delayed effects, '
+    'which are delivered first, and its cursor continues with the transaction ids of this '
+    'cluster. Returns the number of these effects. Errors: 25000 (not READ COMMITTED), 25006 '
+    '(standby or read-only transaction).';

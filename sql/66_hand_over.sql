@@ -1,10 +1,13 @@
--- From the outbox into the durable inbox of the same database.
+-- Hand-over: effects of the outbox are received by the durable inbox of the same database.
 
 CREATE FUNCTION idem.with_trace(headers jsonb, traceparent text) RETURNS jsonb
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN CASE WHEN traceparent IS NULL THEN headers
-            ELSE coalesce(headers, '{}') OPERATOR(pg_catalog.||) pg_catalog.jsonb_build_object('traceparent', traceparent) END;
-COMMENT ON FUNCTION idem.with_trace(jsonb, text) IS 'The headers with the trace context, from which receiving takes it.';
+            ELSE coalesce(headers, '{}')
+                 OPERATOR(pg_catalog.||) pg_catalog.jsonb_build_object('traceparent', traceparent)
+       END;
+COMMENT ON FUNCTION idem.with_trace(jsonb, text) IS
+    'Returns the headers with the trace context added, from which the receiving functions read it.';
 
 CREATE FUNCTION idem_hand_over(
     relay       text,
@@ -26,19 +29,26 @@ DECLARE
     reasons   text[] := '{}';
 BEGIN
     IF topics IS NULL OR array_position(topics, NULL) IS NOT NULL THEN
-        RAISE EXCEPTION 'topics and each topic must not be null' USING ERRCODE = 'null_value_not_allowed';
+        RAISE EXCEPTION 'topics and each topic must not be null'
+            USING ERRCODE = 'null_value_not_allowed';
     END IF;
-    -- The batch, what becomes of it and its acknowledgement are one transaction: its lease is never seen. An effect that
-    -- cannot be received rolls the batch back; the next attempt ends with that effect, and parks it.
+    -- The batch, its messages and its acknowledgement are one transaction, so no other transaction
+    -- sees the lease. An effect that cannot be received rolls the batch back. The next attempt ends
+    -- with that effect and parks it.
     LOOP
         effects := 0;
         receiving := false;
         BEGIN
-            FOR effect IN SELECT * FROM @extschema@.idem_relay_next(idem_hand_over.relay, partition, at_most, max_bytes => idem_hand_over.max_bytes) LOOP
+            FOR effect IN
+                SELECT *
+                  FROM @extschema@.idem_relay_next(idem_hand_over.relay, partition, at_most,
+                                                   max_bytes => idem_hand_over.max_bytes)
+            LOOP
                 effects := effects + 1;
                 token := effect.token;
                 IF effect.seq = ANY (refused) THEN
-                    PERFORM idem.park(this, idem.held_batch(this, partition, token), NULL, effect.seq,
+                    PERFORM idem.park(this, idem.held_batch(this, partition, token), NULL,
+                                      effect.seq,
                                       reasons[array_position(refused, effect.seq)]);
                 ELSIF effect.topic = ANY (topics) THEN
                     receiving := true;
@@ -54,7 +64,8 @@ BEGIN
             END IF;
             RETURN effects;
         EXCEPTION
-            -- Errors of one message. All others are of the environment, and another attempt can succeed.
+            -- These are errors of one message. All other errors are errors of the environment, and
+            -- a retry can succeed.
             WHEN data_exception OR integrity_constraint_violation OR program_limit_exceeded THEN
                 IF NOT receiving THEN
                     RAISE;
@@ -66,4 +77,12 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION idem_hand_over(text, text[], integer, integer, bigint) IS 'The next batch of a relay (limits as of idem_relay_next), in one transaction: effects whose topic is among topics are received for the destination of that name, the others are passed over. One that cannot be received is parked with its reason. Returns how many effects the batch had; 0: nothing to do, or another process is at it. Errors: 22004, 22023, 42704, 25000 (not READ COMMITTED), 25006, 55000 (transaction ids went backwards).';
+COMMENT ON FUNCTION idem_hand_over(text, text[], integer, integer, bigint) IS
+    'Delivers the next batch of a relay into the durable inbox of this database, in one '
+    'transaction: an effect with a topic in topics is received for the destination of that name, '
+    'other effects are skipped, and the batch is acknowledged. An effect that cannot be received '
+    'is parked with its error. max_effects and max_bytes: as for idem_relay_next. Returns the '
+    'number of effects in the batch; 0 if there are no effects or another process holds the lease '
+    'of the partition. Errors: 22004 (null argument), 22023 (invalid argument), 42704 (no such '
+    'relay), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), 55000 '
+    '(transaction ids went backwards).';

@@ -1,12 +1,14 @@
--- The rotation. Each call of idem.rotate does at most one step, its transaction commits it, and the state in idem.ring
--- says what comes next: a crash between any two steps loses nothing.
+-- The rotation of the rings. Each execution of idem.rotate does at most one step. Its transaction
+-- commits the step, and the state in idem.ring determines the next one, so a crash between two
+-- steps loses nothing.
 --
---   steady   -> opening    claims go into current and next                                    (publish)
---   opening  -> emptying   nobody writes current alone any longer (fence): the ring turns     (publish)
---   emptying -> steady     nobody probes what fell off (fence): TRUNCATE
+--   steady   -> opening    claims are written to current and next                (invalidation)
+--   opening  -> emptying   after the fence no transaction writes to current only:
+--                          the slices rotate                                     (invalidation)
+--   emptying -> steady     after the fence no transaction reads the oldest slice: TRUNCATE
 --
--- The self-conflicting lock serializes maintainers, and it is held until the invalidation of a step has been sent: a
--- fence that began in between would miss a claimer with the old state.
+-- A lock that conflicts with itself serializes maintainers. It is held until the invalidation of a
+-- step has been sent: a fence that began in between would miss a claimer with the old state.
 
 CREATE FUNCTION idem.publish() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -16,28 +18,41 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION idem.publish() IS 'Every change of idem.ring and idem.destination makes the backends read them again at their next claim.';
--- ALWAYS: a step that is done with session_replication_role = replica must be told to the claims like any other.
-CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.ring FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
+COMMENT ON FUNCTION idem.publish() IS
+    'Trigger function: makes every backend read the changed table again at its next claim.';
+-- ALWAYS, because backends must also see a step that is done with session_replication_role =
+-- replica.
+CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.ring
+    FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
 ALTER TABLE idem.ring ENABLE ALWAYS TRIGGER publish;
-CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.destination FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
+CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.destination
+    FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
 ALTER TABLE idem.destination ENABLE ALWAYS TRIGGER publish;
 
 CREATE FUNCTION idem.slice_table(ring text, slice integer) RETURNS regclass
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN pg_catalog.format('idem.%s_%s', CASE WHEN ring OPERATOR(pg_catalog.=) 'outbox' THEN 'outbox' ELSE 'inbox_' OPERATOR(pg_catalog.||) ring END, slice)::pg_catalog.regclass;
-COMMENT ON FUNCTION idem.slice_table(text, integer) IS 'The table of a slice.';
+RETURN pg_catalog.format('idem.%s_%s',
+                         CASE WHEN ring OPERATOR(pg_catalog.=) 'outbox' THEN 'outbox'
+                              ELSE 'inbox_' OPERATOR(pg_catalog.||) ring END,
+                         slice)::pg_catalog.regclass;
+COMMENT ON FUNCTION idem.slice_table(text, integer) IS 'Returns the table of a slice.';
 
 CREATE FUNCTION idem.slice_tables(ring text, slice integer) RETURNS regclass[]
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN ARRAY[idem.slice_table(ring, slice)]
-       OPERATOR(pg_catalog.||) CASE WHEN ring OPERATOR(pg_catalog.<>) 'outbox' THEN ARRAY[pg_catalog.format('idem.call_%s_%s', ring, slice)::pg_catalog.regclass] END;
-COMMENT ON FUNCTION idem.slice_tables(text, integer) IS 'The tables that are emptied with a slice: those of the inbox bring that of the journal.';
+       OPERATOR(pg_catalog.||)
+       CASE WHEN ring OPERATOR(pg_catalog.<>) 'outbox'
+            THEN ARRAY[pg_catalog.format('idem.call_%s_%s', ring, slice)::pg_catalog.regclass] END;
+COMMENT ON FUNCTION idem.slice_tables(text, integer) IS
+    'Returns the tables that are truncated with a slice: a slice of the inbox and the slice of '
+    'the journal that belongs to it.';
 
--- The relays that have not acknowledged everything in a slice of the outbox. Exact without reading the slice: a
--- transaction is not behind a cursor when it began after the older snapshot, or when it was running then.
+-- The relays that have not acknowledged all effects in a slice of the outbox. The result is exact
+-- without reading the whole slice: an effect is not acknowledged if its transaction began after the
+-- older snapshot of the cursor, or was running at that time.
 CREATE FUNCTION idem.relays_holding(slice integer) RETURNS text[]
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     part    record;
@@ -46,17 +61,21 @@ DECLARE
     holders text[] := '{}';
 BEGIN
     FOR part IN
-        SELECT r AS relay, rp.partition FROM idem.relay_partition rp JOIN idem.relay r ON r.id = rp.relay
+        SELECT r AS relay, rp.partition
+          FROM idem.relay_partition rp JOIN idem.relay r ON r.id = rp.relay
          WHERE r.dropped_at IS NULL ORDER BY r.id, rp.partition
     LOOP
         p := idem.progress_of(part.relay, part.partition);
-        -- A cursor that lies ahead cannot tell what it has seen: see idem_repair_relays.
-        EXECUTE format('SELECT $5 OR EXISTS (SELECT 1 FROM %1$s o WHERE o.tx >= $1 AND o.partition_hash %% $3 = $4)
-                                  OR EXISTS (SELECT 1 FROM unnest($2) x JOIN %1$s o ON o.tx = x WHERE o.partition_hash %% $3 = $4)',
+        -- A cursor that is ahead of this cluster does not show what is acknowledged: see
+        -- idem_repair_relays.
+        EXECUTE format('SELECT $5 OR EXISTS (SELECT 1 FROM %1$s o
+                                              WHERE o.tx >= $1 AND o.partition_hash %% $3 = $4)
+                                  OR EXISTS (SELECT 1 FROM unnest($2) x JOIN %1$s o ON o.tx = x
+                                              WHERE o.partition_hash %% $3 = $4)',
                        idem.slice_table('outbox', slice))
           INTO holds
-         USING pg_snapshot_xmax(p.snapshot_from), ARRAY(SELECT pg_snapshot_xip(p.snapshot_from)), (part.relay).partitions, part.partition,
-               idem.lies_ahead(p);
+         USING pg_snapshot_xmax(p.snapshot_from), ARRAY(SELECT pg_snapshot_xip(p.snapshot_from)),
+               (part.relay).partitions, part.partition, idem.lies_ahead(p);
         IF holds AND NOT (part.relay).name = ANY (holders) THEN
             holders := holders || (part.relay).name;
         END IF;
@@ -64,7 +83,9 @@ BEGIN
     RETURN holders;
 END
 $$;
-COMMENT ON FUNCTION idem.relays_holding(integer) IS 'The relays for which a slice of the outbox still holds effects.';
+COMMENT ON FUNCTION idem.relays_holding(integer) IS
+    'Returns the names of the relays that have not acknowledged all effects in a slice of the '
+    'outbox.';
 
 CREATE FUNCTION idem.is_due(ring idem.ring) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -73,10 +94,12 @@ BEGIN
     RETURN idem.ran() >= ring.turned_at + idem.period(ring.retention);
 END
 $$;
-COMMENT ON FUNCTION idem.is_due(idem.ring) IS 'Whether a ring has not turned for its period.';
+COMMENT ON FUNCTION idem.is_due(idem.ring) IS
+    'Returns whether the last rotation of a ring is at least one period ago.';
 
--- Effects outlive the claims that they belong to: a duplicate finds its facts as long as it is a duplicate. Not by
--- remembers_since: the oldest slice of a ring holds claims too that were made while it was opening.
+-- Effects are kept longer than the claims that they belong to, so that a duplicate finds its
+-- effects as long as it is a duplicate. The check uses opened and not remembers_since, because the
+-- oldest slice of a ring also holds claims that were made while the ring was opening.
 CREATE FUNCTION idem.outbox_may_turn(outbox idem.ring) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -85,14 +108,18 @@ DECLARE
     sealed_at interval := outbox.started[(outbox.current + 3) % 4 + 1];
 BEGIN
     RETURN idem.is_due(outbox)
-       AND NOT EXISTS (SELECT 1 FROM idem.ring r WHERE r.name <> 'outbox' AND r.opened[(r.current + 2) % 4 + 1] < sealed_at)
+       AND NOT EXISTS (SELECT 1 FROM idem.ring r
+                        WHERE r.name <> 'outbox'
+                          AND r.opened[(r.current + 2) % 4 + 1] < sealed_at)
        AND cardinality(idem.relays_holding(oldest)) = 0;
 END
 $$;
-COMMENT ON FUNCTION idem.outbox_may_turn(idem.ring) IS 'Whether the oldest slice of the outbox is behind every relay and older than every claim.';
+COMMENT ON FUNCTION idem.outbox_may_turn(idem.ring) IS
+    'Returns whether every relay has acknowledged the oldest slice of the outbox, and the slice '
+    'is older than every claim.';
 
--- The clock is read here, after the fence: until the fence some claims went into current alone. What is claimed after this
--- moment stands in next.
+-- The clock is read here, after the fence: until the fence some claims were written to current
+-- only. A claim that is made after this moment is in next.
 CREATE FUNCTION idem.turn(ring idem.ring) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -104,14 +131,16 @@ BEGIN
            opening = false,
            emptying = true,
            started[(r.current + 1) % 4 + 1] = here,
-           -- The older of the two slices that are sealed from now on: current + 3. The first two turns forget nothing.
+           -- The older one of the two slices that are sealed from now on is current + 3. The first
+           -- two rotations forget nothing.
            remembers_since = CASE WHEN r.turns >= 2 THEN r.started[(r.current + 3) % 4 + 1] END,
            turned_at = here,
            turns = r.turns + 1
      WHERE r.id = (turn.ring).id;
 END
 $$;
-COMMENT ON FUNCTION idem.turn(idem.ring) IS 'sealed <- current <- next.';
+COMMENT ON FUNCTION idem.turn(idem.ring) IS
+    'Rotates the slices of a ring: current becomes sealed, next becomes current.';
 
 CREATE FUNCTION idem.rotate(ring_name text, wait boolean) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
@@ -120,7 +149,7 @@ DECLARE
     r      idem.ring;
     fallen text;
 BEGIN
-    -- Without a lock first: a pass that finds nothing to do disturbs nothing.
+    -- Check without a lock first, so that a pass with nothing to do disturbs no session.
     SELECT * INTO r FROM idem.ring x WHERE x.name = ring_name;
     IF NOT (r.opening OR r.emptying OR idem.is_due(r)) THEN
         RETURN 'idle';
@@ -129,12 +158,14 @@ BEGIN
     SELECT * INTO r FROM idem.ring x WHERE x.name = ring_name;
 
     IF r.emptying THEN
-        -- The moment is part of the name: a step that is published again has a fence of its own.
+        -- The time is part of the name, so that a step that is published again has a fence of its
+        -- own.
         IF NOT idem.fence(format('%s emptying %s %s', r.name, r.turns, r.turned_at), wait) THEN
             RETURN 'waiting';
         END IF;
         fallen := array_to_string(idem.slice_tables(r.name, (r.current + 1) % 4), ', ');
-        -- If the lock is not granted soon, give up and try again later: other sessions queue behind the request.
+        -- If the lock is not granted soon, give up and retry later: other sessions queue behind the
+        -- request.
         EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', fallen);
         IF r.name = 'outbox' AND cardinality(idem.relays_holding((r.current + 1) % 4)) > 0 THEN
             RETURN 'blocked';
@@ -143,20 +174,23 @@ BEGIN
         UPDATE idem.ring x SET emptying = false WHERE x.id = r.id;
         RETURN 'emptied';
     ELSIF r.opening THEN
-        IF NOT idem.fence(format('%s opening %s %s', r.name, r.turns, r.opened[(r.current + 1) % 4 + 1]), wait) THEN
+        IF NOT idem.fence(format('%s opening %s %s', r.name, r.turns,
+                                 r.opened[(r.current + 1) % 4 + 1]), wait) THEN
             RETURN 'waiting';
         END IF;
         PERFORM idem.turn(r);
         RETURN 'turned';
     ELSIF r.name = 'outbox' THEN
-        -- An effect is found by whoever looks, in any slice: nothing to open.
+        -- Effects are looked up in all slices, so the outbox has no opening step.
         IF NOT idem.outbox_may_turn(r) THEN
             RETURN 'idle';
         END IF;
         PERFORM idem.turn(r);
         RETURN 'turned';
     ELSIF idem.is_due(r) THEN
-        UPDATE idem.ring x SET opening = true, opened[(x.current + 1) % 4 + 1] = idem.tick() WHERE x.id = r.id;
+        UPDATE idem.ring x
+           SET opening = true, opened[(x.current + 1) % 4 + 1] = idem.tick()
+         WHERE x.id = r.id;
         RETURN 'opened';
     END IF;
     RETURN 'idle';
@@ -165,7 +199,11 @@ EXCEPTION
         RETURN 'locked';
 END
 $$;
-COMMENT ON FUNCTION idem.rotate(text, boolean) IS 'One step of the rotation of a ring: opened, turned, emptied; or why not: idle, waiting (the fence), locked (somebody reads the slice, or another maintainer is at work), blocked (a relay).';
+COMMENT ON FUNCTION idem.rotate(text, boolean) IS
+    'Does one step of the rotation of a ring, and returns it: opened, turned or emptied. '
+    'Otherwise returns why there was no step: idle (not due), waiting (for the fence), locked (a '
+    'session reads the slice, or another maintainer is running), blocked (by a relay). wait: wait '
+    'for the fence, as idem.fence does.';
 
 CREATE FUNCTION idem.turn_progress() RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms'
@@ -177,34 +215,37 @@ DECLARE
     newest  idem.progress[];
     bytes   bigint;
 BEGIN
-    -- Two maintainers that have read the tables must not both wait for them.
+    -- Two maintainers that have read the tables must not both wait for their locks.
     LOCK TABLE idem.progress_turn IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
     SELECT t.current INTO now_in FROM idem.progress_turn t;
-    -- With TOAST: snapshots that list many transactions are stored there. A thousand pages: large enough to be rare, small
-    -- enough to stay in memory.
+    -- The size includes TOAST, where snapshots that list many transactions are stored. 8 MB is
+    -- large enough to make rotations rare and small enough to stay in memory.
     bytes := pg_table_size(format('idem.progress_%s', now_in)::regclass);
     IF bytes < 8 * 1024 * 1024 THEN
         RETURN false;
-    -- The newest states of very many partitions are large by themselves: a turn has to make the table smaller.
-    ELSIF bytes < 4 * (SELECT sum(200 + pg_column_size(p.snapshot_from) + coalesce(pg_column_size(p.snapshot_to), 0))
+    -- The newest states of very many partitions are large by themselves. A rotation must make the
+    -- table smaller.
+    ELSIF bytes < 4 * (SELECT sum(200 + pg_column_size(p.snapshot_from)
+                                  + coalesce(pg_column_size(p.snapshot_to), 0))
                          FROM idem.relay_partition rp JOIN idem.relay r ON r.id = rp.relay
                         CROSS JOIN LATERAL idem.progress_of(r, rp.partition) p) THEN
         RETURN false;
     END IF;
-    -- In the order in which a relay locks them. While the first is held no relay makes a step, so the others are taken at once
-    -- or not at all.
+    -- Lock in the order in which a relay locks. While the first lock is held no relay can continue,
+    -- so the other locks are granted at once or not at all.
     LOCK TABLE idem.progress_0 IN ACCESS EXCLUSIVE MODE;
     LOCK TABLE idem.progress_1, idem.progress_turn IN ACCESS EXCLUSIVE MODE NOWAIT;
     SELECT t.current INTO now_in FROM idem.progress_turn t;
     kept_in := 1 - now_in;
-    -- One index look-up for each partition: relays wait meanwhile.
+    -- One index look-up for each partition, because relays wait meanwhile.
     newest := ARRAY(
         SELECT n.p FROM idem.relay_partition rp CROSS JOIN LATERAL (
             SELECT p FROM idem.progress p
              WHERE p.relay = rp.relay AND p.partition = rp.partition
              ORDER BY p.pos DESC LIMIT 1) n);
-    -- The other stays as it is until the next turn: TRUNCATE hides rows from older snapshots, and a dump that began before
-    -- must find the newest progress in one of the two.
+    -- The other table keeps its rows until the next rotation: TRUNCATE hides rows from older
+    -- snapshots, and a dump that began before must find the newest progress in one of the two
+    -- tables.
     EXECUTE format('TRUNCATE idem.progress_%s', kept_in);
     EXECUTE format('INSERT INTO idem.progress_%s SELECT * FROM unnest($1)', kept_in) USING newest;
     UPDATE idem.progress_turn SET current = kept_in;
@@ -214,4 +255,7 @@ EXCEPTION
         RETURN false;
 END
 $$;
-COMMENT ON FUNCTION idem.turn_progress() IS 'Truncates the older table of progress, copies the newest of each partition into it, and goes on there.';
+COMMENT ON FUNCTION idem.turn_progress() IS
+    'Maintenance step: truncates the older table of progress, copies the newest state of each '
+    'partition into it, and makes it the current one. Returns false if the table is small, if the '
+    'copy would not make it much smaller, or if a lock was not available.';

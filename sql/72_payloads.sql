@@ -1,27 +1,36 @@
--- Payloads of received messages are insert-only, in four slices that are used in rotation. A slice that no pending message
--- refers to is truncated. Before the rotation reaches a slice that still holds payloads, these are copied to the current slice.
+-- Payloads of received messages are insert-only, in four slices that are used in rotation. A slice
+-- that no pending message refers to is truncated. Before the rotation reaches a slice that still
+-- holds payloads, these are copied to the current slice.
 --
--- Each call of idem.rotate_payloads does at most one short step. No step waits for a lock of a claimer.
+-- Each execution of idem.rotate_payloads does at most one short step. No step waits for a lock of a
+-- claimer.
 
-CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.pending_rotation FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
+CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.pending_rotation
+    FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
 ALTER TABLE idem.pending_rotation ENABLE ALWAYS TRIGGER publish;
--- Only a change of the current slice concerns the backends: the other columns are the maintainer's.
-CREATE TRIGGER publish AFTER INSERT OR UPDATE OF current OR DELETE OR TRUNCATE ON idem.payload_rotation FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
+-- Backends need to know only the current slice. The other columns are for maintenance.
+CREATE TRIGGER publish AFTER INSERT OR UPDATE OF current OR DELETE OR TRUNCATE
+    ON idem.payload_rotation FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
 ALTER TABLE idem.payload_rotation ENABLE ALWAYS TRIGGER publish;
 
 CREATE FUNCTION idem.payload_table(slice integer) RETURNS regclass
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN pg_catalog.format('idem.payload_%s', slice)::pg_catalog.regclass;
-COMMENT ON FUNCTION idem.payload_table(integer) IS 'The table of a slice of payloads.';
+COMMENT ON FUNCTION idem.payload_table(integer) IS 'Returns the table of a slice of payloads.';
 
--- With TOAST, where large payloads are. Zero for an empty slice.
+-- The size includes TOAST, which stores large payloads. The size of an empty slice is zero.
 CREATE FUNCTION idem.payload_bytes(slice integer) RETURNS bigint
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN (SELECT pg_catalog.pg_relation_size(c.oid) OPERATOR(pg_catalog.+) pg_catalog.pg_relation_size(c.reltoastrelid)
+RETURN (SELECT pg_catalog.pg_relation_size(c.oid)
+               OPERATOR(pg_catalog.+) pg_catalog.pg_relation_size(c.reltoastrelid)
           FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) idem.payload_table(slice));
-COMMENT ON FUNCTION idem.payload_bytes(integer) IS 'The size of a slice of payloads without its indexes.';
+COMMENT ON FUNCTION idem.payload_bytes(integer) IS
+    'Returns the size of a slice of payloads without its indexes, in bytes.';
 
-CREATE FUNCTION idem.rotate_payloads(least_bytes bigint DEFAULT 33554432, rest interval DEFAULT '10 seconds') RETURNS boolean
+CREATE FUNCTION idem.rotate_payloads(
+    least_bytes bigint   DEFAULT 33554432,
+    rest        interval DEFAULT '10 seconds'
+) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET jit = off
 AS $$
 DECLARE
@@ -31,24 +40,30 @@ DECLARE
     next  integer;
 BEGIN
     SELECT * INTO r FROM idem.payload_rotation x WHERE x.id = 1;
-    -- The current slice alone is in use: nothing can be emptied, and there is no need for another slice.
+    -- Only the current slice has payloads, and it is small: no slice can be emptied, and no other
+    -- slice is needed.
     IF total = sizes[r.current + 1] AND total < least_bytes THEN
         RETURN false;
     END IF;
-    -- Maintainers take turns. The lock conflicts with itself alone, and no backend but a maintainer takes it.
+    -- Serializes maintainers. The lock conflicts with itself alone, and only a maintainer takes it.
     LOCK TABLE idem.payload_rotation IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
     SELECT * INTO r FROM idem.payload_rotation x WHERE x.id = 1;
-    IF idem.empty_a_payload_slice(r, sizes, rest) OR idem.look_for_unused_payloads(r, sizes, rest) THEN
+    IF idem.empty_a_payload_slice(r, sizes, rest)
+       OR idem.look_for_unused_payloads(r, sizes, rest) THEN
         RETURN true;
     END IF;
 
     next := (r.current + 1) % 4;
-    -- A quarter of what there is: a large backlog is copied rarely.
+    -- A quarter of the total size, so that a large backlog is copied rarely.
     IF sizes[r.current + 1] < greatest(least_bytes, total / 4) THEN
         RETURN false;
     ELSIF sizes[next + 1] = 0 THEN
         UPDATE idem.payload_rotation x
-           SET current = next, rotations = x.rotations + 1, unused_since[next + 1] = 'infinity', moved_key = NULL, moved_destination = NULL
+           SET current = next,
+               rotations = x.rotations + 1,
+               unused_since[next + 1] = 'infinity',
+               moved_key = NULL,
+               moved_destination = NULL
          WHERE x.id = 1;
         RETURN true;
     END IF;
@@ -58,21 +73,32 @@ EXCEPTION
         RETURN false;
 END
 $$;
-COMMENT ON FUNCTION idem.rotate_payloads(bigint, interval) IS 'One step of the slices of payloads: notes that a slice is unused, empties it, copies payloads, rotates. True when a step was done.';
+COMMENT ON FUNCTION idem.rotate_payloads(bigint, interval) IS
+    'Maintenance step: does one step for the slices of payloads: records that a slice is unused, '
+    'truncates it, copies payloads, or rotates. least_bytes: the size of the current slice from '
+    'which it rotates. rest: the time between the check that a slice is unused and its TRUNCATE, '
+    'and between two checks. Returns true if a step was done.';
 
--- Later than what emptied it: TRUNCATE hides rows from older snapshots, and a dump that has begun must have had the time to lock
--- what it will read.
-CREATE FUNCTION idem.empty_a_payload_slice(r idem.payload_rotation, sizes bigint[], rest interval) RETURNS boolean
+-- The TRUNCATE follows some time after the slice became unused: TRUNCATE hides rows from older
+-- snapshots, and a dump that has begun needs the time to lock the tables that it reads.
+CREATE FUNCTION idem.empty_a_payload_slice(
+    r     idem.payload_rotation,
+    sizes bigint[],
+    rest  interval
+) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     slice integer;
 BEGIN
     FOR slice IN 0 .. 3 LOOP
-        IF slice <> r.current AND sizes[slice + 1] > 0 AND r.unused_since[slice + 1] + rest <= clock_timestamp() THEN
+        IF slice <> r.current AND sizes[slice + 1] > 0
+           AND r.unused_since[slice + 1] + rest <= clock_timestamp() THEN
             EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', idem.payload_table(slice));
             IF EXISTS (SELECT FROM idem.pending p WHERE p.payload_slice = slice) THEN
-                UPDATE idem.payload_rotation x SET unused_since[slice + 1] = 'infinity' WHERE x.id = 1;
+                UPDATE idem.payload_rotation x
+                   SET unused_since[slice + 1] = 'infinity'
+                 WHERE x.id = 1;
                 RETURN false;
             END IF;
             EXECUTE format('TRUNCATE %s', idem.payload_table(slice));
@@ -83,11 +109,18 @@ BEGIN
     RETURN false;
 END
 $$;
-COMMENT ON FUNCTION idem.empty_a_payload_slice(idem.payload_rotation, bigint[], interval) IS 'Truncates a slice of payloads that has been unused for long enough; false when there is none.';
+COMMENT ON FUNCTION idem.empty_a_payload_slice(idem.payload_rotation, bigint[], interval) IS
+    'Truncates a slice of payloads that has been unused for at least rest; returns false if there '
+    'is none.';
 
--- The look reads every pending row. One that takes long takes at most a hundredth of the time. A receiver may still use the slice that was
--- current before: the fence waits for the end of every transaction that was running at the rotation.
-CREATE FUNCTION idem.look_for_unused_payloads(r idem.payload_rotation, sizes bigint[], rest interval) RETURNS boolean
+-- The check reads every pending row. A check that takes long is repeated so rarely that it takes at
+-- most a hundredth of the time. A receiver may still use the slice that was current before: the
+-- fence waits for the end of every transaction that was running at the rotation.
+CREATE FUNCTION idem.look_for_unused_payloads(
+    r     idem.payload_rotation,
+    sizes bigint[],
+    rest  interval
+) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 DECLARE
@@ -96,28 +129,37 @@ DECLARE
     unused timestamptz[];
 BEGIN
     IF began > r.looked_at
-       AND began < (r.looked_at + CASE WHEN r.look_took > '100 milliseconds' THEN 100 * r.look_took ELSE rest END) THEN
+       AND began < (r.looked_at + CASE WHEN r.look_took > '100 milliseconds' THEN 100 * r.look_took
+                                       ELSE rest END) THEN
         RETURN false;
-    ELSIF NOT EXISTS (SELECT FROM generate_series(0, 3) s WHERE s <> r.current AND sizes[s + 1] > 0 AND r.unused_since[s + 1] = 'infinity') THEN
+    ELSIF NOT EXISTS (SELECT FROM generate_series(0, 3) s
+                       WHERE s <> r.current AND sizes[s + 1] > 0
+                         AND r.unused_since[s + 1] = 'infinity') THEN
         RETURN false;
     ELSIF NOT idem.fence('payloads rotated ' || r.rotations, false) THEN
         RETURN false;
     END IF;
-    SELECT array_agg(DISTINCT p.payload_slice) INTO in_use FROM idem.pending p WHERE p.payload_slice IS NOT NULL;
-    SELECT array_agg(CASE WHEN s = r.current OR sizes[s + 1] = 0 OR s = ANY (coalesce(in_use, '{}')) THEN 'infinity'
+    SELECT array_agg(DISTINCT p.payload_slice) INTO in_use
+      FROM idem.pending p WHERE p.payload_slice IS NOT NULL;
+    SELECT array_agg(CASE WHEN s = r.current OR sizes[s + 1] = 0
+                               OR s = ANY (coalesce(in_use, '{}')) THEN 'infinity'
                           ELSE least(r.unused_since[s + 1], clock_timestamp()) END ORDER BY s)
       INTO unused FROM generate_series(0, 3) s;
     UPDATE idem.payload_rotation x
-       SET looked_at = clock_timestamp(), look_took = clock_timestamp() - began, unused_since = unused
+       SET looked_at = clock_timestamp(),
+           look_took = clock_timestamp() - began,
+           unused_since = unused
      WHERE x.id = 1;
     RETURN unused <> r.unused_since;
 END
 $$;
-COMMENT ON FUNCTION idem.look_for_unused_payloads(idem.payload_rotation, bigint[], interval) IS 'Notes which slices of payloads no pending message refers to; true when that is news.';
+COMMENT ON FUNCTION idem.look_for_unused_payloads(idem.payload_rotation, bigint[], interval) IS
+    'Records which slices of payloads no pending message refers to; returns whether that changed.';
 
--- The copy walks the pending messages by their primary key and remembers the place, so a large backlog is read once. A row that
--- another transaction holds is skipped, and copied when the walk comes by again. A step copies 500 payloads
--- or about 1 MB, because its rows stay locked until it commits.
+-- The copy reads the pending messages by their primary key and stores its position, so a large
+-- backlog is read once. It skips a row that another transaction has locked, and copies its payload
+-- when it reads the rows again. A step copies 500 payloads or about 1 MB, because its rows stay
+-- locked until it commits.
 CREATE FUNCTION idem.move_payloads(r idem.payload_rotation, from_slice integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
@@ -128,17 +170,22 @@ DECLARE
 BEGIN
     EXECUTE format($sql$
         SELECT array_agg(x.p ORDER BY (x.p).key, (x.p).destination) FROM (
-            SELECT p, sum(coalesce(pg_column_size(b.payload), 0)) OVER (ORDER BY p.key, p.destination) - coalesce(pg_column_size(b.payload), 0) AS before
+            SELECT p,
+                   sum(coalesce(pg_column_size(b.payload), 0)) OVER (ORDER BY p.key, p.destination)
+                       - coalesce(pg_column_size(b.payload), 0) AS before
               FROM (SELECT * FROM %s p
                      WHERE $1 IS NULL OR (p.key, p.destination) > ($1, $2)
                      ORDER BY p.key, p.destination LIMIT 500) p
               LEFT JOIN %s b ON p.payload_slice = $3 AND b.seq = p.seq) x
          WHERE x.before < 1024 * 1024
-        $sql$, pending, idem.payload_table(from_slice)) INTO walked USING r.moved_key, r.moved_destination, from_slice::int2;
+        $sql$, pending, idem.payload_table(from_slice))
+       INTO walked USING r.moved_key, r.moved_destination, from_slice::int2;
     last := walked[cardinality(walked)];
-    UPDATE idem.payload_rotation x SET moved_key = last.key, moved_destination = last.destination WHERE x.id = 1;
+    UPDATE idem.payload_rotation x
+       SET moved_key = last.key, moved_destination = last.destination
+     WHERE x.id = 1;
     IF last.key IS NULL THEN
-        RETURN false;  -- the walk is over; it begins anew in a later pass
+        RETURN false;  -- all rows are read; a later pass starts again
     END IF;
     EXECUTE format($sql$
         WITH held AS MATERIALIZED (
@@ -149,10 +196,13 @@ BEGIN
         ), copied AS (
             INSERT INTO %2$s SELECT b.* FROM held h JOIN %3$s b ON b.seq = h.seq
         )
-        UPDATE %1$s p SET payload_slice = $3 FROM held h WHERE p.key = h.key AND p.destination = h.destination
+        UPDATE %1$s p SET payload_slice = $3
+          FROM held h WHERE p.key = h.key AND p.destination = h.destination
         $sql$, pending, idem.payload_table(r.current), idem.payload_table(from_slice))
       USING walked, from_slice::int2, r.current;
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION idem.move_payloads(idem.payload_rotation, integer) IS 'Copies some payloads of a slice that pending messages still refer to into the current slice; false at the end of the walk.';
+COMMENT ON FUNCTION idem.move_payloads(idem.payload_rotation, integer) IS
+    'Copies some payloads that pending messages still refer to from a slice into the current '
+    'slice; returns false when all rows are read.';

@@ -1,5 +1,6 @@
--- Maintenance: a pass is a list of steps. Each step is a transaction of its own, and one that fails stops no other: its error
--- is kept until the step succeeds, and is logged when it is new.
+-- Maintenance: a pass is a list of steps. Each step is a transaction of its own. A step that fails
+-- does not stop the others: its error is stored until the step succeeds, and is logged when it is
+-- new.
 
 CREATE TABLE idem.maintenance_error (
     since    timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
@@ -8,16 +9,21 @@ CREATE TABLE idem.maintenance_error (
     message  text        NOT NULL,
     CONSTRAINT maintenance_error_pkey PRIMARY KEY (step)
 );
-COMMENT ON TABLE  idem.maintenance_error IS 'The steps of maintenance that fail at the moment: see idem_health.';
-COMMENT ON COLUMN idem.maintenance_error.since IS 'Since when the step has failed at every pass.';
+COMMENT ON TABLE  idem.maintenance_error IS
+    'The maintenance steps that currently fail: see idem_health.';
+COMMENT ON COLUMN idem.maintenance_error.since IS
+    'The time since which the step has failed in every pass.';
 COMMENT ON COLUMN idem.maintenance_error.message IS 'The last error of the step.';
 
 CREATE FUNCTION idem.maintenance_steps() RETURNS text[]
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-RETURN ARRAY['clock', 'ring short', 'ring standard', 'ring long', 'ring outbox', 'pending messages', 'payloads', 'progress'];
-COMMENT ON FUNCTION idem.maintenance_steps() IS 'The steps of a pass, in their order.';
+RETURN ARRAY['clock', 'ring short', 'ring standard', 'ring long', 'ring outbox',
+             'pending messages', 'payloads', 'progress'];
+COMMENT ON FUNCTION idem.maintenance_steps() IS
+    'Returns the steps of a maintenance pass in their order.';
 
--- One IF each and not one expression: a function that is missing fails its own step only.
+-- One IF for each step instead of one expression, so that a function that is missing fails only its
+-- own step.
 CREATE FUNCTION idem.run_step(step text, wait boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -38,24 +44,31 @@ BEGIN
         USING ERRCODE = 'invalid_parameter_value', HINT = 'See idem.maintenance_steps().';
 END
 $$;
-COMMENT ON FUNCTION idem.run_step(text, boolean) IS 'Runs a step of maintenance; true when it changed something, so that it may have more to do.';
+COMMENT ON FUNCTION idem.run_step(text, boolean) IS
+    'Runs a maintenance step. Returns true if it changed something and may have more to do.';
 
 CREATE FUNCTION idem.note_error(step text, code text, problem text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    IF EXISTS (SELECT 1 FROM idem.maintenance_error e WHERE e.step = note_error.step AND e.sqlstate = code AND e.message = problem) THEN
+    IF EXISTS (SELECT 1 FROM idem.maintenance_error e
+                WHERE e.step = note_error.step AND e.sqlstate = code AND e.message = problem) THEN
         PERFORM idem.warn_client(step, problem);
         RETURN;
     END IF;
-    INSERT INTO idem.maintenance_error (step, sqlstate, message) VALUES (note_error.step, code, problem)
+    INSERT INTO idem.maintenance_error (step, sqlstate, message)
+        VALUES (note_error.step, code, problem)
         ON CONFLICT (step) DO UPDATE SET sqlstate = excluded.sqlstate, message = excluded.message;
     RAISE WARNING 'maintenance step "%" fails: %', step, problem
-        USING ERRCODE = code, HINT = 'The other steps go on, and this one is tried again at every pass. It is logged again when its error changes: see idem_health().';
+        USING ERRCODE = code,
+              HINT = 'The other steps continue, and this step is retried in every pass. It is '
+                     'logged again when its error changes: see idem_health().';
 END
 $$;
-COMMENT ON FUNCTION idem.note_error(text, text, text) IS 'Keeps the error of a step of maintenance. The log has it when it is new; a caller of idem_maintain gets it each time.';
+COMMENT ON FUNCTION idem.note_error(text, text, text) IS
+    'Stores the error of a maintenance step. The error is logged when it is new; a caller of '
+    'idem_maintain gets it as a warning each time.';
 
 CREATE FUNCTION idem.warn_client(step text, problem text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET log_min_messages = 'error'
@@ -64,7 +77,8 @@ BEGIN
     RAISE WARNING 'maintenance step "%" fails: %', step, problem;
 END
 $$;
-COMMENT ON FUNCTION idem.warn_client(text, text) IS 'A warning for the client alone: the log has this error already.';
+COMMENT ON FUNCTION idem.warn_client(text, text) IS
+    'Sends a warning to the client only, because the log already has this error.';
 
 CREATE FUNCTION idem.maintain_step(step text, wait boolean) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -75,9 +89,11 @@ DECLARE
     problem text;
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'maintenance works in READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
+        RAISE EXCEPTION 'maintenance needs READ COMMITTED, but this transaction is %',
+            upper(current_setting('transaction_isolation'))
             USING ERRCODE = 'invalid_transaction_state',
-                  HINT = 'SET default_transaction_isolation = ''read committed'' before CALL idem_maintain().';
+                  HINT = 'Run SET default_transaction_isolation = ''read committed'' before CALL '
+                         'idem_maintain().';
     END IF;
     BEGIN
         done := idem.run_step(step, wait);
@@ -92,9 +108,13 @@ BEGIN
     RETURN false;
 END
 $$;
-COMMENT ON FUNCTION idem.maintain_step(text, boolean) IS 'One step of maintenance; true when it may have more to do: commit, and call again. An error of the step is a warning.';
+COMMENT ON FUNCTION idem.maintain_step(text, boolean) IS
+    'Runs one maintenance step. Returns true if the step may have more to do: commit, and call '
+    'the function again. An error of the step is reported as a warning. Error: 25000 (not READ '
+    'COMMITTED).';
 
--- Not SECURITY DEFINER and without a SET clause: such a procedure cannot commit. It names everything in full instead.
+-- Without SECURITY DEFINER and without a SET clause, because a procedure that has one of them
+-- cannot commit. All names are qualified instead.
 CREATE PROCEDURE idem_maintain()
 LANGUAGE plpgsql
 AS $$
@@ -104,8 +124,9 @@ DECLARE
 BEGIN
     FOREACH step IN ARRAY idem.maintenance_steps() LOOP
         FOR n IN 1 .. 64 LOOP
-            -- A step holds its locks until it has committed, so its commit waits for no standby. A
-            -- standby that has the commit of a client also has each step that the client has seen.
+            -- A step holds its locks until it has committed, so its commit does not wait for a
+            -- standby. A standby that has the commit of a client also has each step that the client
+            -- has seen.
             SET LOCAL synchronous_commit = local;
             done := idem.maintain_step(step, true);
             COMMIT;
@@ -114,4 +135,7 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON PROCEDURE idem_maintain() IS 'One pass of what the worker does, each step in a transaction of its own: not inside a transaction block (2D000). A step that fails is a warning, and the others go on.';
+COMMENT ON PROCEDURE idem_maintain() IS
+    'Runs one maintenance pass, as the worker does, with each step in a transaction of its own. A '
+    'step that fails is reported as a warning, and the other steps continue. Errors: 25000 (not '
+    'READ COMMITTED), 2D000 (inside a transaction block).';

@@ -1,4 +1,4 @@
--- Destinations that are not used any longer.
+-- Removing destinations that are no longer used.
 
 CREATE FUNCTION idem.use_of_destination(number integer) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -7,19 +7,26 @@ DECLARE
     place record;
     used  boolean;
 BEGIN
-    -- By the catalog: whatever table refers to a destination has such a column, or rows of the outbox.
+    -- Reads the catalog: each table that refers to a destination has such a column, or contains
+    -- rows of the outbox.
     FOR place IN
-        SELECT c.relname, CASE a.attname WHEN 'effect' THEN '(t.effect).source_destination' ELSE format('t.%I', a.attname) END AS reference
+        SELECT c.relname,
+               CASE a.attname WHEN 'effect' THEN '(t.effect).source_destination'
+                              ELSE format('t.%I', a.attname) END AS reference
           FROM pg_class c
           JOIN pg_attribute a ON a.attrelid = c.oid AND NOT a.attisdropped
-         WHERE c.relnamespace = 'idem'::regnamespace AND c.relkind = 'r' AND c.relname <> 'retry_policy'
-           -- Of the pending messages only the current table counts.
-           AND c.oid <> idem.pending_table(1 - (SELECT r.current FROM idem.pending_rotation r WHERE r.id = 1))
+         WHERE c.relnamespace = 'idem'::regnamespace AND c.relkind = 'r'
+           AND c.relname <> 'retry_policy'
+           -- Only the current table of pending messages is valid.
+           AND c.oid <> idem.pending_table(
+                            1 - (SELECT r.current FROM idem.pending_rotation r WHERE r.id = 1))
            AND (a.attname IN ('destination', 'source_destination') AND a.atttypid = 'int4'::regtype
                 OR a.attname = 'effect' AND a.atttypid = 'idem.outbox_row'::regtype)
          ORDER BY pg_relation_size(c.oid)
     LOOP
-        EXECUTE format('SELECT EXISTS (SELECT FROM idem.%I t WHERE %s = $1)', place.relname, place.reference) INTO used USING number;
+        EXECUTE format('SELECT EXISTS (SELECT FROM idem.%I t WHERE %s = $1)',
+                       place.relname, place.reference)
+           INTO used USING number;
         IF used THEN
             RETURN 'idem.' || place.relname;
         END IF;
@@ -27,7 +34,8 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION idem.use_of_destination(integer) IS 'A table with a row that refers to the destination; null when there is none.';
+COMMENT ON FUNCTION idem.use_of_destination(integer) IS
+    'Returns a table with a row that refers to the destination; null if there is none.';
 
 CREATE FUNCTION idem_remove_destination(name text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -37,10 +45,14 @@ DECLARE
     used   text;
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'cannot remove a destination in a % transaction', upper(current_setting('transaction_isolation'))
-            USING ERRCODE = 'invalid_transaction_state', HINT = 'Remove it in a READ COMMITTED transaction: what refers to it must be read as it is now.';
+        RAISE EXCEPTION 'cannot remove a destination in a % transaction',
+            upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'invalid_transaction_state',
+                  HINT = 'Remove it in a READ COMMITTED transaction: the current rows that refer '
+                         'to it must be read.';
     ELSIF current_setting('transaction_read_only')::boolean THEN
-        RAISE EXCEPTION 'cannot execute idem_remove_destination() in a read-only transaction' USING ERRCODE = 'read_only_sql_transaction';
+        RAISE EXCEPTION 'cannot execute idem_remove_destination() in a read-only transaction'
+            USING ERRCODE = 'read_only_sql_transaction';
     ELSIF name IS NULL THEN
         RAISE EXCEPTION 'name must not be null' USING ERRCODE = 'null_value_not_allowed';
     ELSIF octet_length(name) NOT BETWEEN 1 AND 255 THEN
@@ -51,16 +63,18 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    -- First without the lock: a destination that is used keeps no claim waiting.
+    -- Check without the lock first, so that no claim waits for a destination that is in use.
     used := idem.use_of_destination(number);
     IF used IS NULL THEN
         PERFORM idem.lock_out_claims();
         used := idem.use_of_destination(number);
     END IF;
     IF used IS NOT NULL THEN
-        RAISE EXCEPTION 'destination "%" is used', name
-            USING ERRCODE = 'object_not_in_prerequisite_state', DETAIL = format('A row of %s refers to it.', used),
-                  HINT = 'Wait until its claims and effects are forgotten; process or discard its messages.';
+        RAISE EXCEPTION 'destination "%" is in use', name
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  DETAIL = format('A row of %s refers to it.', used),
+                  HINT = 'Wait until its claims and effects are forgotten; process or discard its '
+                         'messages.';
     END IF;
     DELETE FROM idem.retry_policy p WHERE p.destination = number;
     DELETE FROM idem.destination d WHERE d.id = number;
@@ -68,9 +82,14 @@ BEGIN
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION idem_remove_destination(text) IS 'Removes a destination that nothing refers to: no claim, call, effect, message or dead letter; its configuration of retries goes with it. false: there is none. Claims wait while it looks through all slices. Errors: 22004, 22023, 25000 (not READ COMMITTED), 25006, 55000 (it is used), 55P03 (claims run for more than 2 seconds).';
+COMMENT ON FUNCTION idem_remove_destination(text) IS
+    'Removes a destination and its retry policy. No claim, external call, effect, message or dead '
+    'letter may refer to it. Returns false if there is no such destination. Blocks claims while '
+    'it reads all slices. Errors: 22004 (null argument), 22023 (invalid argument), 25000 (not '
+    'READ COMMITTED), 25006 (standby or read-only transaction), 55000 (the destination is in '
+    'use), 55P03 (claims ran for more than 2 seconds).';
 
 CREATE FUNCTION idem.destination_count() RETURNS bigint
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN (SELECT pg_catalog.count(*) FROM idem.destination);
-COMMENT ON FUNCTION idem.destination_count() IS 'How many destinations there are.';
+COMMENT ON FUNCTION idem.destination_count() IS 'Returns the number of destinations.';

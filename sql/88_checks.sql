@@ -1,5 +1,6 @@
--- Checks of the health of maintenance, one function each: the rows of idem_health. No BEGIN ATOMIC: its names are looked up on
--- the search_path of the installation.
+-- The health checks of maintenance, one function for each check. Their rows are rows of
+-- idem_health. They have no BEGIN ATOMIC, because its names are looked up on the search_path of the
+-- installation.
 
 CREATE FUNCTION idem.check_worker() RETURNS TABLE (check_name text, status text, detail text)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -12,19 +13,24 @@ BEGIN
     check_name := 'worker';
     SELECT * INTO worker FROM idem.worker_state();
     pause := greatest(worker.naptime_ms * interval '1 millisecond', '1 minute');
-    -- A database that no session has used is looked at once a minute.
-    SELECT clock_timestamp() - greatest(pg_postmaster_start_time(), CASE WHEN c.server_started = '-infinity' THEN c.read_at END)
+    -- The worker visits a database that no session has used once a minute.
+    SELECT clock_timestamp() - greatest(pg_postmaster_start_time(),
+                                        CASE WHEN c.server_started = '-infinity' THEN c.read_at END)
       INTO waited FROM idem.clock c;
     IF NOT worker.preloaded THEN
         status := 'warning';
-        detail := 'idem is not preloaded: no worker, no counters, no wake-up. Add idem to shared_preload_libraries (shared_preload_libraries = ''idem'') and restart, or CALL idem_maintain() every minute.';
+        detail := 'idem is not preloaded: there is no worker, no counter and no wake-up. Add idem '
+                  'to shared_preload_libraries (shared_preload_libraries = ''idem'') and restart '
+                  'the server, or CALL idem_maintain() every minute.';
     ELSIF pg_is_in_recovery() THEN
         status := 'ok';
         detail := 'standby: nothing to do until it is promoted';
     ELSIF worker.since_pass IS NULL THEN
         status := CASE WHEN waited > 2 * pause THEN 'critical' ELSE 'ok' END;
-        detail := CASE status WHEN 'ok' THEN format('no pass yet: the first one starts within %s', 2 * pause)
-                              ELSE 'no pass in this database yet: see idem.databases, max_worker_processes and the server log' END;
+        detail := CASE status WHEN 'ok'
+                              THEN format('no pass yet: the first one starts within %s', 2 * pause)
+                              ELSE 'no pass in this database yet: see idem.databases, '
+                                   'max_worker_processes and the server log' END;
     ELSE
         status := CASE WHEN worker.since_pass > 5 * pause THEN 'critical' ELSE 'ok' END;
         detail := format('the last pass was %s ago', worker.since_pass)
@@ -33,19 +39,20 @@ BEGIN
     RETURN NEXT;
 END
 $$;
-COMMENT ON FUNCTION idem.check_worker() IS 'Whether the worker makes its passes.';
+COMMENT ON FUNCTION idem.check_worker() IS 'Checks that the worker runs its maintenance passes.';
 
 CREATE FUNCTION idem.check_maintenance() RETURNS TABLE (check_name text, status text, detail text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT 'maintenance',
            CASE WHEN count(*) = 0 THEN 'ok' ELSE 'critical' END,
-           coalesce(string_agg(format('step "%s" has failed since %s: %s %s', e.step, date_trunc('second', e.since), e.sqlstate, e.message), '; '
-                               ORDER BY e.since, e.step),
+           coalesce(string_agg(format('step "%s" has failed since %s: %s %s',
+                                      e.step, date_trunc('second', e.since), e.sqlstate, e.message),
+                               '; ' ORDER BY e.since, e.step),
                     'every step of the last pass succeeded')
       FROM idem.maintenance_error e;
 $$;
-COMMENT ON FUNCTION idem.check_maintenance() IS 'The steps of maintenance that fail.';
+COMMENT ON FUNCTION idem.check_maintenance() IS 'Reports the maintenance steps that fail.';
 
 CREATE FUNCTION idem.check_clock() RETURNS TABLE (check_name text, status text, detail text)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -58,49 +65,73 @@ BEGIN
     SELECT * INTO c FROM idem.clock x WHERE x.id = 1;
     status := 'warning';
     IF here < c.read_at - interval '1 second' THEN
-        detail := format('the wall clock is %s behind the last pass of maintenance', c.read_at - here);
+        detail := format('the wall clock is %s behind its reading in the last pass',
+                         c.read_at - here);
     ELSIF idem.ran() - c.jumped_at < '1 hour' THEN
-        detail := format('the wall clock jumped by %s, %s ago', justify_hours(make_interval(secs => round(extract(epoch FROM c.jumped_by)))), idem.ran() - c.jumped_at);
+        detail := format('the wall clock jumped by %s, %s ago',
+                         justify_hours(make_interval(
+                             secs => round(extract(epoch FROM c.jumped_by)))),
+                         idem.ran() - c.jumped_at);
     ELSE
         status := 'ok';
-        detail := 'the wall clock has not jumped for an hour';
+        detail := 'the wall clock has not jumped in the last hour';
     END IF;
     IF status <> 'ok' THEN
-        detail := detail || '. Rotations are not affected; leases, due times and sent_at go by the wall clock: see that time synchronization slews it';
+        detail := detail || '. Rotations are not affected, but leases, due times and sent_at '
+                            'depend on the wall clock: configure time synchronization so that it '
+                            'slews the clock';
     END IF;
     RETURN NEXT;
 END
 $$;
-COMMENT ON FUNCTION idem.check_clock() IS 'Whether the wall clock went as the monotonic clock does.';
+COMMENT ON FUNCTION idem.check_clock() IS
+    'Checks that the wall clock runs like the monotonic clock.';
 
--- At most 10,000 messages are looked at: a health check must not be slowest when there is most to do.
+-- Reads at most 10,000 messages of a destination, because a health check must not be slowest when
+-- the backlog is largest.
 CREATE FUNCTION idem.check_due_times() RETURNS TABLE (check_name text, status text, detail text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT 'due times',
            CASE WHEN count(*) = 0 THEN 'ok' ELSE 'warning' END,
-           CASE WHEN count(*) = 0 THEN 'no message lies implausibly far ahead'
-                ELSE format('messages lie further ahead than a lease, a pause or a delay usually does, as after a wrong clock: of destination %s. See due_at in idem.pending',
-                            string_agg(format('%s (until %s)', d.name, far.due_at), ', ' ORDER BY d.name)) END
+           CASE WHEN count(*) = 0 THEN 'no message is due implausibly late'
+                ELSE format('messages are due later than a lease, a back-off or a delay usually '
+                            'ends, as after a wrong clock: destination %s. See due_at in '
+                            'idem.pending',
+                            string_agg(format('%s (until %s)', d.name, far.due_at),
+                                       ', ' ORDER BY d.name)) END
       FROM idem.destination d
      CROSS JOIN LATERAL (
          SELECT max(w.due_at) AS due_at
            FROM (SELECT x.due_at, x.state FROM idem.pending x
-                  WHERE x.destination = d.id AND x.due_at > clock_timestamp() + interval '25 hours' AND x.due_at < 'infinity'
+                  WHERE x.destination = d.id
+                    AND x.due_at > clock_timestamp() + interval '25 hours'
+                    AND x.due_at < 'infinity'
                   ORDER BY x.due_at DESC LIMIT 10000) w
           WHERE w.state = 'l' OR w.due_at > clock_timestamp() + interval '366 days') far
      WHERE far.due_at IS NOT NULL;
 $$;
-COMMENT ON FUNCTION idem.check_due_times() IS 'Leases of more than a day and messages that are due in more than a year.';
+COMMENT ON FUNCTION idem.check_due_times() IS
+    'Reports leases that end in more than 25 hours and messages that are due in more than 366 '
+    'days.';
 
--- A transaction that began after a step was published knows the step, and no fence waits for it.
+-- A transaction that began after a step was published knows the step, so no fence waits for it.
 CREATE FUNCTION idem.rotation_blockers() RETURNS TABLE (
-    ring text, pid integer, usename name, application_name text, state text, xact_start timestamptz, gid text, blocks text)
+    ring             text,
+    pid              integer,
+    usename          name,
+    application_name text,
+    state            text,
+    xact_start       timestamptz,
+    gid              text,
+    blocks           text
+)
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 AS $$
     WITH step AS (
         SELECT r.name, r.emptying, (r.current + 1) % 4 AS next,
-               c.zero_at + CASE WHEN r.opening THEN r.opened[(r.current + 1) % 4 + 1] ELSE r.turned_at END AS published_at
+               c.zero_at + CASE WHEN r.opening THEN r.opened[(r.current + 1) % 4 + 1]
+                                ELSE r.turned_at END AS published_at
           FROM idem.ring r CROSS JOIN idem.clock c WHERE r.opening OR r.emptying
     ), held AS (
         SELECT l.pid, l.relation, l.mode, l.virtualtransaction FROM pg_locks l
@@ -108,41 +139,53 @@ AS $$
            AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
     ), blocked AS (
         SELECT s.name, h.pid, h.virtualtransaction, s.published_at,
-               CASE WHEN s.emptying THEN 'the fence before the TRUNCATE' ELSE 'the fence before the ring turns' END AS blocks
+               CASE WHEN s.emptying THEN 'the fence before the TRUNCATE'
+                    ELSE 'the fence before the slices rotate' END AS blocks
           FROM step s JOIN held h ON h.relation = 'idem.ring'::regclass
-           AND h.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+           AND h.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
+                          'AccessExclusiveLock')
         UNION ALL
-        SELECT s.name, h.pid, h.virtualtransaction, NULL, format('TRUNCATE of %s', h.relation::regclass)
+        SELECT s.name, h.pid, h.virtualtransaction, NULL,
+               format('TRUNCATE of %s', h.relation::regclass)
           FROM step s JOIN held h ON h.relation = ANY (idem.slice_tables(s.name, s.next)::oid[])
          WHERE s.emptying
     )
-    SELECT DISTINCT b.name, b.pid, coalesce(a.usename, p.owner), a.application_name, a.state, coalesce(a.xact_start, p.prepared), p.gid, b.blocks
+    SELECT DISTINCT b.name, b.pid, coalesce(a.usename, p.owner), a.application_name, a.state,
+           coalesce(a.xact_start, p.prepared), p.gid, b.blocks
       FROM blocked b
       LEFT JOIN pg_stat_activity a ON a.pid = b.pid
-      -- A prepared transaction has no process: it is known by the lock on its own id.
-      LEFT JOIN (pg_prepared_xacts p JOIN pg_locks x ON x.locktype = 'transactionid' AND x.pid IS NULL AND x.transactionid = p.transaction)
+      -- A prepared transaction has no process. It is identified by the lock on its own id.
+      LEFT JOIN (pg_prepared_xacts p
+                 JOIN pg_locks x ON x.locktype = 'transactionid' AND x.pid IS NULL
+                                AND x.transactionid = p.transaction)
         ON b.pid IS NULL AND x.virtualtransaction = b.virtualtransaction
-     WHERE b.published_at IS NULL OR a.xact_start IS NULL OR a.xact_start <= b.published_at + interval '1 second'
+     WHERE b.published_at IS NULL OR a.xact_start IS NULL
+        OR a.xact_start <= b.published_at + interval '1 second'
     UNION ALL
-    SELECT r.name, NULL, NULL, NULL, NULL, NULL, NULL, format('relay %s has not acknowledged outbox_%s', h.relay, s.slice)
+    SELECT r.name, NULL, NULL, NULL, NULL, NULL, NULL,
+           format('relay %s has not acknowledged outbox_%s', h.relay, s.slice)
       FROM idem.ring r
-     CROSS JOIN LATERAL (SELECT CASE WHEN r.emptying THEN (r.current + 1) % 4 ELSE (r.current + 2) % 4 END) AS s (slice)
+     CROSS JOIN LATERAL (SELECT CASE WHEN r.emptying THEN (r.current + 1) % 4
+                                     ELSE (r.current + 2) % 4 END) AS s (slice)
      CROSS JOIN LATERAL unnest(idem.relays_holding(s.slice)) AS h (relay)
      WHERE r.name = 'outbox' AND (r.emptying OR idem.is_due(r));
 $$;
-COMMENT ON FUNCTION idem.rotation_blockers() IS 'What idem_rotation_blockers returns.';
+COMMENT ON FUNCTION idem.rotation_blockers() IS 'Returns the rows of idem_rotation_blockers.';
 
--- Since when a ring is due: a retention that was changed counts from its change. What has passed without a pass of this run of
--- the server is not on the clock of the rings, but it is late all the same.
+-- After a change of its retention a ring is due at that change at the earliest. While no pass has
+-- run since the server started, the time since then is missing from the clock of the rings, but it
+-- is added here.
 CREATE FUNCTION idem.overdue(r idem.ring) RETURNS interval
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT idem.ran() - greatest(r.turned_at + idem.period(r.retention), r.scheduled_at)
          + CASE WHEN c.server_started = pg_postmaster_start_time() THEN '0'
-                ELSE greatest(clock_timestamp() - greatest(pg_postmaster_start_time(), c.read_at), '0') END
+                ELSE greatest(clock_timestamp() - greatest(pg_postmaster_start_time(), c.read_at),
+                              '0') END
       FROM idem.clock c;
 $$;
-COMMENT ON FUNCTION idem.overdue(idem.ring) IS 'By how much the next turn of a ring is late; negative: it is not due.';
+COMMENT ON FUNCTION idem.overdue(idem.ring) IS
+    'Returns by how much the next rotation of a ring is late; negative if it is not due.';
 
 CREATE FUNCTION idem.check_rotation() RETURNS TABLE (check_name text, status text, detail text)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -159,33 +202,48 @@ BEGIN
                        WHEN late > greatest(r.retention / 4, '1 minute') THEN 'warning'
                        ELSE 'ok' END;
         IF status = 'ok' THEN
-            detail := format('turns every %s, last %s ago', idem.period(r.retention), idem.ran() - r.turned_at);
+            detail := format('rotates every %s, last %s ago',
+                             idem.period(r.retention), idem.ran() - r.turned_at);
         ELSE
             SELECT string_agg(b.what, ', ') INTO holders
-              FROM (SELECT DISTINCT CASE WHEN x.pid IS NULL THEN format('prepared transaction %L', x.gid) ELSE format('pid %s (%s)', x.pid, x.application_name) END AS what
+              FROM (SELECT DISTINCT CASE WHEN x.pid IS NULL
+                                         THEN format('prepared transaction %L', x.gid)
+                                         ELSE format('pid %s (%s)', x.pid, x.application_name)
+                                    END AS what
                       FROM idem.rotation_blockers() x WHERE x.ring = r.name LIMIT 5) b;
             detail := format('late by %s: ', late) || CASE
-                WHEN holders IS NOT NULL THEN format('it waits for %s: see idem_rotation_blockers()', holders)
-                WHEN EXISTS (SELECT 1 FROM idem.maintenance_error e WHERE e.step = 'ring ' || r.name) THEN 'its step fails, see the check "maintenance"'
-                ELSE 'no pass of the worker and no CALL idem_maintain() has come to it' END;
+                WHEN holders IS NOT NULL
+                THEN format('it waits for %s: see idem_rotation_blockers()', holders)
+                WHEN EXISTS (SELECT 1 FROM idem.maintenance_error e
+                              WHERE e.step = 'ring ' || r.name)
+                THEN 'its step fails: see the check "maintenance"'
+                ELSE 'neither the worker nor CALL idem_maintain() has run its step' END;
         END IF;
         RETURN NEXT;
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION idem.check_rotation() IS 'Whether the rings of the inbox turn in time.';
+COMMENT ON FUNCTION idem.check_rotation() IS 'Checks that the rings of the inbox rotate in time.';
 
--- A relay that has nothing to do writes no progress: only one whose effects wait can be missed.
+-- A relay that has nothing to do writes no progress, so only a relay with waiting effects can be
+-- missing.
 CREATE FUNCTION idem.check_relays() RETURNS TABLE (check_name text, status text, detail text)
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT format('relay %s/%s', v.relay, v.partition),
-           CASE WHEN v.lag_seconds > 3600 THEN 'critical' WHEN v.lag_seconds > 60 OR v.parked > 0 THEN 'warning' ELSE 'ok' END,
-           format('%s effects wait, the oldest for %s s; %s parked', v.lag_messages, round(v.lag_seconds::numeric, 1), v.parked)
-           || CASE WHEN v.lag_seconds > 60 AND coalesce(v.leased_until, '-infinity') < clock_timestamp()
-                        AND coalesce(v.last_step_at, '-infinity') < clock_timestamp() - interval '1 minute'
-                   THEN format('; nothing runs it: start a process for this relay, or SELECT idem_drop_relay(%L)', v.relay)
+           CASE WHEN v.lag_seconds > 3600 THEN 'critical'
+                WHEN v.lag_seconds > 60 OR v.parked > 0 THEN 'warning'
+                ELSE 'ok' END,
+           format('%s effects wait, the oldest for %s s; %s parked',
+                  v.lag_messages, round(v.lag_seconds::numeric, 1), v.parked)
+           || CASE WHEN v.lag_seconds > 60
+                        AND coalesce(v.leased_until, '-infinity') < clock_timestamp()
+                        AND coalesce(v.last_step_at, '-infinity')
+                            < clock_timestamp() - interval '1 minute'
+                   THEN format('; nothing runs it: start a process for this relay, '
+                               'or SELECT idem_drop_relay(%L)', v.relay)
                    ELSE '' END
       FROM idem.relays v ORDER BY v.relay, v.partition;
 $$;
-COMMENT ON FUNCTION idem.check_relays() IS 'How far each relay is behind, and whether a process runs it.';
+COMMENT ON FUNCTION idem.check_relays() IS
+    'Reports the backlog of each relay, and whether a process runs it.';

@@ -1,4 +1,4 @@
--- The health check: one row a check. For the engineer on call: what is wrong, and what to do.
+-- The health check: one row for each check. It shows the operator what is wrong and what to do.
 
 CREATE FUNCTION idem_health() RETURNS TABLE (check_name text, status text, detail text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -16,18 +16,26 @@ BEGIN
 
     -- the outbox
     SELECT * INTO r FROM idem.ring x WHERE x.name = 'outbox';
-    holders := idem.relays_holding(CASE WHEN r.emptying THEN (r.current + 1) % 4 ELSE (r.current + 2) % 4 END);
+    holders := idem.relays_holding(CASE WHEN r.emptying THEN (r.current + 1) % 4
+                                        ELSE (r.current + 2) % 4 END);
     check_name := 'outbox';
     IF cardinality(holders) > 0 AND (r.emptying OR idem.is_due(r)) THEN
         status := 'critical';
-        detail := format('the outbox cannot forget: relay %s has not acknowledged its oldest slice. It grows until the relay runs again, or is dropped with idem_drop_relay.',
+        detail := format('the oldest slice cannot be truncated: relay %s has not acknowledged it. '
+                         'The outbox grows until the relay runs again or is dropped with '
+                         'idem_drop_relay',
                          array_to_string(holders, ', '));
     ELSIF r.emptying AND idem.ran() - r.turned_at > '5 minutes' THEN
         status := 'warning';
-        detail := format('its oldest slice has waited for %s to be emptied: see idem_rotation_blockers()', date_trunc('second', idem.ran() - r.turned_at));
+        detail := format('the TRUNCATE of the oldest slice has waited for %s: see '
+                         'idem_rotation_blockers()',
+                         date_trunc('second', idem.ran() - r.turned_at));
     ELSE
         status := 'ok';
-        detail := format('%s kept', pg_size_pretty((SELECT sum(pg_total_relation_size(idem.slice_table('outbox', s))) FROM generate_series(0, 3) s)));
+        detail := format('size %s',
+                         pg_size_pretty((
+                             SELECT sum(pg_total_relation_size(idem.slice_table('outbox', s)))
+                               FROM generate_series(0, 3) s)));
     END IF;
     RETURN NEXT;
 
@@ -38,22 +46,37 @@ BEGIN
     check_name := 'durable inbox';
     SELECT d.name, clock_timestamp() - w.due_at INTO behind, late
       FROM idem.destination d
-     CROSS JOIN LATERAL (SELECT x.due_at FROM idem.pending x WHERE x.destination = d.id AND x.payload_slice IS NOT NULL ORDER BY x.due_at LIMIT 1) w
+     CROSS JOIN LATERAL (SELECT x.due_at FROM idem.pending x
+                          WHERE x.destination = d.id AND x.payload_slice IS NOT NULL
+                          ORDER BY x.due_at LIMIT 1) w
      ORDER BY w.due_at LIMIT 1;
-    status := CASE WHEN late > '1 hour' THEN 'critical' WHEN late > '1 minute' THEN 'warning' ELSE 'ok' END;
-    detail := CASE WHEN status = 'ok' THEN 'nothing waits for long'
-                   ELSE format('destination %s: the first message that is due has waited for %s; do its consumers run?', behind, date_trunc('second', late)) END;
+    status := CASE WHEN late > '1 hour' THEN 'critical'
+                   WHEN late > '1 minute' THEN 'warning'
+                   ELSE 'ok' END;
+    detail := CASE WHEN status = 'ok' THEN 'no message is late'
+                   ELSE format('destination %s: the first due message has waited for %s: check '
+                               'that its consumers run',
+                               behind, date_trunc('second', late)) END;
     RETURN NEXT;
 
     -- dead letters
     check_name := 'dead letters';
-    SELECT format('%s, of destination %s: SELECT * FROM idem.dead_letters, then idem_requeue or idem_discard', sum(l.n), string_agg(d.name, ', ' ORDER BY d.name)),
-           string_agg(d.name, ', ' ORDER BY d.name) FILTER (WHERE l.n >= 0.8 * current_setting('idem.max_dead_letters')::integer)
+    SELECT format('%s, of destination %s: see idem.dead_letters, then use idem_requeue or '
+                  'idem_discard',
+                  sum(l.n), string_agg(d.name, ', ' ORDER BY d.name)),
+           string_agg(d.name, ', ' ORDER BY d.name)
+               FILTER (WHERE l.n >= 0.8 * current_setting('idem.max_dead_letters')::integer)
       INTO detail, behind
-      FROM (SELECT x.destination, count(*) AS n FROM idem.dead_letter x GROUP BY x.destination) l JOIN idem.destination d ON d.id = l.destination
+      FROM (SELECT x.destination, count(*) AS n FROM idem.dead_letter x GROUP BY x.destination) l
+      JOIN idem.destination d ON d.id = l.destination
     HAVING count(*) > 0;
-    status := CASE WHEN detail IS NULL THEN 'ok' WHEN behind IS NULL THEN 'warning' ELSE 'critical' END;
-    detail := coalesce(detail, 'none') || coalesce(format('. Destination %s is near idem.max_dead_letters: beyond it rejected messages stay at their brokers, and consumers pause', behind), '');
+    status := CASE WHEN detail IS NULL THEN 'ok'
+                   WHEN behind IS NULL THEN 'warning'
+                   ELSE 'critical' END;
+    detail := coalesce(detail, 'none')
+           || coalesce(format('. Destination %s is near idem.max_dead_letters: above this limit '
+                              'rejected messages stay at their brokers, and consumers pause',
+                              behind), '');
     RETURN NEXT;
 
     -- destinations
@@ -61,7 +84,8 @@ BEGIN
     detail := format('%s names', idem.destination_count());
     status := CASE WHEN idem.destination_count() > 100000 THEN 'warning' ELSE 'ok' END;
     IF status <> 'ok' THEN
-        detail := detail || ': a destination names a consumer, not a message. Remove unused names with idem_remove_destination.';
+        detail := detail || ': a destination names a consumer, not a message. Remove unused names '
+                            'with idem_remove_destination';
     END IF;
     RETURN NEXT;
 
@@ -69,23 +93,38 @@ BEGIN
     check_name := 'transaction ids';
     BEGIN
         PERFORM idem.check_xids(p)
-           FROM idem.relay_partition rp JOIN idem.relay x ON x.id = rp.relay AND x.dropped_at IS NULL
+           FROM idem.relay_partition rp
+           JOIN idem.relay x ON x.id = rp.relay AND x.dropped_at IS NULL
           CROSS JOIN LATERAL idem.progress_of(x, rp.partition) p;
         status := 'ok';
         detail := 'in order';
     EXCEPTION WHEN object_not_in_prerequisite_state THEN
         status := 'critical';
-        detail := 'they went backwards (a restore into a younger cluster): stop producers and relays, then SELECT @extschema@.idem_repair_relays()';
+        detail := 'they went backwards (a restore into a younger cluster): stop producers and '
+                  'relays, then run SELECT @extschema@.idem_repair_relays()';
     END;
     RETURN NEXT;
 END
 $$;
-COMMENT ON FUNCTION idem_health() IS 'One row a check: ok, warning or critical, and what to do. Works on a standby.';
+COMMENT ON FUNCTION idem_health() IS
+    'Returns one row for each check: status is ok, warning or critical, and detail is the problem '
+    'and what to do. Works on a standby.';
 
 CREATE FUNCTION idem_rotation_blockers() RETURNS TABLE (
-    ring text, pid integer, usename name, application_name text, state text, xact_start timestamptz, gid text, blocks text)
+    ring             text,
+    pid              integer,
+    usename          name,
+    application_name text,
+    state            text,
+    xact_start       timestamptz,
+    gid              text,
+    blocks           text
+)
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT b.* FROM idem.rotation_blockers() b;
 $$;
-COMMENT ON FUNCTION idem_rotation_blockers() IS 'What the rotations wait for: sessions, prepared transactions (gid, and when they were prepared) and relays. blocks: the step of the rotation that waits.';
+COMMENT ON FUNCTION idem_rotation_blockers() IS
+    'Returns what the rotations wait for: sessions, prepared transactions (with gid; xact_start '
+    'is the time at which they were prepared) and relays. blocks: the step of the rotation that '
+    'waits.';

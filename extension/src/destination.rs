@@ -1,4 +1,5 @@
-//! Destinations: names interned as numbers, and how long each remembers.
+//! Destinations: names interned as numbers, and the rings that decide how long their claims are
+//! remembered.
 
 use crate::errors::{Error, Result};
 use crate::pg::{self, Found, Lookup, Table, insert_unique, wait_for};
@@ -9,29 +10,30 @@ use pgrx::prelude::*;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// The ring of a destination that nobody has configured.
+/// The ring of a destination that was never configured.
 const STANDARD: i16 = 1;
-/// With `idem.message_identity = id` all claims are of this destination.
+/// The destination of all claims when `idem.message_identity = id`.
 const EVERYWHERE: &str = "*";
-/// A backend that sees more names than this starts over: somebody puts ids into them.
+/// The maximum number of cached names. A backend clears its cache above it, because the names then
+/// probably contain message ids.
 const CACHED_NAMES: usize = 10_000;
 
-/// A destination, as of the state of the rings that it was read with.
+/// A destination, as of the state of the rings at which it was read.
 #[derive(Debug, Clone, Copy)]
 pub struct Destination {
     pub id: i32,
     ring: usize,
-    /// By ring: when the destination left it, if ever.
+    /// For each ring, the time at which the destination left it.
     left: [Option<Ran>; RINGS],
 }
 
 impl Destination {
-    /// The ring that takes its claims.
+    /// Returns the ring in which the destination claims.
     pub fn ring(&self, rings: &Rings) -> Ring {
         rings.inbox[self.ring]
     }
 
-    /// The rings it has left which still remember claims from before.
+    /// Returns the rings that the destination left and that still hold its earlier claims.
     pub fn left_rings(&self, rings: &Rings) -> impl Iterator<Item = Ring> {
         let left = self.left;
         rings
@@ -41,8 +43,8 @@ impl Destination {
             .filter_map(|(ring, left)| (left? >= ring.remembers_since).then_some(ring))
     }
 
-    /// Whether a message sent at `sent_at` may have been claimed so long ago that the claim is
-    /// forgotten.
+    /// Returns whether a message sent at `sent_at` may have been claimed so long ago that the claim
+    /// is forgotten.
     pub fn may_have_forgotten(&self, rings: &Rings, sent_at: pg_sys::TimestampTz) -> bool {
         let forgotten_by = |ring: &Ring| sent_at < rings.wall_clock(ring.remembers_since);
         forgotten_by(&self.ring(rings))
@@ -56,15 +58,15 @@ thread_local! {
     static CACHE: RefCell<(u64, HashMap<String, Destination>)> = RefCell::default();
 }
 
-/// What interning a name gave.
+/// The result of interning a name.
 pub enum Interned {
     Known(Destination),
-    /// Another transaction is creating it, and the caller does not wait.
+    /// Another transaction is creating the destination, and the caller does not wait.
     InProgress,
 }
 
-/// The destination of that name, created when it is new; a rolled back transaction takes its
-/// creation with it. The caller has entered the rings.
+/// Returns the destination with this name and creates it if it does not exist. A rollback of the
+/// transaction also rolls back the creation. The caller must have entered the rings.
 pub fn intern(name: &str, wait: bool) -> Result<Interned> {
     let name = identity_name(name)?;
     if let Some(known) = cached(name) {
@@ -83,7 +85,7 @@ pub fn intern(name: &str, wait: bool) -> Result<Interned> {
             Found::Nothing => {
                 let created = pg::one_at_a_time(destination_table()?, || create(name, &table))?;
                 if let Some(destination) = created {
-                    // Not remembered: it must not outlive a rollback.
+                    // Not cached, because the transaction may roll back.
                     return Ok(Interned::Known(destination));
                 }
             }
@@ -92,7 +94,7 @@ pub fn intern(name: &str, wait: bool) -> Result<Interned> {
     }
 }
 
-/// The destination of that name, if there is one that can be seen. Works on a standby.
+/// Returns the destination with this name, if a visible one exists. Works on a standby.
 pub fn find(name: &str) -> Result<Option<Destination>> {
     let name = identity_name(name)?;
     if let Some(known) = cached(name) {
@@ -105,7 +107,8 @@ pub fn find(name: &str) -> Result<Option<Destination>> {
         .then(|| remember(name, &lookup)))
 }
 
-/// The name that a destination goes by in an identity: its own, or that of all of them.
+/// Returns the destination name that is part of an identity: the name itself, or the name that
+/// represents all destinations.
 pub fn identity_name(name: &str) -> Result<&str> {
     idem_core::check_destination(name)?;
     Ok(match MESSAGE_IDENTITY.get() {
@@ -147,7 +150,8 @@ fn name_key(name: &str) -> [pg_sys::ScanKeyData; 1] {
     }
 }
 
-/// Reads the found row; keeps it unless this transaction wrote it, which may still roll back.
+/// Reads the found row and caches it. A row that this transaction wrote is not cached, because it
+/// may still roll back.
 fn remember(name: &str, found: &Lookup) -> Destination {
     let left = |number| found.column(number).map(interval);
     let destination = Destination {
@@ -171,7 +175,7 @@ fn remember(name: &str, found: &Lookup) -> Destination {
     destination
 }
 
-/// Creates a destination; `None` when the name is taken.
+/// Creates a destination. Returns `None` if the name is taken.
 fn create(name: &str, table: &Table) -> Result<Option<Destination>> {
     let id = unused_id()?;
     let row = [
@@ -190,8 +194,8 @@ fn create(name: &str, table: &Table) -> Result<Option<Destination>> {
     }))
 }
 
-/// One more than the largest that is in use, also by transactions that run: what is rolled back
-/// uses up none. The caller is the only one that creates.
+/// Returns one more than the largest id in use, including ids of running transactions. A rollback
+/// therefore uses up no id. Only one transaction at a time may run this function.
 fn unused_id() -> Result<i32> {
     let table = Table::for_writing(destination_table()?);
     let mut last = Lookup::new(&table, 0);
@@ -199,7 +203,7 @@ fn unused_id() -> Result<i32> {
         Found::Nothing => 0,
         _ => last.column(1).map_or(0, |d| d.value() as i32),
     };
-    // A scan can miss the last row while idem_configure changes it; a look-up by key does not.
+    // A scan can miss the last row while idem_configure updates it. A look-up by key does not.
     let mut by_id = Lookup::new(&table, 1);
     loop {
         id = id.checked_add(1).ok_or(Error::NoDestinationLeft)?;

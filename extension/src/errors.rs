@@ -1,4 +1,4 @@
-//! Everything that the calls refuse, and the one place that gives it a SQLSTATE and a hint.
+//! The errors of the SQL functions. This is the only place that assigns their SQLSTATE and hint.
 
 use idem_core::memory::OutOfMemory;
 use idem_core::{Invalid, Rejected};
@@ -6,56 +6,57 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use std::ffi::CStr;
 
-/// Errors of the API calls.
+/// An error of an SQL function.
 #[derive(Debug)]
 pub enum Error {
-    /// 22004: an argument that must be given is NULL.
+    /// 22004: a required argument is NULL.
     Null(&'static str),
-    /// 22023: an argument that cannot be meant.
+    /// 22023: an argument is invalid.
     Invalid(Invalid),
-    /// 53200: no memory for what the caller gave.
+    /// 53200: the memory that the arguments need cannot be allocated.
     OutOfMemory(OutOfMemory),
-    /// 58000: the tables of the extension are not there.
+    /// 58000: the tables of the extension do not exist.
     NotInstalled,
-    /// 54000: every number of a destination is in use.
+    /// 54000: no id is left for a new destination.
     NoDestinationLeft,
-    /// 58000: the library does not know this version of the extension's SQL. A state of the
-    /// installation, so that clients do not blame the message: 55000 means a claim or a lease that
-    /// is not held.
+    /// 58000: the library does not support this version of the extension's SQL. This is a fault of
+    /// the installation, not of a message, so it is not 55000: clients take that for a claim or a
+    /// lease that is not held.
     AnotherVersion {
         installed: String,
         installed_is_older: bool,
         library: &'static str,
     },
-    /// 25P01: the claim is the only thing that its transaction does.
+    /// 25P01: the transaction does nothing but the claim.
     LoneClaim { function: &'static CStr },
-    /// 25P01: the function needs a transaction block.
+    /// 25P01: the function requires a transaction block.
     NoTransactionBlock { function: &'static CStr },
-    /// 55000: effects need the claim of their message, in this transaction.
+    /// 55000: this transaction does not hold the claim of the message of the effects.
     NotClaimed { destination: String },
-    /// 55000: a claim of this very transaction cannot be forgotten.
+    /// 55000: a transaction cannot forget a claim that it made itself.
     ForgetsItself,
-    /// 55000: the lease was lost, or never was.
+    /// 55000: the lease was lost, or was never acquired.
     LeaseLost { destination: String },
-    /// 55P03: somebody holds a lease on the message.
+    /// 55P03: the message is leased.
     Leased { destination: String, seconds: f64 },
-    /// 55P03: a transaction that runs has claimed what a lease is to complete.
+    /// 55P03: a running transaction has claimed the message that a lease holder completes.
     ClaimInProgress { destination: String },
-    /// 23000: another id has this key already. No duplicate: never answered as one.
+    /// 23000: another id already has this key. The message is not a duplicate and must not be
+    /// reported as one.
     KeyTaken {
         destination: String,
         taken_by: String,
     },
-    /// 55000: an attempt at the call is told of that has not begun, or was taken back.
+    /// 55000: the reported attempt at the external call was not begun, or was taken back.
     CallNotBegun { step: String },
-    /// 55000: the call has ended, and otherwise.
+    /// 55000: the external call has already ended with another result.
     CallEnded { step: String, how: &'static str },
-    /// 23000: under this step something else was asked for. The answer to that is no answer to
-    /// this.
+    /// 23000: the step was begun with another request, so its recorded response does not belong to
+    /// this request.
     AnotherRequest { step: String },
-    /// 25000: the function needs READ COMMITTED.
+    /// 25000: the function requires READ COMMITTED.
     NeedsReadCommitted { function: String },
-    /// XX001: a row that the calls wrote themselves does not look so.
+    /// XX001: a row that the extension wrote does not have the expected content.
     Corrupt(&'static str),
 }
 
@@ -97,7 +98,10 @@ impl From<Error> for ErrorReport {
                 PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY,
                 "out of memory".into(),
             )
-            .set_hint(format!("{bytes} bytes were not available: send less in one call, or give the server more memory.")),
+            .set_hint(format!(
+                "{bytes} bytes were not available. Pass less data to one function call, or give \
+                 the server more memory."
+            )),
             Error::NotInstalled => report(
                 PgSqlErrorCode::ERRCODE_SYSTEM_ERROR,
                 "extension idem is not installed in this database".into(),
@@ -105,16 +109,19 @@ impl From<Error> for ErrorReport {
             .set_hint("CREATE EXTENSION idem;"),
             Error::NoDestinationLeft => report(
                 PgSqlErrorCode::ERRCODE_PROGRAM_LIMIT_EXCEEDED,
-                "no number is left for a new destination".into(),
+                "no id is left for a new destination".into(),
             )
-            .set_hint("Remove destinations that are not used with idem_remove_destination."),
+            .set_hint("Remove unused destinations with idem_remove_destination."),
             Error::AnotherVersion {
                 installed,
                 installed_is_older,
                 library,
             } => report(
                 PgSqlErrorCode::ERRCODE_SYSTEM_ERROR,
-                format!("library version {library} of idem does not serve extension version {installed}"),
+                format!(
+                    "library version {library} of idem does not support extension version \
+                     {installed}"
+                ),
             )
             .set_hint(if installed_is_older {
                 "ALTER EXTENSION idem UPDATE;".to_owned()
@@ -125,41 +132,81 @@ impl From<Error> for ErrorReport {
                 PgSqlErrorCode::ERRCODE_NO_ACTIVE_SQL_TRANSACTION,
                 format!("{} is alone in its transaction", function.to_string_lossy()),
             )
-            .set_detail("The claim would commit before the work is done. When the work fails, the message is lost.")
-            .set_hint("Send BEGIN, the claim, the work and COMMIT, or do the work in the same statement."),
+            .set_detail(
+                "The claim would commit before the work is done. When the work fails, the message \
+                 is lost.",
+            )
+            .set_hint(
+                "Send BEGIN, the claim, the work and COMMIT, or do the work in the same statement.",
+            ),
             Error::NoTransactionBlock { function } => report(
                 PgSqlErrorCode::ERRCODE_NO_ACTIVE_SQL_TRANSACTION,
-                format!("{} can only be used in transaction blocks", function.to_string_lossy()),
+                format!(
+                    "{} can only be used in transaction blocks",
+                    function.to_string_lossy()
+                ),
             )
             .set_hint("Send BEGIN first. If BEGIN failed, send BEGIN again before the claim."),
             Error::NotClaimed { destination } => report(
                 PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-                format!("this transaction has not claimed the message for destination \"{destination}\""),
+                format!(
+                    "this transaction has not claimed the message for destination \"{destination}\""
+                ),
             )
-            .set_hint("Call idem_try_claim first, in the same transaction, and record effects only when it returns true."),
+            .set_hint(
+                "Call idem_try_claim first, in the same transaction, and record effects only when \
+                 it returns true.",
+            ),
             Error::ForgetsItself => report(
                 PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-                "this transaction has made the claim that it is to forget".into(),
+                "cannot forget a claim that this transaction made".into(),
             )
-            .set_hint("Roll back to a savepoint before the claim, or forget it in a later transaction."),
+            .set_hint(
+                "Roll back to a savepoint before the claim, or forget it in a later transaction.",
+            ),
             Error::LeaseLost { destination } => report(
                 PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-                format!("this token holds no lease on the message for destination \"{destination}\""),
+                format!(
+                    "this token holds no lease on the message for destination \"{destination}\""
+                ),
             )
-            .set_hint("The lease expired and another process acquired it, or the message was completed or released. Stop working on it: nothing was written."),
-            Error::Leased { destination, seconds } => report(
+            .set_hint(
+                "The lease expired and another process acquired it, or the message was completed \
+                 or released. Stop working on it: nothing was written.",
+            ),
+            Error::Leased {
+                destination,
+                seconds,
+            } => report(
                 PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
-                format!("the message for destination \"{destination}\" is leased for another {seconds:.3} seconds"),
+                format!(
+                    "the message for destination \"{destination}\" is leased for another \
+                     {seconds:.3} seconds"
+                ),
             )
-            .set_hint("Try again when the lease has ended. idem_claim(..., wait => false) returns in_progress instead."),
+            .set_hint(
+                "Try again when the lease has ended. idem_claim(..., wait => false) returns \
+                 in_progress instead.",
+            ),
             Error::ClaimInProgress { destination } => report(
                 PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
-                format!("another transaction is claiming the message for destination \"{destination}\""),
+                format!(
+                    "another transaction is claiming the message for destination \"{destination}\""
+                ),
             )
-            .set_hint("The lease had run out. Try again: when that transaction commits, the lease is lost (55000)."),
-            Error::KeyTaken { destination, taken_by } => report(
+            .set_hint(
+                "The lease has expired. Try again: if that transaction commits, the lease is lost \
+                 (55000).",
+            ),
+            Error::KeyTaken {
+                destination,
+                taken_by,
+            } => report(
                 PgSqlErrorCode::ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION,
-                format!("the key of this message id belongs to another id of destination \"{destination}\""),
+                format!(
+                    "the key of this message id belongs to another id of destination \
+                     \"{destination}\""
+                ),
             )
             .set_hint(format!(
                 "The other id is {taken_by}. Send one of the two messages with another id."
@@ -168,20 +215,25 @@ impl From<Error> for ErrorReport {
                 PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                 format!("no attempt at the call \"{step}\" of this message is under way"),
             )
-            .set_hint("Call idem_begin_call and commit before you ask, each time."),
+            .set_hint("Call idem_begin_call and commit before each request."),
             Error::CallEnded { step, how } => report(
                 PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-                format!("the call \"{step}\" of this message has ended otherwise: it is {how}"),
+                format!("the call \"{step}\" of this message has already ended: it is {how}"),
             )
-            .set_hint("What was recorded first stands: idem_calls shows it."),
+            .set_hint("The result that was recorded first is kept. Read it with idem_calls."),
             Error::AnotherRequest { step } => report(
                 PgSqlErrorCode::ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION,
                 format!("the call \"{step}\" of this message was begun with another request"),
             )
-            .set_hint("Every attempt must ask for the same: give what differs a step of its own."),
+            .set_hint(
+                "Every attempt must send the same request. Use another step for another request.",
+            ),
             Error::NeedsReadCommitted { function } => report(
                 PgSqlErrorCode::ERRCODE_INVALID_TRANSACTION_STATE,
-                format!("{function} needs READ COMMITTED, but this transaction has another isolation level"),
+                format!(
+                    "{function} needs READ COMMITTED, but this transaction has another isolation \
+                     level"
+                ),
             )
             .set_hint("Begin the transaction with BEGIN ISOLATION LEVEL READ COMMITTED."),
             Error::Corrupt(what) => report(PgSqlErrorCode::ERRCODE_DATA_CORRUPTED, what.into()),
@@ -189,12 +241,12 @@ impl From<Error> for ErrorReport {
     }
 }
 
-/// The argument, or 22004.
+/// Returns the argument, or fails with 22004 if it is NULL.
 pub fn given<T>(argument: Option<T>, name: &'static str) -> Result<T> {
     argument.ok_or(Error::Null(name))
 }
 
-/// An invalid argument, from its message and what would do instead.
+/// Returns the error for an invalid argument, with a hint that names a valid one.
 pub fn invalid<T>(
     message: impl Into<String>,
     hint: impl Into<std::borrow::Cow<'static, str>>,

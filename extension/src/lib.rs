@@ -1,13 +1,13 @@
-//! idem: exactly-once message consumers inside PostgreSQL. This file is the map.
+//! idem: exactly-once message consumers inside PostgreSQL. This file lists the modules.
 //!
-//! A claim (`claim`) goes into a slice of a ring (`ring`, `destination`); its effects (`effects`)
-//! go into the outbox (`outbox`), which wakes the relays (`wake`). What is not done yet is
-//! `pending`, calls to other systems are in the `journal`. The `worker` turns the rings. Tables,
-//! relays, rotation, views and grants are SQL, in `sql/`; what needs no server is in `core/`. All
-//! unsafe code that others use is in `pg`.
+//! A claim (`claim`) is inserted into a slice of a ring (`ring`, `destination`). Its effects
+//! (`effects`) are appended to the outbox (`outbox`), which wakes the relays (`wake`). Messages
+//! that are not done are in `pending`, external calls are in the `journal`. The `worker` rotates
+//! the rings. Tables, relays, rotation, views and grants are SQL, in `sql/`. Code that needs no
+//! server is in `core/`. Unsafe code that several modules use is in `pg`.
 
-// pgrx keeps SQLSTATE and hint of an ErrorReport only, and that is large; it is made on the way out
-// of a failed call.
+// pgrx keeps SQLSTATE and hint only in an ErrorReport, which is large. It is built only when a
+// function fails.
 #![allow(clippy::result_large_err)]
 
 use pgrx::prelude::*;
@@ -235,7 +235,7 @@ pgrx::extension_sql_file!("../../sql/95_grants.sql", name = "grants", finalize);
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
     settings::define();
-    // SAFETY: after the settings are defined; the flag is set by the postmaster while it preloads.
+    // SAFETY: the settings are defined; the postmaster sets the flag while it preloads libraries.
     unsafe {
         #[cfg(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18"))]
         pgrx::pg_sys::MarkGUCPrefixReserved(c"idem".as_ptr());

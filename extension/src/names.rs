@@ -1,5 +1,5 @@
-//! Message ids and destinations for the calls that are written in SQL: by the rules of the claims,
-//! and from their caches.
+//! Keys of message ids and numbers of destinations, for the functions that are written in SQL. They
+//! follow the rules of the claims and use the same caches.
 
 use crate::claim::text_id;
 use crate::destination::{Interned, find, intern};
@@ -10,22 +10,24 @@ use pgrx::Uuid;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
-/// The key of a text id. An id that spells a uuid is that uuid.
+/// Returns the key of a text id. A text that spells a uuid is that uuid.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
-CREATE FUNCTION idem.key_of(id text) RETURNS uuid LANGUAGE c IMMUTABLE AS 'MODULE_PATHNAME', 'key_of_wrapper';
+CREATE FUNCTION idem.key_of(id text) RETURNS uuid
+LANGUAGE c IMMUTABLE AS 'MODULE_PATHNAME', 'key_of_wrapper';
 "#
 )]
 fn key_of(id: Option<&str>) -> Result<Uuid, ErrorReport> {
     Ok(Uuid::from_bytes(*text_id(id)?.key.bytes()))
 }
 
-/// The number of a destination; NULL when nobody has used it.
+/// Returns the number of a destination, or NULL if the destination does not exist.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
-CREATE FUNCTION idem.find_destination(name text) RETURNS integer LANGUAGE c AS 'MODULE_PATHNAME', 'find_destination_wrapper';
+CREATE FUNCTION idem.find_destination(name text) RETURNS integer
+LANGUAGE c AS 'MODULE_PATHNAME', 'find_destination_wrapper';
 "#
 )]
 fn find_destination(name: Option<&str>) -> Result<Option<i32>, ErrorReport> {
@@ -34,11 +36,12 @@ fn find_destination(name: Option<&str>) -> Result<Option<i32>, ErrorReport> {
     Ok(find(name)?.map(|destination| destination.id))
 }
 
-/// The number of a destination, which is created when it is new.
+/// Returns the number of a destination and creates it if it does not exist.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
-CREATE FUNCTION idem.intern_destination(name text) RETURNS integer LANGUAGE c AS 'MODULE_PATHNAME', 'intern_destination_wrapper';
+CREATE FUNCTION idem.intern_destination(name text) RETURNS integer
+LANGUAGE c AS 'MODULE_PATHNAME', 'intern_destination_wrapper';
 "#
 )]
 fn intern_destination(name: Option<&str>) -> Result<Option<i32>, ErrorReport> {

@@ -1,4 +1,4 @@
-//! Writing the outbox.
+//! Appends rows to the outbox.
 
 use crate::errors::{Error, Result};
 use crate::pg::{self, Appender, Scratch, Table};
@@ -11,17 +11,17 @@ use pgrx::pg_sys;
 use pgrx::prelude::*;
 use uuid::Uuid;
 
-/// Where an effect comes from; a plain send comes from nowhere.
+/// The message that recorded an effect. A plain send has no source.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
     pub destination: i32,
     pub key: &'a idem_core::Key,
 }
 
-/// One row of the outbox, before it has its place in the order.
+/// A row of the outbox before it has a sequence number.
 pub struct Effect<'a> {
     pub source: Option<Source<'a>>,
-    /// That of the claim; a plain send has the start of its transaction.
+    /// The time of the claim. For a plain send, the start of the transaction.
     pub recorded_at: pg_sys::TimestampTz,
     pub ordinal: i32,
     pub message_id: Uuid,
@@ -30,7 +30,7 @@ pub struct Effect<'a> {
     pub kind: Option<&'a str>,
     pub payload: &'a [u8],
     pub content_type: &'a str,
-    /// A JSON object, as text.
+    /// The text of a JSON object.
     pub headers: Option<&'a str>,
     pub traceparent: Option<&'a str>,
     pub deliver_after: Option<pg_sys::TimestampTz>,
@@ -39,9 +39,10 @@ pub struct Effect<'a> {
 /// Appends effects to the current slice, in their order.
 pub fn append<'a>(outbox: &Ring, effects: impl Iterator<Item = Effect<'a>>) -> Result<()> {
     let sequence = pg::relation_oid(c"outbox_seq").ok_or(Error::NotInstalled)?;
-    // Before the first sequence number is taken: relays rely on a transaction that began after a
-    // snapshot to have only numbers above the sequence's value at that snapshot. SAFETY: assigns
-    // the transaction's id if it has none.
+    // Assign the transaction id before the first sequence number is taken. Relays rely on this: a
+    // transaction that began after a snapshot has only numbers above the sequence's value at that
+    // snapshot.
+    // SAFETY: assigns the transaction's id if it has none.
     let tx = unsafe { pg_sys::GetTopFullTransactionId() }.value;
     let inherited = settings::traceparent();
     let mut slice = Appender::open(outbox.current());
@@ -90,15 +91,14 @@ fn append_effect(
     Ok(())
 }
 
-/// Appends recorded rows once more: the same messages, marked as a replay, at a new place in the
-/// order.
+/// Appends recorded rows again: the same messages, marked as a replay, with new sequence numbers.
 pub fn append_again(outbox: &Ring, rows: &[Vec<Option<pg_sys::Datum>>]) -> Result<()> {
     if rows.is_empty() {
         return Ok(());
     }
     let sequence = pg::relation_oid(c"outbox_seq").ok_or(Error::NotInstalled)?;
-    // SAFETY: assigns the transaction's id if it has none; before the sequence numbers, as in
-    // append.
+    // SAFETY: assigns the transaction's id if it has none. As in append, this precedes the sequence
+    // numbers.
     let tx = unsafe { pg_sys::GetTopFullTransactionId() }.value;
     let mut slice = Appender::open(outbox.current());
     let scratch = Scratch::new();
@@ -114,7 +114,7 @@ pub fn append_again(outbox: &Ring, rows: &[Vec<Option<pg_sys::Datum>>]) -> Resul
     Ok(())
 }
 
-/// The columns of a slice, by number: see sql/20_outbox.sql.
+/// The columns of a slice, by number (sql/20_outbox.sql).
 pub mod column {
     pub const SEQ: i32 = 1;
     pub const TX: i32 = 2;
@@ -132,8 +132,8 @@ pub mod column {
     pub const TRACEPARENT: i32 = 17;
 }
 
-/// A slice, with the index that finds the effects of a message; `None` for a table that is no slice
-/// of the outbox.
+/// Opens a slice with the index that finds the effects of a message. Returns `None` for a table
+/// that is not a slice of the outbox.
 pub fn by_source(outbox: &Ring, slice: pg_sys::Oid) -> Result<Option<Table>> {
     const INDEXES: [&std::ffi::CStr; SLICES] = [
         c"outbox_0_source",

@@ -3,12 +3,12 @@
 //! They exist only in a build with the feature `pause-points`; in any other build [`pause_point`]
 //! is empty. A test takes the lock of a point with `pg_advisory_lock(hashtext('idem.pause'),
 //! hashtext('<name>'))`, and a session opts in with `SET idem.pause_at = '<name>, <name>'`. When
-//! that session reaches the point it sets its `application_name` to `paused at <name>` and waits
-//! until the test releases the lock. A point whose lock is free does not stop the session.
+//! that session reaches the point, it sets its `application_name` to `paused at <name>` and waits
+//! until the test releases the lock. A point does not stop the session while its lock is free.
 //!
 //! The backend polls the lock instead of waiting for it, so `lock_timeout`, the deadlock detector
-//! and other lock waiters do not see the pause. A point must not stand where the backend holds an
-//! LWLock.
+//! and other lock waiters do not see the pause. A point must not be placed where the backend holds
+//! an LWLock.
 
 #[cfg(not(feature = "pause-points"))]
 pub use absent::{define, pause_point};
@@ -35,10 +35,10 @@ mod present {
 
     static PAUSE_AT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 
-    /// How often a paused backend tries the lock of its point.
+    /// The interval, in milliseconds, at which a paused backend tries the lock of its point.
     const POLL_MS: i64 = 1;
 
-    /// `cargo xtask package` refuses a library that exports this symbol.
+    /// `cargo xtask package` rejects a library that exports this symbol.
     #[unsafe(no_mangle)]
     pub static IDEM_HAS_PAUSE_POINTS: u8 = 1;
 
@@ -72,7 +72,7 @@ mod present {
         show(&before);
     }
 
-    /// The same for functions in SQL: a test declares it as `LANGUAGE c AS '$libdir/idem',
+    /// The same function for SQL. A test declares it as `LANGUAGE c AS '$libdir/idem',
     /// 'idem_pause_point_wrapper'`.
     #[pg_extern(sql = false)]
     fn idem_pause_point(name: &str) {
@@ -93,7 +93,7 @@ mod present {
         unsafe { pg_sys::pgstat_report_appname(name.as_ptr()) };
     }
 
-    /// Whether no other session holds the lock of the point.
+    /// Returns whether no other session holds the lock of the point.
     fn passes(name: &str) -> bool {
         // SAFETY: an all-zero LOCKTAG is filled as SET_LOCKTAG_ADVISORY does; the lock is released
         // at once.
@@ -115,7 +115,7 @@ mod present {
         }
     }
 
-    /// What `hashtext` returns in SQL.
+    /// Returns the value of `hashtext` in SQL.
     fn hash(text: &[u8]) -> u32 {
         unsafe extern "C-unwind" {
             // common/hashfn.h, since PostgreSQL 13; pgrx has no binding for it.

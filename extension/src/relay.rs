@@ -1,8 +1,8 @@
-//! What the relays' SQL cannot find out by itself.
+//! Functions that the SQL of the relays cannot implement.
 
 use pgrx::prelude::*;
 
-/// The transaction id that the next transaction to need one is given: all that are running have
+/// Returns the transaction id that the next transaction will get. All running transactions have
 /// smaller ones.
 // xid8 and int8 are the same 64 bits to the function manager.
 #[pg_extern(

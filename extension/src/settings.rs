@@ -1,4 +1,4 @@
-//! Every setting, its unit and why it is there.
+//! The settings, with their units and their purpose.
 
 use idem_core::limits::TRACEPARENT_BYTES;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
@@ -13,7 +13,7 @@ pub enum MessageIdentity {
     Id,
 }
 
-/// How a lone claim is handled: see `claim::lone`.
+/// How a lone claim is handled (see `claim::lone`).
 #[derive(Clone, Copy, PartialEq, Eq, PostgresGucEnum)]
 pub enum LoneClaims {
     #[name = c"refuse"]
@@ -34,8 +34,8 @@ pub static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>
 pub static MAX_DEAD_LETTERS: GucSetting<i32> = GucSetting::<i32>::new(100_000);
 pub static NAPTIME_MS: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 
-/// The trace context of the transaction. One that is too long is none: nobody else could be given
-/// it.
+/// Returns the trace context of the transaction. A value that is too long is ignored, because it
+/// could not be recorded with an effect.
 pub fn traceparent() -> Option<String> {
     let inherited = TRACEPARENT.get()?;
     let inherited = inherited.to_str().ok()?;
@@ -44,37 +44,41 @@ pub fn traceparent() -> Option<String> {
         .then(|| inherited.to_owned())
 }
 
-/// Defines the settings. Once, from `_PG_init`, before the prefix is reserved.
+/// Defines the settings. Called once, from `_PG_init`, before the prefix is reserved.
 pub fn define() {
     GucRegistry::define_enum_guc(
         c"idem.message_identity",
         c"What makes two messages the same: id_and_destination or id.",
-        c"With id, whoever claims an id first wins it for all destinations; retention is then that of the destination \"*\". Change it only while no consumer runs: claims made under the other value are not found.",
+        c"With id, the first claim of an id counts for all destinations, and the retention is that \
+          of the destination \"*\". Change it only while no consumer runs: claims made under the \
+          other value are not found.",
         &MESSAGE_IDENTITY,
-        // For all sessions alike: two consumers that disagree would both process a message.
+        // The same value for all sessions: two consumers with different values would both process a
+        // message.
         GucContext::Sighup,
         GucFlags::default(),
     );
     GucRegistry::define_enum_guc(
         c"idem.lone_claims",
         c"How a claim whose transaction does nothing else is handled: refuse, warn or allow.",
-        c"Such a claim commits before the work is done, and the message is lost when the work fails.",
+        c"Such a claim commits before the work is done, and the message is lost when the work \
+          fails.",
         &LONE_CLAIMS,
         GucContext::Userset,
         GucFlags::default(),
     );
     GucRegistry::define_string_guc(
         c"idem.traceparent",
-        c"W3C trace context that is recorded with effects which have no traceparent among their headers.",
-        c"Set it with SET LOCAL, so that a trace goes on at the consumer of an effect.",
+        c"W3C trace context that is recorded with effects without a traceparent in their headers.",
+        c"Set it with SET LOCAL, so that the trace continues at the consumer of an effect.",
         &TRACEPARENT,
         GucContext::Userset,
         GucFlags::default(),
     );
     GucRegistry::define_bool_guc(
         c"idem.wait_for_flush",
-        c"Whether a duplicate waits until the claim, the received message or the dead letter \
-          that it relies on is on disk.",
+        c"Whether a duplicate waits until the claim, the received message or the dead letter that \
+          it relies on is on disk.",
         c"A commit with synchronous_commit = off is visible before it is on disk, and a crash \
           loses it. A duplicate that was acknowledged in between would be lost with it.",
         &WAIT_FOR_FLUSH,
@@ -84,7 +88,10 @@ pub fn define() {
     GucRegistry::define_int_guc(
         c"idem.fence_wait",
         c"How long CALL idem_maintain() waits for running transactions before a rotation step.",
-        c"In milliseconds. It waits for transactions that hold a claim; when they take longer, the next call of the same session goes on, and that of another begins anew: then it must be longer than the longest such transaction. The worker waits without this limit.",
+        c"In milliseconds. A step waits for transactions that hold a claim. If they take longer, \
+          the next CALL in the same session continues the wait, and a CALL in another session \
+          starts it again. In that case the value must exceed the duration of the longest such \
+          transaction. The worker waits without this limit.",
         &FENCE_WAIT_MS,
         0,
         3_600_000,
@@ -93,7 +100,8 @@ pub fn define() {
     );
     GucRegistry::define_string_guc(
         c"idem.databases",
-        c"Databases that get a worker, separated by commas; empty: all that have the extension.",
+        c"Databases that get a worker, separated by commas; empty means all that have the \
+          extension.",
         c"Names as in pg_database. Useful when a server has many databases and few with idem.",
         &DATABASES,
         GucContext::Sighup,
@@ -102,7 +110,8 @@ pub fn define() {
     GucRegistry::define_int_guc(
         c"idem.naptime",
         c"Pause between two passes of the worker over a database.",
-        c"In milliseconds. A rotation is late by at most this; each pass starts a process, so that no connection stands in the way of DROP DATABASE.",
+        c"In milliseconds. A rotation is late by at most this time. Each pass starts a process, so \
+          that no permanent connection blocks DROP DATABASE.",
         &NAPTIME_MS,
         100,
         3_600_000,
@@ -111,8 +120,9 @@ pub fn define() {
     );
     GucRegistry::define_int_guc(
         c"idem.max_dead_letters",
-        c"How many dead letters a destination keeps of messages of brokers.",
-        c"Beyond this idem_reject and idem_bury fail, and messages stay at their broker: nothing is dropped.",
+        c"How many dead letters of broker messages a destination keeps.",
+        c"Above this number idem_reject and idem_bury fail, and messages stay at their broker: \
+          nothing is dropped.",
         &MAX_DEAD_LETTERS,
         1,
         i32::MAX,

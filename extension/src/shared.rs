@@ -1,39 +1,41 @@
-//! What the backends share: counters, the worker's last pass, who waits. It exists only when the
-//! library is preloaded; without it nothing is counted and waiters poll.
+//! State that the backends share: counters, the time of the worker's last pass and the waiters. It
+//! exists only when the library is preloaded. Without it nothing is counted and waiters poll.
 
 use pgrx::prelude::*;
 use pgrx::{PGRXSharedMemory, PgAtomic, pg_shmem_init, pg_sys};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Databases that can have counters; those beyond go without.
+/// The number of databases that can have counters. Further databases have none.
 const DATABASES: usize = 64;
-/// Backends that can wait at once; those beyond poll.
+/// The number of backends that can wait at the same time. Further backends poll.
 pub const WAITERS: usize = 128;
 pub const COUNTERS: usize = 8;
 
-/// The part of one database.
+/// The shared state of one database.
 pub struct Database {
     oid: AtomicU32,
     pub counters: [AtomicU64; COUNTERS],
-    /// Transactions with effects that have committed.
+    /// The number of committed transactions with effects.
     pub recordings: AtomicU64,
-    /// Transactions that gave destinations something to do.
+    /// The number of committed transactions that made messages available to a destination.
     pub receipts: AtomicU64,
-    /// On the monotonic clock, in microseconds; 0: none yet.
+    /// The time of the worker's last pass on the monotonic clock, in microseconds; 0 before the
+    /// first.
     pub last_pass: AtomicI64,
-    /// Whether messages are pending: see `pending::presence`. 0 after the start of the server:
-    /// there may be some.
+    /// Whether messages are pending (see `pending::presence`). 0, the value at server start, means
+    /// that there may be some.
     pub pending: AtomicU32,
-    /// The log has it that the library does not serve the version of the extension there.
+    /// The log already has a warning that the library does not support the extension's version in
+    /// this database.
     pub version_refused: AtomicBool,
 }
 
-/// A backend that waits for news of a database.
+/// A backend that waits for events of a database.
 pub struct Waiter {
     pub database: AtomicU32,
-    /// The bits of the news that it waits for: see `wake`.
+    /// The bits of the events that it waits for (see `wake`).
     pub news: AtomicU32,
-    /// The address of its latch, which is in shared memory; 0: the place is free.
+    /// The address of its latch, which is in shared memory; 0 means that the slot is free.
     pub latch: AtomicUsize,
 }
 
@@ -42,7 +44,8 @@ pub struct Shared {
     pub waiters: [Waiter; WAITERS],
 }
 
-// SAFETY: only atomics, no pointers that mean anything else in another process.
+// SAFETY: the struct has only atomics. The latch addresses are in shared memory and mean the same
+// in every process.
 unsafe impl PGRXSharedMemory for Shared {}
 
 impl Default for Shared {
@@ -70,27 +73,27 @@ impl Default for Shared {
 static SHARED: PgAtomic<Shared> = unsafe { PgAtomic::new(c"idem") };
 static PRELOADED: AtomicBool = AtomicBool::new(false);
 
-/// Asks for the shared memory; from `_PG_init` while preloading.
+/// Requests the shared memory. Called from `_PG_init` while libraries are preloaded.
 pub fn init() {
     pg_shmem_init!(SHARED);
     PRELOADED.store(true, Ordering::Relaxed);
 }
 
-/// The shared memory, when there is one.
+/// Returns the shared memory if the library was preloaded.
 pub fn shared() -> Option<&'static Shared> {
     PRELOADED.load(Ordering::Relaxed).then(|| SHARED.get())
 }
 
-/// Whether the library was preloaded.
+/// Returns whether the library was preloaded.
 pub fn preloaded() -> bool {
     PRELOADED.load(Ordering::Relaxed)
 }
 
-/// The part of this database; makes it at the first use.
+/// Returns the state of this database and reserves it at the first use.
 pub fn this_database() -> Option<&'static Database> {
     // SAFETY: set once when the backend connects.
     let this = unsafe { pg_sys::MyDatabaseId };
-    // A place that became free may lie before ours.
+    // Search for this database first, because a slot before its own may have become free.
     part_of(this).or_else(|| {
         let this = this.to_u32();
         shared()?.databases.iter().find(|database| {
@@ -109,12 +112,12 @@ fn part_of(database: pg_sys::Oid) -> Option<&'static Database> {
         .find(|place| place.oid.load(Ordering::SeqCst) == database.to_u32())
 }
 
-/// Whether a backend of that database has used idem since the server started.
+/// Returns whether a backend of the database has used idem since the server started.
 pub fn is_known(database: pg_sys::Oid) -> bool {
     part_of(database).is_some()
 }
 
-/// The databases that have a place.
+/// Returns the databases that have a slot.
 pub fn known_databases() -> Vec<pg_sys::Oid> {
     let oids = shared().into_iter().flat_map(|shared| &shared.databases);
     oids.map(|database| database.oid.load(Ordering::SeqCst))
@@ -123,7 +126,7 @@ pub fn known_databases() -> Vec<pg_sys::Oid> {
         .collect()
 }
 
-/// Gives the place of a dropped database back. Nobody is connected to it.
+/// Frees the slot of a dropped database. No backend is connected to such a database.
 pub fn forget(database: pg_sys::Oid) {
     let Some(place) = part_of(database) else {
         return;

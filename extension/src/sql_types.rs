@@ -1,4 +1,4 @@
-//! Arguments and results that pgrx has no type for.
+//! Argument and result types that pgrx does not have.
 
 use crate::errors::{Error, Result};
 use idem_core::memory;
@@ -10,8 +10,8 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
 use pgrx::{FromDatum, PgLogLevel, pg_sys};
 use std::ffi::CStr;
 
-/// A `jsonb` argument as its text: what it carries is passed on and never interpreted, so numbers
-/// keep their digits. The text lives as long as the call, in PostgreSQL's memory.
+/// A `jsonb` argument as text. The text is passed on and never interpreted, so numbers keep their
+/// digits. It is in PostgreSQL's memory and lives until the function returns.
 pub struct JsonText {
     text: &'static str,
     datum: pg_sys::Datum,
@@ -28,7 +28,7 @@ impl JsonText {
     }
 }
 
-/// Fails with 53200 unless PostgreSQL can be given so many bytes for each byte of a value.
+/// Fails with 53200 unless PostgreSQL can allocate `times` bytes for each byte of a value.
 fn ensure_memory(bytes: usize, times: usize) {
     if let Err(error) = memory::ensure(bytes.saturating_mul(times)) {
         ErrorReport::from(Error::from(error)).report(PgLogLevel::ERROR);
@@ -44,15 +44,16 @@ impl FromDatum for JsonText {
         if is_null {
             return None;
         }
-        /// A copy of the value, its text, and a piece of memory for each number.
+        /// The bytes needed for each byte of a value: a copy of the value, its text, and an
+        /// allocation for each number.
         const NEEDED: usize = 8;
         // SAFETY: the datum is a jsonb.
         ensure_memory(unsafe { pg_sys::toast_raw_datum_size(datum) }, NEEDED);
-        // SAFETY: the datum is a jsonb; jsonb_out returns a NUL-terminated string in the memory of
-        // the call.
+        // SAFETY: the datum is a jsonb; jsonb_out returns a NUL-terminated string in the memory
+        // context of the function call.
         let text: Option<&CStr> =
             unsafe { pgrx::direct_function_call(pg_sys::jsonb_out, &[Some(datum)]) };
-        // The database is UTF-8: the install script makes sure.
+        // The database is UTF-8: the install script requires it.
         let text = text?.to_str().ok()?;
         Some(JsonText { text, datum })
     }
@@ -80,13 +81,14 @@ unsafe impl SqlTranslatable for JsonText {
         Ok(ReturnsRef::One(SqlMappingRef::literal("jsonb")));
 }
 
-/// A jsonb datum from its text.
+/// Converts JSON text to a jsonb datum.
 pub fn jsonb_datum(text: &str) -> Result<Option<pg_sys::Datum>> {
-    /// Each element of an array takes so much while it is read.
+    /// The bytes needed for each byte of text: an element of an array needs as much while it is
+    /// read.
     const NEEDED: usize = 64;
     ensure_memory(text.len(), NEEDED);
-    // SAFETY: the copy ends with NUL, as jsonb_in asks for, and is PostgreSQL's: it fails with an
-    // error when it is too long.
+    // SAFETY: the copy ends with NUL, as jsonb_in requires. PostgreSQL allocates it and raises an
+    // error if it is too long.
     Ok(unsafe {
         let text = pg_sys::pnstrdup(text.as_ptr().cast(), text.len());
         let text = [Some(pg_sys::Datum::from(text))];
@@ -98,8 +100,8 @@ pub fn jsonb_datum(text: &str) -> Result<Option<pg_sys::Datum>> {
 pub struct CompositeDatum(pg_sys::Datum);
 
 impl CompositeDatum {
-    /// A row of an enum value and the other columns, all of them. The enum is the type of the first
-    /// result column: nothing is looked up by name, so search_path has no say.
+    /// Builds a row of an enum value and all other columns. The enum is the type of the first
+    /// result column: nothing is looked up by name, so search_path has no influence.
     pub fn labelled(
         fcinfo: pg_sys::FunctionCallInfo,
         label: &CStr,
@@ -109,11 +111,11 @@ impl CompositeDatum {
         let value = enum_datum(desc, 1, label)?;
         let columns = || [Some(value)].into_iter().chain(others.iter().copied());
         // SAFETY: the descriptor is that of a row with columns of the caller's types, and their
-        // number is looked at.
+        // number is checked.
         unsafe {
             if (*desc).natts as usize != 1 + others.len() {
                 return Err(Error::Corrupt(
-                    "a result type has other columns than its function",
+                    "the result type of a function has other columns than expected",
                 ));
             }
             let mut values: Vec<_> = columns()
@@ -128,9 +130,9 @@ impl CompositeDatum {
     }
 }
 
-/// What a row of the function's result looks like.
+/// Returns the descriptor of the function's result row.
 pub fn result_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<pg_sys::TupleDesc> {
-    // SAFETY: fcinfo is that of the function that runs.
+    // SAFETY: fcinfo is that of the running function.
     unsafe {
         let mut desc: pg_sys::TupleDesc = std::ptr::null_mut();
         let class = pg_sys::get_call_result_type(fcinfo, std::ptr::null_mut(), &mut desc);
@@ -141,9 +143,10 @@ pub fn result_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<pg_sys::TupleDesc>
     }
 }
 
-/// The value of that name of the enum which is the type of a column, counted from 1.
+/// Returns the enum value with this label. The enum is the type of the given column, counted from
+/// 1.
 pub fn enum_datum(desc: pg_sys::TupleDesc, column: i32, label: &CStr) -> Result<pg_sys::Datum> {
-    // SAFETY: the descriptor is one of result_row; a number beyond its columns gives no type, and
+    // SAFETY: the descriptor comes from result_row. A number beyond its columns has no type, and
     // then no value is found.
     unsafe {
         let enum_type = pg_sys::SPI_gettypeid(desc, column);
@@ -155,7 +158,7 @@ pub fn enum_datum(desc: pg_sys::TupleDesc, column: i32, label: &CStr) -> Result<
             pg_sys::Datum::from(&raw mut name),
         );
         if row.is_null() {
-            return Err(Error::Corrupt("the type of an answer lacks a value"));
+            return Err(Error::Corrupt("the enum type of a result lacks a value"));
         }
         let value = (*pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_enum>()).oid;
         pg_sys::ReleaseSysCache(row);
@@ -163,7 +166,7 @@ pub fn enum_datum(desc: pg_sys::TupleDesc, column: i32, label: &CStr) -> Result<
     }
 }
 
-// SAFETY: the datum is a row in the memory of the call.
+// SAFETY: the datum is a row in the memory context of the function call.
 unsafe impl BoxRet for CompositeDatum {
     unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> pgrx::datum::Datum<'fcx> {
         // SAFETY: as above.
@@ -171,7 +174,7 @@ unsafe impl BoxRet for CompositeDatum {
     }
 }
 
-// SAFETY: functions that answer it declare their SQL themselves.
+// SAFETY: functions that return this type declare their SQL themselves.
 unsafe impl SqlTranslatable for CompositeDatum {
     const TYPE_IDENT: &'static str = pgrx::pgrx_resolved_type!(CompositeDatum);
     const TYPE_ORIGIN: TypeOrigin = TypeOrigin::External;

@@ -1,4 +1,4 @@
-//! Counters of what was committed, per database, since the server started.
+//! Counters of committed operations, per database, since the server started.
 
 use crate::ring;
 use crate::shared::{COUNTERS, this_database};
@@ -33,7 +33,7 @@ const NAMES: [&str; COUNTERS] = [
 ];
 
 thread_local! {
-    /// What this transaction adds when it commits.
+    /// The counts that are added when this transaction commits.
     static PENDING: Cell<[u64; COUNTERS]> = const { Cell::new([0; COUNTERS]) };
     static REGISTERED: Cell<bool> = const { Cell::new(false) };
 }
@@ -49,10 +49,11 @@ pub fn count_many(counter: Counter, times: usize) {
     PENDING.set(pending);
 }
 
-/// Has the end of each transaction of this backend told to the counters, the waiters and the fence.
+/// Registers a callback for the end of each transaction of this backend. It updates the counters,
+/// the waiters and the fence.
 pub fn watch_transactions() {
     if !REGISTERED.get() {
-        // SAFETY: once a backend; the callback lives as long as the library, which is never
+        // SAFETY: once per backend; the callback lives as long as the library, which is never
         // unloaded.
         unsafe { pg_sys::RegisterXactCallback(Some(on_transaction_end), std::ptr::null_mut()) };
         REGISTERED.set(true);
@@ -80,7 +81,7 @@ unsafe extern "C-unwind" fn on_transaction_end(
             wake::transaction_committed();
             ring::transaction_ended();
         }
-        // What is prepared is not counted: it ends in another backend.
+        // A prepared transaction is not counted, because it ends in another backend.
         XACT_EVENT_ABORT | XACT_EVENT_PREPARE => {
             PENDING.set([0; COUNTERS]);
             wake::transaction_forgotten();
@@ -90,11 +91,12 @@ unsafe extern "C-unwind" fn on_transaction_end(
     }
 }
 
-/// The counters of this database. No row when the library is not preloaded.
+/// Returns the counters of this database. Returns no row if the library is not preloaded.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
-CREATE FUNCTION idem.counters() RETURNS TABLE (name text, value bigint) LANGUAGE c AS 'MODULE_PATHNAME', 'counters_wrapper';
+CREATE FUNCTION idem.counters() RETURNS TABLE (name text, value bigint)
+LANGUAGE c AS 'MODULE_PATHNAME', 'counters_wrapper';
 "#
 )]
 fn counters() -> TableIterator<'static, (name!(name, &'static str), name!(value, i64))> {

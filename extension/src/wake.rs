@@ -1,5 +1,5 @@
-//! Waking relays when effects have been committed, and consumers when messages have been received:
-//! through shared memory, because NOTIFY takes a global lock at commit.
+//! Wakes relays when effects are committed, and consumers when messages become available. It uses
+//! shared memory, because NOTIFY takes a global lock at commit.
 
 use crate::errors::{Error, given, invalid};
 use crate::pg::wait_a_moment;
@@ -12,33 +12,34 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// A relay that waits keeps a snapshot, and that keeps VACUUM from its work: not for longer than
-/// this.
+/// The longest wait, in milliseconds. A waiting relay holds a snapshot, which holds back VACUUM.
 const LONGEST_WAIT_MS: i32 = 60_000;
-/// How long a waiter sleeps that nobody will wake, in turn after turn.
+/// The shortest and the longest sleep, in milliseconds, of a waiter that no other backend can wake.
+/// Each sleep is twice as long as the one before.
 const POLL_MS: (i64, i64) = (10, 1_000);
 
-/// Effects for the relays.
+/// Event: effects for the relays.
 const EFFECTS: u32 = 1;
-/// Messages for a destination: received, given back, or free to go because one before it is done.
+/// Event: messages for a destination that were received, released, or became available because the
+/// message before them is done.
 pub const MESSAGES: u32 = 2;
 
 thread_local! {
-    /// What waiters will be told of this transaction.
+    /// The events that waiters receive when this transaction commits.
     static NEWS: Cell<u32> = const { Cell::new(0) };
-    /// What this backend knew of when it last waited.
+    /// The number of recordings at the last wait of this backend.
     static SEEN: Cell<u64> = const { Cell::new(0) };
     static IDLE_MS: Cell<i64> = const { Cell::new(POLL_MS.0) };
 }
 
-/// This transaction has effects: waiters learn of it when it commits.
+/// Wakes the relays when this transaction commits, because it has effects.
 pub fn effects_recorded(how_many: usize) {
     if how_many > 0 {
         tell(EFFECTS);
     }
 }
 
-/// This transaction gives a destination something to do: waiters learn of it when it commits.
+/// Wakes the consumers when this transaction commits, because it made messages available.
 pub fn messages_received() {
     tell(MESSAGES);
 }
@@ -74,14 +75,14 @@ pub fn transaction_committed() {
             && waiter.database.load(Ordering::SeqCst) == this
             && waiter.news.load(Ordering::SeqCst) & news != 0
         {
-            // SAFETY: the address of a process's latch in shared memory; setting it when its owner
-            // has gone does nothing.
+            // SAFETY: the address of a process's latch in shared memory; setting a latch without an
+            // owner does nothing.
             unsafe { pg_sys::SetLatch(latch as *mut pg_sys::Latch) };
         }
     }
 }
 
-/// A place among the waiters, freed when dropped.
+/// A slot among the waiters. It is freed when dropped.
 pub struct Place(&'static Waiter);
 
 impl Place {
@@ -91,8 +92,8 @@ impl Place {
         let (latch, database) =
             unsafe { (pg_sys::MyLatch as usize, pg_sys::MyDatabaseId.to_u32()) };
         let place = shared()?.waiters.iter().find(|waiter| {
-            // A place that carries our latch, or that of a process which is gone, is left over from
-            // a wait that the end of its process cut short.
+            // A slot with this process's latch, or with the latch of a process that has ended, is
+            // left over from a wait that the end of its process interrupted.
             let taken_by = waiter.latch.load(Ordering::SeqCst);
             if taken_by != 0 {
                 // SAFETY: the address of a process's latch in shared memory, which outlives its
@@ -136,7 +137,7 @@ pub fn deadline(timeout_ms: Option<i32>) -> Result<Instant, Error> {
     Ok(Instant::now() + Duration::from_millis(timeout_ms as u64))
 }
 
-/// Milliseconds.
+/// Returns the time until the deadline, in milliseconds.
 pub fn left_ms(deadline: Instant) -> i64 {
     deadline
         .saturating_duration_since(Instant::now())
@@ -144,10 +145,12 @@ pub fn left_ms(deadline: Instant) -> i64 {
 }
 
 /// Waits until effects are committed that this session has not waited for, at most `timeout_ms`
-/// milliseconds. True: look with `idem_relay_next`. False: nothing is known, look now and then all
-/// the same.
+/// milliseconds. Returns true if there are such effects: the relay then reads them with
+/// `idem_relay_next`. Returns false if none are known: the relay should still read from time to
+/// time.
 ///
-/// Without preloading it only sleeps, longer from call to call while it is not told of anything.
+/// Without preloading the function only sleeps. Each sleep of the session is longer than the one
+/// before, up to a limit.
 #[pg_extern(requires = ["schema"])]
 fn idem_relay_wait(timeout_ms: default!(Option<i32>, "1000")) -> Result<bool, ErrorReport> {
     let deadline = deadline(timeout_ms)?;
@@ -171,11 +174,12 @@ fn idem_relay_wait(timeout_ms: default!(Option<i32>, "1000")) -> Result<bool, Er
     }
 }
 
-/// Tells those who wait for messages when this transaction commits.
+/// Wakes consumers that wait for messages when this transaction commits.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
-CREATE FUNCTION idem.tell_receivers() RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'tell_receivers_wrapper';
+CREATE FUNCTION idem.tell_receivers() RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'tell_receivers_wrapper';
 "#
 )]
 fn tell_receivers() {

@@ -1,17 +1,20 @@
-// The job that every system does: a message of about 200 bytes, and one business statement for it.
+// The job that every system executes: a message of about 200 bytes and one business statement.
 
 import pg from "pg";
 
-/** Jobs that are handled at once. */
+/** The number of jobs that are processed at the same time. */
 export const WORKERS = 8;
 
-/** The business: a fact that says which job it is of and when it was done. Nothing in it tells a job that is done twice; the count does. */
+/**
+ * The business statement: inserts a fact with the job and the time. The fact does not show that a
+ * job was executed twice; the number of facts does.
+ */
 const BUSINESS = {
   name: "business",
   text: "INSERT INTO fact (job, account, amount) VALUES ($1, $2, $3)",
 };
 
-/** What a producer sends as the n-th message. */
+/** Returns the n-th message of a producer. */
 export function message(n) {
   return {
     job: n,
@@ -28,7 +31,7 @@ export function message(n) {
   };
 }
 
-/** The business of one message, on whatever runs queries. */
+/** Executes the business statement of one message with a client or a pool. */
 export function work(client, { job, account, amount }) {
   return client.query({ ...BUSINESS, values: [job, account, amount] });
 }
@@ -37,7 +40,10 @@ export function pool(max = WORKERS) {
   return new pg.Pool({ max });
 }
 
-/** Sends the messages `from` to `from + count` in batches, as many at once as there are workers. */
+/**
+ * Sends the messages from `from` up to, and not including, `from + count` in batches of `size`,
+ * with WORKERS batches at the same time.
+ */
 export async function inBatches(from, count, size, send) {
   let next = from;
   const end = from + count;
@@ -51,7 +57,7 @@ export async function inBatches(from, count, size, send) {
   await Promise.all(Array.from({ length: WORKERS }, producer));
 }
 
-/** Counts jobs, and says when all are done. */
+/** Counts executed jobs: `one` counts a job, and `done` resolves when all jobs are counted. */
 export function countdown(count) {
   const { promise, resolve } = Promise.withResolvers();
   let left = count;

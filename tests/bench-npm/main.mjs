@@ -1,5 +1,5 @@
-// node main.mjs SYSTEM setup|enqueue|drain [FROM] [COUNT]: does it and prints what the benchmark has to know as JSON.
-// The server is that of PGHOST, PGUSER and PGDATABASE.
+// node main.mjs SYSTEM setup|enqueue|drain [FROM] [COUNT]: runs the command and prints its result
+// for the benchmark as JSON. The server is given by PGHOST, PGUSER and PGDATABASE.
 
 import * as graphileWorker from "./graphile-worker.mjs";
 import pgBoss from "./pg-boss.mjs";

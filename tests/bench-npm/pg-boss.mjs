@@ -1,5 +1,6 @@
-// pg-boss: workers fetch batches without a pause while there is more. Two ways to handle one: each job by itself, and all of
-// a batch with its completion in one transaction (`transactional`).
+// pg-boss: workers fetch batches without a pause while the queue is not empty. A batch is processed
+// in one of two ways: each job by itself, or all jobs of the batch and its completion in one
+// transaction (`transactional`).
 
 import { PgBoss } from "pg-boss";
 import { WORKERS, countdown, inBatches, pool, work } from "./job.mjs";

@@ -1,5 +1,5 @@
-// pg-transactional-outbox, its inbox, followed by logical replication. Its other listener, which polls, is slower by far when
-// thousands wait: each look at the table sorts all of them.
+// The inbox of pg-transactional-outbox, read through logical replication. Its polling listener is
+// much slower when thousands of messages wait, because each poll sorts all of them.
 
 import { randomUUID } from "node:crypto";
 import outbox from "pg-transactional-outbox";
@@ -21,7 +21,7 @@ const config = {
     dbTable: INBOX.table,
     dbPublication: PUBLICATION,
     dbReplicationSlot: SLOT,
-    // Each would cost a transaction more.
+    // Each of these settings would cost another transaction.
     enableMaxAttemptsProtection: false,
     enablePoisonousMessageProtection: false,
   },
@@ -77,7 +77,7 @@ export async function drain(count) {
   const concurrencyStrategy = outbox.createReplicationFullConcurrencyController();
   const [stop] = outbox.initializeReplicationMessageListener(config, [handler], logger, { concurrencyStrategy });
   await done;
-  // What is left are the commits of the last few.
+  // Wait for the commits of the last messages.
   const database = pool(1);
   while ((await database.query(left)).rows[0].count !== "0") await new Promise((resolve) => setTimeout(resolve, 10));
   await database.end();

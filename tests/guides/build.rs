@@ -1,5 +1,5 @@
-//! Makes a function of each Rust example in the guides: what does not compile there does not
-//! compile here.
+//! Generates a function from each Rust example in the guides, so that an example that does not
+//! compile fails the build.
 
 use std::{env, error::Error, fmt::Write, fs, path::Path};
 
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let name = guide
             .file_stem()
             .and_then(|name| name.to_str())
-            .ok_or("a guide without a name")?;
+            .ok_or("a guide has no file name")?;
         let text = fs::read_to_string(&guide)?;
         for (line, block) in rust_blocks(&text) {
             count += 1;
@@ -26,23 +26,28 @@ fn main() -> Result<(), Box<dyn Error>> {
             write!(
                 code,
                 "/// {name}.md, line {line}.\n\
-                 pub async fn {function}(given: Given) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {{\n\
+                 pub async fn {function}(given: Given) \
+                 -> Result<(), Box<dyn std::error::Error + Send + Sync>> {{\n\
                  {UNPACK}\n{block}\nOk(())\n}}\n\n"
             )?;
         }
     }
     if count < 6 {
-        return Err(format!("only {count} examples: has their form changed?").into());
+        return Err(format!(
+            "found only {count} examples: the format of the guides may have changed"
+        )
+        .into());
     }
     fs::write(Path::new(&env::var("OUT_DIR")?).join("guides.rs"), code)?;
     Ok(())
 }
 
-/// What the examples speak of without making it.
-const UNPACK: &str = "let Given { pool, mut client, source, publisher, rabbit, nats, kafka, idem, policies, shutdown } = given;";
+/// The values that the examples use without creating them.
+const UNPACK: &str = "let Given { pool, mut client, source, publisher, rabbit, nats, kafka, idem, \
+                      policies, shutdown } = given;";
 
-/// Each example with the line where it begins. A block that is marked as a program is an example of
-/// the client, and its tests compare the two.
+/// Returns each example with the number of its first line. A block that is marked as a program is
+/// omitted: it is an example program of the client, and the tests of the client compare the two.
 fn rust_blocks(text: &str) -> Vec<(usize, String)> {
     let mut blocks = Vec::new();
     let mut open: Option<(usize, String)> = None;

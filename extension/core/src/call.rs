@@ -1,15 +1,16 @@
-//! What is known of a call, from what happened to it.
+//! The state of an external call, computed from its journal entries.
 
-/// One line of the journal. What is recorded never changes; the numbers are in the tables.
+/// An entry of the journal. An entry never changes after it was written. The numbers are those in
+/// the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallEvent {
-    /// An attempt is about to ask.
+    /// An attempt is about to send its request.
     Begun = 0,
-    /// An attempt was answered.
+    /// An attempt received its response.
     Finished = 1,
     /// An attempt certainly had no effect.
     TakenBack = 2,
-    /// The other side refused for good.
+    /// The external system rejected the request permanently.
     Refused = 3,
 }
 
@@ -22,25 +23,26 @@ impl CallEvent {
     }
 }
 
-/// What whoever is about to ask must know.
+/// What an attempt must know before it sends a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallState {
-    /// Nobody has asked, or whoever did has certainly had no effect.
+    /// No attempt was made, or every attempt certainly had no effect.
     New,
-    /// Somebody has asked and was never heard of again.
+    /// An attempt was begun and its result is unknown.
     Unknown,
-    /// It was answered.
+    /// A response was recorded.
     Done,
-    /// It was refused for good.
+    /// The external system rejected the request permanently.
     Failed,
 }
 
-/// The attempts at one call, told in their order. Times are microseconds of any epoch.
+/// The attempts at one external call, added in their order. Times are microseconds of any epoch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Attempts {
-    /// When each attempt began that was not taken back. Who tells of a failure is taken to be the
-    /// newest of them: the others may have had their effect, and one that is counted too often
-    /// costs a question, one too few a second payment.
+    /// The start times of the attempts that were not taken back. A reported failure removes the
+    /// newest of them, because the earlier ones may have had their effect. An attempt that is
+    /// counted although it had no effect costs one inquiry; an attempt that is not counted costs a
+    /// second payment.
     unheard: Vec<i64>,
     made: i32,
     last_begun_at: Option<i64>,
@@ -72,27 +74,27 @@ impl Attempts {
         }
     }
 
-    /// How many were begun, as far as the journal remembers.
+    /// Returns the number of begun attempts that the journal still holds.
     #[must_use]
     pub fn made(&self) -> i32 {
         self.made
     }
 
-    /// When the first began that may have had an effect; of calls that all were taken back, when
-    /// the last began.
+    /// Returns the start time of the first attempt that may have had an effect. If all attempts
+    /// were taken back, returns the start time of the last one.
     #[must_use]
     pub fn begun_at(&self) -> Option<i64> {
         self.unheard.first().copied().or(self.last_begun_at)
     }
 }
 
-/// How the journal keeps an error: as a JSON string, in the column of the responses.
+/// Encodes an error for the journal: a JSON string, in the column of the responses.
 #[must_use]
 pub fn error_to_json(error: &str) -> String {
     serde_json::Value::from(error).to_string()
 }
 
-/// The error that [`error_to_json`] has kept; anything else as it is.
+/// Decodes what [`error_to_json`] returned. Returns any other text unchanged.
 #[must_use]
 pub fn error_from_json(json: &str) -> String {
     serde_json::from_str(json).unwrap_or_else(|_| json.to_owned())
@@ -104,8 +106,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Each event at the second of its place.
-    fn told(events: &[CallEvent]) -> Attempts {
+    /// Replays the events; the event with index n happens at time n.
+    fn replay(events: &[CallEvent]) -> Attempts {
         let mut attempts = Attempts::default();
         for (at, event) in (0..).zip(events) {
             attempts.tell(*event, at);
@@ -114,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn every_history_has_its_state() {
+    fn events_determine_state() {
         for (events, state, made, begun_at) in [
             (&[][..], CallState::New, 0, None),
             (&[Begun], CallState::Unknown, 1, Some(0)),
@@ -131,7 +133,7 @@ mod tests {
             (&[Begun, Refused], CallState::Failed, 1, Some(0)),
             (&[Begun, Begun, Finished], CallState::Done, 2, Some(0)),
         ] {
-            let attempts = told(events);
+            let attempts = replay(events);
             assert_eq!(
                 (attempts.state(), attempts.made(), attempts.begun_at()),
                 (state, made, begun_at),
@@ -141,27 +143,27 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_had_no_effect_says_nothing_of_the_one_before() {
-        let attempts = told(&[Begun, Begun, TakenBack]);
+    fn taken_back_attempt_leaves_earlier_one_unknown() {
+        let attempts = replay(&[Begun, Begun, TakenBack]);
         assert_eq!(
             (attempts.state(), attempts.begun_at()),
             (CallState::Unknown, Some(0))
         );
         assert_eq!(
-            told(&[Begun, Begun, TakenBack, TakenBack]).state(),
+            replay(&[Begun, Begun, TakenBack, TakenBack]).state(),
             CallState::New
         );
     }
 
     #[test]
-    fn what_is_left_of_a_history_is_understood() {
-        assert_eq!(told(&[Finished]).state(), CallState::Done);
-        assert_eq!(told(&[TakenBack]).state(), CallState::New);
-        assert_eq!(told(&[TakenBack]).begun_at(), None);
+    fn truncated_history_has_state() {
+        assert_eq!(replay(&[Finished]).state(), CallState::Done);
+        assert_eq!(replay(&[TakenBack]).state(), CallState::New);
+        assert_eq!(replay(&[TakenBack]).begun_at(), None);
     }
 
     #[test]
-    fn numbers_are_those_of_the_tables() {
+    fn event_numbers_match_tables() {
         for (number, event) in (0..).zip([Begun, Finished, TakenBack, Refused]) {
             assert_eq!(CallEvent::from_number(number), Some(event));
         }
@@ -171,17 +173,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_error_comes_back_as_it_was(error in ".{0,40}") {
+        fn error_survives_round_trip(error in ".{0,40}") {
             prop_assert_eq!(error_from_json(&error_to_json(&error)), error);
         }
 
-        /// As many are unheard as were begun and not taken back, whatever the order in which they
-        /// end.
+        /// The state is `New` exactly when as many attempts were taken back as were begun.
         #[test]
-        fn new_means_that_every_attempt_was_taken_back(begun in 0usize..8, taken_back in 0usize..8) {
+        fn state_is_new_when_all_attempts_were_taken_back(
+            begun in 0usize..8,
+            taken_back in 0usize..8,
+        ) {
             let taken_back = taken_back.min(begun);
             let events: Vec<_> = [vec![Begun; begun], vec![TakenBack; taken_back]].concat();
-            prop_assert_eq!(told(&events).state() == CallState::New, begun == taken_back);
+            prop_assert_eq!(replay(&events).state() == CallState::New, begun == taken_back);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The JSON in which a handler states its effects.
+//! The JSON format in which a handler states its effects.
 
 use crate::error::{Invalid, Rejected};
 use crate::limits::{
@@ -12,10 +12,10 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use uuid::Uuid;
 
-/// What an effect carries.
+/// The payload of an effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PayloadSpec<'a> {
-    /// JSON, as its text.
+    /// JSON text.
     Json(&'a str),
     Bytes(Vec<u8>),
 }
@@ -29,7 +29,7 @@ impl PayloadSpec<'_> {
     }
 }
 
-/// One effect as it was asked for, checked.
+/// A validated effect, as the caller stated it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EffectSpec<'a> {
     pub topic: Cow<'a, str>,
@@ -37,27 +37,29 @@ pub struct EffectSpec<'a> {
     pub content_type: Cow<'a, str>,
     pub key: Option<Cow<'a, str>>,
     pub kind: Option<Cow<'a, str>>,
-    /// A JSON object, as its text.
+    /// The text of a JSON object.
     pub headers: Option<&'a str>,
     pub traceparent: Option<String>,
     pub message_id: Option<Uuid>,
-    /// Microseconds since 1970.
+    /// The earliest delivery time, in microseconds since 1970.
     pub deliver_after: Option<i64>,
 }
 
 pub const JSON: &str = "application/json";
 pub const OCTETS: &str = "application/octet-stream";
 
-/// Reads an array of effects, or a single one as an object. Payloads keep the bytes that they have
-/// in `json`.
+/// Parses an array of effects, or a single effect given as an object. A payload keeps its bytes of
+/// `json`, which is the text output of a `jsonb`.
 ///
-/// `json` is what `jsonb` gives as text. `tick` is called for every effect, twice: the caller may
-/// end the work there.
+/// Calls `tick` twice for every effect, so that the caller can check for interrupts.
 pub fn parse_effects(json: &str, mut tick: impl FnMut()) -> Result<Vec<EffectSpec<'_>>, Rejected> {
     if json.len() > EFFECTS_BYTES {
         return Err(Rejected::Invalid(Invalid::new(
             format!("the effects have {} bytes", json.len()),
-            format!("Record at most {EFFECTS_BYTES} bytes in one call; several calls add up."),
+            format!(
+                "Record at most {EFFECTS_BYTES} bytes at a time, in several function calls if \
+                 necessary."
+            ),
         )));
     }
     let mut wires = Vec::new();
@@ -66,8 +68,11 @@ pub fn parse_effects(json: &str, mut tick: impl FnMut()) -> Result<Vec<EffectSpe
             tick();
             if wires.len() == EFFECTS {
                 return Err(Rejected::Invalid(Invalid::new(
-                    format!("more than {EFFECTS} effects in one call"),
-                    format!("Record at most {EFFECTS} in one call; several calls add up."),
+                    format!("more than {EFFECTS} effects in one function call"),
+                    format!(
+                        "Record at most {EFFECTS} effects at a time, in several function calls \
+                         if necessary."
+                    ),
                 )));
             }
             Ok(memory::push(&mut wires, wire)?)
@@ -88,7 +93,7 @@ pub fn parse_effects(json: &str, mut tick: impl FnMut()) -> Result<Vec<EffectSpe
     Ok(effects)
 }
 
-/// The members of an effect, each as its JSON.
+/// The members of an effect, each as JSON text.
 #[derive(Default)]
 struct Wire<'a> {
     topic: Option<&'a str>,
@@ -124,7 +129,7 @@ impl<'a> Wire<'a> {
                     .into());
                 }
             };
-            // A payload of null is a payload; any other member that is null is missing.
+            // A payload may be null. Any other member that is null counts as missing.
             *member = (value != "null" || name == "payload").then_some(value);
             Ok(())
         })?;
@@ -172,7 +177,8 @@ fn parse_effect<'a>(what: &str, json: &'a str) -> Result<EffectSpec<'a>, Rejecte
     })
 }
 
-/// Headers must be an object. A traceparent among them is the trace context of the effect.
+/// Checks that the headers are a JSON object and returns its traceparent, the trace context of the
+/// effect.
 pub fn traceparent(what: &str, headers: Option<&str>) -> Result<Option<String>, Invalid> {
     let Some(headers) = headers else {
         return Ok(None);
@@ -190,7 +196,8 @@ pub fn traceparent(what: &str, headers: Option<&str>) -> Result<Option<String>, 
         return Err(Invalid::new(
             format!("the headers of {what} have {} bytes", headers.len()),
             format!(
-                "They must have at most {HEADERS_BYTES} bytes: put what is large into the payload."
+                "Headers must have at most {HEADERS_BYTES} bytes. Move large values into the \
+                 payload."
             ),
         ));
     }
@@ -226,7 +233,7 @@ fn uuid(what: &str, text: &str) -> Result<Uuid, Invalid> {
 fn moment(what: &str, text: &str) -> Result<i64, Invalid> {
     match OffsetDateTime::parse(text, &Rfc3339) {
         Ok(moment) => Ok((moment.unix_timestamp_nanos() / 1_000) as i64),
-        // The parser's own error does not help: it names a part of its grammar.
+        // The parser's own error names a part of its grammar, which does not help the caller.
         Err(_) => Err(Invalid::new(
             format!("the deliver_after of {what} is not a time in RFC 3339 format"),
             "Write it as in RFC 3339, with a time zone: 2030-01-31T12:00:00Z.",
@@ -241,7 +248,7 @@ fn decode(what: &str, json: &str) -> Result<Vec<u8>, Rejected> {
             "Use the standard alphabet with padding (RFC 4648, section 4).",
         )
     };
-    // No character of the alphabet is escaped in JSON.
+    // No character of the base64 alphabet is escaped in JSON.
     let base64 = json::unescaped(json).ok_or_else(wrong)?;
     let most = base64::decoded_len_estimate(base64.len());
     let mut bytes = memory::reserve(most)?;
@@ -262,7 +269,7 @@ mod tests {
         parse_effects(json, || ())
     }
 
-    fn refused(json: &str) -> String {
+    fn rejection(json: &str) -> String {
         match parse(json).unwrap_err() {
             Rejected::Invalid(invalid) => {
                 assert!(!invalid.hint.is_empty(), "{invalid}");
@@ -273,20 +280,20 @@ mod tests {
     }
 
     #[test]
-    fn more_effects_or_bytes_than_the_limit_are_refused() {
+    fn too_many_effects_or_bytes_are_rejected() {
         let effect = r#"{"topic": "t", "payload": 1}"#;
         let list = |effects: usize| format!("[{}]", vec![effect; effects].join(","));
         assert_eq!(parse(&list(EFFECTS)).unwrap().len(), EFFECTS);
-        assert!(refused(&list(EFFECTS + 1)).contains("more than 10000 effects"));
+        assert!(rejection(&list(EFFECTS + 1)).contains("more than 10000 effects"));
         let long = format!(
             r#"{{"topic": "t", "payload": "{}"}}"#,
             "x".repeat(EFFECTS_BYTES)
         );
-        assert!(refused(&long).contains("bytes"));
+        assert!(rejection(&long).contains("bytes"));
     }
 
     #[test]
-    fn error_does_not_repeat_what_is_long() {
+    fn error_does_not_repeat_long_values() {
         let long = r#"\""#.repeat(100_000);
         for json in [
             format!(r#"[{{"{long}": 1}}]"#),
@@ -296,19 +303,19 @@ mod tests {
             format!(r#"[{{"topic": "t", "payload": 1, "message_id": "{long}"}}]"#),
             format!(r#"[{{"topic": "t", "payload": 1, "headers": {{"traceparent": "{long}"}}}}]"#),
         ] {
-            let message = refused(&json);
+            let message = rejection(&json);
             assert!(message.len() < 200, "{message}");
         }
     }
 
     #[test]
-    fn escapes_of_a_text_are_undone() {
+    fn escapes_in_text_are_decoded() {
         let effects = parse(r#"{"topic": "a\"b\\c", "payload": 1, "key": "\u00e9"}"#).unwrap();
         assert_eq!(effects[0].topic, r#"a"b\c"#);
         assert_eq!(effects[0].key.as_deref(), Some("\u{e9}"));
     }
 
-    /// The caller can end the work at every effect.
+    /// The caller can stop at every effect.
     #[test]
     fn every_effect_ticks() {
         let mut ticks = 0;
@@ -321,14 +328,15 @@ mod tests {
     }
 
     #[test]
-    fn the_least_and_the_most_that_an_effect_can_have() {
+    fn effect_with_fewest_and_with_all_members_is_parsed() {
         let least = parse(r#"[{"topic": "t", "payload": null}]"#).unwrap();
         assert_eq!(least[0].payload, PayloadSpec::Json("null"));
         assert_eq!(least[0].content_type, JSON);
 
         let most = parse(
-            r#"{"topic": "t", "payload_base64": "AAE=", "content_type": "image/png", "key": "k", "type": "T",
-                "headers": {"traceparent": "00-ab", "n": 1}, "message_id": "0192f3a4-0000-7abc-8def-0123456789ab",
+            r#"{"topic": "t", "payload_base64": "AAE=", "content_type": "image/png", "key": "k",
+                "type": "T", "headers": {"traceparent": "00-ab", "n": 1},
+                "message_id": "0192f3a4-0000-7abc-8def-0123456789ab",
                 "deliver_after": "2030-01-01T00:00:00Z"}"#,
         )
         .unwrap();
@@ -340,37 +348,37 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
-        assert!(refused("3").contains("neither"));
-        assert!(refused(r#"[{"payload": 1}]"#).contains("missing field `topic`"));
-        assert!(refused(r#"[{"topic": "t"}]"#).contains("effect 1 has no payload"));
+    fn error_names_the_invalid_member() {
+        assert!(rejection("3").contains("neither"));
+        assert!(rejection(r#"[{"payload": 1}]"#).contains("missing field `topic`"));
+        assert!(rejection(r#"[{"topic": "t"}]"#).contains("effect 1 has no payload"));
         assert!(
-            refused(r#"[{"topic": "t", "payload": 1}, {"topic": "", "payload": 1}]"#)
+            rejection(r#"[{"topic": "t", "payload": 1}, {"topic": "", "payload": 1}]"#)
                 .contains("the topic of effect 2 is empty")
         );
         assert!(
-            refused(r#"[{"topic": "t", "payload": 1, "payload_base64": ""}]"#)
+            rejection(r#"[{"topic": "t", "payload": 1, "payload_base64": ""}]"#)
                 .contains("two payloads")
         );
-        assert!(refused(r#"[{"topic": "t", "payload_base64": "?"}]"#).contains("not base64"));
+        assert!(rejection(r#"[{"topic": "t", "payload_base64": "?"}]"#).contains("not base64"));
         assert!(
-            refused(r#"[{"topic": "t", "payload": 1, "tpoic": 1}]"#)
+            rejection(r#"[{"topic": "t", "payload": 1, "tpoic": 1}]"#)
                 .contains("unknown field `tpoic`")
         );
-        assert!(refused(r#"[{"topic": "t", "payload": 1, "headers": [1]}]"#).contains("headers"));
+        assert!(rejection(r#"[{"topic": "t", "payload": 1, "headers": [1]}]"#).contains("headers"));
         assert!(
-            refused(r#"[{"topic": "t", "payload": 1, "message_id": "x"}]"#)
+            rejection(r#"[{"topic": "t", "payload": 1, "message_id": "x"}]"#)
                 .contains("effect 1 is malformed")
         );
         assert!(
-            refused(r#"[{"topic": "t", "payload": 1, "deliver_after": "tomorrow"}]"#)
+            rejection(r#"[{"topic": "t", "payload": 1, "deliver_after": "tomorrow"}]"#)
                 .contains("deliver_after of effect 1")
         );
-        assert!(refused(r#"[1]"#).contains("effect 1 is malformed"));
+        assert!(rejection(r#"[1]"#).contains("effect 1 is malformed"));
     }
 
     #[test]
-    fn a_deep_payload_is_only_bytes() {
+    fn deeply_nested_payload_keeps_its_bytes() {
         let deep = format!("{}{}", "[".repeat(5_000), "]".repeat(5_000));
         let json = format!(r#"[{{"topic": "t", "payload": {deep}}}]"#);
         assert_eq!(parse(&json).unwrap()[0].payload.bytes(), deep.as_bytes());
@@ -378,12 +386,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_that_is_sent_panics(json in ".{0,200}") {
+        fn parsing_never_panics(json in ".{0,200}") {
             let _ = parse(&json);
         }
 
         #[test]
-        fn payload_bytes_are_kept(n in any::<f64>().prop_filter("finite", |n| n.is_finite()), s in "[a-z]{0,20}") {
+        fn payload_bytes_are_kept(
+            n in any::<f64>().prop_filter("finite", |n| n.is_finite()),
+            s in "[a-z]{0,20}",
+        ) {
             let payload = format!(r#"{{"n": {n:e}, "s": "{s}"}}"#);
             let json = format!(r#"[{{"topic": "t", "payload": {payload}}}]"#);
             let effects = parse(&json).unwrap();

@@ -1,7 +1,7 @@
 use crate::memory::OutOfMemory;
 use std::borrow::Cow;
 
-/// An argument that cannot be meant: SQLSTATE 22023, with what would do instead.
+/// An invalid argument: SQLSTATE 22023, with a hint that names a valid one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Invalid {
@@ -18,7 +18,7 @@ impl Invalid {
     }
 }
 
-/// Why an argument is not taken.
+/// The reason why an argument is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
     #[error(transparent)]
@@ -27,7 +27,7 @@ pub enum Rejected {
     OutOfMemory(#[from] OutOfMemory),
 }
 
-/// `text` must have 1 to `max` bytes.
+/// Checks that `text` has 1 to `max` bytes.
 pub fn check_len(what: &str, text: &str, max: usize) -> Result<(), Invalid> {
     if text.is_empty() {
         return Err(Invalid::new(

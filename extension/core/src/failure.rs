@@ -1,13 +1,13 @@
-//! The errors of a message, as they are kept with it: `[{"at": ..., "attempt": ..., "error":
-//! ...}]`, the oldest first. `"final": true` marks an error after which there is no other attempt,
-//! `"lease_expired": true` an attempt without an end.
+//! The errors of a message, as stored with it: `[{"at": ..., "attempt": ..., "error": ...}]`,
+//! oldest first. `"final": true` marks an error that is not retried. `"lease_expired": true` marks
+//! an attempt that ended with an expired lease.
 
 use crate::limits::{FAILURE_BYTES, FAILURES};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// The text of the error of an attempt whose lease expired.
+/// The error text of an attempt that ended with an expired lease.
 const LEASE_EXPIRED: &str = "the lease expired";
 
 /// How an attempt failed.
@@ -15,11 +15,12 @@ const LEASE_EXPIRED: &str = "the lease expired";
 pub enum Failure<'a> {
     /// The consumer released the message with an error.
     Reported { error: &'a str, is_final: bool },
-    /// The consumer did not come back before the end of its lease.
+    /// The lease expired before the consumer completed or released the message.
     LeaseExpired,
 }
 
-/// The errors with another one at the end. `at` is in microseconds since 1970.
+/// Appends an error to `errors` and drops the oldest above [`FAILURES`]. `at` is in microseconds
+/// since 1970.
 pub fn note_failure(errors: &str, at: i64, attempt: i32, failure: Failure) -> String {
     let mut all = read(errors);
     let moment = OffsetDateTime::from_unix_timestamp_nanos(i128::from(at) * 1_000).ok();
@@ -43,13 +44,13 @@ pub fn note_failure(errors: &str, at: i64, attempt: i32, failure: Failure) -> St
     Value::Array(all).to_string()
 }
 
-/// The text of the newest error.
+/// Returns the text of the newest error.
 pub fn last_failure(errors: &str) -> Option<String> {
     let last = read(errors).pop()?;
     last.get("error")?.as_str().map(str::to_owned)
 }
 
-/// Whether the newest error is this one, of this attempt.
+/// Returns whether the newest error has this text and this attempt.
 pub fn is_last_failure(errors: &str, attempt: i32, error: &str) -> bool {
     read(errors).pop().is_some_and(|last| {
         last.get("error").and_then(Value::as_str) == Some(kept(error))
@@ -57,14 +58,14 @@ pub fn is_last_failure(errors: &str, attempt: i32, error: &str) -> bool {
     })
 }
 
-/// Whether one of the errors is final.
+/// Returns whether one of the errors is final.
 pub fn is_final(errors: &str) -> bool {
     read(errors)
         .iter()
         .any(|error| error.get("final") == Some(&Value::Bool(true)))
 }
 
-/// As much of an error as is kept.
+/// Returns the part of an error that is stored.
 fn kept(error: &str) -> &str {
     let end = (0..=error.len().min(FAILURE_BYTES))
         .rev()
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_add_up_and_the_newest_is_the_last() {
+    fn errors_are_appended_newest_last() {
         let errors = note_failure("[]", 1_893_456_000_000_000, 1, reported("first"));
         let errors = note_failure(&errors, 1_893_456_000_000_001, 2, reported("second"));
         let read: Value = serde_json::from_str(&errors).unwrap();

@@ -1,14 +1,13 @@
-//! From what the sender calls a message to the 16 bytes that are claimed.
+//! Maps the sender's message id to the 16 bytes that are claimed.
 
 use crate::error::{Invalid, check_len};
 use crate::limits::{ID_BYTES, NAME_BYTES};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-/// The 16 bytes by which a message is known: its uuid, or the first half of the SHA-256 of its text
-/// id.
+/// The 16 bytes that identify a message: its uuid, or the first half of the SHA-256 of its text id.
 ///
-/// SHA-256, because SQL has it too: `substring(sha256(id::bytea) FROM 1 FOR 16)`.
+/// SHA-256 is used because SQL can compute it: `substring(sha256(id::bytea) FROM 1 FOR 16)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key([u8; 16]);
 
@@ -18,7 +17,7 @@ impl Key {
     }
 }
 
-/// A validated message id: its key and, unless it is a uuid, the text that people read.
+/// A validated message id: its key and, unless it is a uuid, its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageId<'a> {
     pub key: Key,
@@ -35,11 +34,11 @@ impl MessageId<'static> {
 }
 
 impl<'a> MessageId<'a> {
-    /// A text of 1 to [`ID_BYTES`] bytes; 8-4-4-4-12 hexadecimal digits, of either case, are the
-    /// uuid that they spell.
+    /// Accepts a text of 1 to [`ID_BYTES`] bytes. A text of 8-4-4-4-12 hexadecimal digits, of
+    /// either case, is the uuid that it spells.
     pub fn from_text(text: &'a str) -> Result<Self, Invalid> {
         check_len("the message id", text, ID_BYTES)?;
-        // 36 bytes: the only one of the crate's spellings with that length is the hyphenated one.
+        // Of the spellings that `try_parse` accepts, only the hyphenated one has 36 bytes.
         if text.len() == 36
             && let Ok(uuid) = Uuid::try_parse(text)
         {
@@ -55,13 +54,13 @@ impl<'a> MessageId<'a> {
     }
 }
 
-/// A destination has 1 to [`NAME_BYTES`] bytes.
+/// Checks that a destination has 1 to [`NAME_BYTES`] bytes.
 pub fn check_destination(name: &str) -> Result<(), Invalid> {
     check_len("the destination", name, NAME_BYTES)
 }
 
-/// The id of an effect that was not given one: the same for the same place in the same message,
-/// everywhere. UUIDv8.
+/// Returns the id of an effect for which the caller gave none, a UUIDv8. It depends only on the
+/// arguments.
 pub fn effect_message_id(destination: &str, key: &Key, ordinal: i32) -> Uuid {
     let digest = Sha256::new()
         .chain_update(b"idem effect\0")
@@ -73,8 +72,9 @@ pub fn effect_message_id(destination: &str, key: &Key, ordinal: i32) -> Uuid {
     uuid::Builder::from_custom_bytes(first_half(digest)).into_uuid()
 }
 
-/// The idempotency key of a call: the same for every attempt at the same step of the same message,
-/// everywhere. UUIDv8. `identity` is the destination, or what stands for all of them.
+/// Returns the idempotency key of an external call, a UUIDv8. It depends only on the arguments, so
+/// every attempt at the same step of the same message has the same key. `identity` is the
+/// destination, or a text that represents all destinations.
 pub fn call_key(identity: &str, key: &Key, step: &str) -> Uuid {
     let digest = Sha256::new()
         .chain_update(b"idem call\0")
@@ -86,13 +86,13 @@ pub fn call_key(identity: &str, key: &Key, step: &str) -> Uuid {
     uuid::Builder::from_custom_bytes(first_half(digest)).into_uuid()
 }
 
-/// The SHA-256 of a request: tells it from another one.
+/// Returns the SHA-256 of a request, by which requests are compared.
 pub fn request_digest(request: &str) -> [u8; 32] {
     Sha256::digest(request).into()
 }
 
-/// What decides the partition of an effect: never negative, the same on every server, so that a key
-/// keeps its order.
+/// Returns the hash that selects the partition of an effect. It is never negative and the same on
+/// every server, so that the effects of a key keep their order.
 pub fn partition_hash(key: Option<&str>, message_id: &Uuid) -> i32 {
     let digest = match key {
         Some(key) => Sha256::digest(key),
@@ -113,7 +113,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_text_that_spells_a_uuid_is_that_uuid() {
+    fn text_that_spells_a_uuid_is_that_uuid() {
         let uuid = Uuid::from_u128(0x0192_f3a4_0000_7abc_8def_0123_4567_89ab);
         let lower = uuid.to_string();
         let upper = lower.to_uppercase();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_the_first_half_of_the_sha_256_of_the_text() {
+    fn key_is_first_half_of_sha_256_of_text() {
         let id = MessageId::from_text("abc").unwrap();
         assert_eq!(
             id.key.bytes(),
@@ -142,14 +142,14 @@ mod tests {
     }
 
     #[test]
-    fn empty_and_long_ids_are_refused() {
+    fn empty_and_long_ids_are_rejected() {
         assert!(MessageId::from_text("").is_err());
         assert!(MessageId::from_text(&"x".repeat(1024)).is_ok());
         assert!(MessageId::from_text(&"x".repeat(1025)).is_err());
     }
 
     #[test]
-    fn an_effect_id_tells_the_place_and_nothing_else() {
+    fn effect_id_depends_on_message_and_ordinal() {
         let key = MessageId::from_text("order-1").unwrap().key;
         let id = effect_message_id("orders", &key, 0);
         assert_eq!(id, effect_message_id("orders", &key, 0));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_key_tells_the_step_of_the_message_and_nothing_else() {
+    fn call_key_depends_on_message_and_step() {
         let [one, two] = ["order-1", "order-2"].map(|id| MessageId::from_text(id).unwrap().key);
         let key = call_key("orders", &one, "charge");
         assert_eq!(key, call_key("orders", &one, "charge"));
@@ -169,9 +169,10 @@ mod tests {
         assert_eq!(key.get_version_num(), 8);
     }
 
-    /// Gateways keep keys for days: another derivation would charge twice after an upgrade.
+    /// External systems keep idempotency keys for days. A different derivation would charge twice
+    /// after an upgrade.
     #[test]
-    fn a_call_key_stays_what_it_is() {
+    fn call_key_derivation_is_stable() {
         let key = MessageId::from_text("order-1").unwrap().key;
         assert_eq!(
             call_key("orders", &key, "charge").to_string(),
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_key_is_no_effect_id() {
+    fn call_key_differs_from_effect_id() {
         let key = MessageId::from_text("order-1").unwrap().key;
         assert_ne!(
             call_key("orders", &key, "\0\0\0\0"),
@@ -204,7 +205,7 @@ mod tests {
         }
 
         #[test]
-        fn a_partition_is_never_negative(key in proptest::option::of(".{0,40}"), id: u128) {
+        fn partition_hash_is_never_negative(key in proptest::option::of(".{0,40}"), id: u128) {
             prop_assert!(partition_hash(key.as_deref(), &Uuid::from_u128(id)) >= 0);
         }
     }

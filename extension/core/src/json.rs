@@ -1,5 +1,5 @@
-//! Reading JSON piece by piece, borrowing from its text: what a caller gives is copied only when
-//! its length is known to be within a limit.
+//! Reads JSON piece by piece, borrowing from its text. A value is copied only when its length is
+//! known to be within a limit.
 
 use crate::error::{Invalid, Rejected, check_len};
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -7,10 +7,11 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 
-const MEMBERS: &str = "Its members are topic, payload or payload_base64, content_type, key, type, headers, message_id and deliver_after.";
-/// Bytes of a name that are shown in an error.
+const MEMBERS: &str = "Its members are topic, payload or payload_base64, content_type, key, type, \
+                       headers, message_id and deliver_after.";
+/// The number of bytes of a name that an error message shows.
 const SHOWN_BYTES: usize = 64;
-/// A byte can be written as `\u0000`.
+/// The length, in bytes, of the longest escape of one byte: `\u0000`.
 const ESCAPE_BYTES: usize = 6;
 
 /// Calls `each` with the JSON of every element of an array.
@@ -24,8 +25,8 @@ pub fn elements<'a>(
     })
 }
 
-/// Calls `each` with the name and the JSON of every member of an object. A name is as it is
-/// written, without its quotes.
+/// Calls `each` with the name and the JSON of every member of an object. The name is not unescaped
+/// and has no quotes.
 pub fn members<'a>(
     what: &str,
     json: &'a str,
@@ -97,13 +98,13 @@ impl<'a, F: FnMut(&'a str, &'a str) -> Result<(), Rejected>> Visitor<'a> for Mem
     }
 }
 
-/// Keeps why the reading ends: the parser's own error has room for a text only.
+/// Saves the reason why the reading ends, because the parser's own error can hold only a text.
 fn stop<E: Error>(stopped: &mut Option<Rejected>, rejected: Rejected) -> E {
     *stopped = Some(rejected);
     E::custom("stopped")
 }
 
-/// A string of 1 to `max` bytes.
+/// Parses a string of 1 to `max` bytes.
 pub fn text<'a>(what: &str, json: &'a str, max: usize) -> Result<Cow<'a, str>, Invalid> {
     if let Some(text) = unescaped(json) {
         check_len(what, text, max)?;
@@ -123,13 +124,13 @@ pub fn text<'a>(what: &str, json: &'a str, max: usize) -> Result<Cow<'a, str>, I
     Ok(Cow::Owned(text))
 }
 
-/// The string, when it has no escapes.
+/// Returns the string if it has no escapes.
 pub fn unescaped(json: &str) -> Option<&str> {
     let text = json.strip_prefix('"')?.strip_suffix('"')?;
     (!text.contains('\\')).then_some(text)
 }
 
-/// The beginning of a name, for an error.
+/// Returns the beginning of a name, for an error message.
 pub fn shown(name: &str) -> &str {
     let mut end = name.len().min(SHOWN_BYTES);
     while !name.is_char_boundary(end) {

@@ -1,6 +1,6 @@
-//! What idem knows without a server: identities, effects, calls and their limits.
+//! The rules of idem that need no server: identities, effects, external calls and their limits.
 //!
-//! The extension links it; the tests of its rules run without PostgreSQL.
+//! The extension links this crate. The tests of these rules run without PostgreSQL.
 
 mod call;
 mod effect;

@@ -1,31 +1,30 @@
-//! Memory for what comes from a caller. An allocation of Rust that fails ends the process, and
-//! PostgreSQL restarts all sessions then: so where the size is the caller's, memory is asked for by
-//! these functions, which can fail.
+//! Allocations sized by the caller's data. A failed Rust allocation ends the process, and
+//! PostgreSQL then restarts all sessions. The functions of this module return an error instead.
 
-/// There is no memory for so many bytes: SQLSTATE 53200.
+/// An allocation of this number of bytes failed: SQLSTATE 53200.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("out of memory")]
 pub struct OutOfMemory {
     pub bytes: usize,
 }
 
-/// An empty list with room for so many elements.
+/// Allocates an empty list with room for the given number of elements.
 pub fn reserve<T>(elements: usize) -> Result<Vec<T>, OutOfMemory> {
     let mut list = Vec::new();
     reserve_more(&mut list, elements)?;
     Ok(list)
 }
 
-/// Adds an element.
+/// Appends an element.
 pub fn push<T>(list: &mut Vec<T>, element: T) -> Result<(), OutOfMemory> {
     reserve_more(list, 1)?;
     list.push(element);
     Ok(())
 }
 
-/// Fails unless so many bytes can be allocated now. It protects PostgreSQL's own code that makes
-/// many small allocations: when memory ends among those, PostgreSQL has none left to report the
-/// error.
+/// Fails unless the given number of bytes can be allocated now. It is called before PostgreSQL code
+/// that makes many small allocations: if one of those fails, PostgreSQL has no memory left to
+/// report the error.
 pub fn ensure(bytes: usize) -> Result<(), OutOfMemory> {
     reserve::<u8>(bytes).map(drop)
 }
@@ -41,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_than_there_is_fails() {
+    fn too_large_allocation_fails() {
         let bytes = isize::MAX as usize;
         assert_eq!(reserve::<u8>(bytes), Err(OutOfMemory { bytes }));
         assert_eq!(
@@ -51,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn list_has_what_was_pushed() {
+    fn pushed_elements_are_in_the_list() {
         let mut list = reserve(1).unwrap();
         for n in 0..100 {
             push(&mut list, n).unwrap();

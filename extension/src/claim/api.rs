@@ -1,4 +1,4 @@
-//! The calls of SQL that claim. Each comes for a text id and for a uuid.
+//! SQL functions that claim. Each is overloaded for a text id and a uuid.
 
 use super::inspect::{claim_of, forget};
 use super::lone::{self, Needs};
@@ -112,14 +112,14 @@ fn check_batch(ids: usize) -> Result<()> {
     if ids > limits::BATCH_IDS {
         return invalid(
             format!("{ids} ids in one batch"),
-            format!("Claim at most {} in one call.", limits::BATCH_IDS),
+            format!("Claim at most {} ids in one batch.", limits::BATCH_IDS),
         );
     }
     Ok(())
 }
 
-/// Claims in the order of the keys and answers in the order of the ids, of which there are no more
-/// than the limit.
+/// Claims in the order of the keys and returns the results in the order of the ids. The caller has
+/// checked the number of ids.
 fn try_claim_batch<'a>(
     given_ids: impl Iterator<Item = Result<MessageId<'a>>>,
     destination: Option<&str>,
@@ -140,8 +140,8 @@ fn try_claim_batch<'a>(
     order.extend(0..ids.len());
     // Of two equal ids the first one wins.
     order.sort_unstable_by_key(|&n| (ids[n].key, n));
-    let mut answer = reserve(ids.len()).map_err(Error::from)?;
-    answer.resize(ids.len(), false);
+    let mut claimed = reserve(ids.len()).map_err(Error::from)?;
+    claimed.resize(ids.len(), false);
     let mut places = order.iter();
     claim_each(
         order.iter().map(|&n| &ids[n]),
@@ -149,17 +149,20 @@ fn try_claim_batch<'a>(
         Terms::PLAIN,
         |outcome| {
             if let Some(&place) = places.next() {
-                answer[place] = matches!(outcome, Outcome::Claimed { .. });
+                claimed[place] = matches!(outcome, Outcome::Claimed { .. });
             }
         },
     )?;
-    Ok(answer)
+    Ok(claimed)
 }
 
 #[pg_extern(
     requires = ["types"],
     sql = r#"
-CREATE FUNCTION idem_claim(id text, destination text, wait boolean DEFAULT true, fingerprint bytea DEFAULT NULL, sent_at timestamptz DEFAULT NULL, OUT outcome idem_outcome, OUT handled_at timestamptz)
+CREATE FUNCTION idem_claim(
+    id text, destination text, wait boolean DEFAULT true, fingerprint bytea DEFAULT NULL,
+    sent_at timestamptz DEFAULT NULL, OUT outcome idem_outcome, OUT handled_at timestamptz
+)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_claim_text_wrapper';
 "#
 )]
@@ -186,7 +189,10 @@ fn idem_claim_text(
 #[pg_extern(
     requires = ["types"],
     sql = r#"
-CREATE FUNCTION idem_claim(id uuid, destination text, wait boolean DEFAULT true, fingerprint bytea DEFAULT NULL, sent_at timestamptz DEFAULT NULL, OUT outcome idem_outcome, OUT handled_at timestamptz)
+CREATE FUNCTION idem_claim(
+    id uuid, destination text, wait boolean DEFAULT true, fingerprint bytea DEFAULT NULL,
+    sent_at timestamptz DEFAULT NULL, OUT outcome idem_outcome, OUT handled_at timestamptz
+)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_claim_uuid_wrapper';
 "#
 )]
@@ -213,7 +219,10 @@ fn idem_claim_uuid(
 #[pg_extern(
     requires = ["types"],
     sql = r#"
-CREATE FUNCTION idem_claim_in_block(id text, destination text, wait boolean DEFAULT true, fingerprint bytea DEFAULT NULL, sent_at timestamptz DEFAULT NULL, OUT outcome idem_outcome, OUT handled_at timestamptz)
+CREATE FUNCTION idem_claim_in_block(
+    id text, destination text, wait boolean DEFAULT true, fingerprint bytea DEFAULT NULL,
+    sent_at timestamptz DEFAULT NULL, OUT outcome idem_outcome, OUT handled_at timestamptz
+)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_claim_in_block_text_wrapper';
 "#
 )]
@@ -240,7 +249,10 @@ fn idem_claim_in_block_text(
 #[pg_extern(
     requires = ["types"],
     sql = r#"
-CREATE FUNCTION idem_claim_in_block(id uuid, destination text, wait boolean DEFAULT true, fingerprint bytea DEFAULT NULL, sent_at timestamptz DEFAULT NULL, OUT outcome idem_outcome, OUT handled_at timestamptz)
+CREATE FUNCTION idem_claim_in_block(
+    id uuid, destination text, wait boolean DEFAULT true, fingerprint bytea DEFAULT NULL,
+    sent_at timestamptz DEFAULT NULL, OUT outcome idem_outcome, OUT handled_at timestamptz
+)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_claim_in_block_uuid_wrapper';
 "#
 )]

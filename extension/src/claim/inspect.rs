@@ -1,4 +1,4 @@
-//! Looking at claims without making one. Everything here works on a standby, except `forget`.
+//! Reads claims. All functions of this module work on a standby, except `forget`.
 
 use super::{check_claim, identity_keys};
 use crate::destination::{Destination, find};
@@ -8,7 +8,7 @@ use crate::ring::{self, Rings};
 use idem_core::MessageId;
 use pgrx::pg_sys;
 
-/// When the message was claimed, if it is: committed, or by this transaction.
+/// Returns the time of the claim, if one is committed or was made by this transaction.
 pub fn claim_of(id: &MessageId, name: &str) -> Result<Option<(Destination, pg_sys::TimestampTz)>> {
     let rings = ring::look()?;
     let Some(destination) = find(name)? else {
@@ -27,8 +27,8 @@ pub fn claim_of(id: &MessageId, name: &str) -> Result<Option<(Destination, pg_sy
     Ok(None)
 }
 
-/// The destination, and when the claim was made, when this transaction holds the claim of the
-/// message. The caller has entered the rings.
+/// Returns the destination and the time of the claim, if this transaction made the claim of the
+/// message. The caller must have entered the rings.
 pub fn my_claim(
     id: &MessageId,
     name: &str,
@@ -39,7 +39,7 @@ pub fn my_claim(
     };
     let mut keys = identity_keys(&id.key, destination.id);
     let ring = destination.ring(rings);
-    // The newest first: that is where it was made, unless the ring turned since.
+    // Newest slice first: the claim is there unless the ring rotated since.
     for slice in [ring.current()]
         .into_iter()
         .chain(ring.sealed().into_iter().rev())
@@ -58,8 +58,8 @@ fn claimed_at(claim: &Lookup) -> pg_sys::TimestampTz {
     claim.column(2).map_or(0, |d| d.value() as i64)
 }
 
-/// Deletes the claim wherever it stands; whether there was one. Waits for a claim that is being
-/// made.
+/// Deletes the claim from every slice. Returns whether there was one. Waits for a claim in
+/// progress.
 pub fn forget(id: &MessageId, name: &str) -> Result<bool> {
     let rings = ring::enter()?;
     let Some(destination) = find(name)? else {
@@ -73,7 +73,8 @@ pub fn forget(id: &MessageId, name: &str) -> Result<bool> {
         if lookup.hold(&mut keys, true) == Hold::Held {
             check_claim(&lookup, id, name)?;
             if lookup.is_mine() {
-                // A savepoint takes a claim back with its effects; forgetting it here is a mistake.
+                // A rollback to a savepoint removes a claim with its effects. Forgetting it is a
+                // mistake.
                 return Err(Error::ForgetsItself);
             }
             lookup.delete();
@@ -83,7 +84,7 @@ pub fn forget(id: &MessageId, name: &str) -> Result<bool> {
     Ok(forgotten)
 }
 
-/// Every slice that a row of this destination can stand in, the oldest of each ring first.
+/// Returns every slice in which a row of this destination can be, the oldest of each ring first.
 pub fn slices_of(destination: &Destination, rings: &Rings) -> Vec<pg_sys::Oid> {
     destination
         .left_rings(rings)

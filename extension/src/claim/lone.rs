@@ -1,8 +1,8 @@
 //! Lone claims: a claim that is the only thing its transaction does.
 //!
-//! Such a claim commits by itself. When the work after it fails, the message is lost, because its
-//! redelivery is a duplicate. So a claim fails in a statement outside a transaction block that
-//! claims and does no other work.
+//! Such a claim commits by itself. If the work after it fails, the message is lost, because its
+//! redelivery is a duplicate. So a claim function fails in a statement outside a transaction block
+//! that claims and does no other work.
 
 use crate::errors::{Error, Result};
 use crate::pg::ensure_writable;
@@ -14,7 +14,8 @@ use pgrx::prelude::*;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-/// Functions of the extension that are no work: the claims themselves, and what only reads.
+/// Functions of the extension that do not count as work: the claim functions, and functions that
+/// only read.
 const NO_WORK: [&CStr; 6] = [
     c"idem_try_claim",
     c"idem_try_claim_batch",
@@ -24,15 +25,16 @@ const NO_WORK: [&CStr; 6] = [
     c"idem_effects",
 ];
 
-/// What a function that claims asks of its transaction.
+/// What a claim function requires of its transaction.
 pub enum Needs {
-    /// Something else in the transaction, as far as the statement shows.
+    /// Other work in the transaction, as far as the statement shows.
     NotAlone(pg_sys::FunctionCallInfo),
-    /// A transaction block, whatever the setting.
+    /// A transaction block, regardless of the setting.
     Block,
 }
 
-/// 25006 where nothing can be written, 25P01 where the claim would commit by itself.
+/// Fails with 25006 if the server or the transaction is read-only, and with 25P01 if the claim
+/// would commit by itself.
 pub fn check(needs: &Needs, function: &'static CStr) -> Result<()> {
     ensure_writable(function);
     match needs {
@@ -57,7 +59,7 @@ fn check_not_alone(fcinfo: pg_sys::FunctionCallInfo, function: &'static CStr) ->
     Ok(())
 }
 
-/// A statement that claims many messages warns once.
+/// Returns true once per statement, so that a statement that claims many messages warns once.
 fn is_first_of_statement() -> bool {
     thread_local! {
         static WARNED: Cell<pg_sys::TimestampTz> = const { Cell::new(0) };
@@ -68,14 +70,14 @@ fn is_first_of_statement() -> bool {
 }
 
 fn oid_of(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Oid {
-    // SAFETY: fcinfo is that of the function that runs; a direct call has no flinfo.
+    // SAFETY: fcinfo is that of the running function; a direct function call has no flinfo.
     unsafe {
         let info = (*fcinfo).flinfo.as_ref();
         info.map_or(pg_sys::InvalidOid, |info| info.fn_oid)
     }
 }
 
-/// Whether the client's statement only claims, in a transaction of its own.
+/// Returns whether the client's statement only claims, in a transaction of its own.
 fn is_alone(claim_function: pg_sys::Oid) -> bool {
     // SAFETY: reads the state of the transaction and the portal that runs.
     unsafe {
@@ -98,13 +100,14 @@ fn is_alone(claim_function: pg_sys::Oid) -> bool {
         if statement.is_null() || (*statement).type_ != pg_sys::NodeTag::T_PlannedStmt {
             return false;
         }
-        // A subquery can do the work.
+        // A subquery may do other work.
         length((*statement).subplans) == 0 && only_claims((*statement).planTree, claim_function)
     }
 }
 
-/// Whether the portal runs a statement of the client and is no cursor. Some drivers name the
-/// portals of all their statements; the options of a cursor differ from those of the protocol.
+/// Returns whether the portal runs a statement of the client and is not a cursor. Some drivers name
+/// the portals of all their statements. The options of a cursor differ from those of a
+/// protocol-level portal.
 fn is_of_client(portal: &pg_sys::PortalData) -> bool {
     if portal.name.is_null() {
         return true;
@@ -116,14 +119,15 @@ fn is_of_client(portal: &pg_sys::PortalData) -> bool {
             && !name.starts_with(b"<unnamed portal")
 }
 
-/// What the expressions of a plan call.
+/// The functions in the expressions of a plan.
 struct Calls {
     claim_function: pg_sys::Oid,
     has_claim: bool,
     has_other_work: bool,
 }
 
-/// Whether a plan reads no table, calls this function, and calls no other that could write.
+/// Returns whether a plan reads no table, calls the claim function and calls no other function that
+/// could write.
 ///
 /// # Safety
 /// The plan is that of a planned statement.
@@ -133,7 +137,7 @@ unsafe fn only_claims(plan: *mut pg_sys::Plan, claim_function: pg_sys::Oid) -> b
         has_claim: false,
         has_other_work: false,
     };
-    // SAFETY: as the caller's; each plan node begins with a Plan and is cast by its tag.
+    // SAFETY: guaranteed by the caller; each plan node begins with a Plan and is cast by its tag.
     unsafe {
         let leaf = below_limit_and_set(plan, &mut calls);
         if leaf.is_null() || !(*leaf).lefttree.is_null() || !(*leaf).righttree.is_null() {
@@ -161,13 +165,13 @@ unsafe fn only_claims(plan: *mut pg_sys::Plan, claim_function: pg_sys::Oid) -> b
     calls.has_claim && !calls.has_other_work
 }
 
-/// The node below LIMIT and set-returning functions, whose expressions are noted: query builders
-/// add LIMIT 1, and a batch is unnested.
+/// Returns the node below LIMIT and set-returning functions, and notes their expressions. Query
+/// builders add LIMIT 1, and a batch is unnested.
 ///
 /// # Safety
 /// The plan is that of a planned statement.
 unsafe fn below_limit_and_set(mut plan: *mut pg_sys::Plan, calls: &mut Calls) -> *mut pg_sys::Plan {
-    // SAFETY: as the caller's; each plan node begins with a Plan and is cast by its tag.
+    // SAFETY: guaranteed by the caller; each plan node begins with a Plan and is cast by its tag.
     unsafe {
         while !plan.is_null() {
             match (*plan).type_ {
@@ -184,17 +188,18 @@ unsafe fn below_limit_and_set(mut plan: *mut pg_sys::Plan, calls: &mut Calls) ->
     plan
 }
 
-/// Notes what an expression, or a list of them, calls.
+/// Notes the functions in an expression or in a list of expressions.
 ///
 /// # Safety
 /// The node is an expression of a plan, or null.
 unsafe fn note(calls: &mut Calls, node: *mut pg_sys::Node) {
     let context = std::ptr::from_mut(calls).cast();
-    // SAFETY: as the caller's; the walker does not keep the context. Errors below become unwinding.
+    // SAFETY: guaranteed by the caller; the walker does not keep the context. Errors become
+    // unwinding.
     unsafe { pg_guard_ffi_boundary(|| walk(node, context)) };
 }
 
-/// Visits an expression and its parts; true ends the walk.
+/// Visits an expression and its parts. Returns true to end the walk.
 ///
 /// # Safety
 /// PostgreSQL or `note` calls it, with a node of a planned expression or null, and a `Calls`.
@@ -203,21 +208,21 @@ unsafe extern "C-unwind" fn walk(node: *mut pg_sys::Node, context: *mut c_void) 
     if node.is_null() {
         return false;
     }
-    // SAFETY: as the caller's; both functions only read the node and pass the context on.
+    // SAFETY: guaranteed by the caller; both functions only read the node and pass the context on.
     unsafe {
         pg_sys::check_functions_in_node(node, Some(note_function), context)
             || pg_sys::expression_tree_walker(node, Some(walk), context)
     }
 }
 
-/// Notes one function that a node calls; true ends the walk.
+/// Notes one function that a node calls. Returns true to end the walk.
 ///
 /// # Safety
-/// The context is a `Calls` that nothing else uses meanwhile.
+/// The context is a `Calls` that no other code uses meanwhile.
 #[pg_guard]
 unsafe extern "C-unwind" fn note_function(function: pg_sys::Oid, context: *mut c_void) -> bool {
     const VOLATILE: c_char = b'v' as c_char;
-    // SAFETY: as the caller's; look-ups in the catalog by OID.
+    // SAFETY: guaranteed by the caller; catalog look-ups by OID.
     unsafe {
         let calls = &mut *context.cast::<Calls>();
         if function == calls.claim_function {
@@ -229,9 +234,9 @@ unsafe extern "C-unwind" fn note_function(function: pg_sys::Oid, context: *mut c
     }
 }
 
-/// Whether the function is one of the extension's that are no work.
+/// Returns whether the function belongs to the extension and does not count as work.
 fn is_no_work(function: pg_sys::Oid) -> bool {
-    // SAFETY: look-ups in the catalog by OID and by name; the name is a copy that ends with NUL.
+    // SAFETY: catalog look-ups by OID and by name; the name is a copy that ends with NUL.
     unsafe {
         let name = pg_sys::get_func_name(function);
         if name.is_null() || !NO_WORK.contains(&CStr::from_ptr(name)) {
@@ -246,13 +251,13 @@ fn is_no_work(function: pg_sys::Oid) -> bool {
 /// # Safety
 /// The pointer is a List or null.
 unsafe fn length(list: *mut pg_sys::List) -> i32 {
-    // SAFETY: as the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { list.as_ref().map_or(0, |list| list.length) }
 }
 
 /// # Safety
 /// The list has an element.
 unsafe fn first(list: *mut pg_sys::List) -> *mut c_void {
-    // SAFETY: as the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { (*(*list).elements).ptr_value }
 }

@@ -1,8 +1,8 @@
-//! The claim: the right to process a message, won by one transaction.
+//! The claim: the right to process a message, which one transaction gets.
 //!
 //! Sealed slices are only probed. The current slice, and the next one while the ring is opening,
-//! are probed and then written, in that order; claimed is what every insert took, unless a lease
-//! protects the message: see `pending`.
+//! are probed and then written, in that order. The message is claimed when every insert succeeds,
+//! unless a lease protects it (see `pending`).
 
 mod api;
 mod inspect;
@@ -24,7 +24,7 @@ use idem_core::{Key, MessageId};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
-/// What became of a claim, with when the first one was made, where there is one.
+/// The outcome of a claim, with the time of the first claim if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Claimed { claimed_at: pg_sys::TimestampTz },
@@ -34,16 +34,17 @@ pub enum Outcome {
     Expired,
 }
 
-/// How a claim is asked for.
+/// The options of a claim.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms<'a> {
-    /// Wait for a concurrent claimer, or answer `InProgress`.
+    /// Wait for a concurrent claimer. If false, return `InProgress` instead.
     pub wait: bool,
-    /// Kept with the claim; a duplicate with another one is a `Mismatch`.
+    /// Stored with the claim. A duplicate with another fingerprint is a `Mismatch`.
     pub fingerprint: Option<&'a [u8]>,
-    /// When the sender sent it: what the ring cannot remember any longer is `Expired`.
+    /// The time at which the sender sent the message. If the ring may have forgotten a claim of
+    /// that time, the outcome is `Expired`.
     pub sent_at: Option<pg_sys::TimestampTz>,
-    /// This transaction holds the pending message itself, and will delete it.
+    /// This transaction holds the pending message itself and will delete it.
     pub holds_pending: bool,
 }
 
@@ -59,12 +60,12 @@ impl Terms<'_> {
 /// Claims one message.
 pub fn claim(id: MessageId, destination: &str, terms: Terms) -> Result<Outcome> {
     let mut outcome = Outcome::InProgress;
-    claim_each([&id].into_iter(), destination, terms, |told| outcome = told)?;
+    claim_each([&id].into_iter(), destination, terms, |new| outcome = new)?;
     Ok(outcome)
 }
 
-/// Claims a message whose pending row this transaction holds. Does not wait: another claimer may
-/// wait for that row.
+/// Claims a message of which this transaction holds the pending row. Does not wait, because another
+/// claimer may wait for that row.
 pub fn claim_leased(id: MessageId, destination: &str) -> Result<Outcome> {
     let terms = Terms {
         wait: false,
@@ -74,9 +75,9 @@ pub fn claim_leased(id: MessageId, destination: &str) -> Result<Outcome> {
     claim(id, destination, terms)
 }
 
-/// Claims messages of one destination in the order given, which must be that of their keys: two
-/// batches that meet then wait for each other in one direction only. The second of two equal ids is
-/// a duplicate of the first. `tell` is called with the outcome of each.
+/// Claims messages of one destination in the given order, which must be the order of their keys:
+/// two concurrent batches then wait for each other in one direction only. The second of two equal
+/// ids is a duplicate of the first. Calls `tell` with the outcome of each message.
 pub fn claim_each<'i>(
     ids: impl Iterator<Item = &'i MessageId<'i>>,
     destination: &str,
@@ -91,12 +92,12 @@ pub fn claim_each<'i>(
         });
         return Ok(());
     };
-    let desk = Slices::open(&known, &rings);
-    let mut desk = Desk::new(&desk, known, destination, &rings, terms);
+    let slices = Slices::open(&known, &rings);
+    let mut writer = Desk::new(&slices, known, destination, &rings, terms);
     let scratch = Scratch::new();
     for id in ids {
         pgrx::check_for_interrupts!();
-        let outcome = scratch.with(|| desk.claim(id))?;
+        let outcome = scratch.with(|| writer.claim(id))?;
         count(match outcome {
             Outcome::Claimed { .. } => Counter::Claimed,
             Outcome::Duplicate { .. } => Counter::Duplicate,
@@ -109,8 +110,7 @@ pub fn claim_each<'i>(
     Ok(())
 }
 
-/// Where the claims of one destination are made: look-ups and inserts set up once for a whole
-/// batch.
+/// Claims messages of one destination. Look-ups and inserts are set up once for a whole batch.
 struct Desk<'a> {
     destination: Destination,
     name: &'a str,
@@ -121,7 +121,7 @@ struct Desk<'a> {
     pending: Option<PendingCheck<'a>>,
 }
 
-/// What a slice says about a key, when nobody is at it any longer.
+/// The state of a key in a slice that no transaction is writing.
 enum Settled {
     Free,
     Taken(Outcome),
@@ -176,21 +176,22 @@ impl<'a> Desk<'a> {
         let mut claimed_at = pg::clock();
         for n in 0..self.written.len() {
             while !self.insert(n, id, claimed_at) {
-                // Another claimer came between the look and the insert.
+                // Another claimer inserted the key between the look-up and the insert.
                 let settled = settle(&mut self.written[n].0, &mut keys, id, self.name, self.terms)?;
                 if let Settled::Taken(outcome) = settled {
                     self.retract(n, &mut keys);
                     return Ok(outcome);
                 }
                 if n == 0 {
-                    // That one may have been claimed, forgotten and given effects in the meantime:
-                    // this execution is later.
+                    // The other claim may have been committed with effects and then forgotten. This
+                    // claim needs a later time.
                     claimed_at = pg::clock();
                 }
             }
         }
         pause_point("claim: before second look");
-        // After the claim is written: a writer of pending messages that comes later sees the claim.
+        // Check after the claim is written: a later writer of pending messages then finds the
+        // claim.
         if let Some(outcome) = self.take_pending(id)? {
             self.retract(self.written.len(), &mut keys);
             return Ok(outcome);
@@ -210,7 +211,7 @@ impl<'a> Desk<'a> {
         self.written[slice].1.insert(&row)
     }
 
-    /// Deletes the pending message of this claim; returns the outcome when a lease protects it.
+    /// Deletes the pending message of this claim. Returns the outcome if a lease protects it.
     fn take_pending(&self, id: &MessageId) -> Result<Option<Outcome>> {
         let Some(pending) = &self.pending else {
             return Ok(None);
@@ -230,8 +231,8 @@ impl<'a> Desk<'a> {
         }
     }
 
-    /// Takes back what went into the first slices, because a later one was taken: a claim stands in
-    /// all or in none.
+    /// Deletes the claim from the slices before `slices`, because a later slice already has the
+    /// key. A claim is in all written slices or in none.
     fn retract(&mut self, slices: usize, keys: &mut [pg_sys::ScanKeyData]) {
         for (lookup, _) in &mut self.written[..slices] {
             if lookup.find_mine(keys) {
@@ -241,8 +242,8 @@ impl<'a> Desk<'a> {
     }
 }
 
-/// Looks until the key is free, or taken for good; or until it is in progress, when the terms are
-/// not to wait.
+/// Looks the key up until it is free or taken by a finished transaction. If `terms.wait` is false,
+/// returns `InProgress` instead of waiting.
 fn settle(
     lookup: &mut Lookup,
     keys: &mut [pg_sys::ScanKeyData],
@@ -266,7 +267,7 @@ fn settle(
     }
 }
 
-/// A row stands under the key: what it says to whoever claims the same message.
+/// Returns the outcome of a claim when the found row has its key.
 fn taken(row: &Lookup, id: &MessageId, destination: &str, terms: Terms) -> Result<Outcome> {
     check_claim(row, id, destination)?;
     row.rely();
@@ -279,15 +280,15 @@ fn taken(row: &Lookup, id: &MessageId, destination: &str, terms: Terms) -> Resul
     })
 }
 
-/// The row of a slice that was found under the key of a message is that message's.
+/// Fails with 23000 unless the row found under the key of a message belongs to that message.
 pub fn check_claim(row: &Lookup, id: &MessageId, destination: &str) -> Result<()> {
     // SAFETY: column 4 of a slice is text; the copy is made before the next look-up.
     let text = unsafe { row.column(4).and_then(|d| String::from_datum(d, false)) };
     check_same_message(text, id, destination)
 }
 
-/// The text id of a row that was found under the key of a message is that message's, or 23000:
-/// another id with the same key must never be answered for.
+/// Fails with 23000 unless the text id of the row found under the key of a message is that of the
+/// message. Another id with the same key must never be treated as a duplicate.
 pub fn check_same_message(text: Option<String>, id: &MessageId, destination: &str) -> Result<()> {
     if text.as_deref() == id.text {
         return Ok(());
@@ -298,7 +299,7 @@ pub fn check_same_message(text: Option<String>, id: &MessageId, destination: &st
     })
 }
 
-/// The scan keys of an identity: the first and second column of a slice's index.
+/// Returns the scan keys of an identity: the first and second column of a slice's index.
 pub fn identity_keys(key: &Key, destination: i32) -> [pg_sys::ScanKeyData; 2] {
     let eq = pg_sys::BTEqualStrategyNumber as u16;
     // SAFETY: ScanKeyInit fills the zeroed keys; the uuid datum lives in the current memory

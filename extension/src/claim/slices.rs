@@ -1,14 +1,14 @@
-//! The slices that the rows of one destination stand in, open.
+//! The open slices in which the rows of one destination can be.
 
 use crate::destination::Destination;
 use crate::pg::Table;
 use crate::ring::{Ring, Rings};
 
-/// The slices of one destination: of the inbox, or with [`Rings::of_calls`] those of the journal.
+/// The slices of one destination: of the inbox, or with [`Rings::of_calls`] of the journal.
 pub struct Slices {
-    /// Looked at only, the oldest first.
+    /// Slices that are only probed, the oldest first.
     pub sealed: Vec<Table>,
-    /// Looked at and written, in this order.
+    /// Slices that are probed and written, in this order.
     pub written: Vec<Table>,
 }
 

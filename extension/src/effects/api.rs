@@ -1,4 +1,4 @@
-//! The calls of SQL that record effects and find them again.
+//! SQL functions that record effects and read them.
 
 use super::read::recorded;
 use super::record::record;
@@ -52,7 +52,7 @@ fn record_effects(
         .collect())
 }
 
-/// The effects that a call was given.
+/// Parses the effects argument of a function.
 pub fn parse(effects: &JsonText) -> Result<Vec<EffectSpec<'_>>> {
     Ok(parse_effects(effects.as_str(), || {
         check_for_interrupts!();
@@ -160,7 +160,7 @@ fn idem_replay_effects_uuid(id: Option<Uuid>, destination: Option<&str>) -> Repo
     replay_effects(uuid_id(id)?, destination)
 }
 
-/// Copies the recorded rows into the current slice as they are, but for their place in the order.
+/// Copies the recorded rows unchanged, except for their sequence number, into the current slice.
 fn replay_effects(id: MessageId, destination: Option<&str>) -> Report<i32> {
     let destination = given(destination, "destination")?;
     ensure_writable(c"idem_replay_effects()");
@@ -174,7 +174,10 @@ fn replay_effects(id: MessageId, destination: Option<&str>) -> Report<i32> {
 #[pg_extern(
     requires = ["types"],
     sql = r#"
-CREATE FUNCTION idem_send(topic text, payload jsonb, key text DEFAULT NULL, type text DEFAULT NULL, headers jsonb DEFAULT NULL, message_id uuid DEFAULT NULL, content_type text DEFAULT NULL) RETURNS uuid
+CREATE FUNCTION idem_send(
+    topic text, payload jsonb, key text DEFAULT NULL, type text DEFAULT NULL,
+    headers jsonb DEFAULT NULL, message_id uuid DEFAULT NULL, content_type text DEFAULT NULL
+) RETURNS uuid
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_send_wrapper';
 "#
 )]
@@ -203,7 +206,10 @@ fn idem_send(
 #[pg_extern(
     requires = ["types"],
     sql = r#"
-CREATE FUNCTION idem_send_bytes(topic text, payload bytea, key text DEFAULT NULL, type text DEFAULT NULL, headers jsonb DEFAULT NULL, message_id uuid DEFAULT NULL, content_type text DEFAULT NULL) RETURNS uuid
+CREATE FUNCTION idem_send_bytes(
+    topic text, payload bytea, key text DEFAULT NULL, type text DEFAULT NULL,
+    headers jsonb DEFAULT NULL, message_id uuid DEFAULT NULL, content_type text DEFAULT NULL
+) RETURNS uuid
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_send_bytes_wrapper';
 "#
 )]

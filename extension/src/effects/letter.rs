@@ -1,4 +1,4 @@
-//! A dead letter that is forwarded becomes an effect of its message.
+//! Forwards a dead letter as an effect of its message.
 
 use super::record::record;
 use crate::claim::text_id;
@@ -11,14 +11,17 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use std::borrow::Cow;
 
-/// Records the letter as an effect of its message, which this transaction has claimed.
+/// Records the dead letter as an effect of its message, which this transaction has claimed.
 ///
-/// The limits of [`idem_core::parse_effects`] do not apply: what a broker has delivered is kept,
-/// and sent, as it is.
+/// The limits of [`idem_core::parse_effects`] do not apply, because a message that a broker
+/// delivered is stored and sent unchanged.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
-CREATE FUNCTION idem.record_letter(id text, destination text, topic text, payload bytea, key text, type text, headers jsonb, traceparent text, content_type text) RETURNS uuid
+CREATE FUNCTION idem.record_letter(
+    id text, destination text, topic text, payload bytea, key text, type text, headers jsonb,
+    traceparent text, content_type text
+) RETURNS uuid
 LANGUAGE c AS 'MODULE_PATHNAME', 'record_letter_wrapper';
 "#
 )]

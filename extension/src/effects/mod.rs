@@ -1,5 +1,5 @@
-//! Effects: the outgoing messages of a message, recorded with its claim, and found again by every
-//! duplicate.
+//! Effects: the outgoing messages of a message. They are recorded with its claim and returned to
+//! every duplicate.
 
 mod api;
 pub mod letter;

@@ -1,5 +1,5 @@
-//! Finding the effects of a message again, in every slice, as they are now: a duplicate in
-//! REPEATABLE READ asks for facts that were committed after its snapshot, and must get them.
+//! Reads the effects of a message from every slice, in their latest committed state. A duplicate in
+//! REPEATABLE READ must get effects that were committed after its snapshot.
 
 use super::record::source_keys;
 use crate::claim::claim_of;
@@ -10,18 +10,18 @@ use crate::ring;
 use idem_core::{MessageId, memory};
 use pgrx::pg_sys;
 
-/// Rows are copied one by one: a look at the memory comes every so many of them, and asks for so
-/// much.
+/// The number of rows after which the reader checks that `MARGIN_BYTES` can be allocated. Rows are
+/// copied one by one.
 const BETWEEN_CHECKS: usize = 64;
 const MARGIN_BYTES: usize = 16 * 1024 * 1024;
 
-/// The rows of the effects that the execution which holds the claim has recorded, by ordinal. All
-/// columns of the outbox, `None` is NULL; by-reference values are copies in the current memory
-/// context.
+/// Returns the rows of the effects that the execution holding the claim has recorded, by ordinal. A
+/// row has all columns of the outbox; `None` is NULL. By-reference values are copies in the current
+/// memory context.
 pub fn recorded(id: &MessageId, destination: &str) -> Result<Vec<Vec<Option<pg_sys::Datum>>>> {
     idem_core::check_destination(destination)?;
-    // The claim and its effects carry the same moment, that of the claim: an execution that was
-    // forgotten since has left effects of an earlier moment.
+    // A claim and its effects have the same time. After the claim was forgotten, effects of the
+    // earlier execution remain, with an earlier time.
     let Some((known, claimed_at)) = claim_of(id, destination)? else {
         return Ok(Vec::new());
     };

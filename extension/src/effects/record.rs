@@ -1,4 +1,4 @@
-//! Recording: the effects go into the outbox in the transaction that holds the claim.
+//! Appends effects to the outbox in the transaction that holds the claim.
 
 use crate::claim::my_claim;
 use crate::destination::Destination;
@@ -12,8 +12,9 @@ use pgrx::pg_sys;
 use pgrx::prelude::*;
 use uuid::Uuid;
 
-/// Records effects for a message that this transaction has claimed; answers their message ids, in
-/// order. Several calls add up.
+/// Records effects for a message that this transaction has claimed. Returns their message ids, in
+/// order. Repeated use in one transaction appends to the effects recorded before. Fails with 55000
+/// if this transaction does not hold the claim.
 pub fn record(id: MessageId, destination: &str, effects: &[EffectSpec]) -> Result<Vec<Uuid>> {
     idem_core::check_destination(destination)?;
     let rings = ring::enter()?;
@@ -56,15 +57,15 @@ pub fn record(id: MessageId, destination: &str, effects: &[EffectSpec]) -> Resul
     Ok(message_ids)
 }
 
-/// PostgreSQL counts from 2000, in microseconds.
+/// Converts microseconds since 1970 to PostgreSQL's microseconds since 2000.
 pub fn since_2000(unix_microseconds: i64) -> pg_sys::TimestampTz {
     const EPOCHS_APART: i64 = 946_684_800_000_000;
     unix_microseconds.saturating_sub(EPOCHS_APART)
 }
 
-/// One more than the last ordinal that this execution of the message has recorded. While a
-/// transaction with a claim runs, the outbox turns at most once, so it is in the current slice or
-/// in the one before.
+/// Returns one more than the last ordinal that this execution of the message has recorded. While a
+/// transaction with a claim runs, the outbox rotates at most once, so the last ordinal is in the
+/// current slice or in the one before.
 fn next_ordinal(
     destination: &Destination,
     claimed_at: pg_sys::TimestampTz,
@@ -93,7 +94,7 @@ fn next_ordinal(
     Ok(next)
 }
 
-/// The scan keys of the index on the source.
+/// Returns the scan keys of the index on the source.
 pub fn source_keys(destination: i32, key: &Key) -> [pg_sys::ScanKeyData; 2] {
     let eq = pg_sys::BTEqualStrategyNumber as u16;
     // SAFETY: ScanKeyInit fills the zeroed keys; the uuid datum lives in the current memory

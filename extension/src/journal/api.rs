@@ -1,4 +1,4 @@
-//! The calls of SQL that keep the journal. Each comes for a text id and for a uuid.
+//! SQL functions of the journal. Each is overloaded for a text id and a uuid.
 
 use super::inspect::calls_of;
 use super::{Call, begin, error, fail, finish};
@@ -17,7 +17,11 @@ type Report<T> = std::result::Result<T, ErrorReport>;
 #[pg_extern(
     requires = ["journal"],
     sql = r#"
-CREATE FUNCTION idem_begin_call(id text, destination text, step text, request jsonb DEFAULT NULL, token bigint DEFAULT NULL, OUT state idem_call_state, OUT idempotency_key text, OUT response jsonb, OUT attempt integer, OUT begun_at timestamptz, OUT error text)
+CREATE FUNCTION idem_begin_call(
+    id text, destination text, step text, request jsonb DEFAULT NULL, token bigint DEFAULT NULL,
+    OUT state idem_call_state, OUT idempotency_key text, OUT response jsonb, OUT attempt integer,
+    OUT begun_at timestamptz, OUT error text
+)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_begin_call_text_wrapper';
 "#
 )]
@@ -40,7 +44,11 @@ fn idem_begin_call_text(
 #[pg_extern(
     requires = ["journal"],
     sql = r#"
-CREATE FUNCTION idem_begin_call(id uuid, destination text, step text, request jsonb DEFAULT NULL, token bigint DEFAULT NULL, OUT state idem_call_state, OUT idempotency_key text, OUT response jsonb, OUT attempt integer, OUT begun_at timestamptz, OUT error text)
+CREATE FUNCTION idem_begin_call(
+    id uuid, destination text, step text, request jsonb DEFAULT NULL, token bigint DEFAULT NULL,
+    OUT state idem_call_state, OUT idempotency_key text, OUT response jsonb, OUT attempt integer,
+    OUT begun_at timestamptz, OUT error text
+)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_begin_call_uuid_wrapper';
 "#
 )]
@@ -93,7 +101,7 @@ fn begin_call(
     )?)
 }
 
-/// The value of `idem_call_state`.
+/// Returns the label of the state in `idem_call_state`.
 fn label(state: CallState) -> &'static CStr {
     match state {
         CallState::New => c"new",
@@ -106,7 +114,9 @@ fn label(state: CallState) -> &'static CStr {
 #[pg_extern(
     requires = ["journal"],
     sql = r#"
-CREATE FUNCTION idem_finish_call(id text, destination text, step text, response jsonb DEFAULT NULL) RETURNS void
+CREATE FUNCTION idem_finish_call(
+    id text, destination text, step text, response jsonb DEFAULT NULL
+) RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_finish_call_text_wrapper';
 "#
 )]
@@ -122,7 +132,9 @@ fn idem_finish_call_text(
 #[pg_extern(
     requires = ["journal"],
     sql = r#"
-CREATE FUNCTION idem_finish_call(id uuid, destination text, step text, response jsonb DEFAULT NULL) RETURNS void
+CREATE FUNCTION idem_finish_call(
+    id uuid, destination text, step text, response jsonb DEFAULT NULL
+) RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_finish_call_uuid_wrapper';
 "#
 )]
@@ -143,7 +155,9 @@ fn finish_call(call: Call, response: Option<JsonText>) -> Report<()> {
 #[pg_extern(
     requires = ["journal"],
     sql = r#"
-CREATE FUNCTION idem_fail_call(id text, destination text, step text, error text, retryable boolean DEFAULT true) RETURNS void
+CREATE FUNCTION idem_fail_call(
+    id text, destination text, step text, error text, retryable boolean DEFAULT true
+) RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_fail_call_text_wrapper';
 "#
 )]
@@ -160,7 +174,9 @@ fn idem_fail_call_text(
 #[pg_extern(
     requires = ["journal"],
     sql = r#"
-CREATE FUNCTION idem_fail_call(id uuid, destination text, step text, error text, retryable boolean DEFAULT true) RETURNS void
+CREATE FUNCTION idem_fail_call(
+    id uuid, destination text, step text, error text, retryable boolean DEFAULT true
+) RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_fail_call_uuid_wrapper';
 "#
 )]
@@ -181,7 +197,7 @@ fn fail_call(call: Call, error: Option<&str>, retryable: Option<bool>) -> Report
         invalid(
             format!("the error has {} bytes", error.len()),
             format!(
-                "It must have at most {} bytes: cut it.",
+                "It must have at most {} bytes: truncate it.",
                 limits::ERROR_BYTES
             ),
         )?;
@@ -193,7 +209,12 @@ fn fail_call(call: Call, error: Option<&str>, retryable: Option<bool>) -> Report
 #[pg_extern(
     requires = ["journal"],
     sql = r#"
-CREATE FUNCTION idem_calls(id text, destination text) RETURNS TABLE (step text, state idem_call_state, attempt integer, begun_at timestamptz, ended_at timestamptz, response jsonb, error text)
+CREATE FUNCTION idem_calls(
+    id text, destination text
+) RETURNS TABLE (
+    step text, state idem_call_state, attempt integer, begun_at timestamptz, ended_at timestamptz,
+    response jsonb, error text
+)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_calls_text_wrapper';
 "#
 )]
@@ -208,7 +229,12 @@ fn idem_calls_text(
 #[pg_extern(
     requires = ["journal"],
     sql = r#"
-CREATE FUNCTION idem_calls(id uuid, destination text) RETURNS TABLE (step text, state idem_call_state, attempt integer, begun_at timestamptz, ended_at timestamptz, response jsonb, error text)
+CREATE FUNCTION idem_calls(
+    id uuid, destination text
+) RETURNS TABLE (
+    step text, state idem_call_state, attempt integer, begun_at timestamptz, ended_at timestamptz,
+    response jsonb, error text
+)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_calls_uuid_wrapper';
 "#
 )]
@@ -225,7 +251,8 @@ fn calls(id: MessageId, destination: Option<&str>, fcinfo: pg_sys::FunctionCallI
     let desc = result_row(fcinfo)?;
     let rows = pages.iter().map(|(step, page)| {
         let state = page.attempts.state();
-        // What ended one attempt has not ended a call that an earlier one may have made.
+        // The end of one attempt does not end the call if an earlier attempt may have had its
+        // effect.
         let ended = page
             .last()
             .filter(|last| state != CallState::Unknown && last.event != CallEvent::Begun);

@@ -1,4 +1,4 @@
-//! Reading and writing what happened to one call.
+//! Reads and writes the events of one external call.
 
 use super::Call;
 use crate::claim::Slices;
@@ -11,10 +11,10 @@ use pgrx::pg_sys::Datum;
 use pgrx::prelude::*;
 use std::collections::BTreeMap;
 
-/// The slices of the journal that a destination is read and written in, open.
+/// The open slices of the journal in which events of a destination are read and written.
 pub type Tables = Slices;
 
-/// The columns of a slice, counted from 1: sql/36_journal.sql.
+/// The columns of a slice, numbered from 1 (sql/36_journal.sql).
 mod column {
     pub const AT: usize = 2;
     pub const EVENT: usize = 4;
@@ -24,18 +24,19 @@ mod column {
     pub const BODY: usize = 8;
 }
 
-/// One event, read.
+/// An event that was read.
 pub struct Line {
     pub number: i32,
     pub event: CallEvent,
     pub at: pg_sys::TimestampTz,
     digest: Option<Vec<u8>>,
-    /// A `jsonb`, in the memory of the call.
+    /// A `jsonb`, in the memory context of the caller.
     pub body: Option<Datum>,
 }
 
 impl Line {
-    /// The event in the row that was found, with its step. What is no event of a call is `None`.
+    /// Reads the event and its step from the found row. Returns `None` if the row is not an event
+    /// of a call.
     pub fn of(found: &Lookup) -> Option<(String, Self)> {
         let row = found.row();
         let column = |number: usize| row.get(number - 1).copied().flatten();
@@ -58,7 +59,7 @@ impl Line {
     }
 }
 
-/// What happened to a call, in its order.
+/// The events of a call, in order.
 #[derive(Default)]
 pub struct Page {
     lines: BTreeMap<i32, Line>,
@@ -66,12 +67,12 @@ pub struct Page {
 }
 
 impl Page {
-    /// A line stands in two slices while the ring is opening.
+    /// Adds an event. While the ring is opening, an event is in two slices.
     pub fn add(&mut self, line: Line) {
         self.lines.entry(line.number).or_insert(line);
     }
 
-    /// Every line has been added.
+    /// Computes the attempts, after all events were added.
     pub fn sum_up(mut self) -> Self {
         for line in self.lines.values() {
             self.attempts.tell(line.event, line.at);
@@ -83,8 +84,8 @@ impl Page {
         self.lines.values().next_back()
     }
 
-    /// The digest of the request of the first attempt; of a call that was never begun there is none
-    /// to compare with.
+    /// Returns the digest of the request of the first attempt. Returns `None` if there are no
+    /// events, because there is nothing to compare with.
     pub fn first_digest(&self) -> Option<Option<&[u8]>> {
         self.lines
             .values()
@@ -92,7 +93,7 @@ impl Page {
             .map(|line| line.digest.as_deref())
     }
 
-    /// When the first thing happened that is remembered.
+    /// Returns the time of the first event that is still stored.
     pub fn began_at(&self) -> Option<pg_sys::TimestampTz> {
         self.lines.values().next().map(|line| line.at)
     }
@@ -107,7 +108,7 @@ impl Page {
     }
 }
 
-/// The journal, open at one call.
+/// The journal, positioned at one call.
 pub struct Book<'a> {
     call: Call<'a>,
     destination: i32,
@@ -135,13 +136,13 @@ impl<'a> Book<'a> {
         }
     }
 
-    /// What has happened, when nobody is at it any longer.
+    /// Returns the events of the call when no transaction is writing one of them.
     pub fn read(&mut self) -> Page {
         let mut looked_twice = false;
         loop {
             let Some(page) = self.look() else { continue };
-            // A look at an index is not of one moment: it can miss a line and see the next one. A
-            // second look sees both, if the first of them is remembered at all.
+            // An index scan is not a snapshot: it can miss an event and return the next one. A
+            // second scan returns both, unless the first of them is no longer stored.
             if looked_twice || !page.has_a_gap() {
                 return page.sum_up();
             }
@@ -149,7 +150,7 @@ impl<'a> Book<'a> {
         }
     }
 
-    /// `None` when somebody was at it, and was waited for.
+    /// Reads the events once. Returns `None` if it waited for a transaction that was writing one.
     fn look(&mut self) -> Option<Page> {
         let mut page = Page::default();
         let looks = self
@@ -170,7 +171,7 @@ impl<'a> Book<'a> {
                         xid,
                         speculative_token,
                     } => {
-                        // Lets go of the pages before it sleeps.
+                        // Release the pinned pages before sleeping.
                         lookup.seek(&mut self.keys);
                         wait_for(xid, speculative_token);
                         pgrx::check_for_interrupts!();
@@ -182,9 +183,9 @@ impl<'a> Book<'a> {
         Some(page)
     }
 
-    /// Tells the next event, unless somebody else came first: then it has to be read again.
-    /// `digest` is that of the request, also with what ends the call: the beginning may be
-    /// forgotten before.
+    /// Writes the next event. Returns false if another transaction wrote an event first; the caller
+    /// must then read again. `digest` is that of the request. The event that ends the call has it
+    /// too, because the first event may be forgotten earlier.
     pub fn add(
         &mut self,
         page: &Page,
@@ -214,7 +215,8 @@ impl<'a> Book<'a> {
         true
     }
 
-    /// Takes back what went into the first slices, because a later one was taken.
+    /// Deletes the event from the slices before `slices`, because a later slice already has its
+    /// number.
     fn retract(&mut self, slices: usize, number: i32) {
         for (lookup, _) in &mut self.written[..slices] {
             lookup.seek(&mut self.keys);
@@ -231,7 +233,7 @@ impl<'a> Book<'a> {
     }
 }
 
-/// The scan keys of a call: the first three columns of a slice's index.
+/// Returns the scan keys of a call: the first three columns of a slice's index.
 fn call_keys(call: &Call, destination: i32) -> [pg_sys::ScanKeyData; 3] {
     let eq = pg_sys::BTEqualStrategyNumber as u16;
     let [key, of] = message_keys(call.id.key.bytes(), destination);
@@ -245,7 +247,7 @@ fn call_keys(call: &Call, destination: i32) -> [pg_sys::ScanKeyData; 3] {
     }
 }
 
-/// The scan keys of all calls of a message.
+/// Returns the scan keys of all calls of a message.
 pub fn message_keys(key: &[u8; 16], destination: i32) -> [pg_sys::ScanKeyData; 2] {
     let eq = pg_sys::BTEqualStrategyNumber as u16;
     // SAFETY: ScanKeyInit fills the zeroed keys; the uuid datum lives in the current memory

@@ -1,4 +1,4 @@
-//! Looking at the calls of a message. Writes nothing and works on a standby.
+//! Reads the external calls of a message. Writes nothing and works on a standby.
 
 use super::book::{Line, Page, message_keys};
 use crate::claim::slices_of;
@@ -9,7 +9,8 @@ use crate::ring;
 use idem_core::MessageId;
 use std::collections::BTreeMap;
 
-/// What happened to each call of a message, by step: committed, or told by this transaction.
+/// Returns the events of each external call of a message, by step. Includes committed events and
+/// those of this transaction.
 pub fn calls_of(id: &MessageId, destination: &str) -> Result<Vec<(String, Page)>> {
     let rings = ring::look()?.of_calls();
     let Some(known) = find(destination)? else {

@@ -1,10 +1,11 @@
-//! The journal: what a message asks of somebody outside the database, written down before it is
-//! asked, and what came back.
+//! The journal of external calls: each request to a system outside the database is recorded before
+//! it is sent, and its result afterwards.
 //!
-//! Insert-only: each row tells one event of a call. Events are counted, and the unique key of the
-//! slices decides who tells the next one, as it decides who claims: of two that begin at once one
-//! is the first, at every isolation level. The slices turn with those of the claims and are written
-//! by the same rules, so that a call is remembered as long as a claim.
+//! The journal is insert-only: each row is one event of a call. Events are numbered, and the unique
+//! key of the slices accepts each number once, as it accepts a claim once. So of two attempts that
+//! begin at the same time one is the first, at every isolation level. The slices rotate with those
+//! of the claims and are written by the same rules. A call is therefore remembered as long as a
+//! claim.
 
 mod api;
 mod book;
@@ -24,7 +25,7 @@ use idem_core::{
 use pgrx::pg_sys;
 use uuid::Uuid;
 
-/// A call: a step of a message.
+/// An external call: a step of a message.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
     pub id: MessageId<'a>,
@@ -39,22 +40,23 @@ impl Call<'_> {
     }
 }
 
-/// What whoever is about to ask is told.
+/// The result of beginning an attempt.
 pub struct Begun {
     pub state: CallState,
     pub idempotency_key: Uuid,
-    /// The recorded one, of a call that is done. A `jsonb`.
+    /// The recorded response of a call that is done: a `jsonb`.
     pub response: Option<pg_sys::Datum>,
-    /// How many attempts there were, with this one.
+    /// The number of attempts, including this one.
     pub attempt: i32,
-    /// When the first attempt began that may have had its effect.
+    /// The start time of the first attempt that may have had its effect.
     pub begun_at: pg_sys::TimestampTz,
-    /// Of a call that failed for good.
+    /// The error of a call that failed permanently.
     pub error: Option<String>,
 }
 
-/// Begins an attempt, unless the call has ended: then nothing is written. Waits for whoever tells
-/// of the same call at this moment.
+/// Begins an attempt. Writes nothing if the call has already ended. Waits for transactions that are
+/// recording an event of the same call. Fails if the call was begun with another request, or if
+/// `token` does not hold the lease.
 pub fn begin(call: Call, request: Option<&str>, token: Option<i64>) -> Result<Begun> {
     call.check()?;
     let rings = ring::enter()?.of_calls();
@@ -63,7 +65,7 @@ pub fn begin(call: Call, request: Option<&str>, token: Option<i64>) -> Result<Be
     }
     let Interned::Known(known) = intern(call.destination, true)? else {
         return Err(Error::Corrupt(
-            "a destination that was waited for is not there",
+            "the destination was not found after its transaction ended",
         ));
     };
     let idempotency_key = call_key(identity_name(call.destination)?, &call.id.key, call.step);
@@ -108,7 +110,8 @@ pub fn begin(call: Call, request: Option<&str>, token: Option<i64>) -> Result<Be
     }
 }
 
-/// A holder that has lost its lease must not begin: the next one would be told `unknown`.
+/// Fails unless the token holds the lease. If a consumer without the lease began an attempt, the
+/// next consumer would get the state `unknown`.
 fn ensure_holder(call: &Call, rings: &Rings, token: i64) -> Result<()> {
     let name = call.destination;
     let Some(destination) = find(name)? else {
@@ -128,13 +131,14 @@ fn ensure_holder(call: &Call, rings: &Rings, token: i64) -> Result<()> {
     )
 }
 
-/// Records the answer of an attempt. The same answer once more is nothing new.
+/// Records the response of an attempt. Does nothing if the same response is already the last event.
 pub fn finish(call: Call, response: Option<&JsonText>) -> Result<()> {
     let body = response.map(|json| (json.as_str(), json.datum()));
     tell(call, CallEvent::Finished, body)
 }
 
-/// Records that an attempt had no effect, or that the other side refused for good.
+/// Records that an attempt had no effect (`retryable`), or that the external system rejected the
+/// request permanently.
 pub fn fail(call: Call, error: &str, retryable: bool) -> Result<()> {
     let event = if retryable {
         CallEvent::TakenBack
@@ -146,7 +150,7 @@ pub fn fail(call: Call, error: &str, retryable: bool) -> Result<()> {
     tell(call, event, body)
 }
 
-/// Tells what became of an attempt. `body` is a `jsonb`, with its text.
+/// Records the end of an attempt. `body` is a `jsonb`, with its text.
 fn tell(call: Call, event: CallEvent, body: Option<(&str, pg_sys::Datum)>) -> Result<()> {
     call.check()?;
     let rings = ring::enter()?.of_calls();
@@ -158,7 +162,7 @@ fn tell(call: Call, event: CallEvent, body: Option<(&str, pg_sys::Datum)>) -> Re
     let mut book = Book::new(&tables, &known, call);
     loop {
         let page = book.read();
-        // Whoever does not know whether the commit came through tells it again.
+        // A caller that does not know whether its commit succeeded records the event again.
         if page.last().is_some_and(|last| {
             last.event == event
                 && last.body_text().as_ref().map(JsonText::as_str) == body.map(|(text, _)| text)

@@ -1,5 +1,5 @@
-//! The lease: claim first, commit, then work. Its token fences: every lease has a greater one than
-//! those before.
+//! The lease: it is committed before the message is processed. Its token is a fencing token: every
+//! lease has a greater token than all earlier ones.
 
 use super::failures::now_unix;
 use super::identity::Identity;
@@ -15,14 +15,14 @@ use crate::ring;
 use idem_core::{Failure, MessageId, is_final, last_failure, note_failure};
 use pgrx::pg_sys;
 
-/// What became of a lease.
+/// The result of acquiring a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Acquired {
     Leased(Lease),
-    /// The same, but its attempts are used up, or its error was final.
+    /// The same, but no attempt is left, or an error was final.
     Exhausted(Lease),
     Duplicate,
-    /// Look again after so many microseconds.
+    /// Try again after this time, in microseconds.
     InProgress {
         retry_after: i64,
     },
@@ -36,15 +36,16 @@ pub struct Lease {
     pub last_error: Option<String>,
 }
 
-/// When to look again at what is in the hands of a transaction that runs, in microseconds.
+/// The time, in microseconds, after which to try again when a running transaction is writing the
+/// message.
 const PAUSE: i64 = 1_000_000;
-const IN_HANDS: Acquired = Acquired::InProgress { retry_after: PAUSE };
+const BUSY: Acquired = Acquired::InProgress { retry_after: PAUSE };
 
-/// Leases a message for so many microseconds. Never waits for another transaction.
+/// Leases a message for `lease` microseconds. Never waits for another transaction.
 pub fn acquire(id: MessageId, name: &str, lease: i64) -> Result<Acquired> {
     let rings = ring::enter()?;
     let Interned::Known(destination) = intern(name, false)? else {
-        return Ok(IN_HANDS);
+        return Ok(BUSY);
     };
     let identity = Identity {
         id,
@@ -52,8 +53,8 @@ pub fn acquire(id: MessageId, name: &str, lease: i64) -> Result<Acquired> {
         name,
     };
     let inbox = Inbox::open(&identity, &rings);
-    if let Some(answer) = given_way(inbox.look(&identity)?) {
-        return Ok(answer);
+    if let Some(outcome) = blocked_by_claim(inbox.look(&identity)?) {
+        return Ok(outcome);
     }
     let table = tables::current(&rings)?;
     let mut row = Lookup::new(&table, 2);
@@ -61,20 +62,21 @@ pub fn acquire(id: MessageId, name: &str, lease: i64) -> Result<Acquired> {
     loop {
         match row.find(&mut keys) {
             Found::Nothing => {
-                if let Some(answer) = first_lease(&identity, &inbox, &table, lease)? {
-                    return Ok(answer);
+                if let Some(outcome) = first_lease(&identity, &inbox, &table, lease)? {
+                    return Ok(outcome);
                 }
             }
-            Found::InProgress { .. } => return Ok(IN_HANDS),
+            Found::InProgress { .. } => return Ok(BUSY),
             Found::Row => {
                 identity.check_pending(&row)?;
-                // Before it is locked: who comes too early writes nothing.
-                if let Some(answer) = not_due(&row, &State::read(&row)) {
-                    return Ok(answer);
+                // Checked before the row is locked, so that an attempt that is too early writes
+                // nothing.
+                if let Some(outcome) = not_due(&row, &State::read(&row)) {
+                    return Ok(outcome);
                 }
                 match row.hold(&mut keys, false) {
                     Hold::Nothing => (),
-                    Hold::Busy => return Ok(IN_HANDS),
+                    Hold::Busy => return Ok(BUSY),
                     Hold::Held => {
                         return next_lease(&identity, &inbox, &mut row, table.oid(), lease);
                     }
@@ -85,12 +87,12 @@ pub fn acquire(id: MessageId, name: &str, lease: i64) -> Result<Acquired> {
     }
 }
 
-/// A claim comes first, also one in progress.
-fn given_way(seen: Seen) -> Option<Acquired> {
+/// Returns the outcome when the message is claimed. A claim in progress also has precedence.
+fn blocked_by_claim(seen: Seen) -> Option<Acquired> {
     match seen {
         Seen::Free => None,
         Seen::Claimed => Some(Acquired::Duplicate),
-        Seen::InProgress { .. } => Some(IN_HANDS),
+        Seen::InProgress { .. } => Some(BUSY),
     }
 }
 
@@ -103,12 +105,13 @@ fn not_due(row: &Lookup, state: &State) -> Option<Acquired> {
     if retry_after > 0 {
         return Some(Acquired::InProgress { retry_after });
     }
-    // What was received is handed out by idem_next alone: a claim takes it from whoever has it, and
-    // a lease would be no promise.
-    state.payload_slice.is_some().then_some(IN_HANDS)
+    // Only idem_next leases received messages. A claim takes such a message even from the holder of
+    // its lease, so a lease from here would protect nothing.
+    state.payload_slice.is_some().then_some(BUSY)
 }
 
-/// Nobody has been at it; `None` when somebody came in between.
+/// Creates the first lease of a message. Returns `None` if another transaction inserted the row
+/// first.
 fn first_lease(
     identity: &Identity,
     inbox: &Inbox,
@@ -139,11 +142,12 @@ fn first_lease(
             last_error: None,
         })),
         Inserted::Taken => None,
-        Inserted::Refused => given_way(seen),
+        Inserted::Refused => blocked_by_claim(seen),
     })
 }
 
-/// The row is held, and what it says now counts.
+/// Leases a message of which the row is held. The state is read again, because it may have changed
+/// before the lock.
 fn next_lease(
     identity: &Identity,
     inbox: &Inbox,
@@ -152,11 +156,11 @@ fn next_lease(
     lease: i64,
 ) -> Result<Acquired> {
     let state = State::read(row);
-    if let Some(answer) = not_due(row, &state) {
-        return Ok(answer);
+    if let Some(outcome) = not_due(row, &state) {
+        return Ok(outcome);
     }
-    if let Some(answer) = given_way(inbox.look(identity)?) {
-        return Ok(answer);
+    if let Some(outcome) = blocked_by_claim(inbox.look(identity)?) {
+        return Ok(outcome);
     }
     let now = pg::clock();
     let mut errors = errors(row.column(column::ERRORS));

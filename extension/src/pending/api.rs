@@ -1,4 +1,5 @@
-//! The calls of SQL that lease, complete and receive. Each comes for a text id and for a uuid.
+//! SQL functions that lease, complete and receive messages. Each is overloaded for a text id and a
+//! uuid.
 
 use super::acquire::{Acquired, acquire};
 use super::complete::complete;
@@ -21,7 +22,10 @@ type Report<T> = std::result::Result<T, ErrorReport>;
 #[pg_extern(
     requires = ["pending"],
     sql = r#"
-CREATE FUNCTION idem_acquire(id text, destination text, lease interval DEFAULT '30 seconds', OUT outcome idem_lease_outcome, OUT token bigint, OUT attempt integer, OUT retry_after interval, OUT last_error text)
+CREATE FUNCTION idem_acquire(
+    id text, destination text, lease interval DEFAULT '30 seconds', OUT outcome idem_lease_outcome,
+    OUT token bigint, OUT attempt integer, OUT retry_after interval, OUT last_error text
+)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_acquire_text_wrapper';
 "#
 )]
@@ -37,7 +41,10 @@ fn idem_acquire_text(
 #[pg_extern(
     requires = ["pending"],
     sql = r#"
-CREATE FUNCTION idem_acquire(id uuid, destination text, lease interval DEFAULT '30 seconds', OUT outcome idem_lease_outcome, OUT token bigint, OUT attempt integer, OUT retry_after interval, OUT last_error text)
+CREATE FUNCTION idem_acquire(
+    id uuid, destination text, lease interval DEFAULT '30 seconds', OUT outcome idem_lease_outcome,
+    OUT token bigint, OUT attempt integer, OUT retry_after interval, OUT last_error text
+)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_acquire_uuid_wrapper';
 "#
 )]
@@ -81,11 +88,13 @@ fn acquire_lease(
     )?)
 }
 
-// The default is written out, because pgrx has none for jsonb.
+// The default is in the SQL declaration, because pgrx has none for jsonb.
 #[pg_extern(
     requires = ["pending"],
     sql = r#"
-CREATE FUNCTION idem_complete(id text, destination text, token bigint, effects jsonb DEFAULT '[]') RETURNS uuid[]
+CREATE FUNCTION idem_complete(
+    id text, destination text, token bigint, effects jsonb DEFAULT '[]'
+) RETURNS uuid[]
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_complete_wrapper';
 "#
 )]
@@ -101,7 +110,9 @@ fn idem_complete(
 #[pg_extern(
     requires = ["pending"],
     sql = r#"
-CREATE FUNCTION idem_complete(id uuid, destination text, token bigint, effects jsonb DEFAULT '[]') RETURNS uuid[]
+CREATE FUNCTION idem_complete(
+    id uuid, destination text, token bigint, effects jsonb DEFAULT '[]'
+) RETURNS uuid[]
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_complete_uuid_wrapper';
 "#
 )]
@@ -134,7 +145,10 @@ fn complete_lease(
 #[pg_extern(
     requires = ["pending"],
     sql = r#"
-CREATE FUNCTION idem_receive(id text, destination text, payload jsonb, headers jsonb DEFAULT NULL, key text DEFAULT NULL, deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL) RETURNS boolean
+CREATE FUNCTION idem_receive(
+    id text, destination text, payload jsonb, headers jsonb DEFAULT NULL, key text DEFAULT NULL,
+    deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL
+) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_text_wrapper';
 "#
 )]
@@ -166,7 +180,10 @@ fn idem_receive_text(
 #[pg_extern(
     requires = ["pending"],
     sql = r#"
-CREATE FUNCTION idem_receive(id uuid, destination text, payload jsonb, headers jsonb DEFAULT NULL, key text DEFAULT NULL, deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL) RETURNS boolean
+CREATE FUNCTION idem_receive(
+    id uuid, destination text, payload jsonb, headers jsonb DEFAULT NULL, key text DEFAULT NULL,
+    deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL
+) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_uuid_wrapper';
 "#
 )]
@@ -198,7 +215,10 @@ fn idem_receive_uuid(
 #[pg_extern(
     requires = ["pending"],
     sql = r#"
-CREATE FUNCTION idem_receive_bytes(id text, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL, deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL) RETURNS boolean
+CREATE FUNCTION idem_receive_bytes(
+    id text, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL,
+    deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL
+) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_bytes_text_wrapper';
 "#
 )]
@@ -230,7 +250,10 @@ fn idem_receive_bytes_text(
 #[pg_extern(
     requires = ["pending"],
     sql = r#"
-CREATE FUNCTION idem_receive_bytes(id uuid, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL, deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL) RETURNS boolean
+CREATE FUNCTION idem_receive_bytes(
+    id uuid, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL,
+    deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL
+) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_bytes_uuid_wrapper';
 "#
 )]
@@ -259,7 +282,7 @@ fn idem_receive_bytes_uuid(
     receive_message(id, destination, &carried)
 }
 
-/// The arguments of `idem_receive` and `idem_receive_bytes` beside the identity.
+/// The arguments of `idem_receive` and `idem_receive_bytes` other than the identity.
 struct Carried<'a> {
     function: &'static CStr,
     payload: &'a [u8],
@@ -285,7 +308,7 @@ fn receive_message(id: MessageId, destination: Option<&str>, carried: &Carried) 
     if deliver_after == Some(i64::MAX) {
         invalid(
             "deliver_after is infinity",
-            "Give a moment, or null to deliver the message at once.",
+            "Specify a finite time, or null to deliver the message at once.",
         )?;
     }
     ensure_writable(carried.function);

@@ -1,4 +1,4 @@
-//! Pending messages as a claim looks at them: once, after the claim is inserted.
+//! The check of pending messages by a claim: once, after the claim is inserted.
 
 use super::identity::Identity;
 use super::row::{LeaseState, State, column};
@@ -9,18 +9,18 @@ use crate::ring::Rings;
 use crate::wake::messages_received;
 use std::cell::OnceCell;
 
-/// What the pending message means for a claim.
+/// The meaning of the pending message for a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// There is no pending message any longer.
+    /// No pending message is left.
     Clear,
-    /// Another process holds a lease on the message, for so many microseconds.
+    /// Another process holds a lease on the message, for the remaining time in microseconds.
     Leased { remaining: i64 },
     /// Another transaction is changing the pending message, and the claimer does not wait.
     InProgress,
 }
 
-/// Looks at the pending messages for the claims of one statement.
+/// Checks the pending messages for the claims of one statement.
 pub struct PendingCheck<'a> {
     rings: &'a Rings,
     table: OnceCell<Table>,
@@ -34,8 +34,8 @@ impl<'a> PendingCheck<'a> {
         }
     }
 
-    /// For a claimer that has inserted its claim: deletes the pending message, unless a lease
-    /// protects it.
+    /// Deletes the pending message for a claimer that has inserted its claim, unless a lease
+    /// protects the message.
     pub fn take(&self, identity: &Identity, wait: bool) -> Result<Standing> {
         if !presence::may_exist() {
             return Ok(Standing::Clear);
@@ -46,7 +46,8 @@ impl<'a> PendingCheck<'a> {
             Hold::Nothing => Ok(Standing::Clear),
             Hold::Busy => Ok(Standing::InProgress),
             Hold::Held => {
-                // A rotation would copy the row as long as its deletion is not committed.
+                // A rotation would copy the row as long as its deletion is not committed, so the
+                // lock is kept.
                 table.keep_lock();
                 identity.check_pending(&row)?;
                 let standing = standing(&State::read(&row));
@@ -67,7 +68,8 @@ impl<'a> PendingCheck<'a> {
     }
 }
 
-/// Deletes the held pending row: its message is done. The next message of its key can go.
+/// Deletes the held pending row, because its message is done. The next message of its key becomes
+/// available.
 pub fn delete_pending(row: &mut Lookup) {
     let has_key = row.column(column::ORDER_KEY).is_some();
     row.delete();
@@ -76,9 +78,9 @@ pub fn delete_pending(row: &mut Lookup) {
     }
 }
 
-/// A message that idem_next handed out is completed by a claim, so its lease does not stop a claim:
-/// of two holders the claim itself lets one win. An expired lease, a pause after a failure and
-/// death do not stop a claim either.
+/// Returns whether a lease stops a claim. A message that idem_next leased is completed by a claim,
+/// so its lease does not stop a claim: of two holders, one gets the claim. An expired lease, a wait
+/// for a retry and a dead message do not stop a claim either.
 fn standing(state: &State) -> Standing {
     let remaining = state.due_at.saturating_sub(pg::clock());
     if state.lease == LeaseState::Leased && state.payload_slice.is_none() && remaining > 0 {

@@ -1,5 +1,5 @@
-//! Completing: the lease becomes a claim, with its effects, in one transaction with whatever else
-//! the caller does in it.
+//! Completes a leased message: the lease becomes a claim with its effects, in one transaction with
+//! the caller's other writes.
 
 use super::check::delete_pending;
 use super::identity::Identity;
@@ -14,8 +14,9 @@ use crate::ring::{self, Rings};
 use idem_core::{EffectSpec, MessageId};
 use uuid::Uuid;
 
-/// Answers the message ids of the effects. A lease that has run out can be completed as long as
-/// nobody else has begun.
+/// Completes a message and returns the message ids of the effects. An expired lease can be
+/// completed as long as no other consumer has leased or claimed the message. Fails with 55000 if
+/// the lease is lost, and with 55P03 if another transaction is claiming the message.
 pub fn complete(
     id: MessageId,
     name: &str,
@@ -42,8 +43,8 @@ pub fn complete(
     if state.lease != LeaseState::Leased || state.token != token {
         return Err(lost());
     }
-    // A claim in progress has come after the lease ran out, and will wait for the row that is held
-    // here: waiting for it would be a deadlock.
+    // A claim in progress began after the lease expired and will wait for the row that is held
+    // here. Waiting for it would be a deadlock.
     match claim_leased(id, name)? {
         Outcome::Claimed { .. } => (),
         Outcome::InProgress => {
@@ -57,8 +58,8 @@ pub fn complete(
     record(id, name, effects)
 }
 
-/// 55000 unless this token holds the lease now. Until the end of the transaction no other lease on
-/// the message begins.
+/// Fails with 55000 unless this token holds the lease now. No other lease on the message can begin
+/// until the end of the transaction.
 pub fn ensure_leased(identity: &Identity, rings: &Rings, token: i64) -> Result<()> {
     let lost = || Error::LeaseLost {
         destination: identity.name.to_owned(),

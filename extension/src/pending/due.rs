@@ -1,4 +1,4 @@
-//! The messages of a destination that are due, in the order in which they are handed out.
+//! The due messages of a destination, in the order in which `idem_next` returns them.
 
 use super::row::{LeaseState, State, column};
 use crate::pg::{Latest, Table, Walk, condition, null_condition};
@@ -6,7 +6,7 @@ use pgrx::prelude::*;
 use pgrx::{FromDatum, pg_sys};
 use std::collections::HashMap;
 
-/// A message that is due, and where it stands among those of its key.
+/// A due message, with its key.
 pub struct Due {
     pub state: State,
     pub order_key: Option<String>,
@@ -26,7 +26,7 @@ impl<'t> DueIndex<'t> {
         }
     }
 
-    /// Starts over with the messages that are due from one moment to the other.
+    /// Starts a scan of the messages that are due from `from` to `to`.
     pub fn seek(&mut self, from: pg_sys::TimestampTz, to: pg_sys::TimestampTz) {
         let mut conditions = [
             condition(
@@ -51,7 +51,8 @@ impl<'t> DueIndex<'t> {
         self.walk.seek(&mut conditions);
     }
 
-    /// The next message that was received: a message of a broker is not handed out.
+    /// Returns the next received message. Messages of brokers are skipped, because `idem_next` does
+    /// not return them.
     pub fn next(&mut self) -> Option<Due> {
         while self.walk.next() {
             pgrx::check_for_interrupts!();
@@ -64,22 +65,22 @@ impl<'t> DueIndex<'t> {
         None
     }
 
-    /// The row of the message that `next` returned last.
+    /// Returns the row of the message that `next` returned last.
     pub fn row(&mut self) -> &mut Walk<'t> {
         &mut self.walk
     }
 }
 
-/// Which message of a key is next.
+/// The message of a key that is next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyHead {
-    /// This one, by its `seq`; all others of the key wait for it.
+    /// The message with this `seq`. All others of the key wait for it.
     Message { seq: i64, is_exhausted: bool },
-    /// None now: one is leased or waits for a retry, or none is due.
+    /// No message: one is leased or waits for a retry, or none is due.
     Blocked,
 }
 
-/// The index on (destination, order_key, state, seq), and what it said about each key.
+/// The index on (destination, order_key, state, seq), with the heads of keys that were found.
 pub struct KeyIndex<'t> {
     walk: Walk<'t>,
     keys: Walk<'t>,
@@ -107,7 +108,7 @@ impl<'t> KeyIndex<'t> {
         }
     }
 
-    /// The head of a key. Later calls for the key return the same.
+    /// Returns the head of a key. Later calls for the key return the same head.
     pub fn head(&mut self, key: &str) -> KeyHead {
         if let Some(head) = self.heads.get(key) {
             return *head;
@@ -117,12 +118,12 @@ impl<'t> KeyIndex<'t> {
         head
     }
 
-    /// Another transaction holds the head of the key.
+    /// Blocks the key, because another transaction holds its head.
     pub fn block(&mut self, key: &str) {
         self.heads.insert(key.to_owned(), KeyHead::Blocked);
     }
 
-    /// The first key after this one.
+    /// Returns the first key after this one.
     pub fn key_after(&mut self, key: Option<&str>) -> Option<String> {
         let destination = self.of_destination();
         let after = match key.and_then(IntoDatum::into_datum) {
@@ -136,7 +137,7 @@ impl<'t> KeyIndex<'t> {
             .flatten()
     }
 
-    /// The message of a key with that `seq`, and its row.
+    /// Returns the message of a key with this `seq`, and its row.
     pub fn message(&mut self, key: &str, seq: i64) -> Option<(Due, &mut Walk<'t>)> {
         for lease in [LeaseState::Leased, LeaseState::Ready, LeaseState::Waiting] {
             self.seek(key, lease);
@@ -151,16 +152,16 @@ impl<'t> KeyIndex<'t> {
         None
     }
 
-    /// Whether the destination has a message without a key.
+    /// Returns whether the destination has a message without a key.
     pub fn any_without_key(&mut self) -> bool {
         let destination = self.of_destination();
         self.keys.seek(&mut [destination, null_condition(2, true)]);
         self.keys.next()
     }
 
-    /// A lease that lasts blocks the key. Of those that may go, the first by `seq`: an expired
-    /// lease, a ready message that is due, a message that waits for its retry (which blocks the key
-    /// until it is due).
+    /// Finds the head of a key. A lease that has not expired blocks the key. Otherwise the head is
+    /// the first of these by `seq`: an expired lease, a ready message that is due, or a message
+    /// that waits for its retry. The last one blocks the key until it is due.
     fn find_head(&mut self, key: &str) -> KeyHead {
         let mut first: Option<State> = None;
         let mut offer = |state: State| {
@@ -181,7 +182,7 @@ impl<'t> KeyIndex<'t> {
             while self.walk.next() {
                 pgrx::check_for_interrupts!();
                 let state = State::read_walked(&self.walk);
-                // A ready message with a later deliver_after does not hold up the others.
+                // A ready message with a later deliver_after does not delay the others.
                 if lease == LeaseState::Waiting || state.due_at <= self.here {
                     offer(state);
                     break;

@@ -1,4 +1,4 @@
-//! The errors of a pending message, for functions in SQL: see `idem_core::failure`.
+//! The errors of a pending message, for functions in SQL (see `idem_core::failure`).
 
 use crate::errors::given;
 use crate::pg;
@@ -8,22 +8,24 @@ use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
-/// Microseconds since 1970, now.
+/// Returns the present time in microseconds since 1970.
 pub fn now_unix() -> i64 {
     unix(pg::clock())
 }
 
-/// Microseconds since 1970 from PostgreSQL's since 2000.
+/// Converts PostgreSQL's microseconds since 2000 to microseconds since 1970.
 fn unix(at: pg_sys::TimestampTz) -> i64 {
     const EPOCHS_APART: i64 = 946_684_800_000_000;
     at.saturating_add(EPOCHS_APART)
 }
 
-/// The errors with another one at the end.
+/// Appends an error to the errors of a message.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
-CREATE FUNCTION idem.note_failure(errors jsonb, attempt integer, error text, final boolean) RETURNS text
+CREATE FUNCTION idem.note_failure(
+    errors jsonb, attempt integer, error text, final boolean
+) RETURNS text
 LANGUAGE c AS 'MODULE_PATHNAME', 'note_failure_sql_wrapper';
 "#
 )]
@@ -45,7 +47,7 @@ fn note_failure_sql(
     ))
 }
 
-/// The errors with that of an attempt whose lease expired.
+/// Appends the error of an attempt that ended with an expired lease.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
@@ -65,7 +67,7 @@ fn note_expired_lease(
     ))
 }
 
-/// Whether the newest error is this one, of this attempt.
+/// Returns whether the newest error has this text and this attempt.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"

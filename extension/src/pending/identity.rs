@@ -16,7 +16,8 @@ pub struct Identity<'a> {
 }
 
 impl Identity<'_> {
-    /// The scan keys of the primary key of a slice of the inbox, or of a table of pending messages.
+    /// Returns the scan keys of the primary key of an inbox slice or of a table of pending
+    /// messages.
     pub fn keys(&self) -> [pg_sys::ScanKeyData; 2] {
         identity_keys(&self.id.key, self.destination.id)
     }
@@ -25,7 +26,7 @@ impl Identity<'_> {
         uuid_datum(&self.id.key)
     }
 
-    /// The pending row that was found is this message's, or 23000.
+    /// Fails with 23000 unless the found pending row belongs to this message.
     pub fn check_pending(&self, found: &Lookup) -> Result<()> {
         // SAFETY: the column is text; the copy is made before the next look-up.
         let text = unsafe {

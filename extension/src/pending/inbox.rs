@@ -1,4 +1,4 @@
-//! What the inbox says of an identity, as of this moment.
+//! The state of an identity in the inbox, as of now.
 
 use super::identity::Identity;
 use crate::claim::{check_claim, slices_of, text_id};
@@ -14,7 +14,7 @@ use pgrx::prelude::*;
 pub enum Seen {
     Free,
     Claimed,
-    /// By a transaction that runs.
+    /// Claimed by a running transaction.
     InProgress {
         xid: pg_sys::TransactionId,
         speculative_token: u32,
@@ -22,8 +22,8 @@ pub enum Seen {
 }
 
 impl Seen {
-    /// Waits until the claim in progress has come to an end. The caller holds nothing that the
-    /// claim may wait for.
+    /// Waits until the claim in progress has ended. The caller must hold nothing that the claim may
+    /// wait for.
     pub fn wait(self) {
         if let Seen::InProgress {
             xid,
@@ -35,11 +35,11 @@ impl Seen {
     }
 }
 
-/// The slices in which a claim can stand, open to be looked at.
+/// The slices in which a claim can be, open for look-ups.
 pub struct Inbox(Vec<Table>);
 
 impl Inbox {
-    /// The caller has entered the rings.
+    /// Opens the slices. The caller must have entered the rings.
     pub fn open(identity: &Identity, rings: &Rings) -> Self {
         Inbox(
             slices_of(&identity.destination, rings)
@@ -49,7 +49,7 @@ impl Inbox {
         )
     }
 
-    /// Looks once, without waiting.
+    /// Checks the slices once, without waiting.
     pub fn look(&self, identity: &Identity) -> Result<Seen> {
         let mut keys = identity.keys();
         for slice in &self.0 {
@@ -76,11 +76,12 @@ impl Inbox {
     }
 }
 
-/// What the inbox says of a message, for functions in SQL.
+/// Returns the state of a message in the inbox, for functions in SQL.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
-CREATE FUNCTION idem.claim_state(id text, destination text) RETURNS text LANGUAGE c AS 'MODULE_PATHNAME', 'claim_state_wrapper';
+CREATE FUNCTION idem.claim_state(id text, destination text) RETURNS text
+LANGUAGE c AS 'MODULE_PATHNAME', 'claim_state_wrapper';
 "#
 )]
 fn claim_state(

@@ -1,4 +1,4 @@
-//! What all functions with leases check.
+//! Checks that all functions with leases share.
 
 use crate::errors::{Error, Result, invalid};
 use crate::pg::ensure_writable;
@@ -6,8 +6,8 @@ use pgrx::datum::Interval;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
-/// A lease lasts 1 millisecond to 1 day; as SQL compares intervals, a day has 24 hours and a month
-/// 30 days.
+/// Converts a lease to microseconds. A lease lasts from 1 millisecond to 1 day. As in comparisons
+/// of intervals in SQL, a day has 24 hours and a month 30 days.
 pub fn microseconds(lease: Interval) -> Result<i64> {
     const DAY: i128 = 86_400_000_000;
     let microseconds = i128::from(lease.micros())
@@ -21,8 +21,8 @@ pub fn microseconds(lease: Interval) -> Result<i64> {
     Ok(microseconds as i64)
 }
 
-/// 25006 where nothing can be written, 25000 unless the transaction is READ COMMITTED: a part of
-/// the function is SQL, which must see what is committed now.
+/// Fails with 25006 if nothing can be written, and with 25000 unless the transaction is READ
+/// COMMITTED: a part of the function is SQL, which must see the latest committed state.
 pub fn check_transaction(function: &CStr) -> Result<()> {
     ensure_writable(function);
     // SAFETY: reads a variable of the transaction.

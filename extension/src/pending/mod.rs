@@ -1,15 +1,15 @@
-//! Pending messages: identities that are not done. Each has one row: ready, leased, waiting for a
-//! retry, or dead.
+//! Pending messages: identities that are not done. Each has one row, which is ready, leased,
+//! waiting for a retry, or dead.
 //!
-//! A lease and a claim never both win, because each writes first and then looks at the other with a
-//! dirty snapshot: a claim inserts into the inbox and looks at the pending messages; a lease or a
-//! received message inserts a pending row, or locks it, and looks at the inbox. At least the later
-//! of two sees the earlier. While it looks, a new pending row is still speculative: one that gives
-//! way was never there, and a claim that waits for it waits no longer. So this side never waits for
-//! a claim while it holds anything that the claim may wait for.
+//! A lease and a claim never both succeed, because each writes first and then checks the other with
+//! a dirty snapshot. A claim inserts into the inbox and then checks the pending messages. A lease
+//! or a received message inserts a pending row, or locks it, and then checks the inbox. At least
+//! the later of two sees the earlier. During the check a new pending row is still speculative: if
+//! it gives way, it is removed as if it had never existed, and a claim that waits for it continues.
+//! So this side never waits for a claim while it holds anything that the claim may wait for.
 //!
-//! Locks are taken in this order: the claim, the pending row, the dead letter. Everything goes by
-//! the clock of the server and by what is committed now, at every isolation level.
+//! Locks are taken in this order: the claim, the pending row, the dead letter. All functions use
+//! the clock of the server and the latest committed state, at every isolation level.
 
 pub mod acquire;
 mod api;

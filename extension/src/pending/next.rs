@@ -18,10 +18,10 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use pgrx::{FromDatum, Uuid, pg_sys};
 
-/// Messages that one call may ask for.
+/// Maximum number of messages in one function call.
 const MAX_MESSAGES: i32 = 10_000;
 
-/// Bytes of payloads and headers that one call may ask for: as for a batch of a relay.
+/// Maximum bytes of payloads and headers in one function call, as for a batch of a relay.
 const MAX_BYTES: i64 = 1024 * 1024 * 1024;
 
 type Columns = [Option<pg_sys::Datum>; 13];
@@ -89,8 +89,8 @@ fn idem_next(
     Ok(())
 }
 
-/// Leases messages for so many microseconds: at most `at_most`, and the first one whatever its
-/// size.
+/// Leases at most `at_most` messages for `lease` microseconds. They have at most `max_bytes` bytes
+/// in total, but the first message is returned regardless of its size.
 fn next(name: &str, lease: i64, at_most: usize, max_bytes: usize) -> Result<Vec<Columns>> {
     let rings = ring::look()?;
     let Some(destination) = find(name)? else {
@@ -133,7 +133,7 @@ struct Call<'a> {
     max_attempts: i32,
     has_turn: bool,
     payloads: Payloads,
-    /// What the messages that are not taken yet may have.
+    /// The bytes that are left for messages that are not taken yet.
     bytes_left: usize,
     taken: Vec<Columns>,
 }
@@ -181,11 +181,12 @@ impl Call<'_> {
         })
     }
 
-    /// Of two messages of a key, each of which another session is about to take, neither session
-    /// would see the other. So messages with keys are handed out by one session of a destination at
-    /// a time, to the end of its transaction.
+    /// Locks the destination's row until the end of the transaction. Messages with keys are leased
+    /// by one session of a destination at a time. Otherwise two sessions could each take a message
+    /// of the same key without seeing the other.
     fn take_turn(&mut self) -> Result<()> {
-        // Before the row: idem_configure locks idem.ring first, and gives up when it cannot.
+        // Enter the rings before locking the row: idem_configure locks idem.ring first, and gives
+        // up if it cannot.
         ring::enter()?;
         let destinations =
             Table::for_writing(pg::relation_oid(c"destination").ok_or(Error::NotInstalled)?);
@@ -215,7 +216,7 @@ impl Call<'_> {
     }
 }
 
-/// A message that this call has leased.
+/// A message that this function has leased.
 struct Taken {
     row: Vec<Option<pg_sys::Datum>>,
     last_error: Option<String>,
@@ -255,7 +256,7 @@ fn take(
     })
 }
 
-/// A row of the result.
+/// Returns a row of the result.
 fn columns_of(message: &Taken, payload: [Option<pg_sys::Datum>; 5]) -> Columns {
     let of_row = |number: i32| message.row[number as usize - 1];
     let [data, content_type, kind, headers, traceparent] = payload;
@@ -279,7 +280,7 @@ fn columns_of(message: &Taken, payload: [Option<pg_sys::Datum>; 5]) -> Columns {
     ]
 }
 
-/// A message whose id is a uuid has that as its key.
+/// Returns the id of a message that has a uuid as its id, and therefore as its key.
 fn uuid_text(key: Option<pg_sys::Datum>) -> Option<pg_sys::Datum> {
     // SAFETY: the datum is a uuid.
     let key: Uuid = unsafe { FromDatum::from_datum(key?, false)? };

@@ -1,4 +1,4 @@
-//! The payloads of received messages. A message names the slice that holds its payload.
+//! The payloads of received messages. A pending message refers to the slice that holds its payload.
 
 use crate::errors::{Error, Result};
 use crate::pg::{Lookup, Table, condition, size_of};
@@ -6,7 +6,8 @@ use crate::ring;
 use idem_core::memory;
 use pgrx::pg_sys;
 
-/// Memory that must be left before a payload is read: PostgreSQL could not report that it has none.
+/// The memory, in bytes, that must be available before a payload is read. Without it PostgreSQL
+/// could not report that it has no memory.
 const MARGIN_BYTES: usize = 1024 * 1024;
 
 /// The columns of idem.payload_N, counted from 1.
@@ -15,15 +16,15 @@ mod column {
     pub const HEADERS: i32 = 5;
 }
 
-/// The slices of payloads, each opened when a message first names it.
+/// The slices of payloads. Each is opened when a message first refers to it.
 #[derive(Default)]
 pub struct Payloads {
     slices: Vec<(i16, Table)>,
 }
 
 impl Payloads {
-    /// Finds the payload of a pending message. The caller has locked the message: no other
-    /// transaction moves its payload to another slice.
+    /// Finds the payload of a pending message. The caller must have locked the message, so that no
+    /// other transaction moves its payload to another slice.
     pub fn find(&mut self, slice: i16, seq: i64) -> Result<Payload<'_>> {
         let mut rows = Lookup::insert_only(self.slice(slice)?, 1);
         let seq = condition(
@@ -44,7 +45,7 @@ impl Payloads {
             Some(at) => at,
             None => {
                 let table = ring::refreshed()?.payloads(number).ok_or(Error::Corrupt(
-                    "a pending message names no slice of payloads",
+                    "a pending message refers to a payload slice that does not exist",
                 ))?;
                 self.slices.push((number, Table::for_reading(table)));
                 self.slices.len() - 1
@@ -60,7 +61,8 @@ pub struct Payload<'t> {
 }
 
 impl Payload<'_> {
-    /// The bytes of the payload and of its headers, without reading what is stored out of line.
+    /// Returns the bytes of the payload and its headers, without reading values that are stored out
+    /// of line.
     pub fn size(&self) -> usize {
         [column::PAYLOAD, column::HEADERS]
             .into_iter()
@@ -70,7 +72,7 @@ impl Payload<'_> {
             .sum()
     }
 
-    /// Payload, content type, type, headers and traceparent, copied.
+    /// Returns copies of payload, content type, type, headers and traceparent.
     pub fn read(&self) -> Result<[Option<pg_sys::Datum>; 5]> {
         memory::ensure(MARGIN_BYTES).map_err(Error::from)?;
         let columns = self.row.row();

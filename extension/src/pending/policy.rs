@@ -1,4 +1,4 @@
-//! How often a destination tries.
+//! The number of attempts of a destination.
 
 use crate::destination::Destination;
 use crate::errors::{Error, Result};
@@ -7,25 +7,26 @@ use idem_core::limits::MAX_ATTEMPTS;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
-/// The default of `max_attempts`, for idem.default_policy.
+/// Returns the default of `max_attempts`, for idem.default_policy.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
-CREATE FUNCTION idem.default_max_attempts() RETURNS integer LANGUAGE c IMMUTABLE AS 'MODULE_PATHNAME', 'default_max_attempts_wrapper';
+CREATE FUNCTION idem.default_max_attempts() RETURNS integer
+LANGUAGE c IMMUTABLE AS 'MODULE_PATHNAME', 'default_max_attempts_wrapper';
 "#
 )]
 fn default_max_attempts() -> i32 {
     MAX_ATTEMPTS
 }
 
-/// The attempts that a message of the destination has.
+/// Returns the number of attempts that a message of the destination has.
 pub fn max_attempts(destination: &Destination) -> Result<i32> {
     let table = Table::for_reading(pg::relation_oid(c"retry_policy").ok_or(Error::NotInstalled)?);
     if table.is_empty() {
         return Ok(MAX_ATTEMPTS);
     }
     let mut policy = Lookup::new(&table, 1);
-    // SAFETY: ScanKeyInit fills the zeroed key: the first column of the index is the destination.
+    // SAFETY: ScanKeyInit fills the zeroed key; the first column of the index is the destination.
     let mut key = unsafe {
         let mut key: [pg_sys::ScanKeyData; 1] = std::mem::zeroed();
         pg_sys::ScanKeyInit(

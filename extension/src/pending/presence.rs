@@ -1,13 +1,13 @@
-//! Whether any message is pending, known without a look at the tables: most databases have claims
-//! and no pending messages.
+//! Whether any message is pending, known without reading the tables: most databases have claims and
+//! no pending messages.
 //!
-//! A writer locks the current table of pending messages and notes `SOME` before it writes. The
-//! maintainer notes `QUIET` when it finds no pending message, and `NONE` at a later pass if nothing
-//! has been noted in between and it holds ACCESS EXCLUSIVE on both tables. A claim inserts its row
-//! first and reads the note after that; a lease notes first and looks at the inbox after that. So
-//! at least the later of the two sees the other.
+//! A writer locks the current table of pending messages and sets the note to `SOME` before it
+//! writes. The maintainer sets `QUIET` when it finds no pending message. At a later pass it sets
+//! `NONE`, if the note is still `QUIET` and it holds ACCESS EXCLUSIVE on both tables. A claim
+//! inserts its row first and reads the note after that; a lease sets the note first and checks the
+//! inbox after that. So at least the later of the two sees the other.
 //!
-//! After the start of the server, after a promotion and without preloading the note is `SOME`.
+//! The note is `SOME` after the start of the server, after a promotion and without preloading.
 
 use crate::errors::{given, invalid};
 use crate::shared::this_database;
@@ -18,32 +18,33 @@ use std::sync::atomic::{Ordering, fence};
 const SOME: u32 = 0;
 const QUIET: u32 = 1;
 const NONE: u32 = 2;
-/// The names of the notes in SQL.
+/// The names of the values in SQL.
 const NAMES: [&str; 3] = ["some", "quiet", "none"];
 
-/// Notes that there may be a pending message. The caller holds the lock of a writer.
+/// Notes that there may be a pending message. The caller must hold the lock of a writer.
 pub fn note() {
     if let Some(database) = this_database()
         && database.pending.load(Ordering::SeqCst) != SOME
     {
         database.pending.store(SOME, Ordering::SeqCst);
     }
-    // The look at the inbox that follows must not come before the note.
+    // The check of the inbox that follows must not be reordered before the note.
     fence(Ordering::SeqCst);
 }
 
-/// Whether there may be a pending message. The caller has written its claim.
+/// Returns whether there may be a pending message. The caller must have written its claim.
 pub fn may_exist() -> bool {
     fence(Ordering::SeqCst);
     this_database().is_none_or(|database| database.pending.load(Ordering::SeqCst) != NONE)
 }
 
-/// The CHECK constraint of both tables calls this for rows that do not come from the functions of
-/// idem: COPY, INSERT, logical replication. It runs before the row exists.
+/// Sets the note for rows that do not come from the functions of idem: COPY, INSERT, logical
+/// replication. The CHECK constraint of both tables calls this function before the row exists.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
-CREATE FUNCTION idem.note_pending(seq bigint) RETURNS boolean LANGUAGE c AS 'MODULE_PATHNAME', 'note_pending_wrapper';
+CREATE FUNCTION idem.note_pending(seq bigint) RETURNS boolean
+LANGUAGE c AS 'MODULE_PATHNAME', 'note_pending_wrapper';
 "#
 )]
 fn note_pending(_seq: Option<i64>) -> bool {
@@ -51,11 +52,12 @@ fn note_pending(_seq: Option<i64>) -> bool {
     true
 }
 
-/// What is noted now.
+/// Returns the present note.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
-CREATE FUNCTION idem.pending_presence() RETURNS text LANGUAGE c AS 'MODULE_PATHNAME', 'pending_presence_wrapper';
+CREATE FUNCTION idem.pending_presence() RETURNS text
+LANGUAGE c AS 'MODULE_PATHNAME', 'pending_presence_wrapper';
 "#
 )]
 fn pending_presence() -> &'static str {
@@ -63,12 +65,13 @@ fn pending_presence() -> &'static str {
     NAMES.get(noted as usize).copied().unwrap_or(NAMES[0])
 }
 
-/// The maintainer notes `quiet`, and `none` only after `quiet`. A note of a writer in between
-/// stays.
+/// Sets the note of the maintainer: `quiet`, or `none` if the note is `quiet`. A note that a writer
+/// sets in between is kept.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
-CREATE FUNCTION idem.set_pending_presence(note text) RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'set_pending_presence_wrapper';
+CREATE FUNCTION idem.set_pending_presence(note text) RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'set_pending_presence_wrapper';
 "#
 )]
 fn set_pending_presence(note: Option<&str>) -> std::result::Result<(), ErrorReport> {

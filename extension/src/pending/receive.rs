@@ -1,4 +1,4 @@
-//! Durable receive: the message is stored, so that its broker can forget it, and is processed
+//! Durable receive: the message is stored, so that its broker can remove it, and is processed
 //! later.
 
 use super::acquire::next_seq;
@@ -17,21 +17,21 @@ use idem_core::MessageId;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
-/// A message as it came.
+/// A message as it was received.
 pub struct Message<'a> {
     pub payload: &'a [u8],
     pub content_type: &'a str,
     pub kind: Option<&'a str>,
-    /// What keeps it in order with its like.
+    /// Messages with the same key are processed in order.
     pub key: Option<&'a str>,
-    /// A JSON object, as text.
+    /// The text of a JSON object.
     pub headers: Option<&'a str>,
     pub traceparent: Option<String>,
     pub deliver_after: Option<pg_sys::TimestampTz>,
 }
 
-/// Stores the message; `false` when it is known: received, leased, dead, or claimed. Waits for
-/// another transaction that is about to make it known.
+/// Stores a message. Returns false if the message is known: received, leased, dead, or claimed.
+/// Waits for another transaction that is making it known.
 pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
     let rings = ring::enter()?;
     let destination = loop {
@@ -48,7 +48,7 @@ pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
     let table = loop {
         match inbox.look(&identity)? {
             Seen::Claimed => return Ok(false),
-            // Before the table is locked: no lock is held while this waits.
+            // Wait before the table is locked, so that no lock is held during the wait.
             seen @ Seen::InProgress { .. } => seen.wait(),
             Seen::Free => break tables::current(&rings)?,
         }
@@ -64,7 +64,8 @@ pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
                 row.rely();
                 return Ok(false);
             }
-            // Who deletes a row has claimed the message, and who changes it knows it.
+            // A transaction that deletes the row has claimed the message, and one that changes it
+            // knows it.
             Found::InProgress { .. } if row.is_there() => {
                 identity.check_pending(&row)?;
                 row.rely();
@@ -94,7 +95,7 @@ pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
                         return Ok(true);
                     }
                     (Inserted::Refused, Seen::Claimed) => return Ok(false),
-                    // The row was taken back: the claim does not wait for it.
+                    // The row was removed, so the claim does not wait for it.
                     (Inserted::Refused, seen) => seen.wait(),
                     (Inserted::Taken, _) => (),
                 }
@@ -109,7 +110,7 @@ fn new_row<'a>(seq: i64, slice: i16, message: &Message<'a>) -> NewRow<'a> {
     NewRow {
         seq,
         token: 0,
-        // A moment that has passed does not overtake those who came before.
+        // A message with a time in the past must not overtake earlier messages.
         due_at: message.deliver_after.map_or(now, |after| after.max(now)),
         received_at: now,
         attempt: 0,

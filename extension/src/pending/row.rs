@@ -1,4 +1,4 @@
-//! One pending row, as sql/32_pending.sql declares it.
+//! A pending row, as sql/32_pending.sql declares it.
 
 use super::identity::Identity;
 use crate::errors::Result;
@@ -23,7 +23,7 @@ pub mod column {
     pub const ERRORS: i32 = 12;
 }
 
-/// The column `state`.
+/// The values of the column `state`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseState {
     Ready,
@@ -33,7 +33,7 @@ pub enum LeaseState {
 }
 
 impl LeaseState {
-    /// The value in the table.
+    /// Returns the value in the table.
     pub fn letter(self) -> u8 {
         match self {
             LeaseState::Ready => b'r',
@@ -57,7 +57,7 @@ impl LeaseState {
     }
 }
 
-/// The columns of a row whose identity is new here.
+/// The columns of a row for a new identity.
 pub struct NewRow<'a> {
     pub seq: i64,
     pub token: i64,
@@ -88,7 +88,7 @@ impl NewRow<'_> {
     }
 }
 
-/// What a found row says.
+/// The state of a found row.
 #[derive(Debug, Clone)]
 pub struct State {
     pub seq: i64,
@@ -125,7 +125,7 @@ impl State {
     }
 }
 
-/// The errors of a row, as JSON.
+/// Returns the errors of a row, as JSON.
 pub fn errors(datum: Option<pg_sys::Datum>) -> String {
     // SAFETY: the column is a jsonb; the copy is made before the scan moves.
     let errors = unsafe { datum.and_then(|d| JsonText::from_datum(d, false)) };
@@ -137,12 +137,12 @@ pub struct Leased<'a> {
     pub token: i64,
     pub due_at: pg_sys::TimestampTz,
     pub attempt: i32,
-    /// `None`: they stay.
+    /// `None` keeps the errors of the row.
     pub errors: Option<&'a str>,
 }
 
 impl Leased<'_> {
-    /// The row with the lease.
+    /// Returns the row with the lease.
     pub fn apply(&self, mut row: Columns) -> Result<Columns> {
         let mut set = |column: i32, value| row[column as usize - 1] = value;
         set(column::TOKEN, self.token.into_datum());

@@ -1,20 +1,22 @@
-//! Where a scan for due messages starts in this session.
+//! The position at which a scan for due messages starts in this session.
 //!
-//! Finished messages leave entries at the head of the index, and while another transaction holds an
-//! old snapshot nothing removes them: a scan from the very beginning passes over all of them each
-//! time. So a scan starts where the previous one found its first message. A message can become due
-//! before that place only by a transaction that was open at the time, so a session scans from the
-//! beginning now and then, and always before it returns nothing.
+//! Finished messages leave entries at the beginning of the index, and they cannot be removed while
+//! another transaction holds an old snapshot. A scan from the beginning passes over all of them
+//! each time. So a scan starts where the previous one found its first message. A message can become
+//! due before that position only through a transaction that was open at the time. So a session
+//! scans from the beginning from time to time, and always before it returns nothing.
 
 use pgrx::pg_sys;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Scans from the beginning take at most this share of the time, and are at least this far apart.
+/// Scans from the beginning take at most one part in `SHARE` of the time, and are at least `APART`
+/// apart.
 const SHARE: u32 = 50;
 const APART: Duration = Duration::from_millis(50);
-/// A session that serves more destinations than this starts over.
+/// The number of destinations of which a session keeps a position. Above it the session forgets
+/// all.
 const DESTINATIONS: usize = 1_000;
 
 /// The beginning of the index.
@@ -29,14 +31,14 @@ thread_local! {
     static PLACES: RefCell<HashMap<i32, Place>> = RefCell::default();
 }
 
-/// A scan that has begun.
+/// A scan that has started.
 pub struct ScanStart {
     destination: i32,
     pub at: pg_sys::TimestampTz,
     began: Instant,
 }
 
-/// Begins a scan for a destination.
+/// Starts a scan for a destination.
 pub fn begin(destination: i32) -> ScanStart {
     let began = Instant::now();
     let at = PLACES.with_borrow(|places| {
@@ -53,7 +55,7 @@ pub fn begin(destination: i32) -> ScanStart {
 }
 
 impl ScanStart {
-    /// The scan found its first message, which is due at that moment.
+    /// Notes the due time of the first message that the scan found.
     pub fn found(&self, first_due: pg_sys::TimestampTz) {
         PLACES.with_borrow_mut(|places| {
             if places.len() >= DESTINATIONS {

@@ -1,9 +1,9 @@
-//! The search for messages that can be handed out now.
+//! The search for messages that can be leased now.
 //!
-//! Messages that are due are visited in the order (due_at, seq). Of one key only the head can go.
-//! When the first messages all wait for others of their keys, the search goes from key to key
-//! instead, however many messages wait behind each. A message whose lease expired may have crashed
-//! its consumer, so it goes alone.
+//! Due messages are visited in the order (due_at, seq). Of the messages of one key only the head
+//! can be leased. If the first messages all wait for others of their keys, the search goes from key
+//! to key instead, regardless of how many messages wait behind each. A message with an expired
+//! lease may have crashed its consumer, so it is leased alone.
 
 use super::due::{Due, DueIndex, KeyHead, KeyIndex};
 use super::row::LeaseState;
@@ -13,7 +13,7 @@ use crate::errors::Result;
 use crate::pg::{Latest, Walk};
 use pgrx::pg_sys;
 
-/// What the search is about.
+/// The parameters of a search.
 #[derive(Debug, Clone, Copy)]
 pub struct Search {
     /// The current table of pending messages, which the caller has locked.
@@ -22,50 +22,50 @@ pub struct Search {
     pub here: pg_sys::TimestampTz,
     pub max_attempts: i32,
     pub at_most: usize,
-    /// Whether the caller holds the turn of the destination, without which messages with keys are
-    /// not handed out.
+    /// Whether the caller holds the lock on the destination's row. Without it messages with keys
+    /// are not leased.
     pub has_turn: bool,
 }
 
-/// What the visitor did with a message.
+/// The result of visiting a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Visit {
-    /// It took the message.
+    /// The visitor took the message.
     Taken,
     /// Another transaction holds the message.
     Held,
-    /// The message is larger than what is left of the caller's limit. The search ends: in this call
-    /// no later message goes before it.
+    /// The message is larger than the rest of the caller's limit. The search ends, because no later
+    /// message may overtake it in this function call.
     TooLarge,
 }
 
-/// How a search ended.
+/// The reason why a search ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     Done,
-    /// A message with a key is due, and the caller does not hold the turn.
+    /// A message with a key is due, and the caller does not hold the lock on the destination's row.
     NeedsTurn,
 }
 
-/// What a search found beside the messages that the visitor took.
+/// The result of a search, beside the messages that the visitor took.
 pub struct Found {
     pub ended: Ended,
-    /// The keys (uuid) of due messages that have no attempt left.
+    /// The keys (uuid) of due messages without an attempt left.
     pub exhausted: Vec<pgrx::Uuid>,
-    /// Some message was held by another transaction.
+    /// At least one message was held by another transaction.
     pub is_contended: bool,
 }
 
-/// Exhausted messages that one search returns.
+/// Maximum number of exhausted messages that one search returns.
 const EXHAUSTED: usize = 1_000;
 
 impl Search {
-    /// Messages that are visited in vain before the search goes from key to key.
+    /// Returns the number of blocked messages after which the search goes from key to key.
     fn window(&self) -> usize {
         10 * self.at_most + 500
     }
 
-    /// Calls `visit` for each message that can go, until it has taken enough.
+    /// Calls `visit` for each message that can be leased, until enough are taken.
     pub fn run(&self, visit: &mut dyn FnMut(&Due, &mut Walk) -> Result<Visit>) -> Result<Found> {
         let snapshot = Latest::take();
         let due_table = by_index(self.table, IndexKind::Due)?;
@@ -102,11 +102,11 @@ struct Run<'s, 't> {
     keys: KeyIndex<'t>,
     visit: &'s mut dyn FnMut(&Due, &mut Walk) -> Result<Visit>,
     taken: usize,
-    /// A message did not fit.
+    /// A message was too large for the rest of the caller's limit.
     is_full: bool,
-    /// Messages that wait for others of their keys.
+    /// The number of messages that wait for others of their keys.
     blocked: usize,
-    /// Messages were passed over because their lease expired.
+    /// Messages were skipped because their lease expired.
     suspects: bool,
     found: Found,
 }
@@ -149,7 +149,7 @@ impl Run<'_, '_> {
         self.due.next()
     }
 
-    /// In the order in which the messages are due.
+    /// Visits messages in the order in which they are due.
     fn in_order(&mut self, first: Due, at_most: usize) -> Result<()> {
         let mut next = Some(first);
         while let Some(message) = next {
@@ -226,7 +226,7 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    /// The messages without a key, when those with keys fill the beginning.
+    /// Visits the messages without a key, for the case that messages with keys fill the beginning.
     fn without_keys(&mut self, from: pg_sys::TimestampTz) -> Result<()> {
         if self.taken > 0 || !self.keys.any_without_key() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Which table of pending messages counts, locked so that it stays that way.
+//! The current table of pending messages, locked so that it stays the current one.
 
 use super::presence;
 use crate::errors::{Error, Result};
@@ -8,9 +8,9 @@ use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
-/// The current table, open and locked for writing. No rotation happens while the lock is held,
-/// because a rotation locks both tables ACCESS EXCLUSIVE. The lock goes when the table is dropped,
-/// unless the caller keeps it.
+/// Opens the current table and locks it for writing. No rotation happens while the lock is held,
+/// because a rotation locks both tables ACCESS EXCLUSIVE. The lock is released when the table is
+/// dropped, unless the caller keeps it.
 pub fn try_current(rings: &Rings) -> Result<Table> {
     let mut rings = *rings;
     loop {
@@ -24,7 +24,8 @@ pub fn try_current(rings: &Rings) -> Result<Table> {
     }
 }
 
-/// The current table for a writer: locked to the end of the transaction, and noted as not empty.
+/// Opens the current table for a writer: locked until the end of the transaction, and noted as not
+/// empty.
 pub fn current(rings: &Rings) -> Result<Table> {
     let table = try_current(rings)?;
     table.keep_lock();
@@ -32,8 +33,8 @@ pub fn current(rings: &Rings) -> Result<Table> {
     Ok(table)
 }
 
-/// A table of pending messages by one of its other indexes, to look. The caller has locked the
-/// table.
+/// Opens a table of pending messages with one of its other indexes, for look-ups. The caller must
+/// have locked the table.
 pub fn by_index(table: pg_sys::Oid, kind: IndexKind) -> Result<Table> {
     let is_first = pg::relation_oid(c"pending_0") == Some(table);
     let index = match (is_first, kind) {
@@ -45,7 +46,7 @@ pub fn by_index(table: pg_sys::Oid, kind: IndexKind) -> Result<Table> {
     Table::with_index(table, index, false).ok_or(Error::NotInstalled)
 }
 
-/// The indexes beside the primary key.
+/// The indexes other than the primary key.
 #[derive(Debug, Clone, Copy)]
 pub enum IndexKind {
     /// On (destination, due_at, seq).
@@ -54,17 +55,18 @@ pub enum IndexKind {
     Order,
 }
 
-/// For functions in SQL: the number of the current table, locked for writing to the end of the
-/// transaction.
+/// Returns the number of the current table and locks it for writing until the end of the
+/// transaction. For functions in SQL.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
-CREATE FUNCTION idem.enter_pending() RETURNS integer LANGUAGE c AS 'MODULE_PATHNAME', 'enter_pending_wrapper';
+CREATE FUNCTION idem.enter_pending() RETURNS integer
+LANGUAGE c AS 'MODULE_PATHNAME', 'enter_pending_wrapper';
 "#
 )]
 fn enter_pending() -> std::result::Result<i32, ErrorReport> {
-    // It enters the rings: the fence of a rotation of payloads waits for every transaction that may
-    // write one.
+    // Enter the rings, because the fence of a rotation of payloads waits for every transaction that
+    // may write a payload.
     current(&ring::enter()?)?;
     Ok(ring::refreshed()?.pending_number() as i32)
 }

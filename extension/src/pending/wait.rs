@@ -1,4 +1,4 @@
-//! `idem_next_wait`: waits until `idem_next` can hand out a message.
+//! `idem_next_wait`: waits until `idem_next` can return a message.
 
 use super::policy::max_attempts;
 use super::search::{Search, Visit};
@@ -14,16 +14,16 @@ use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
-/// How long a waiter sleeps that nothing wakes: at first, and at most.
+/// The first and the longest sleep, in milliseconds, of a waiter that no other backend can wake.
 const POLL_MS: (i64, i64) = (10, 1_000);
-/// How long a waiter sleeps while messages are due that other transactions hold: a rollback wakes
+/// The longest sleep, in milliseconds, while other transactions hold due messages: a rollback wakes
 /// no waiter.
 const CONTENDED_MS: i64 = 100;
 
-/// Waits until `idem_next` can hand out a message of the destination, at most `timeout_ms`
-/// milliseconds; true when it can.
+/// Waits until `idem_next` can return a message of the destination, at most `timeout_ms`
+/// milliseconds. Returns true if it can.
 ///
-/// Without preloading nothing wakes the waiter: it looks less and less often.
+/// Without preloading no other backend wakes the waiter: it polls at growing intervals.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
@@ -39,7 +39,7 @@ fn idem_next_wait(
     idem_core::check_destination(destination).map_err(Error::from)?;
     let deadline = deadline(timeout_ms)?;
     lease::check_transaction(c"idem_next_wait()")?;
-    // Before the first look: what is committed after it wakes this backend.
+    // Take the slot before the first search, so that a later commit wakes this backend.
     let place = Place::take(MESSAGES);
     let mut poll_ms = POLL_MS.0;
     loop {
@@ -67,11 +67,11 @@ fn idem_next_wait(
 }
 
 struct Look {
-    /// idem_next would hand out a message, or bury one.
+    /// idem_next would lease a message, or bury one.
     can_go: bool,
-    /// A message is due that another transaction holds.
+    /// Another transaction holds a due message.
     is_contended: bool,
-    /// When the next message becomes due, if any.
+    /// The time until the next message becomes due, in milliseconds.
     due_in_ms: Option<i64>,
 }
 
@@ -83,8 +83,8 @@ impl Look {
     };
 }
 
-/// Searches as idem_next does, without locking anything. No lock stays: a waiter must not hold up a
-/// rotation.
+/// Searches as idem_next does, without locking rows. No lock is kept, so that a waiter does not
+/// delay a rotation.
 fn look(name: &str) -> Result<Look> {
     let rings = ring::look()?;
     let Some(destination) = find(name)? else {
@@ -102,7 +102,7 @@ fn look(name: &str) -> Result<Look> {
     let mut rows = Lookup::new(&table, 2);
     let mut can_go = false;
     let found = search.run(&mut |_, row| {
-        // A row that a running transaction has leased or deleted is not to be had.
+        // A row that a running transaction has leased or deleted is not available.
         let key = row
             .column(super::row::column::KEY)
             .unwrap_or(pg_sys::Datum::from(0));
@@ -125,7 +125,7 @@ fn look(name: &str) -> Result<Look> {
     for key in found.exhausted {
         let mut keys = identity_keys(&MessageId::from_uuid(*key.as_bytes()).key, destination.id);
         match rows.find(&mut keys) {
-            // idem_next buries it.
+            // idem_next will bury it.
             Found::Row => can_go = true,
             _ => is_contended = true,
         }
@@ -137,7 +137,7 @@ fn look(name: &str) -> Result<Look> {
     })
 }
 
-/// In how many milliseconds the first message becomes due that is not due yet.
+/// Returns the time, in milliseconds, until the first message becomes due that is not due yet.
 fn next_due(
     table: pg_sys::Oid,
     destination: i32,

@@ -1,31 +1,31 @@
-//! Appending and replacing rows with the executor's own calls: every index and constraint, no plan,
-//! no privileges of the caller.
+//! Appends and replaces rows with the executor's own functions: every index and constraint is
+//! maintained, without a plan and without privileges of the caller.
 
 use super::scratch::within;
 use super::{Lookup, Walk};
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 
-/// A table open for appending; it stays locked to the end of the transaction.
+/// A table that is open for appending. It stays locked until the end of the transaction.
 pub struct Appender {
     heap: pg_sys::Relation,
     estate: *mut pg_sys::EState,
     target: *mut pg_sys::ResultRelInfo,
     slot: *mut pg_sys::TupleTableSlot,
-    /// The memory context that was the current one at the beginning.
+    /// The memory context that was current in `open`.
     context: pg_sys::MemoryContext,
 }
 
 impl Appender {
     pub fn open(table: pg_sys::Oid) -> Self {
-        // SAFETY: table_open raises unless it is a table. The calls are those of a worker that
-        // applies an insert (logical replication's apply_handle_insert_internal).
+        // SAFETY: table_open raises an error unless the OID is a table. The functions are those of
+        // a worker that applies an insert (logical replication's apply_handle_insert_internal).
         unsafe {
             let heap = pg_sys::table_open(table, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE);
             let estate = pg_sys::CreateExecutorState();
             let target =
                 pg_sys::palloc0(size_of::<pg_sys::ResultRelInfo>()).cast::<pg_sys::ResultRelInfo>();
-            // 0: in no range table. An update asks for the columns that are changed there.
+            // 0: the relation is in no range table. An update reads the changed columns from there.
             pg_sys::InitResultRelInfo(target, heap, 0, std::ptr::null_mut(), 0);
             pg_sys::ExecOpenIndices(target, false);
             let slot = pg_sys::MakeSingleTupleTableSlot(
@@ -42,13 +42,13 @@ impl Appender {
         }
     }
 
-    /// Appends one row: all columns of the table in their order; `None` is NULL.
+    /// Appends one row: all columns of the table, in order; `None` is NULL.
     pub fn append(&mut self, values: &[Option<Datum>]) {
-        // SAFETY: the values match the columns of the table, which is the caller's contract.
+        // SAFETY: the caller guarantees that the values match the columns of the table.
         unsafe {
             super::insert::fill(self.slot, values);
             (*self.slot).tts_tableOid = (*self.heap).rd_id;
-            // A trigger that an administrator added keeps what it caches as long as this appender.
+            // Data that a trigger of an administrator caches must live as long as this appender.
             let context = if (*self.target).ri_TrigDesc.is_null() {
                 pg_sys::CurrentMemoryContext
             } else {
@@ -71,8 +71,8 @@ impl Appender {
     }
 
     fn replace_row(&mut self, held: *mut pg_sys::TupleTableSlot, values: &[Option<Datum>]) {
-        // SAFETY: as in append; the row is locked, so nobody changes it in between. Triggers that
-        // somebody has added are the only ones to use the EPQState (logical replication's
+        // SAFETY: as in append; the row is locked, so no other transaction changes it. Only
+        // triggers that an administrator added use the EPQState (logical replication's
         // apply_handle_update_internal).
         unsafe {
             super::insert::fill(self.slot, values);
@@ -101,7 +101,7 @@ impl Drop for Appender {
         if std::thread::panicking() {
             return;
         }
-        // SAFETY: all of it was made in open and is used by nobody else.
+        // SAFETY: all of it was created in open, and no other code uses it.
         unsafe {
             pg_sys::ExecCloseIndices(self.target);
             pg_sys::ExecDropSingleTupleTableSlot(self.slot);

@@ -1,16 +1,16 @@
-//! The fence: who may still act on what was true before.
+//! The fence: the transactions that may still use an earlier state.
 
 use pgrx::pg_sys;
 
-/// The transactions that held a lock which conflicts with SHARE on a relation, at one moment: those
-/// that were writing. (As WaitForLockers of CREATE INDEX CONCURRENTLY, but one can look again later
-/// instead of waiting.)
+/// The transactions that, at one time, held a lock on a relation that conflicts with SHARE: the
+/// transactions that were writing. This is like WaitForLockers of CREATE INDEX CONCURRENTLY, but
+/// the list can be checked again later instead of waiting.
 pub struct Lockers(Vec<pg_sys::VirtualTransactionId>);
 
 impl Lockers {
-    /// Takes the list now. The caller has made sure that whoever locks later sees the new state.
+    /// Reads the list. The caller must ensure that transactions that lock later see the new state.
     pub fn of(relation: pg_sys::Oid) -> Self {
-        // SAFETY: an all-zero LOCKTAG is filled as SET_LOCKTAG_RELATION does; the answer is
+        // SAFETY: an all-zero LOCKTAG is filled as SET_LOCKTAG_RELATION does; the result is
         // palloc'd and ends with an invalid entry.
         unsafe {
             let mut tag: pg_sys::LOCKTAG = std::mem::zeroed();
@@ -32,22 +32,23 @@ impl Lockers {
         }
     }
 
-    /// Whether none is left, as of the last look.
+    /// Returns whether all transactions had ended at the last check.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Forgets those that have ended; true when all have. Prepared transactions count until they
-    /// are resolved.
+    /// Removes the transactions that have ended. Returns true if none is left. Prepared
+    /// transactions count until they are resolved.
     pub fn have_ended(&mut self) -> bool {
-        // SAFETY: takes any virtual transaction id; without waiting.
+        // SAFETY: accepts any virtual transaction id and does not wait.
         self.0
             .retain(|&vxid| unsafe { !pg_sys::VirtualXactLock(vxid, false) });
         self.0.is_empty()
     }
 }
 
-/// Sleeps for so many milliseconds, or until something happens to this process; answers interrupts.
+/// Sleeps for `ms` milliseconds, or until the latch of this process is set, and processes
+/// interrupts.
 pub fn wait_a_moment(ms: i64) {
     // SAFETY: MyLatch is this process's own.
     unsafe {

@@ -1,5 +1,5 @@
-//! Holding one row under a unique key: locked at its newest version, then replaced or deleted,
-//! whatever the isolation level (as the apply worker of logical replication does,
+//! Holds one row under a unique key: it is locked at its newest version and can then be replaced or
+//! deleted, at every isolation level (like the apply worker of logical replication,
 //! `execReplication.c`).
 
 use super::{Found, Lookup, wait_for};
@@ -7,19 +7,19 @@ use crate::pause::pause_point;
 use pgrx::pg_sys;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 
-/// What became of a hold.
+/// The result of holding a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
     Nothing,
-    /// The row is locked to the end of the transaction, and its columns are those of the newest
+    /// The row is locked until the end of the transaction. Its columns are those of the newest
     /// version.
     Held,
-    /// Another transaction is at it, and the caller does not wait.
+    /// Another transaction is writing the row, and the caller does not wait.
     Busy,
 }
 
 impl Lookup<'_> {
-    /// Locks the only row under a unique key. The table is open for writing.
+    /// Locks the only row under a unique key. The table must be open for writing.
     pub fn hold(&mut self, keys: &mut [pg_sys::ScanKeyData], wait: bool) -> Hold {
         loop {
             match self.find(keys) {
@@ -37,7 +37,7 @@ impl Lookup<'_> {
                             return Hold::Held;
                         }
                         pg_sys::TM_Result::TM_WouldBlock => return Hold::Busy,
-                        // Changed since it was found: look again.
+                        // The row was changed since it was found: look it up again.
                         _ => (),
                     }
                 }
@@ -53,12 +53,12 @@ impl Lookup<'_> {
             pg_sys::LockWaitPolicy::LockWaitSkip
         };
         let mut failure = pg_sys::TM_FailureData::default();
-        // SAFETY: a row was found, so the slot is full and of the table's kind; its place is
-        // copied, because the slot is filled anew. The boundary turns errors (a cancel, a deadlock)
-        // into unwinding.
+        // SAFETY: a row was found, so the slot is full and of the table's kind. Its TID is copied,
+        // because the slot is filled again. The boundary turns errors (a cancel, a deadlock) into
+        // unwinding.
         unsafe {
-            // What this very command wrote cannot be locked before the next one. Callers write, so
-            // this is no parallel operation.
+            // A row that this command wrote can be locked only by the next command. The callers
+            // write, so this is not a parallel operation.
             pg_sys::CommandCounterIncrement();
             let Some(lock) = (*self.table.heap)
                 .rd_tableam

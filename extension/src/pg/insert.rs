@@ -1,4 +1,4 @@
-//! Inserts without the executor: no plan, no search_path, no privileges of the caller.
+//! Inserts without the executor: they need no plan, no search_path and no privileges of the caller.
 
 use super::scratch::within;
 use super::{Table, raise};
@@ -8,32 +8,33 @@ use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 
-/// Inserts a row unless its unique key is taken, by the speculative protocol of ON CONFLICT:
-/// `false` when somebody came first (look again). The table's other indexes must have nothing to
-/// say about conflicts but errors.
+/// Inserts a row unless its unique key is taken, by the speculative protocol of ON CONFLICT.
+/// Returns false if another transaction inserted the key first; the caller must then look again. A
+/// conflict in another index of the table is an error.
 ///
-/// `values` are all columns of the table in their order; `None` is NULL.
+/// `values` are all columns of the table, in order; `None` is NULL.
 pub fn insert_unique(table: &Table, values: &[Option<Datum>]) -> bool {
     Inserter::new(table).insert(values)
 }
 
-/// What became of an insert.
+/// The result of an insert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inserted {
     Yes,
-    /// Somebody came first: look again.
+    /// Another transaction inserted the key first: look again.
     Taken,
-    /// The caller did not agree.
+    /// The caller did not agree to the insert.
     Refused,
 }
 
 /// Repeated unique inserts into one table.
 pub struct Inserter<'t> {
     table: &'t Table,
-    /// Both are made for the first insert: a duplicate comes to none. Null until then.
+    /// Slot and index information are created for the first insert, because a duplicate inserts
+    /// nothing. Null until then.
     slot: *mut pg_sys::TupleTableSlot,
     info: *mut pg_sys::IndexInfo,
-    /// That of the caller of `new`.
+    /// The memory context of the caller of `new`.
     context: pg_sys::MemoryContext,
 }
 
@@ -69,9 +70,10 @@ impl<'t> Inserter<'t> {
         matches!(inserted, Ok(Inserted::Yes))
     }
 
-    /// Inserts unless the key is taken or, looking around while others can see the row in the
-    /// making, the caller does not agree: then it was never there, and whoever waits for it is not
-    /// kept waiting. `agree` must neither wait nor write.
+    /// Inserts a row unless the key is taken or `agree` returns false. `agree` is called while
+    /// other transactions can see the speculative row. If it returns false, the row is removed as
+    /// if it had never existed, and transactions that wait for it continue. `agree` must neither
+    /// wait nor write.
     pub fn insert_if<E>(
         &mut self,
         values: &[Option<Datum>],
@@ -82,9 +84,9 @@ impl<'t> Inserter<'t> {
             table, slot, info, ..
         } = *self;
         let heap = table.heap;
-        // SAFETY: the slot has the table's columns, which the caller's values match. The calls and
-        // their order are those of ExecInsert with ON CONFLICT; an error in between leaves a dead
-        // tuple of an aborted transaction.
+        // SAFETY: the slot has the table's columns, which the caller's values match. The functions
+        // and their order are those of ExecInsert with ON CONFLICT. An error in between leaves a
+        // dead tuple of an aborted transaction.
         unsafe {
             fill(slot, values);
             (*slot).tts_tableOid = (*heap).rd_id;
@@ -123,9 +125,9 @@ impl<'t> Inserter<'t> {
         }
     }
 
-    /// The indexes beside the one that decides: a conflict there is an error (23505).
+    /// Inserts into the indexes other than the deciding one. A conflict there is an error (23505).
     unsafe fn insert_other_indexes(&self) {
-        // SAFETY: heap is open; RelationGetIndexList answers a list of its indexes in the current
+        // SAFETY: heap is open; RelationGetIndexList returns a list of its indexes in the current
         // memory context.
         unsafe {
             let list = pg_sys::RelationGetIndexList(self.table.heap);
@@ -138,7 +140,7 @@ impl<'t> Inserter<'t> {
                     continue;
                 }
                 let index = pg_sys::index_open(oid, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE);
-                // One that is being built concurrently takes no rows yet.
+                // An index that is being built concurrently takes no rows yet.
                 if !(*(*index).rd_index).indisready {
                     pg_sys::index_close(index, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE);
                     continue;
@@ -148,7 +150,8 @@ impl<'t> Inserter<'t> {
                     raise(
                         PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED,
                         "an index on a table of idem has an expression or a predicate".into(),
-                        "Drop it: claims write these tables without the executor. Indexes of plain columns are kept up.",
+                        "Drop the index. Claims write these tables without the executor and \
+                         maintain only indexes of plain columns.",
                     );
                 }
                 let check = if (*(*index).rd_index).indisunique {
@@ -168,7 +171,7 @@ impl Drop for Inserter<'_> {
         if self.slot.is_null() || std::thread::panicking() {
             return;
         }
-        // SAFETY: made in set_up, used by nobody else.
+        // SAFETY: created in set_up, and no other code uses it.
         unsafe { pg_sys::ExecDropSingleTupleTableSlot(self.slot) };
     }
 }
@@ -189,8 +192,8 @@ pub(super) unsafe fn fill(slot: *mut pg_sys::TupleTableSlot, values: &[Option<Da
     }
 }
 
-/// All columns of a slot, copied into the current memory context and fetched from TOAST: the table
-/// may be truncated before they are used.
+/// Copies all columns of a slot into the current memory context and fetches them from TOAST,
+/// because the table may be truncated before they are used.
 ///
 /// # Safety
 /// The slot is full, and its table is locked.
@@ -213,8 +216,7 @@ pub(super) unsafe fn copy_of(slot: *mut pg_sys::TupleTableSlot) -> Vec<Option<Da
 }
 
 /// # Safety
-/// The slot holds a row of `heap` that has its place there, and `index` is a btree of plain columns
-/// of it.
+/// The slot holds a row that is stored in `heap`, and `index` is a btree on plain columns of it.
 unsafe fn index_insert(
     index: pg_sys::Relation,
     slot: *mut pg_sys::TupleTableSlot,

@@ -1,11 +1,11 @@
-//! Look-ups through an index with a dirty snapshot: they see what is committed now and what is
-//! being inserted now, whatever the isolation level (as the apply worker of logical replication
-//! does, `execReplication.c`).
+//! Look-ups through an index with a dirty snapshot. They see rows that are committed now and rows
+//! that are being inserted now, at every isolation level (like the apply worker of logical
+//! replication, `execReplication.c`).
 //!
 //! A dirty scan can miss a row that another transaction updates: the old version is dead when the
-//! scan looks at it, and the index entry of the new version came after the scan copied the index
-//! page. A scan that met a version which it could not see, and found nothing else, is repeated with
-//! a snapshot of that moment: it sees one version of every row.
+//! scan reads it, and the index entry of the new version was inserted after the scan copied the
+//! index page. If a scan met a version that it could not see, and found nothing else, it is
+//! repeated with a new snapshot, which sees one version of every row.
 //!
 //! After `find` and its variants a look-up has no page pinned, so the caller may wait for another
 //! transaction.
@@ -18,34 +18,35 @@ use crate::settings::WAIT_FOR_FLUSH;
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 
-/// What stands under a key.
+/// The state of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
     Nothing,
-    /// Committed, or of this transaction: the columns of the row can be read.
+    /// The row is committed, or of this transaction. Its columns can be read.
     Row,
-    /// Another transaction is inserting or deleting it. The token is not 0 while its insertion is
-    /// speculative.
+    /// Another transaction is inserting or deleting the row. The token is not 0 while the insertion
+    /// is speculative.
     InProgress {
         xid: pg_sys::TransactionId,
         speculative_token: u32,
     },
 }
 
-/// A look-up that can be repeated with other keys: the scan and its slot are set up once.
+/// A look-up that can be repeated with other keys. The scan and its slot are set up once.
 pub struct Lookup<'t> {
     scan: pg_sys::IndexScanDesc,
-    /// Made when the index first names a row: most look-ups find none. Null until then.
+    /// Created when the index first returns a row, because most look-ups find none. Null until
+    /// then.
     pub(super) slot: *mut pg_sys::TupleTableSlot,
-    // Boxed: the scan keeps a pointer to it.
+    // Boxed, because the scan keeps a pointer to it.
     snapshot: Box<pg_sys::SnapshotData>,
     pub(super) table: &'t Table,
-    /// That of the caller of `new`: what scan and slot allocate in passing lives as long as the
-    /// look-up.
+    /// The memory context of the caller of `new`. What the scan and the slot allocate lives as long
+    /// as the look-up.
     context: pg_sys::MemoryContext,
     columns: i32,
     rows_are_updated: bool,
-    /// Since the last `seek` the index named a version that could not be seen.
+    /// Since the last `seek`, the index returned a version that was not visible.
     met_invisible: bool,
 }
 
@@ -55,8 +56,8 @@ impl<'t> Lookup<'t> {
         Self::over(table, columns, true)
     }
 
-    /// The same in a table whose rows are inserted and deleted, and never updated: a version that
-    /// cannot be seen there has no successor to look for.
+    /// The same for a table with rows that are inserted and deleted, and never updated. A version
+    /// that is not visible there has no successor.
     pub fn insert_only(table: &'t Table, columns: i32) -> Self {
         Self::over(table, columns, false)
     }
@@ -78,7 +79,7 @@ impl<'t> Lookup<'t> {
         }
     }
 
-    /// Starts over with these keys; `next` gives what stands there.
+    /// Starts a scan with these keys. `next` returns its rows.
     pub fn seek(&mut self, keys: &mut [pg_sys::ScanKeyData]) {
         self.met_invisible = false;
         self.clear();
@@ -94,8 +95,8 @@ impl<'t> Lookup<'t> {
         });
     }
 
-    /// The next row or row in the making under the keys. Its pages stay pinned: `seek` before
-    /// waiting.
+    /// Returns the next row under the keys, including a row that is being inserted. Its pages stay
+    /// pinned: call `seek` before waiting.
     pub fn next(&mut self) -> Found {
         if self.fetch_next(self.scan, pg_sys::ScanDirection::ForwardScanDirection) {
             return self.fetched();
@@ -104,7 +105,8 @@ impl<'t> Lookup<'t> {
         Found::Nothing
     }
 
-    /// The last row of the index, or row in the making. The look-up is one by no column.
+    /// Returns the last row of the index, including a row that is being inserted. The look-up must
+    /// have no key columns.
     pub fn last(&mut self) -> Found {
         self.seek(&mut []);
         let found = if self.fetch_next(self.scan, pg_sys::ScanDirection::BackwardScanDirection) {
@@ -116,7 +118,7 @@ impl<'t> Lookup<'t> {
         found
     }
 
-    /// What the dirty snapshot said of the row in the slot.
+    /// Returns what the dirty snapshot reported about the row in the slot.
     fn fetched(&self) -> Found {
         if self.snapshot.xmin != pg_sys::InvalidTransactionId {
             return Found::InProgress {
@@ -133,14 +135,14 @@ impl<'t> Lookup<'t> {
         Found::Row
     }
 
-    /// What index_getnext_slot does, with a slot only for those who need one.
+    /// Does what index_getnext_slot does, but creates the slot only when it is needed.
     fn fetch_next(
         &mut self,
         scan: pg_sys::IndexScanDesc,
         direction: pg_sys::ScanDirection::Type,
     ) -> bool {
-        // SAFETY: the scan has its keys; the slot is of the table's kind. A row that several index
-        // entries lead to is fetched for the first alone: xs_heap_continue asks for more of the
+        // SAFETY: the scan has its keys; the slot is of the table's kind. A row to which several
+        // index entries point is fetched only for the first: xs_heap_continue requests more of the
         // same chain.
         within(self.context, || unsafe {
             loop {
@@ -160,12 +162,12 @@ impl<'t> Lookup<'t> {
         })
     }
 
-    /// The only row under a unique key.
+    /// Finds the only row under a unique key.
     pub fn find(&mut self, keys: &mut [pg_sys::ScanKeyData]) -> Found {
         self.find_by(keys, Self::next)
     }
 
-    /// Whether a row is there now under a unique key, passing over one that another transaction is
+    /// Returns whether a row exists now under a unique key. Skips a row that another transaction is
     /// inserting.
     pub fn find_settled(&mut self, keys: &mut [pg_sys::ScanKeyData]) -> bool {
         let next_settled = |lookup: &mut Self| {
@@ -178,8 +180,8 @@ impl<'t> Lookup<'t> {
         self.find_by(keys, next_settled) != Found::Nothing
     }
 
-    /// The row under the keys that this transaction has inserted. The entry of another one that is
-    /// inserting the same key, and will find that it cannot, may stand before it.
+    /// Finds the row under the keys that this transaction inserted. The index entry of another
+    /// transaction that is inserting the same key, and will fail, may precede it.
     pub fn find_mine(&mut self, keys: &mut [pg_sys::ScanKeyData]) -> bool {
         self.seek(keys);
         loop {
@@ -211,17 +213,17 @@ impl<'t> Lookup<'t> {
         }
     }
 
-    /// The only row under the keys by a snapshot of now, and what the dirty snapshot says of it;
-    /// `None` when it was changed again in between.
+    /// Finds the only row under the keys that a new snapshot sees, and returns what the dirty
+    /// snapshot reports about it. Returns `None` if the row was changed again in between.
     ///
-    /// The scan fetches every version and tests each: a scan by a snapshot of now would take
-    /// predicate locks in SERIALIZABLE.
+    /// The scan fetches every version and tests its visibility itself: a scan with the new snapshot
+    /// would take predicate locks in SERIALIZABLE.
     fn find_latest(&mut self, keys: &mut [pg_sys::ScanKeyData]) -> Option<Found> {
-        // SAFETY: the snapshot is registered as long as the scan lasts; SnapshotAnyData is a
+        // SAFETY: the snapshot is registered for the duration of the scan; SnapshotAnyData is a
         // constant of PostgreSQL.
         unsafe {
-            // What this very command deleted must not be visible to the snapshot: the dirty
-            // snapshot does not see it either.
+            // The snapshot must not see a row that this command deleted, because the dirty snapshot
+            // does not see it either.
             pg_sys::CommandCounterIncrement();
             let latest = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
             let scan = begin_scan(self.table, &raw mut pg_sys::SnapshotAnyData, self.columns);
@@ -246,8 +248,8 @@ impl<'t> Lookup<'t> {
         }
     }
 
-    /// The next row that is there now, passing over those that others are inserting. A row that
-    /// another transaction is deleting is still there.
+    /// Moves to the next row that exists now, and skips those that other transactions are
+    /// inserting. A row that another transaction is deleting still exists.
     pub fn next_settled(&mut self) -> bool {
         loop {
             match self.next() {
@@ -259,13 +261,13 @@ impl<'t> Lookup<'t> {
         }
     }
 
-    /// Whether the row that was found in progress is committed: another transaction is changing or
-    /// deleting it. Otherwise it is being inserted.
+    /// Returns whether the row that was found in progress is committed, that is, whether another
+    /// transaction is changing or deleting it. Otherwise the row is being inserted.
     pub fn is_there(&self) -> bool {
         self.snapshot.xmin == pg_sys::InvalidTransactionId
     }
 
-    /// Lets go of the pages: the row becomes a copy.
+    /// Releases the pages. The row becomes a copy.
     pub(super) fn unpin(&mut self, found: Found) {
         if found == Found::Nothing {
             return self.clear();
@@ -290,8 +292,8 @@ impl<'t> Lookup<'t> {
         }
     }
 
-    /// A column of the found row, counted from 1; `None` is NULL. A by-reference datum lives until
-    /// the next look-up.
+    /// Returns a column of the found row, counted from 1; `None` is NULL. A by-reference datum
+    /// lives until the next look-up.
     pub fn column(&self, number: i32) -> Option<Datum> {
         debug_assert!(number >= 1);
         // SAFETY: a row was found, so the slot is full; the number is one of the table's columns.
@@ -304,20 +306,20 @@ impl<'t> Lookup<'t> {
         }
     }
 
-    /// All columns of the found row, copied into the current memory context and fetched from TOAST:
-    /// the table may be truncated before they are used.
+    /// Returns all columns of the found row, copied into the current memory context and fetched
+    /// from TOAST, because the table may be truncated before they are used.
     pub fn row(&self) -> Vec<Option<Datum>> {
         // SAFETY: a row was found, and its table is locked.
         unsafe { super::insert::copy_of(self.slot) }
     }
 
-    /// The found row, until the next look-up.
+    /// Returns the found row, which is valid until the next look-up.
     fn tuple(&self) -> pg_sys::HeapTuple {
         // SAFETY: a row was found, so the slot holds a heap tuple.
         unsafe { pg_sys::ExecFetchSlotHeapTuple(self.slot, false, std::ptr::null_mut()) }
     }
 
-    /// Whether this transaction inserted the found row.
+    /// Returns whether this transaction inserted the found row.
     pub fn is_mine(&self) -> bool {
         // SAFETY: the header of a heap tuple begins with its xmin.
         unsafe {
@@ -327,8 +329,8 @@ impl<'t> Lookup<'t> {
         }
     }
 
-    /// The caller relies on the found row. With `idem.wait_for_flush` this waits until the commit
-    /// that inserted it is on disk: a commit with synchronous_commit = off is visible before.
+    /// Prepares to rely on the found row. With `idem.wait_for_flush` this waits until the commit
+    /// that inserted the row is on disk: a commit with synchronous_commit = off is visible earlier.
     pub fn rely(&self) {
         if !WAIT_FOR_FLUSH.get() {
             return;
@@ -351,12 +353,12 @@ impl<'t> Lookup<'t> {
         }
     }
 
-    /// Deletes the found row. The table is open for writing.
+    /// Deletes the found row. The table must be open for writing.
     pub fn delete(&mut self) {
-        // SAFETY: a row was found and is settled; the place is copied before anything else can move
-        // the scan.
+        // SAFETY: a row was found and is settled; its TID is copied before other code can move the
+        // scan.
         unsafe {
-            // What this very command inserted cannot be deleted before the next one.
+            // A row that this command inserted can be deleted only by the next command.
             pg_sys::CommandCounterIncrement();
             let mut tid = (*self.slot).tts_tid;
             let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
@@ -366,7 +368,7 @@ impl<'t> Lookup<'t> {
     }
 }
 
-/// Whether the server still knows how this transaction ended.
+/// Returns whether the server still knows how this transaction ended.
 fn is_recent(xid: pg_sys::TransactionId) -> bool {
     const EPOCH: u64 = 1 << 32;
     // SAFETY: reads a counter in shared memory.
@@ -407,7 +409,7 @@ impl Drop for Lookup<'_> {
         if std::thread::panicking() {
             return;
         }
-        // SAFETY: the scan and the slot were made by this look-up, and nothing else uses them.
+        // SAFETY: the scan and the slot were created by this look-up, and no other code uses them.
         unsafe {
             pg_sys::index_endscan(self.scan);
             if !self.slot.is_null() {

@@ -1,4 +1,4 @@
-//! The few calls into PostgreSQL that need `unsafe`, each behind a type that keeps its promises.
+//! PostgreSQL functions that need `unsafe`, each behind a type that ensures its preconditions.
 
 mod append;
 mod fence;
@@ -25,10 +25,11 @@ pub use walk::{Latest, Walk, condition, null_condition};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode, pg_sys};
 
-/// Waits until the transaction ends, or only until its speculative insertion is decided.
+/// Waits until the transaction ends. With a speculative token, waits only until the speculative
+/// insertion is decided.
 pub fn wait_for(xid: pg_sys::TransactionId, speculative_token: u32) {
-    // SAFETY: both take any xid; they raise on cancel and lock_timeout. No relation is named: it
-    // serves error context only.
+    // SAFETY: both accept any xid and raise an error on cancel and lock_timeout. No relation is
+    // given, because it serves only the error context.
     unsafe {
         if speculative_token != 0 {
             pg_sys::SpeculativeInsertionWait(xid, speculative_token);
@@ -43,16 +44,17 @@ pub fn wait_for(xid: pg_sys::TransactionId, speculative_token: u32) {
     }
 }
 
-/// 25006 on a standby and in a read-only transaction: nothing else on these paths refuses to write
-/// there.
+/// Fails with 25006 on a standby and in a read-only transaction, because no other check on these
+/// paths does. `call` is the name of the SQL function.
 pub fn ensure_writable(call: &std::ffi::CStr) {
-    // SAFETY: they raise or return; the name outlives the call.
+    // SAFETY: the functions raise an error or return; the name outlives them.
     unsafe {
         if pg_sys::RecoveryInProgress() {
             raise(
                 PgSqlErrorCode::ERRCODE_READ_ONLY_SQL_TRANSACTION,
                 format!("cannot execute {} during recovery", call.to_string_lossy()),
-                "Send claims to the primary. A standby serves idem_is_claimed, idem_effects and idem_calls.",
+                "Send claims to the primary. A standby serves idem_is_claimed, idem_effects and \
+                 idem_calls.",
             );
         }
         pg_sys::PreventCommandIfReadOnly(call.as_ptr());
@@ -60,17 +62,17 @@ pub fn ensure_writable(call: &std::ffi::CStr) {
     }
 }
 
-/// Ends the statement with an error, from where no `Result` leads out.
+/// Raises an error where no `Result` can be returned.
 fn raise(code: PgSqlErrorCode, message: String, hint: &'static str) {
     ErrorReport::new(code, message, "idem")
         .set_hint(hint)
         .report(PgLogLevel::ERROR);
 }
 
-/// Does what only one backend at a time may do with a relation. `work` must not wait for another
+/// Runs `work` for a relation in one backend at a time. `work` must not wait for another
 /// transaction.
 pub fn one_at_a_time<T>(relation: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
-    /// Apart from the locks of commands, which name the object as a whole.
+    /// The part in the lock tag. It differs from that of commands, which lock the whole object.
     const PART: u16 = 1;
     let lock = pg_sys::ExclusiveLock as pg_sys::LOCKMODE;
     // SAFETY: any object can be locked; after an error the end of the transaction unlocks it.
@@ -82,7 +84,7 @@ pub fn one_at_a_time<T>(relation: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// The OID of a relation of schema idem; `None` when there is no such relation.
+/// Returns the OID of a relation of schema idem; `None` if it does not exist.
 pub fn relation_oid(name: &std::ffi::CStr) -> Option<pg_sys::Oid> {
     // SAFETY: look-ups in the system caches by NUL-terminated names.
     let oid = unsafe {
@@ -95,34 +97,37 @@ pub fn relation_oid(name: &std::ffi::CStr) -> Option<pg_sys::Oid> {
     (oid != pg_sys::InvalidOid).then_some(oid)
 }
 
-/// The bytes of a value as a reader gets it: not compressed, and without its header.
+/// Returns the size of a value in bytes as a reader gets it: not compressed, and without its
+/// header.
 ///
 /// # Safety
 /// The value is of a type of variable length, and not NULL.
 pub unsafe fn size_of(value: pg_sys::Datum) -> usize {
-    // SAFETY: as above. The size of a value that is stored out of line stands in its pointer.
+    // SAFETY: guaranteed by the caller. The size of a value that is stored out of line is in its
+    // pointer.
     unsafe { pg_sys::toast_raw_datum_size(value) }.saturating_sub(pg_sys::VARHDRSZ)
 }
 
-/// The start of the current transaction, microseconds since 2000: what `now()` answers.
+/// Returns the start of the current transaction in microseconds since 2000, like `now()`.
 pub fn transaction_start() -> pg_sys::TimestampTz {
     // SAFETY: reads a variable of the transaction.
     unsafe { pg_sys::GetCurrentTransactionStartTimestamp() }
 }
 
-/// The clock, microseconds since 2000: what `clock_timestamp()` answers.
+/// Returns the clock in microseconds since 2000, like `clock_timestamp()`.
 pub fn clock() -> pg_sys::TimestampTz {
     // SAFETY: reads the clock.
     unsafe { pg_sys::GetCurrentTimestamp() }
 }
 
-/// Answers a set-returning call with these rows, of the function's own result type.
+/// Returns these rows from a set-returning function. They have the function's own result type.
 pub fn answer_rows<const N: usize>(
     fcinfo: pg_sys::FunctionCallInfo,
     rows: impl Iterator<Item = [Option<pg_sys::Datum>; N]>,
 ) {
-    // SAFETY: InitMaterializedSRF raises unless the caller takes a set; it leaves a tuplestore and
-    // a row type with as many columns as the SQL of the function declares, which is N.
+    // SAFETY: InitMaterializedSRF raises an error unless the caller accepts a set. It provides a
+    // tuplestore and a row type with as many columns as the SQL of the function declares, which is
+    // N.
     unsafe {
         pg_sys::InitMaterializedSRF(fcinfo, 0);
         let result = (*fcinfo).resultinfo.cast::<pg_sys::ReturnSetInfo>();

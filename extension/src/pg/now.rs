@@ -1,17 +1,18 @@
-//! Small tables read as they are now, whatever the snapshot of the transaction.
+//! Reads small tables in their latest committed state, regardless of the transaction's snapshot.
 //!
-//! The scan fetches every version of a row and tests each: a scan by an ordinary snapshot would
-//! take predicate locks in SERIALIZABLE.
+//! The scan fetches every version of a row and tests its visibility itself: a scan with an ordinary
+//! snapshot would take predicate locks in SERIALIZABLE.
 
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 
-/// Visits every row of a small table with what gives its columns by number, `None` for NULL. The
-/// caller has locked the table, or reads a table that only DROP EXTENSION locks.
+/// Calls `visit` for every row of a small table, with a function that returns a column by number,
+/// `None` for NULL. The caller has locked the table, or reads a table that only DROP EXTENSION
+/// locks.
 pub fn for_each_row(table: pg_sys::Oid, mut visit: impl FnMut(&dyn Fn(i32) -> Option<Datum>)) {
-    // SAFETY: table_open raises unless it is a table; a column points into the row, which lives
-    // until the scan moves. SnapshotAnyData is a constant of PostgreSQL.
+    // SAFETY: table_open raises an error unless the OID is a table; a column points into the row,
+    // which lives until the scan moves. SnapshotAnyData is a constant of PostgreSQL.
     unsafe {
         let rel = pg_sys::table_open(table, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
         let now = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
@@ -43,23 +44,23 @@ pub fn for_each_row(table: pg_sys::Oid, mut visit: impl FnMut(&dyn Fn(i32) -> Op
     }
 }
 
-/// A column of the only row of a table. The column is of a type that is passed by value.
+/// Returns a column of the only row of a table. The type of the column must be passed by value.
 pub fn latest(table: pg_sys::Oid, column: i32) -> Option<Datum> {
     let mut found = None;
     for_each_row(table, |value_of| found = value_of(column));
     found
 }
 
-/// Whether the snapshot sees the version in the slot.
+/// Returns whether the snapshot sees the row version in the slot.
 ///
 /// # Safety
-/// The slot holds a version of a row of the table and its page is pinned; the snapshot is valid.
+/// The slot holds a version of a row of the table, and its page is pinned. The snapshot is valid.
 pub(super) unsafe fn is_visible(
     table: pg_sys::Relation,
     slot: *mut pg_sys::TupleTableSlot,
     snapshot: pg_sys::Snapshot,
 ) -> bool {
-    // SAFETY: as the caller's; the boundary turns errors of the table's routine into unwinding.
+    // SAFETY: guaranteed by the caller; the boundary turns errors of the routine into unwinding.
     unsafe {
         let routine = (*table)
             .rd_tableam

@@ -2,16 +2,16 @@
 
 use pgrx::pg_sys;
 
-/// A memory context that is emptied after each element, so that a list takes no more than its
-/// largest element. When memory ends in the middle of many small requests, PostgreSQL has none left
-/// to report the error.
+/// A memory context that is reset after each element, so that a list needs only the memory of its
+/// largest element. If memory ran out during many small allocations, PostgreSQL would have none
+/// left to report the error.
 pub struct Scratch(pg_sys::MemoryContext);
 
 impl Scratch {
     pub fn new() -> Self {
         const FIRST_BLOCK: usize = 8 * 1024;
         const LARGEST_BLOCK: usize = 8 * 1024 * 1024;
-        // SAFETY: the context belongs to the current one, and is deleted with it at the latest.
+        // SAFETY: the context is a child of the current one, and is deleted with it at the latest.
         Scratch(unsafe {
             pg_sys::AllocSetContextCreateInternal(
                 pg_sys::CurrentMemoryContext,
@@ -23,20 +23,20 @@ impl Scratch {
         })
     }
 
-    /// Does the work of one element. Its result must hold nothing that the work has allocated from
+    /// Runs `work` for one element. Its result must not refer to memory that `work` allocated from
     /// PostgreSQL.
     pub fn with<T>(&self, work: impl FnOnce() -> T) -> T {
         let result = within(self.0, work);
-        // SAFETY: by the contract of this function nothing points into the context any longer.
+        // SAFETY: by the contract of this function nothing points into the context.
         unsafe { pg_sys::MemoryContextReset(self.0) };
         result
     }
 }
 
-/// Runs with a memory context as the current one; after an error PostgreSQL chooses another by
-/// itself.
+/// Runs `work` with `context` as the current memory context. After an error PostgreSQL itself sets
+/// another one.
 pub fn within<T>(context: pg_sys::MemoryContext, work: impl FnOnce() -> T) -> T {
-    // SAFETY: the context lives; the one from before is current again afterwards.
+    // SAFETY: the context exists; the previous one is restored afterwards.
     unsafe {
         let before = pg_sys::MemoryContextSwitchTo(context);
         let result = work();
@@ -50,7 +50,7 @@ impl Drop for Scratch {
         if std::thread::panicking() {
             return;
         }
-        // SAFETY: made in new, and nothing else uses it.
+        // SAFETY: created in new, and no other code uses it.
         unsafe { pg_sys::MemoryContextDelete(self.0) };
     }
 }

@@ -5,45 +5,45 @@ use pgrx::pg_sys;
 use std::cell::Cell;
 use std::ffi::CStr;
 
-/// A table and an index of it, open. Dropping it closes both; the index lock always goes, the table
-/// lock goes unless the table was opened for writing. (An error leaves both to the resource owner,
-/// as in any C function.)
+/// An open table with one of its indexes. Dropping it closes both and releases the lock on the
+/// index. It also releases the lock on the table, unless the table was opened for writing. After an
+/// error the resource owner releases both, as in any C function.
 pub struct Table {
     pub(super) heap: pg_sys::Relation,
     pub(super) index: pg_sys::Relation,
     lock: pg_sys::LOCKMODE,
-    /// Whether the lock of the table stays to the end of the transaction.
+    /// Whether the lock on the table is kept until the end of the transaction.
     keeps_lock: Cell<bool>,
 }
 
 impl Table {
-    /// Opens the table and its primary key to look something up. The locks go when it is dropped:
-    /// before PostgreSQL 18 a backend has 16 cheap lock slots, and the business transaction needs
+    /// Opens the table and its primary key for look-ups. Dropping it releases the locks: before
+    /// PostgreSQL 18 a backend has 16 fast-path lock slots, and the business transaction needs
     /// them.
     pub fn for_reading(table: pg_sys::Oid) -> Self {
         Self::by_primary_key(table, pg_sys::AccessShareLock as pg_sys::LOCKMODE)
     }
 
-    /// Opens the table and its primary key to insert. The table stays locked to the end of the
+    /// Opens the table and its primary key for inserts. The table stays locked until the end of the
     /// transaction.
     pub fn for_writing(table: pg_sys::Oid) -> Self {
         Self::by_primary_key(table, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE)
     }
 
-    /// The same, but the lock goes when the table is dropped, unless [`Table::keep_lock`] was
-    /// called.
+    /// Like [`Table::for_writing`], but dropping it releases the lock unless [`Table::keep_lock`]
+    /// was called.
     pub fn for_trying(table: pg_sys::Oid) -> Self {
         let table = Self::for_writing(table);
         table.keeps_lock.set(false);
         table
     }
 
-    /// The table was written: it stays locked to the end of the transaction.
+    /// Keeps the table locked until the end of the transaction, because it was written.
     pub fn keep_lock(&self) {
         self.keeps_lock.set(true);
     }
 
-    /// The same with the index of that name; `None` when there is none.
+    /// Opens the table with the index of this name; `None` if the index does not exist.
     pub fn with_index(table: pg_sys::Oid, index: &CStr, for_writing: bool) -> Option<Self> {
         let lock = if for_writing {
             pg_sys::RowExclusiveLock
@@ -52,9 +52,10 @@ impl Table {
         };
         let lock = lock as pg_sys::LOCKMODE;
         pause_point("table: before lock");
-        // REINDEX CONCURRENTLY gives an index another OID, and drops the old one when no lock on
-        // the table is held any longer: the name is looked up under the lock. SAFETY: table_open
-        // and index_open raise unless the OIDs name a table and an index.
+        // REINDEX CONCURRENTLY gives an index another OID, and drops the old index when no lock on
+        // the table is held. So the name is looked up under the lock.
+        // SAFETY: table_open and index_open raise an error unless the OIDs are those of a table and
+        // an index.
         unsafe {
             let heap = pg_sys::table_open(table, lock);
             let Some(index) = super::relation_oid(index) else {
@@ -89,7 +90,7 @@ impl Table {
         unsafe { (*self.heap).rd_id }
     }
 
-    /// Whether the table has no page at all: nothing can be found in it.
+    /// Returns whether the table has no page, so that nothing can be found in it.
     pub fn is_empty(&self) -> bool {
         // SAFETY: heap is open.
         unsafe { has_no_page(self.heap) }
@@ -99,17 +100,17 @@ impl Table {
 /// # Safety
 /// `heap` is an open relation.
 unsafe fn has_no_page(heap: pg_sys::Relation) -> bool {
-    // SAFETY: as the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { pg_sys::RelationGetNumberOfBlocksInFork(heap, pg_sys::ForkNumber::MAIN_FORKNUM) == 0 }
 }
 
-/// The OID of the primary key's index; PostgreSQL 18 asks whether a deferrable one would do, and
-/// ours are not.
+/// Returns the OID of the primary key's index. PostgreSQL 18 has an argument that accepts a
+/// deferrable key; the keys of idem are not deferrable.
 ///
 /// # Safety
 /// `heap` is an open relation.
 unsafe fn primary_key(heap: pg_sys::Relation) -> pg_sys::Oid {
-    // SAFETY: as the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         #[cfg(feature = "pg18")]
         return pg_sys::RelationGetPrimaryKeyIndex(heap, false);
@@ -124,7 +125,7 @@ impl Drop for Table {
             return;
         }
         let keep = self.keeps_lock.get();
-        // SAFETY: both are open and nothing borrows them any longer.
+        // SAFETY: both are open and no longer borrowed.
         unsafe {
             pg_sys::index_close(self.index, self.lock);
             pg_sys::table_close(

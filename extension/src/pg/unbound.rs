@@ -1,4 +1,4 @@
-//! Functions of PostgreSQL for which pgrx has no binding, declared as its headers do.
+//! PostgreSQL functions for which pgrx has no binding, declared as in PostgreSQL's headers.
 
 use pgrx::pg_sys;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
@@ -10,17 +10,18 @@ unsafe extern "C-unwind" {
     fn toast_flatten_tuple(tuple: pg_sys::HeapTuple, desc: pg_sys::TupleDesc) -> pg_sys::HeapTuple;
 }
 
-/// The next value of a sequence, whoever asks.
+/// Returns the next value of a sequence, without a check of privileges.
 pub fn next_value(sequence: pg_sys::Oid) -> i64 {
-    // SAFETY: raises unless the OID is a sequence; the boundary turns its errors into unwinding.
+    // SAFETY: raises an error unless the OID is a sequence; the boundary turns errors into
+    // unwinding.
     unsafe { pg_guard_ffi_boundary(|| nextval_internal(sequence, false)) }
 }
 
-/// A copy of the tuple with everything fetched from TOAST.
+/// Returns a copy of the tuple with all values fetched from TOAST.
 ///
 /// # Safety
 /// The tuple has the columns of the descriptor, and its table is still locked.
 pub unsafe fn flatten(tuple: pg_sys::HeapTuple, desc: pg_sys::TupleDesc) -> pg_sys::HeapTuple {
-    // SAFETY: by the contract of this function; the boundary turns its errors into unwinding.
+    // SAFETY: by the contract of this function; the boundary turns errors into unwinding.
     unsafe { pg_guard_ffi_boundary(|| toast_flatten_tuple(tuple, desc)) }
 }

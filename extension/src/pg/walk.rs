@@ -1,17 +1,16 @@
-//! Ordered index scans by one snapshot, and locking a row that a scan found without waiting.
+//! Ordered index scans with one snapshot. A found row can be locked without waiting.
 
 use super::{Table, insert};
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 
-/// The newest snapshot, registered until it is dropped: every scan that uses it sees the same
-/// state.
+/// The latest snapshot, registered until it is dropped. All scans that use it see the same state.
 pub struct Latest(pg_sys::Snapshot);
 
 impl Latest {
     pub fn take() -> Self {
-        // SAFETY: in a transaction. What this command has written becomes visible to the snapshot.
+        // SAFETY: in a transaction. The snapshot sees the rows that this command has written.
         unsafe {
             pg_sys::CommandCounterIncrement();
             Latest(pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot()))
@@ -22,7 +21,7 @@ impl Latest {
 impl Drop for Latest {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            // SAFETY: registered in take, and used by no scan any longer.
+            // SAFETY: registered in take, and no longer used by a scan.
             unsafe { pg_sys::UnregisterSnapshot(self.0) };
         }
     }
@@ -37,7 +36,7 @@ pub struct Walk<'t> {
 }
 
 impl<'t> Walk<'t> {
-    /// Prepares scans with this many conditions on the columns of the index.
+    /// Prepares scans with this number of conditions on the columns of the index.
     pub fn new(table: &'t Table, snapshot: &'t Latest, conditions: i32) -> Self {
         // SAFETY: table and snapshot live as long as 't.
         unsafe {
@@ -62,7 +61,7 @@ impl<'t> Walk<'t> {
         }
     }
 
-    /// Starts over with these conditions, as many as the walk was made for.
+    /// Starts a scan with these conditions. Their number must be the one given to `new`.
     pub fn seek(&mut self, conditions: &mut [pg_sys::ScanKeyData]) {
         // SAFETY: the scan is open; index_rescan copies the conditions.
         unsafe {
@@ -77,7 +76,7 @@ impl<'t> Walk<'t> {
         }
     }
 
-    /// Moves to the next row; false at the end.
+    /// Moves to the next row. Returns false at the end.
     pub fn next(&mut self) -> bool {
         // SAFETY: seek has been called; the slot is of the table's kind.
         unsafe {
@@ -89,19 +88,19 @@ impl<'t> Walk<'t> {
         }
     }
 
-    /// A column of the row, counted from 1; `None` is NULL. A by-reference datum lives until the
-    /// scan moves.
+    /// Returns a column of the row, counted from 1; `None` is NULL. A by-reference datum lives
+    /// until the scan moves.
     pub fn column(&self, number: i32) -> Option<Datum> {
         // SAFETY: next has returned true, so the slot is full; the number is one of the table's
         // columns.
         unsafe { column_of(self.slot, number) }
     }
 
-    /// Locks the row to the end of the transaction; false when another transaction holds it or has
-    /// changed it.
+    /// Locks the row until the end of the transaction. Returns false if another transaction holds
+    /// it or has changed it.
     pub fn lock_row(&mut self) -> bool {
         let mut failure = pg_sys::TM_FailureData::default();
-        // SAFETY: the slot is full; its place is copied, because the slot is filled anew. The
+        // SAFETY: the slot is full. Its TID is copied, because the slot is filled again. The
         // boundary turns errors into unwinding.
         unsafe {
             let Some(lock) = (*self.table.heap)
@@ -130,7 +129,8 @@ impl<'t> Walk<'t> {
         }
     }
 
-    /// All columns of the row, copied into the current memory context and fetched from TOAST.
+    /// Returns all columns of the row, copied into the current memory context and fetched from
+    /// TOAST.
     pub fn row(&self) -> Vec<Option<Datum>> {
         // SAFETY: the slot is full, and its table is locked.
         unsafe { insert::copy_of(self.slot) }
@@ -146,7 +146,7 @@ impl Drop for Walk<'_> {
         if std::thread::panicking() {
             return;
         }
-        // SAFETY: the scan and the slot were made in new, and nothing else uses them.
+        // SAFETY: the scan and the slot were created in new, and no other code uses them.
         unsafe {
             pg_sys::index_endscan(self.scan);
             pg_sys::ExecDropSingleTupleTableSlot(self.slot);
@@ -155,10 +155,10 @@ impl Drop for Walk<'_> {
 }
 
 /// # Safety
-/// The slot is full and has that column.
+/// The slot is full and has this column.
 unsafe fn column_of(slot: *mut pg_sys::TupleTableSlot, number: i32) -> Option<Datum> {
     debug_assert!(number >= 1);
-    // SAFETY: as the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if i32::from((*slot).tts_nvalid) < number {
             pg_sys::slot_getsomeattrs_int(slot, number);
@@ -168,8 +168,8 @@ unsafe fn column_of(slot: *mut pg_sys::TupleTableSlot, number: i32) -> Option<Da
     }
 }
 
-/// One condition of a scan: the column of the index counted from 1, the strategy of the btree, the
-/// comparison function and the value. Text is compared by the collation "C".
+/// Returns a condition of a scan: the column of the index counted from 1, the btree strategy, the
+/// comparison function and the value. Text is compared with the collation "C".
 pub fn condition(column: i16, strategy: u32, function: u32, value: Datum) -> pg_sys::ScanKeyData {
     // SAFETY: ScanKeyInit fills the zeroed condition.
     unsafe {
@@ -179,7 +179,7 @@ pub fn condition(column: i16, strategy: u32, function: u32, value: Datum) -> pg_
     }
 }
 
-/// A condition that the column is NULL, or that it is not.
+/// Returns the condition that the column is NULL, or that it is not NULL.
 pub fn null_condition(column: i16, is_null: bool) -> pg_sys::ScanKeyData {
     let search = if is_null {
         pg_sys::SK_SEARCHNULL

@@ -1,10 +1,10 @@
-//! The state of the rings in a backend: read once, and again when `idem.ring` says that it has
-//! changed.
+//! The state of the rings, cached in a backend. It is read again after an invalidation of
+//! `idem.ring`.
 //!
 //! A claim locks `idem.ring` ROW EXCLUSIVE. Taking that lock processes the invalidations of every
-//! rotation step that was committed before, so the state is at least as new as the lock; and a
-//! rotation waits for everybody who held the lock when it published its step. Between them no claim
-//! acts on a state that is two steps old.
+//! rotation step that was committed before, so the state is at least as new as the lock. A rotation
+//! waits for every transaction that held the lock when it published its step. So no claim uses a
+//! state that is two steps old.
 
 use super::clock::{Clock, Ran};
 use super::interval::interval;
@@ -54,13 +54,13 @@ impl Tables {
     }
 }
 
-/// A number that changes whenever the rings or the destinations may have changed: caches of either
-/// are good for one.
+/// Returns a number that changes whenever the rings or the destinations may have changed. A cache
+/// of either is valid for one such number.
 pub fn generation() -> u64 {
     GENERATION.get()
 }
 
-/// Only counts: a callback may come in the middle of anything.
+/// Only increments the number, because the callback can run in the middle of any code.
 #[pg_guard]
 unsafe extern "C-unwind" fn on_relcache_invalidation(_arg: Datum, relation: pg_sys::Oid) {
     let hit = match TABLES.get() {
@@ -72,14 +72,14 @@ unsafe extern "C-unwind" fn on_relcache_invalidation(_arg: Datum, relation: pg_s
     }
 }
 
-/// `idem.ring`, or 55000.
+/// Returns the OID of `idem.ring`. Fails with 58000 if the extension is not installed.
 pub fn ring_table() -> Result<pg_sys::Oid> {
     tables().map(|t| t.ring)
 }
 
 fn tables() -> Result<Tables> {
     if !REGISTERED.get() {
-        // SAFETY: once a backend; the callback lives as long as the library, which is never
+        // SAFETY: once per backend; the callback lives as long as the library, which is never
         // unloaded.
         unsafe {
             pg_sys::CacheRegisterRelcacheCallback(Some(on_relcache_invalidation), Datum::from(0))
@@ -96,20 +96,20 @@ fn tables() -> Result<Tables> {
     Ok(tables)
 }
 
-/// Enters the rings to claim: locks `idem.ring` to the end of the transaction and answers the state
-/// that holds as long.
+/// Enters the rings to claim: locks `idem.ring` until the end of the transaction and returns the
+/// state, which stays valid as long.
 pub fn enter() -> Result<Rings> {
     locked(pg_sys::RowExclusiveLock as pg_sys::LOCKMODE)
 }
 
-/// The state to read by. Works on a standby; nothing waits for this reader, and it needs no more:
-/// what is claimed while it looks is claimed after it looked.
+/// Returns the state for reading. Works on a standby. No rotation waits for this reader, and none
+/// needs to: a message that is claimed during the read counts as claimed after it.
 pub fn look() -> Result<Rings> {
     locked(pg_sys::AccessShareLock as pg_sys::LOCKMODE)
 }
 
-/// The state as it is now. The caller has entered, or looks, and has just acquired another lock:
-/// that processed invalidations.
+/// Returns the latest state. The caller has entered or is reading the rings, and has just acquired
+/// another lock, which processed invalidations.
 pub fn refreshed() -> Result<Rings> {
     match RINGS_AT.get() {
         Some((at, rings)) if at == generation() => Ok(rings),
@@ -117,11 +117,11 @@ pub fn refreshed() -> Result<Rings> {
     }
 }
 
-/// A lock that the transaction has already brings no news by itself. No fence waits for a reader,
-/// so it asks for them.
-fn hear_the_news(mode: pg_sys::LOCKMODE) {
+/// Processes invalidations for a reader. Taking a lock that is already held does not process them,
+/// and no fence waits for a reader.
+fn accept_invalidations(mode: pg_sys::LOCKMODE) {
     if mode == pg_sys::AccessShareLock as pg_sys::LOCKMODE {
-        // SAFETY: with a lock held, in a transaction.
+        // SAFETY: a lock is held, in a transaction.
         unsafe { pg_sys::AcceptInvalidationMessages() };
     }
 }
@@ -129,10 +129,10 @@ fn hear_the_news(mode: pg_sys::LOCKMODE) {
 fn locked(mode: pg_sys::LOCKMODE) -> Result<Rings> {
     loop {
         let tables = tables()?;
-        // SAFETY: any OID can be locked; if its table was dropped in between, the invalidation has
+        // SAFETY: any OID can be locked. If its table was dropped in between, the invalidation has
         // been counted.
         unsafe { pg_sys::LockRelationOid(tables.ring, mode) };
-        hear_the_news(mode);
+        accept_invalidations(mode);
         if let Some((at, rings)) = RINGS_AT.get()
             && at == generation()
         {
@@ -141,21 +141,22 @@ fn locked(mode: pg_sys::LOCKMODE) -> Result<Rings> {
         if TABLES.get().is_none_or(|(at, _)| at != generation())
             && self::tables()?.ring != tables.ring
         {
-            // Dropped and created anew while we waited: that lock protects nothing.
-            // SAFETY: it was taken above.
+            // The table was dropped and created again during the wait, so this lock protects
+            // nothing.
+            // SAFETY: the lock was taken above.
             unsafe { pg_sys::UnlockRelationOid(tables.ring, mode) };
             continue;
         }
         let before = generation();
         let rings = load(&tables)?;
-        // What came in while loading belongs to the next look.
+        // An invalidation that arrived while loading makes the next use load again.
         RINGS_AT.set(Some((before, rings)));
         return Ok(rings);
     }
 }
 
-/// Reads the state as it is now: by an older snapshot claims would go into a slice that is no
-/// longer current.
+/// Reads the latest committed state. With an older snapshot, claims would go into a slice that is
+/// no longer current.
 fn load(tables: &Tables) -> Result<Rings> {
     check_version()?;
     let mut rings = [None; RINGS + 1];
@@ -170,7 +171,7 @@ fn load(tables: &Tables) -> Result<Rings> {
     const NAMES: [&str; RINGS + 1] = ["short", "standard", "long", "outbox"];
     let ring = |id: usize| -> Result<Ring> {
         let (current, opening, remembers_since) =
-            rings[id].ok_or(Error::Corrupt("a ring is missing in idem.ring"))?;
+            rings[id].ok_or(Error::Corrupt("a ring is missing from idem.ring"))?;
         let (slices, calls) = if id == RINGS {
             (tables_of(NAMES[id])?, [pg_sys::InvalidOid; SLICES])
         } else {
@@ -198,16 +199,16 @@ fn load(tables: &Tables) -> Result<Rings> {
     })
 }
 
-/// The current table of a rotation whose state is in this table.
+/// Returns the number of the current table of a rotation. `rotation` is the table with its state.
 fn current_of(rotation: pg_sys::Oid) -> Result<usize> {
     /// The column `current` of idem.pending_rotation and of idem.payload_rotation.
     const CURRENT: i32 = 2;
     let current = pg::latest(rotation, CURRENT)
-        .ok_or(Error::Corrupt("the state of a rotation has no row"))?;
+        .ok_or(Error::Corrupt("the state table of a rotation has no row"))?;
     Ok(current.value())
 }
 
-/// The tables `idem.<family>_0` and on, as many as are asked for.
+/// Returns the first N tables `idem.<family>_0`, `idem.<family>_1` and so on.
 fn tables_of<const N: usize>(family: &str) -> Result<[pg_sys::Oid; N]> {
     let mut tables = [pg_sys::InvalidOid; N];
     for (n, table) in tables.iter_mut().enumerate() {

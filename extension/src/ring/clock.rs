@@ -1,10 +1,10 @@
-//! The clock of the rings: `ran`, the time that is certain to have passed since the extension was
+//! The clock of the rings: `ran`, the time that has certainly passed since the extension was
 //! created.
 //!
-//! Every moment that is compared across rotations is a reading of it. It counts what the monotonic
-//! clock counts between two readings by one run of the server, and nothing across a restart: a wall
-//! clock that jumps does not move it, and downtime only lengthens what a ring remembers.
-//! `idem.tick` (sql/12_clock.sql) writes it down.
+//! All times that are compared across rotations are readings of this clock. It counts what the
+//! monotonic clock counts between two readings in the same run of the server, and nothing across a
+//! restart. A jump of the wall clock does not move it, and downtime only lengthens the time that a
+//! ring remembers. `idem.tick` (sql/12_clock.sql) stores it.
 
 use super::interval::interval;
 use crate::errors::Error;
@@ -15,13 +15,13 @@ use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
-/// Microseconds on the clock of the rings.
+/// A time on the clock of the rings, in microseconds.
 pub type Ran = i64;
 
 /// The row of `idem.clock`.
 #[derive(Default)]
 pub struct Clock {
-    /// What the wall clock shows when `ran` is zero, as of now.
+    /// The wall-clock time at which `ran` was zero, as computed from the present wall clock.
     pub zero_at: pg_sys::TimestampTz,
     server_started: pg_sys::TimestampTz,
     ran: Ran,
@@ -29,7 +29,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Reads it as it is now, whatever the transaction's own snapshot.
+    /// Reads the latest committed row, regardless of the transaction's snapshot.
     pub fn read() -> Result<Self, Error> {
         let table = pg::relation_oid(c"clock").ok_or(Error::NotInstalled)?;
         let mut clock = None;
@@ -56,7 +56,7 @@ impl Clock {
     }
 }
 
-/// The reading of the clock now. Works on a standby, where the clock stands still.
+/// Returns the present reading of the clock. Works on a standby, where the clock does not advance.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
@@ -67,25 +67,26 @@ fn ran() -> Result<Interval, ErrorReport> {
     Ok(Interval::from_micros(Clock::read()?.now()))
 }
 
-/// The system's monotonic clock. Two readings can be compared when one run of the server has taken
-/// both.
+/// Returns the system's monotonic clock. Two readings can be compared if both were taken in the
+/// same run of the server.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
-CREATE FUNCTION idem.monotonic() RETURNS interval LANGUAGE c AS 'MODULE_PATHNAME', 'monotonic_wrapper';
+CREATE FUNCTION idem.monotonic() RETURNS interval
+LANGUAGE c AS 'MODULE_PATHNAME', 'monotonic_wrapper';
 "#
 )]
 fn monotonic() -> Interval {
     Interval::from_micros(monotonic_us())
 }
 
-/// The system's monotonic clock, in microseconds.
+/// Returns the system's monotonic clock, in microseconds.
 pub fn monotonic_us() -> i64 {
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: fills the struct; this clock exists on every system that the server runs on.
+    // SAFETY: fills the struct; every system that the server runs on has this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     now.tv_sec * 1_000_000 + now.tv_nsec / 1_000
 }

@@ -1,5 +1,4 @@
-//! The rotation's view of the claims: publish a step, then wait until nobody acts on what was
-//! before.
+//! The fence of a rotation step: it has passed when no transaction uses the state before the step.
 
 use super::cache::ring_table;
 use super::version::check_version;
@@ -14,35 +13,37 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 thread_local! {
-    /// The fence of each ring's last step. Kept between calls, also when it has passed: a list that
-    /// began anew each time would, with enough long transactions, never become empty.
+    /// The fence of each ring's last step. A fence is kept between calls, even after it has passed.
+    /// If its list of transactions were read anew each time, it might never become empty when there
+    /// are many long transactions.
     static FENCES: RefCell<HashMap<Ring, Fence>> = RefCell::default();
-    /// This transaction has changed what claims go by.
+    /// This transaction has changed the state that claims use.
     static PUBLISHED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A ring by name. The table is part of it: when the extension is created anew, its turns are
-/// counted anew.
+/// A ring by name. The table is part of the key: when the extension is created again, its rotations
+/// are counted from the start.
 type Ring = (pg_sys::Oid, String);
 
 struct Fence {
-    /// What was published.
+    /// The name of the published step.
     step: String,
-    /// Empty: the fence has passed.
+    /// The transactions that have not ended; empty if the fence has passed.
     lockers: Lockers,
-    /// Since the last look at what is pending.
+    /// The fence was requested since the last `fences_pending`.
     asked_for: bool,
 }
 
-/// True when every transaction that held a claim when this step was first asked for has ended.
-/// 25001 in the transaction that published a step.
+/// Returns true when every transaction that held a claim when this step was first requested has
+/// ended. Fails with 25001 in the transaction that published a step.
 ///
-/// `step` names what was published, differently each time; its first word is the ring. With `wait`
-/// it waits up to `idem.fence_wait` for that.
+/// `step` names the published step and is different for each step; its first word is the ring. If
+/// `wait` is true, the function waits for at most `idem.fence_wait`.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
-CREATE FUNCTION idem.fence(step text, wait boolean) RETURNS boolean LANGUAGE c AS 'MODULE_PATHNAME', 'fence_wrapper';
+CREATE FUNCTION idem.fence(step text, wait boolean) RETURNS boolean
+LANGUAGE c AS 'MODULE_PATHNAME', 'fence_wrapper';
 "#
 )]
 fn fence(step: Option<&str>, wait: Option<bool>) -> Result<bool, ErrorReport> {
@@ -63,8 +64,8 @@ fn fence(step: Option<&str>, wait: Option<bool>) -> Result<bool, ErrorReport> {
     Ok(true)
 }
 
-/// Looks at the fence of a step, which is taken at the first look. It stays where it is while the
-/// caller waits: a wait that is cancelled loses nothing.
+/// Checks the fence of a step and creates it at the first check. The fence is kept while the caller
+/// waits, so a cancelled wait loses nothing.
 fn has_passed(table: pg_sys::Oid, step: &str) -> bool {
     let ring = step.split(' ').next().unwrap_or_default().to_owned();
     FENCES.with_borrow_mut(|fences| {
@@ -83,27 +84,28 @@ fn has_passed(table: pg_sys::Oid, step: &str) -> bool {
     })
 }
 
-/// What this transaction publishes is sent when it commits: whoever claims until then does not know
-/// of it, and stands in no list that is taken here.
+/// Fails in the transaction that published a step. The invalidation is sent when that transaction
+/// commits: transactions that claim until then do not know the step, and a fence created here would
+/// not list them.
 fn not_in_the_transaction_that_published() -> Result<(), ErrorReport> {
     if !PUBLISHED.get() {
         return Ok(());
     }
     Err(ErrorReport::new(
         PgSqlErrorCode::ERRCODE_ACTIVE_SQL_TRANSACTION,
-        "the fence cannot be passed in the transaction that published a step",
+        "cannot pass the fence in the transaction that published a step",
         "idem",
     )
-    .set_hint("Each step of a rotation is a transaction of its own: CALL idem_maintain()."))
+    .set_hint("Run each step of a rotation in its own transaction: CALL idem_maintain()."))
 }
 
-/// The transaction has ended: what it published has been sent, or never was.
+/// Notes the end of the transaction: its invalidations were sent or discarded.
 pub fn transaction_ended() {
     PUBLISHED.set(false);
 }
 
-/// Whether a rotation waits at its fence in this backend. What was not asked for since the last
-/// look has been done by another maintainer, and is forgotten.
+/// Returns whether a rotation waits at its fence in this backend. Forgets fences that were not
+/// requested since the last check, because another maintainer has completed their steps.
 pub fn fences_pending() -> bool {
     FENCES.with_borrow_mut(|fences| {
         fences.retain(|_, fence| std::mem::take(&mut fence.asked_for));
@@ -111,7 +113,7 @@ pub fn fences_pending() -> bool {
     })
 }
 
-/// Whether a fence that was waited for has passed by now. In a transaction.
+/// Returns whether a fence that this backend waits for has passed. Must be called in a transaction.
 pub fn fence_passed() -> bool {
     FENCES.with_borrow_mut(|fences| {
         fences
@@ -120,19 +122,20 @@ pub fn fence_passed() -> bool {
     })
 }
 
-/// Makes every backend read this table's state again at its next claim; sent when the transaction
-/// commits.
+/// Makes every backend read this table's state again at its next claim. The invalidation is sent
+/// when the transaction commits.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
-CREATE FUNCTION idem.invalidate(relation oid) RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'invalidate_wrapper';
+CREATE FUNCTION idem.invalidate(relation oid) RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'invalidate_wrapper';
 "#
 )]
 fn invalidate(relation: Option<pg_sys::Oid>) -> Result<(), ErrorReport> {
     let relation = given(relation, "relation")?;
     watch_transactions();
     PUBLISHED.set(true);
-    // SAFETY: relation_open raises unless it is a relation.
+    // SAFETY: relation_open raises an error unless the OID is that of a relation.
     unsafe {
         let rel = pg_sys::relation_open(relation, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
         pg_sys::CacheInvalidateRelcache(rel);

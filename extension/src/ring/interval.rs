@@ -1,11 +1,12 @@
-//! Lengths of time as the tables of the rings have them.
+//! Intervals in the tables of the rings.
 
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 
-/// The microseconds of an interval, as PostgreSQL compares intervals.
+/// Converts an interval to microseconds, as PostgreSQL does to compare intervals.
 pub fn interval(datum: Datum) -> i64 {
-    // SAFETY: the caller names a column of type interval, which is passed by reference and aligned.
+    // SAFETY: the datum is from a column of type interval, which is passed by reference and
+    // aligned.
     let interval = unsafe { &*datum.cast_mut_ptr::<pg_sys::Interval>() };
     let days = i64::from(interval.month) * 30 + i64::from(interval.day);
     days * 86_400_000_000 + interval.time

@@ -1,4 +1,4 @@
-//! The rings: which slices there are, which one takes claims, which ones are probed.
+//! The rings: their slices, which slice takes claims and which slices are probed.
 
 mod cache;
 mod clock;
@@ -14,26 +14,26 @@ pub use version::check_version;
 
 use pgrx::pg_sys;
 
-/// Slices of a ring: two sealed, current, next.
+/// The number of slices of a ring: two sealed, current, next.
 pub const SLICES: usize = 4;
-/// Rings of the inbox: short, standard, long.
+/// The number of rings of the inbox: short, standard, long.
 pub const RINGS: usize = 3;
 
-/// One ring as `idem.ring` describes it.
+/// A ring, as described by `idem.ring`.
 #[derive(Debug, Clone, Copy)]
 pub struct Ring {
     current: usize,
-    /// The rotation has begun: claims go into current and next.
+    /// A rotation has begun: claims are written to current and next.
     opening: bool,
-    /// Every claim made since then is found; `Ran::MIN`: every claim.
+    /// Every claim made since this time is found. `Ran::MIN` means every claim.
     pub remembers_since: Ran,
     slices: [pg_sys::Oid; SLICES],
-    /// The journal's slices, which turn with those of the claims; the outbox has none.
+    /// The slices of the journal, which rotate with those of the claims. The outbox has none.
     calls: [pg_sys::Oid; SLICES],
 }
 
 impl Ring {
-    /// The two slices that take no claims any longer, the older first.
+    /// Returns the two slices that no longer take claims, the older first.
     pub fn sealed(&self) -> [pg_sys::Oid; 2] {
         [self.at(2), self.at(3)]
     }
@@ -42,12 +42,12 @@ impl Ring {
         self.at(0)
     }
 
-    /// The next slice, while claims must stand there too.
+    /// Returns the next slice if claims must be written there too.
     pub fn next_if_opening(&self) -> Option<pg_sys::Oid> {
         self.opening.then(|| self.at(1))
     }
 
-    /// The slices in which a claim can stand, the oldest first.
+    /// Returns the slices in which a claim can be, the oldest first.
     pub fn probed(&self) -> impl Iterator<Item = pg_sys::Oid> {
         self.sealed()
             .into_iter()
@@ -55,7 +55,7 @@ impl Ring {
             .chain(self.next_if_opening())
     }
 
-    /// Every slice, whatever its state.
+    /// Returns every slice, regardless of its state.
     pub fn all(&self) -> [pg_sys::Oid; SLICES] {
         self.slices
     }
@@ -65,33 +65,33 @@ impl Ring {
     }
 }
 
-/// All rings, as of one moment.
+/// All rings, as of one point in time.
 #[derive(Debug, Clone, Copy)]
 pub struct Rings {
     pub inbox: [Ring; RINGS],
     pub outbox: Ring,
-    /// What the wall clock shows when the clock of the rings is zero.
+    /// The wall-clock time at which the clock of the rings was zero.
     zero_at: pg_sys::TimestampTz,
-    /// The two tables of pending messages, and which of them counts.
+    /// The two tables of pending messages, and the number of the current one.
     pending: [pg_sys::Oid; 2],
     pending_current: usize,
-    /// The slices of payloads, and which of them takes new ones.
+    /// The slices of payloads, and the number of the one that takes new payloads.
     payloads: [pg_sys::Oid; SLICES],
     payload_current: usize,
 }
 
 impl Rings {
-    /// The table of pending messages that counts.
+    /// Returns the current table of pending messages.
     pub fn pending(&self) -> pg_sys::Oid {
         self.pending[self.pending_current]
     }
 
-    /// Which of the two tables that is.
+    /// Returns the number of the current table of pending messages.
     pub fn pending_number(&self) -> usize {
         self.pending_current
     }
 
-    /// The slice that takes new payloads, with its number.
+    /// Returns the slice that takes new payloads, with its number.
     pub fn new_payloads(&self) -> (pg_sys::Oid, i16) {
         (
             self.payloads[self.payload_current],
@@ -99,12 +99,13 @@ impl Rings {
         )
     }
 
-    /// A slice of payloads by its number.
+    /// Returns the slice of payloads with this number.
     pub fn payloads(&self, number: i16) -> Option<pg_sys::Oid> {
         self.payloads.get(usize::try_from(number).ok()?).copied()
     }
 
-    /// What the wall clock, as it goes now, showed at a moment of the rings.
+    /// Converts a time on the clock of the rings to the wall clock, as computed from the present
+    /// wall clock.
     pub fn wall_clock(&self, at: Ran) -> pg_sys::TimestampTz {
         if at == Ran::MIN {
             return pg_sys::TimestampTz::MIN;
@@ -112,8 +113,8 @@ impl Rings {
         self.zero_at.saturating_add(at)
     }
 
-    /// The same rings, but their slices are those of the journal: who writes and reads these as
-    /// claims do is told from others, and forgotten, as claims are.
+    /// Returns the same rings with the slices of the journal. Insert, look-up and retention of
+    /// external calls are those of claims.
     pub fn of_calls(&self) -> Rings {
         Rings {
             inbox: self.inbox.map(|ring| Ring {

@@ -1,4 +1,5 @@
-//! The launcher: one process, no database; starts a maintainer for each database in turn.
+//! The launcher: one process without a database, which starts a maintainer for each database in
+//! turn.
 
 use super::end_on_sigterm;
 use crate::pg::wait_a_moment;
@@ -13,22 +14,22 @@ use pgrx::{PgMemoryContexts, pg_sys};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// After an error the launcher comes back after this, not at once.
+/// The delay after which the launcher is restarted after an error.
 const RESTART: Duration = Duration::from_secs(5);
-/// How often a database is asked whether it has the extension by now, unless a backend of it has
-/// used idem already.
+/// The least time between two passes over a database in which no backend has used idem yet. A pass
+/// finds out whether the extension has been created.
 const DISCOVERY: Duration = Duration::from_secs(60);
-/// Maintainers at work at once.
+/// The number of maintainers that work at the same time.
 const AT_WORK: usize = 2;
-/// A maintainer that is there for longer waits at a fence: it does no work, and the databases
-/// behind it shall not wait too.
+/// The time after which a running maintainer is assumed to wait at a fence. It does no work then,
+/// and other databases must not wait for it.
 const A_PASS: Duration = Duration::from_secs(1);
-/// How often it looks whether a maintainer has ended.
+/// The interval, in milliseconds, at which the launcher checks whether a maintainer has ended.
 const WATCH_MS: i64 = 100;
 
-/// Registers the launcher; from `_PG_init` while preloading.
+/// Registers the launcher. Called from `_PG_init` while libraries are preloaded.
 pub fn register() {
-    // pg_upgrade looks at files while the server runs: nobody may truncate one then.
+    // pg_upgrade reads files while the server runs, so no worker may truncate one.
     // SAFETY: set by the postmaster's command line before libraries are loaded.
     if unsafe { pg_sys::IsBinaryUpgrade } {
         return;
@@ -51,8 +52,8 @@ struct Site {
 }
 
 impl Site {
-    /// When the next maintainer is due. Asked anew each time: a database becomes known while its
-    /// maintainer runs, or when somebody creates the extension.
+    /// Returns the time at which the next maintainer is due. It is computed at each use, because a
+    /// database becomes known while its maintainer runs, or when the extension is created.
     fn next_pass(&self, database: pg_sys::Oid) -> Option<Instant> {
         let naptime = Duration::from_millis(settings::NAPTIME_MS.get() as u64);
         let pause = if shared::is_known(database) {
@@ -78,7 +79,7 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
     BackgroundWorker::attach_signal_handlers(SignalWakeFlags::SIGHUP);
     BackgroundWorker::connect_worker_to_spi(None, None);
     let mut sites: HashMap<pg_sys::Oid, Site> = HashMap::new();
-    // The handles of maintainers are never freed one by one: they go together, when none is in use.
+    // The handles of maintainers are not freed individually, but together when none is in use.
     let mut handles = PgMemoryContexts::new("idem maintainers");
     loop {
         if BackgroundWorker::sighup_received() {
@@ -101,7 +102,7 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
         }
         let mut running = sites.values().filter(|site| site.running.is_some()).count();
         if running == 0 {
-            // SAFETY: no handle is left that points into it.
+            // SAFETY: no handle points into the context.
             unsafe { handles.reset() };
         }
         let mut at_work = sites.values().filter(|site| site.is_at_work()).count();
@@ -136,11 +137,12 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
     }
 }
 
-/// Those that wait included: they share max_worker_processes with everybody.
+/// Returns the maximum number of maintainers, including those that wait. They share
+/// max_worker_processes with all other background workers.
 fn most_at_once() -> usize {
     // SAFETY: set once, when the server starts.
-    let everybody = unsafe { pg_sys::max_worker_processes };
-    (everybody as usize / 2).max(AT_WORK)
+    let all_workers = unsafe { pg_sys::max_worker_processes };
+    (all_workers as usize / 2).max(AT_WORK)
 }
 
 fn is_running(worker: &DynamicBackgroundWorker) -> bool {
@@ -149,7 +151,7 @@ fn is_running(worker: &DynamicBackgroundWorker) -> bool {
 }
 
 fn start_maintainer(database: pg_sys::Oid) -> Option<DynamicBackgroundWorker> {
-    // SAFETY: this process's id.
+    // SAFETY: reads this process's id.
     let pid = unsafe { pg_sys::MyProcPid };
     BackgroundWorkerBuilder::new("idem maintainer")
         .set_type("idem maintainer")
@@ -164,9 +166,9 @@ fn start_maintainer(database: pg_sys::Oid) -> Option<DynamicBackgroundWorker> {
         .ok()
 }
 
-/// The databases to look after: those that take connections and that `idem.databases` allows. By a
-/// scan of the shared catalog, because a process without a database has no SQL. What is shared
-/// about dropped databases is forgotten.
+/// Returns the databases that accept connections and that `idem.databases` allows. Scans the shared
+/// catalog, because a process without a database cannot run SQL. Frees the shared state of dropped
+/// databases.
 fn databases() -> Vec<pg_sys::Oid> {
     let allowed = settings::DATABASES.get();
     let allowed = allowed
@@ -178,11 +180,11 @@ fn databases() -> Vec<pg_sys::Oid> {
         .map(str::trim)
         .filter(|name| !name.is_empty())
         .collect();
-    // Known before the scan: one that is created meanwhile is not taken for dropped.
+    // Read before the scan, so that a database created meanwhile is not taken for a dropped one.
     let mut dropped = shared::known_databases();
     let mut found = Vec::new();
-    // SAFETY: a transaction of its own around a scan of a shared catalog, as the autovacuum
-    // launcher does it.
+    // SAFETY: a transaction of its own around a scan of a shared catalog, as in the autovacuum
+    // launcher.
     unsafe {
         pg_sys::SetCurrentStatementStartTimestamp();
         pg_sys::StartTransactionCommand();

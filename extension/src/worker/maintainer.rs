@@ -12,7 +12,7 @@ use pgrx::prelude::*;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How often a rotation that waits at its fence looks again.
+/// The interval, in milliseconds, at which a waiting rotation checks its fence.
 const FENCE_MS: i64 = 50;
 
 #[pg_guard]
@@ -24,7 +24,7 @@ pub extern "C-unwind" fn idem_maintainer_main(database: pg_sys::Datum) {
         Some(pg_sys::Oid::from(database.value() as u32)),
         None,
     );
-    // What the database sets for its users must not change how a step sees the others.
+    // Settings of the database must not change which transactions a step sees.
     for (name, value) in [
         (c"default_transaction_isolation", c"read committed"),
         (c"default_transaction_read_only", c"off"),
@@ -53,15 +53,15 @@ pub extern "C-unwind" fn idem_maintainer_main(database: pg_sys::Datum) {
 }
 
 enum Pass {
-    /// Or in a version that this library does not serve.
+    /// The extension is not installed, or its version is not supported by this library.
     NotInstalled,
-    /// Some step changed something.
+    /// At least one step changed something.
     Done,
     Nothing,
 }
 
-/// Every step once, each in a transaction of its own. A step that fails is reported by
-/// `idem.maintain_step`, which goes on: this process keeps the fences that it waits for.
+/// Runs every step once, each in its own transaction. `idem.maintain_step` reports the error of a
+/// step and continues, so this process keeps the fences that it waits for.
 fn pass() -> Pass {
     if !transaction(|| Ok(Some(version_is_served()))).unwrap_or_default() {
         return Pass::NotInstalled;
@@ -91,7 +91,7 @@ fn pass() -> Pass {
     pass
 }
 
-/// Whether the library serves the version that is installed. When it does not, the log has it once.
+/// Returns whether the library supports the installed version. If it does not, logs a warning once.
 fn version_is_served() -> bool {
     let refusal = check_version().err();
     let known = this_database().is_some_and(|database| {
@@ -119,8 +119,8 @@ fn wait_at_the_fence() {
     }
 }
 
-/// One transaction; `None` when the extension is not there, or is being dropped. A schema of its
-/// name is no proof.
+/// Runs one transaction. Returns `None` if the extension does not exist or is being dropped. A
+/// schema named idem can exist without the extension.
 fn transaction<T: Default>(
     work: impl FnOnce() -> spi::Result<Option<T>> + std::panic::UnwindSafe + std::panic::RefUnwindSafe,
 ) -> Option<T> {
@@ -134,25 +134,30 @@ fn transaction<T: Default>(
             Err(e) => pgrx::error!("idem maintenance: {e}"),
         }
     });
-    // SAFETY: outside a transaction. Without it the statistics, and so autovacuum, would not learn
-    // of what was done.
+    // SAFETY: outside a transaction. Without this report, the statistics, and therefore autovacuum,
+    // would miss the changes of the transaction.
     unsafe { pg_sys::pgstat_report_stat(true) };
     report_activity(pg_sys::BackendState::STATE_IDLE, c"");
     result
 }
 
-/// Locks the extension until the transaction ends. DROP EXTENSION locks it before it locks tables,
-/// so it waits here and not in the middle of the tables of a step, where the two could deadlock.
+/// Locks the extension until the transaction ends. DROP EXTENSION locks the extension before it
+/// locks tables, so it waits here. If it waited for the tables of a step, the two could deadlock.
 ///
-/// Returns false when there is no extension, or when a DROP holds or awaits its lock.
+/// Returns false if the extension does not exist, or if a DROP holds or awaits its lock.
 fn hold_extension() -> bool {
     let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
     // SAFETY: look-ups by a NUL-terminated name, and a lock that the transaction releases.
     unsafe {
         let extension = pg_sys::get_extension_oid(c"idem".as_ptr(), true);
         extension != pg_sys::InvalidOid
-            && pg_sys::ConditionalLockDatabaseObject(pg_sys::ExtensionRelationId, extension, 0, lock)
-            // It may have been dropped before the lock was held.
+            && pg_sys::ConditionalLockDatabaseObject(
+                pg_sys::ExtensionRelationId,
+                extension,
+                0,
+                lock,
+            )
+            // The extension may have been dropped before the lock was held.
             && pg_sys::get_extension_oid(c"idem".as_ptr(), true) == extension
     }
 }

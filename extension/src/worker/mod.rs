@@ -1,10 +1,10 @@
 //! The worker: it does what `CALL idem_maintain()` does, in every database that has the extension.
 //!
-//! A launcher, started with the server, has no database of its own. For each database it starts,
-//! one pass after another, a maintainer that connects, does the steps that are due, and ends: a
-//! connection that stayed would stand in the way of DROP DATABASE. Only while a rotation waits at
-//! its fence does a maintainer stay, and then the transaction it waits for is in that database too.
-//! Both run on the primary only.
+//! The launcher starts with the server and is not connected to a database. For each database it
+//! starts, one pass after another, a maintainer that connects, runs the due steps and ends: a
+//! permanent connection would block DROP DATABASE. A maintainer stays connected only while a
+//! rotation waits at its fence, and then the transaction that it waits for is in that database too.
+//! Launcher and maintainers run on the primary only.
 
 mod launcher;
 mod maintainer;
@@ -20,15 +20,15 @@ use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::sync::atomic::Ordering;
 
-/// Lets SIGTERM end the process at the next interrupt check, in the middle of a statement if need
-/// be. The handler that pgrx offers only sets a flag: fast shutdown then waits for the statement,
-/// and a normal return would unregister the worker for good.
+/// Lets SIGTERM end the process at the next interrupt check, even in the middle of a statement. The
+/// handler of pgrx only sets a flag: fast shutdown would then wait for the statement, and a normal
+/// return would unregister the worker for good.
 fn end_on_sigterm() {
     unsafe extern "C-unwind" {
         #[link_name = "die"]
         fn postgres_die(signal: core::ffi::c_int);
     }
-    // SAFETY: die is PostgreSQL's own handler of SIGTERM (tcop/postgres.c), made for this.
+    // SAFETY: die is PostgreSQL's own SIGTERM handler (tcop/postgres.c), meant for this use.
     unsafe {
         #[cfg(not(feature = "pg18"))]
         pg_sys::pqsignal(pg_sys::SIGTERM as i32, Some(postgres_die));
@@ -37,11 +37,15 @@ fn end_on_sigterm() {
     }
 }
 
-/// What the health check asks of the worker.
+/// Returns the state of the worker for the health check.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
-CREATE FUNCTION idem.worker_state() RETURNS TABLE (preloaded boolean, since_pass interval, naptime_ms integer) LANGUAGE c AS 'MODULE_PATHNAME', 'worker_state_wrapper';
+CREATE FUNCTION idem.worker_state(
+    
+) RETURNS TABLE (
+    preloaded boolean, since_pass interval, naptime_ms integer
+) LANGUAGE c AS 'MODULE_PATHNAME', 'worker_state_wrapper';
 "#
 )]
 #[allow(clippy::type_complexity)]

@@ -1,5 +1,5 @@
-//! The Rust examples of the guides in `docs/`, each a function that is compiled and never called,
-//! with what they speak of.
+//! The Rust examples of the guides in `docs/`, with the values and functions that they use. Each
+//! example is a function that is compiled and never executed.
 
 #![allow(unused)]
 
@@ -9,27 +9,27 @@ use deadpool_postgres::Pool;
 use idem_client::*;
 use tower::ServiceBuilder;
 
-/// What the examples take as given.
+/// The values that the examples use without creating them.
 pub struct Given {
-    /// Connections to the database.
+    /// A pool of connections to the database.
     pub pool: Pool,
-    /// One of them.
+    /// A connection to the database.
     pub client: tokio_postgres::Client,
-    /// Where messages come from.
+    /// The source of messages.
     pub source: NoSource,
-    /// Where effects go.
+    /// A publisher of effects.
     pub publisher: NoPublisher,
-    /// Another one.
+    /// A publisher for RabbitMQ.
     pub rabbit: NoPublisher,
-    /// And another.
+    /// A publisher for NATS.
     pub nats: NoPublisher,
-    /// Where Kafka is.
+    /// The configuration of Kafka.
     pub kafka: KafkaConfig,
-    /// The policies, built.
+    /// The client with its policies.
     pub idem: Idem,
-    /// And before that.
+    /// The policies from which the client is built.
     pub policies: Policies,
-    /// When to end.
+    /// Completes when a process must stop.
     pub shutdown: std::future::Ready<()>,
 }
 
@@ -42,7 +42,7 @@ impl Source for NoSource {
     }
 }
 
-/// A publisher that takes everything.
+/// A publisher that accepts every message.
 pub struct NoPublisher;
 
 impl Publisher for NoPublisher {

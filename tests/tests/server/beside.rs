@@ -1,13 +1,13 @@
-//! What goes on beside the claims: index rebuilds, sessions of replication tools, transactions that
-//! read for long.
+//! Claims during other activity: index rebuilds, sessions of replication tools, long reading
+//! transactions.
 
 use anyhow::{Result, ensure};
 use idem_tests::harness::Database;
 
-/// REINDEX CONCURRENTLY waits for a transaction with a claim, with an index that takes no rows yet:
-/// claims pass it over.
+/// I1: while REINDEX CONCURRENTLY waits for a transaction with a claim, its new index is not ready
+/// for inserts. Claims skip that index and continue.
 #[tokio::test]
-async fn i1_claims_go_on_while_an_index_is_rebuilt() -> Result<()> {
+async fn i1_claims_continue_while_an_index_is_rebuilt() -> Result<()> {
     let db = Database::with_idem("rebuilt").await?;
     let (holder, rebuilder, claimer) = (
         db.connect().await?,
@@ -18,7 +18,10 @@ async fn i1_claims_go_on_while_an_index_is_rebuilt() -> Result<()> {
     holder.run("BEGIN").await?;
     assert_eq!(holder.text("SELECT idem_try_claim('a', 'd')").await?, "t");
     let slice = holder
-        .text("SELECT format('idem.inbox_standard_%s_pkey', current) FROM idem.ring WHERE name = 'standard'")
+        .text(
+            "SELECT format('idem.inbox_standard_%s_pkey', current) FROM idem.ring
+              WHERE name = 'standard'",
+        )
         .await?;
     let pid = rebuilder.pid().await?;
     let rebuild = tokio::spawn(async move {
@@ -29,10 +32,13 @@ async fn i1_claims_go_on_while_an_index_is_rebuilt() -> Result<()> {
     db.until_blocked(pid).await?;
     assert_eq!(
         claimer
-            .text("SELECT count(*) FROM pg_index WHERE indexrelid::regclass::text LIKE '%ccnew' AND NOT indisready")
+            .text(
+                "SELECT count(*) FROM pg_index WHERE indexrelid::regclass::text LIKE '%ccnew'
+                    AND NOT indisready"
+            )
             .await?,
         "1",
-        "the new index takes no rows yet"
+        "the new index is not ready for inserts"
     );
     assert_eq!(claimer.text("SELECT idem_try_claim('b', 'd')").await?, "t");
     assert_eq!(claimer.text("SELECT idem_try_claim('b', 'd')").await?, "f");
@@ -49,10 +55,11 @@ async fn i1_claims_go_on_while_an_index_is_rebuilt() -> Result<()> {
     Ok(())
 }
 
-/// Claims write without the executor, which alone could evaluate an expression: refused, and
-/// nobody's backend is lost.
+/// A claim fails with 0A000 when a slice has an index with an expression or a predicate: claims
+/// write without the executor, which alone can evaluate an expression. The backend continues to
+/// run.
 #[tokio::test]
-async fn an_index_that_claims_cannot_keep_up_is_refused() -> Result<()> {
+async fn index_with_expression_or_predicate_makes_claims_fail() -> Result<()> {
     let db = Database::with_idem("expression").await?;
     let session = db.connect().await?;
     let pid = session.pid().await?;
@@ -75,10 +82,10 @@ async fn an_index_that_claims_cannot_keep_up_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// Replication tools switch ordinary triggers off; a step that they do must be told to the claims
-/// all the same.
+/// I1: replication tools disable ordinary triggers. A rotation step in such a session must still
+/// reach the claims of other sessions.
 #[tokio::test]
-async fn i1_a_step_in_a_replica_session_is_told_to_the_claims() -> Result<()> {
+async fn i1_rotation_in_a_replica_session_reaches_claims() -> Result<()> {
     let db = Database::with_idem("replica").await?;
     let (warm, other, replica) = (
         db.connect().await?,
@@ -87,24 +94,27 @@ async fn i1_a_step_in_a_replica_session_is_told_to_the_claims() -> Result<()> {
     );
     assert_eq!(warm.text("SELECT idem_try_claim('first', 'd')").await?, "t");
     replica
-        .run("SET session_replication_role = replica; UPDATE idem.ring SET turned_at = turned_at - interval '30 days'")
+        .run(
+            "SET session_replication_role = replica;
+             UPDATE idem.ring SET turned_at = turned_at - interval '30 days'",
+        )
         .await?;
     let turns = "SELECT turns FROM idem.ring WHERE name = 'standard'";
     let before: i64 = replica.text(turns).await?.parse()?;
     replica.run("CALL idem_maintain()").await?;
     ensure!(
         replica.text(turns).await?.parse::<i64>()? > before,
-        "the ring has turned"
+        "the ring has not rotated"
     );
     assert_eq!(other.text("SELECT idem_try_claim('once', 'd')").await?, "t");
     assert_eq!(warm.text("SELECT idem_try_claim('once', 'd')").await?, "f");
     Ok(())
 }
 
-/// A reader holds no claim up, so no fence waits for it; it must see a turn by itself, in the
-/// middle of its transaction.
+/// I3: a reader blocks no claim, so no fence waits for it. The reader itself must notice a
+/// rotation, in the middle of its transaction.
 #[tokio::test]
-async fn i3_a_long_reading_transaction_answers_as_of_now() -> Result<()> {
+async fn i3_long_reading_transaction_notices_a_rotation() -> Result<()> {
     let db = Database::with_idem("reading").await?;
     let (reader, writer) = (db.connect().await?, db.connect().await?);
     writer.run("SELECT idem_try_claim('first', 'd')").await?;
@@ -115,12 +125,16 @@ async fn i3_a_long_reading_transaction_answers_as_of_now() -> Result<()> {
         .run("PREPARE facts AS SELECT count(*) FROM idem_effects('m', 'd')")
         .await?;
     reader.run("BEGIN").await?;
-    // Both are planned now: planning takes locks, and those would bring the news by themselves.
+    // Both statements are planned before the rotation: the locks that planning takes would process
+    // the invalidations.
     assert_eq!(reader.text("EXECUTE facts").await?, "0");
     assert_eq!(reader.text("EXECUTE claimed").await?, "f");
-    // One turn, and no more: the claim goes into the slice that the state before does not probe.
+    // Exactly one rotation: the claim goes into the slice that the old state does not probe.
     writer
-        .run("UPDATE idem.ring SET turned_at = turned_at - interval '30 days' WHERE name = 'standard'")
+        .run(
+            "UPDATE idem.ring SET turned_at = turned_at - interval '30 days'
+              WHERE name = 'standard'",
+        )
         .await?;
     writer.run("CALL idem_maintain()").await?;
     assert_eq!(

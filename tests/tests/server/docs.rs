@@ -1,7 +1,7 @@
-//! The SQL in the documentation runs, as it stands there.
+//! The SQL in the documentation is executed without changes.
 //!
-//! Each file gets a database of its own with the extension, and its ```` ```sql ```` blocks in
-//! their order. What is no SQL for psql is marked ```` ```sql,ignore ````.
+//! Each file has its own database with the extension, and its ```` ```sql ```` blocks are executed
+//! in order. A block that psql cannot execute is marked ```` ```sql,ignore ````.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ use idem_client::{Delivery, Idem, Message, Receipt, Settlement, TransportError};
 use idem_cluster::{Cluster, Install, workspace_root};
 use idem_tests::harness::{Database, Session};
 
-/// The files whose readers come for SQL.
-const TELL_SQL: [&str; 5] = [
+/// The files that must have SQL blocks.
+const FILES_WITH_SQL: [&str; 5] = [
     "README.md",
     "docs/consumers.md",
     "docs/durable.md",
@@ -22,14 +22,15 @@ const TELL_SQL: [&str; 5] = [
     "docs/operations.md",
 ];
 
-/// A fenced block: the line of its first line, and its text.
+/// A fenced block: the number of its first line, and its text.
 #[derive(Debug, PartialEq, Eq)]
 struct Block {
     line: usize,
     sql: String,
 }
 
-/// A server of its own, because documentation creates roles and changes settings.
+/// Every SQL block in the documentation runs. The test has its own server, because the
+/// documentation creates roles and changes settings.
 #[tokio::test]
 async fn every_sql_block_in_the_documentation_runs() -> Result<()> {
     let cluster = Cluster::builder(&Install::from_env()?)
@@ -41,7 +42,7 @@ async fn every_sql_block_in_the_documentation_runs() -> Result<()> {
         let name = file.strip_prefix(workspace_root())?.display().to_string();
         let blocks = sql_blocks(&fs::read_to_string(&file)?);
         ensure!(
-            !blocks.is_empty() || !TELL_SQL.contains(&name.as_str()),
+            !blocks.is_empty() || !FILES_WITH_SQL.contains(&name.as_str()),
             "{name} has no ```sql block"
         );
         run(&cluster, &name, &blocks).await?;
@@ -52,12 +53,12 @@ async fn every_sql_block_in_the_documentation_runs() -> Result<()> {
 async fn run(cluster: &Arc<Cluster>, file: &str, blocks: &[Block]) -> Result<()> {
     let db = Database::with_idem_in(Arc::clone(cluster), "docs").await?;
     for Block { line, sql } in blocks {
-        // By psql, statement by statement, as a reader would.
+        // With psql, statement by statement, as a reader would execute it.
         cluster
             .psql(db.name(), sql)
             .with_context(|| format!("{file}:{line}:\n{sql}"))?;
     }
-    // The next file starts with nothing that this one has made.
+    // The next file must not see the settings and roles of this file.
     let admin = Session::connect(cluster, "postgres", "postgres").await?;
     admin.run("ALTER SYSTEM RESET ALL").await?;
     drop(db);
@@ -68,7 +69,7 @@ async fn run(cluster: &Arc<Cluster>, file: &str, blocks: &[Block]) -> Result<()>
     Ok(())
 }
 
-/// README, ARCHITECTURE, everything in docs, and the client's.
+/// Returns README.md, ARCHITECTURE.md, client/README.md and all Markdown files in docs.
 fn files() -> Result<Vec<PathBuf>> {
     let root = workspace_root();
     let mut files = vec![
@@ -82,12 +83,12 @@ fn files() -> Result<Vec<PathBuf>> {
             files.push(path);
         }
     }
-    for expected in TELL_SQL {
+    for expected in FILES_WITH_SQL {
         ensure!(
             files
                 .iter()
                 .any(|file| file == &root.join(Path::new(expected))),
-            "{expected} is not there"
+            "{expected} does not exist"
         );
     }
     files.sort();
@@ -121,16 +122,18 @@ fn sql_blocks(markdown: &str) -> Vec<Block> {
     blocks
 }
 
-/// The example is a function of this crate: the same lines, so that what a reader sees compiles and
-/// does what it says.
+/// The Rust example of the README has the same lines as a function of this crate, so it compiles.
+/// The function processes a message once and acknowledges both deliveries.
 #[tokio::test]
-async fn the_rust_of_the_readme_is_code_that_runs() -> Result<()> {
+async fn readme_rust_example_compiles_and_runs() -> Result<()> {
     let readme = fs::read_to_string(workspace_root().join("README.md"))?;
     let code = fs::read_to_string(workspace_root().join("tests/src/readme.rs"))?;
     let (_, shown) = readme
         .split_once("```rust\n")
         .context("the README has no ```rust block")?;
-    let (shown, _) = shown.split_once("```").context("the block does not end")?;
+    let (shown, _) = shown
+        .split_once("```")
+        .context("the ```rust block of the README has no end")?;
     let lines = |text: &str| {
         text.lines()
             .map(|line| line.trim().to_owned())
@@ -140,7 +143,7 @@ async fn the_rust_of_the_readme_is_code_that_runs() -> Result<()> {
     let shown = lines(shown);
     ensure!(
         !shown.is_empty() && code.windows(shown.len()).any(|window| window == shown),
-        "the Rust of the README is not that of tests/src/readme.rs"
+        "the ```rust block of the README differs from tests/src/readme.rs"
     );
 
     let db = Database::with_idem("readme").await?;
@@ -161,7 +164,7 @@ async fn the_rust_of_the_readme_is_code_that_runs() -> Result<()> {
     for _ in 0..2 {
         let message = Message::new("billing.charge", r#"{"account": 7, "amount": 100}"#)
             .with_message_id("payment-4711");
-        let delivery = Delivery::new(message, Notes(Arc::clone(&settled)));
+        let delivery = Delivery::new(message, RecordingReceipt(Arc::clone(&settled)));
         idem_tests::readme::charge(&idem, &pool, delivery)
             .await
             .map_err(|error| anyhow::anyhow!(error))?;
@@ -173,17 +176,20 @@ async fn the_rust_of_the_readme_is_code_that_runs() -> Result<()> {
     assert_eq!(settled, [Settlement::Acknowledge, Settlement::Acknowledge]);
     assert_eq!(
         admin
-            .text("SELECT (SELECT paid FROM account), (SELECT count(*) FROM idem_effects('payment-4711', 'billing.charge'))")
+            .text(
+                "SELECT (SELECT paid FROM account),
+                        (SELECT count(*) FROM idem_effects('payment-4711', 'billing.charge'))"
+            )
             .await?,
         "100|1"
     );
     Ok(())
 }
 
-/// A broker that notes what it is told.
-struct Notes(Arc<Mutex<Vec<Settlement>>>);
+/// A receipt that records its settlement.
+struct RecordingReceipt(Arc<Mutex<Vec<Settlement>>>);
 
-impl Receipt for Notes {
+impl Receipt for RecordingReceipt {
     fn settle(
         self: Box<Self>,
         settlement: Settlement,
@@ -195,9 +201,11 @@ impl Receipt for Notes {
     }
 }
 
+/// Only blocks that are marked as SQL are extracted, with their line numbers.
 #[test]
-fn only_blocks_of_sql_are_taken() {
-    let markdown = "text\n```sql\nSELECT 1;\nSELECT 2;\n```\n```sh\nrm\n```\n```sql,ignore\nno\n```\n  ```sql\n  SELECT 3;\n  ```\n";
+fn only_sql_blocks_are_extracted() {
+    let markdown = "text\n```sql\nSELECT 1;\nSELECT 2;\n```\n```sh\nrm\n```\n\
+                    ```sql,ignore\nno\n```\n  ```sql\n  SELECT 3;\n  ```\n";
     assert_eq!(
         sql_blocks(markdown),
         [

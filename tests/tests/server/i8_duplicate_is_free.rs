@@ -1,5 +1,5 @@
 //! I8: a duplicate is an outcome, not an error. It aborts nothing, logs nothing above DEBUG,
-//! assigns no transaction id and writes nothing to the log.
+//! assigns no transaction id and writes no WAL.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use idem_cluster::{Cluster, Install};
 use idem_tests::harness::{Database, Session};
 
-/// Every way to meet a duplicate: one call each, with its answer.
+/// The functions that can find a duplicate, each with its result.
 const DUPLICATES: [(&str, &str); 15] = [
     ("idem_try_claim('m1'::text, 'orders')", "f"),
     (
@@ -19,7 +19,8 @@ const DUPLICATES: [(&str, &str); 15] = [
         "{f,f,f}",
     ),
     (
-        "idem_try_claim_uuid_batch(ARRAY['0192f3a4-0000-7abc-8def-0123456789ab']::uuid[], 'orders')",
+        "idem_try_claim_uuid_batch(
+             ARRAY['0192f3a4-0000-7abc-8def-0123456789ab']::uuid[], 'orders')",
         "{f}",
     ),
     ("(idem_claim('m1', 'orders')).outcome", "duplicate"),
@@ -36,7 +37,7 @@ const DUPLICATES: [(&str, &str); 15] = [
         "f",
     ),
     ("(idem_effects('m2', 'orders')).topic", "t"),
-    // Claimed, received and waiting, leased.
+    // The messages are claimed, received and waiting, or leased.
     ("idem_receive('m1', 'orders', '1'::jsonb)", "f"),
     ("idem_receive('waiting', 'orders', '1'::jsonb)", "f"),
     ("idem_receive('leased', 'orders', '1'::jsonb)", "f"),
@@ -45,7 +46,8 @@ const DUPLICATES: [(&str, &str); 15] = [
     ("(idem_begin_call('m1', 'orders', 'charge')).response", "7"),
 ];
 
-/// Nothing else may write here: a server of its own, without workers.
+/// Starts a server without workers, on which nothing else writes, and creates the messages of
+/// [`DUPLICATES`].
 async fn quiet() -> Result<(Database, Session)> {
     let cluster = Cluster::builder(&Install::from_env()?)
         .name("quiet")
@@ -72,9 +74,9 @@ async fn quiet() -> Result<(Database, Session)> {
     Ok((db, session))
 }
 
-/// Bytes of log between two moments, while `work` runs again and again: the least of a few rounds,
-/// because the server itself writes a record now and then. What the work writes is in every round.
-async fn log_bytes(
+/// Returns the bytes of WAL that `work` writes: the minimum of up to five rounds, because the
+/// server itself sometimes writes a record. The records of `work` are in every round.
+async fn wal_bytes(
     session: &Session,
     mut work: impl AsyncFnMut(usize) -> Result<()>,
 ) -> Result<i64> {
@@ -95,46 +97,53 @@ async fn log_bytes(
     Ok(least)
 }
 
+/// I8: a duplicate assigns no transaction id and writes no WAL, at every isolation level.
 #[tokio::test]
-async fn i8_a_duplicate_assigns_no_xid_and_writes_nothing_to_the_log() -> Result<()> {
+async fn i8_duplicate_assigns_no_xid_and_writes_no_wal() -> Result<()> {
     let (_db, session) = quiet().await?;
     for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
-        for (call, answer) in DUPLICATES {
-            let written = log_bytes(&session, async |_| {
+        for (call, result) in DUPLICATES {
+            let written = wal_bytes(&session, async |_| {
                 for _ in 0..20 {
-                    let said = session
+                    let output = session
                         .text(&format!(
-                            "BEGIN ISOLATION LEVEL {level}; SELECT {call}; SAVEPOINT s; SELECT {call}; RELEASE SAVEPOINT s;
+                            "BEGIN ISOLATION LEVEL {level}; SELECT {call}; SAVEPOINT s;
+                             SELECT {call}; RELEASE SAVEPOINT s;
                              SELECT pg_current_xact_id_if_assigned() IS NULL; COMMIT"
                         ))
                         .await?;
-                    ensure!(said == format!("{answer}\n{answer}\nt"), "{level}: {call}: {said}");
+                    ensure!(
+                        output == format!("{result}\n{result}\nt"),
+                        "{level}: {call}: {output}"
+                    );
                 }
                 Ok(())
             })
             .await?;
-            assert_eq!(written, 0, "bytes of log: {level}: {call}");
+            assert_eq!(written, 0, "bytes of WAL: {level}: {call}");
         }
     }
 
-    // What is measured can be seen: the first claim of an id has a transaction id, and a record or
-    // two in the log.
+    // The measurement works: the first claim of an id assigns a transaction id and writes a record
+    // or two of WAL.
     let claim = async |round: usize| {
-        let said = session
+        let output = session
             .text(&format!(
-                "BEGIN; SELECT idem_try_claim('new {round}', 'orders'); SELECT pg_current_xact_id_if_assigned() IS NULL; COMMIT"
+                "BEGIN; SELECT idem_try_claim('new {round}', 'orders');
+                 SELECT pg_current_xact_id_if_assigned() IS NULL; COMMIT"
             ))
             .await?;
-        ensure!(said == "t\nf", "{said}");
+        ensure!(output == "t\nf", "{output}");
         Ok(())
     };
-    let written = log_bytes(&session, claim).await?;
-    assert!(written > 100, "a claim has written {written} bytes of log");
+    let written = wal_bytes(&session, claim).await?;
+    assert!(written > 100, "a claim has written {written} bytes of WAL");
     Ok(())
 }
 
+/// I8: a duplicate that waited for the claim of another transaction assigns no transaction id.
 #[tokio::test]
-async fn i8_a_duplicate_that_had_to_wait_costs_no_xid_either() -> Result<()> {
+async fn i8_duplicate_after_a_wait_assigns_no_xid() -> Result<()> {
     let (db, session) = quiet().await?;
     let first = db.connect().await?;
     let pid = session.pid().await?;
@@ -148,24 +157,26 @@ async fn i8_a_duplicate_that_had_to_wait_costs_no_xid_either() -> Result<()> {
             ))
             .await?;
         let waits = format!(
-            "BEGIN ISOLATION LEVEL {level}; SELECT 1; SELECT idem_try_claim('waited for {n}', 'orders');
+            "BEGIN ISOLATION LEVEL {level}; SELECT 1;
+             SELECT idem_try_claim('waited for {n}', 'orders');
              SELECT pg_current_xact_id_if_assigned() IS NULL; COMMIT"
         );
-        let (said, committed) = tokio::join!(session.text(&waits), async {
+        let (output, committed) = tokio::join!(session.text(&waits), async {
             db.until_blocked(pid).await?;
             first.run("COMMIT").await
         });
         committed?;
-        assert_eq!(said?, "1\nf\nt", "{level}");
+        assert_eq!(output?, "1\nf\nt", "{level}");
     }
     Ok(())
 }
 
+/// I8: a duplicate aborts nothing and logs nothing above DEBUG.
 #[tokio::test]
-async fn i8_a_duplicate_aborts_nothing_and_logs_nothing() -> Result<()> {
+async fn i8_duplicate_aborts_nothing_and_logs_nothing() -> Result<()> {
     let (db, session) = quiet().await?;
     session.run("SET client_min_messages = debug5").await?;
-    // So that everything that is ever loaded once is loaded, and said.
+    // The first execution loads everything that a session loads once, and logs that.
     for (call, _) in DUPLICATES {
         session.run(&format!("SELECT {call}")).await?;
     }
@@ -177,10 +188,10 @@ async fn i8_a_duplicate_aborts_nothing_and_logs_nothing() -> Result<()> {
                 "BEGIN ISOLATION LEVEL {level}; INSERT INTO business VALUES (1)"
             ))
             .await?;
-        for (call, answer) in DUPLICATES {
+        for (call, result) in DUPLICATES {
             assert_eq!(
                 session.text(&format!("SELECT {call}")).await?,
-                answer,
+                result,
                 "{level}: {call}"
             );
         }
@@ -193,15 +204,19 @@ async fn i8_a_duplicate_aborts_nothing_and_logs_nothing() -> Result<()> {
             .text("SELECT count(*), sum(n) FROM business")
             .await?,
         "6|9",
-        "what stood beside the duplicates is there"
+        "the other writes of the transactions are committed"
     );
     let notices = session.notices();
-    ensure!(!notices.is_empty(), "debug messages are heard");
+    ensure!(!notices.is_empty(), "the session got no debug messages");
     let loud: Vec<_> = notices
         .iter()
         .filter(|notice| !notice.severity.starts_with("DEBUG"))
         .collect();
     assert!(loud.is_empty(), "{loud:?}");
-    assert_eq!(db.cluster().log()?, logged, "the server's log");
+    assert_eq!(
+        db.cluster().log()?,
+        logged,
+        "the log of the server has no new lines"
+    );
     Ok(())
 }

@@ -1,7 +1,8 @@
-//! I1 and I3 under isolation: what sessions see of each other's claims, at every level, by
-//! PostgreSQL's own tester.
+//! I1 and I3 at every isolation level: what sessions see of each other's claims. PostgreSQL's own
+//! isolation tester executes the specs.
 //!
-//! The specs are in `tests/isolation/specs`, what they must print in `tests/isolation/expected`.
+//! The specs are in `tests/isolation/specs`, their expected output is in
+//! `tests/isolation/expected`.
 
 use std::fs;
 use std::path::Path;
@@ -9,15 +10,16 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use idem_tests::harness::Database;
 
+/// I1, I3: each spec prints its expected output at every isolation level.
 #[tokio::test]
-async fn i1_i3_under_every_isolation_level() -> Result<()> {
+async fn i1_i3_specs_pass_at_every_isolation_level() -> Result<()> {
     let input = Path::new(env!("CARGO_MANIFEST_DIR")).join("isolation");
     let output = Path::new(env!("CARGO_TARGET_TMPDIR")).join("isolation");
     fs::create_dir_all(&output)?;
     let specs = names_in(&input.join("specs"), "spec")?;
     ensure!(
         specs == names_in(&input.join("expected"), "out")?,
-        "each spec has its expected output"
+        "a spec has no expected output, or an expected output has no spec"
     );
 
     let db = Database::with_idem("isolation").await?;
@@ -31,9 +33,9 @@ async fn i1_i3_under_every_isolation_level() -> Result<()> {
     ];
     args.extend(specs);
     let env = [
-        // A step that waits for something that no spec expects: the deadline in seconds.
+        // The longest time, in seconds, that a step may wait for something that no spec expects.
         ("PGISOLATIONTIMEOUT", "20"),
-        // Steps are single calls; some of them claim outside a transaction block.
+        // Steps are single statements; some of them claim outside a transaction block.
         ("PGOPTIONS", "-c idem.lone_claims=allow"),
     ];
     db.cluster()

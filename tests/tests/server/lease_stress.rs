@@ -1,18 +1,20 @@
-//! I1 with leases: a lease and a claim never both win, while the tables of work turn and sessions
-//! are killed.
+//! I1 with leases: a lease and a claim never both win, while the tables of pending messages rotate
+//! and sessions are killed.
 //!
-//! The same checker has to catch a lease that looks at the inbox before it writes only.
+//! The same checker must detect a lease that reads the inbox only before it writes.
 
 use anyhow::Result;
 use idem_tests::stress::lease::{Config, LEAST_TERMINATED, LEAST_TURNS, run};
 
+/// I1: of a lease and a claim of the same message at most one wins, while the tables of pending
+/// messages rotate and sessions are killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i1_a_lease_and_a_claim_never_both_win_while_work_turns() -> Result<()> {
+async fn i1_lease_and_claim_never_both_win_during_rotation() -> Result<()> {
     let outcome = run("leases", Config::healthy()).await?;
     println!("{outcome:?}");
     assert!(outcome.verdict.is_clean(), "{}", outcome.verdict);
 
-    // What would make this a test of nothing.
+    // Without enough of these events the test would show nothing.
     let verdict = &outcome.verdict;
     assert!(
         verdict.claimed > 100 && verdict.completed > 100,
@@ -29,8 +31,9 @@ async fn i1_a_lease_and_a_claim_never_both_win_while_work_turns() -> Result<()> 
     Ok(())
 }
 
+/// The checker detects a lease that does not read the inbox again after it has written.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i1_the_checker_catches_a_lease_that_does_not_look_again() -> Result<()> {
+async fn i1_checker_detects_lease_without_second_inbox_look_up() -> Result<()> {
     let outcome = run("leases-broken", Config::looks_before_only()).await?;
     println!("{outcome:?}");
     assert!(outcome.verdict.two_have_won > 0, "{}", outcome.verdict);

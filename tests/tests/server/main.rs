@@ -1,7 +1,8 @@
-//! The proofs that need a server: one module an idea, each test named after what must hold.
+//! The tests that need a PostgreSQL server: one module per idea. The name of a test states the
+//! property that it checks.
 //!
-//! They share one cluster and have a database each; what needs a server of its own starts one. The
-//! programs and the extension come from `cargo xtask build`.
+//! All tests share one cluster and each test has its own database. A test that needs its own server
+//! starts one. `cargo xtask build` builds the programs and the extension.
 
 mod api;
 mod bad_input;

@@ -1,5 +1,5 @@
-//! I1 and I6 across restarts: the state of a rotation is in `idem.ring`, so it goes on from
-//! whatever step it was in.
+//! I1 and I6 across restarts: the state of a rotation is in `idem.ring`, so the rotation continues
+//! with the step that a restart interrupted.
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +7,12 @@ use anyhow::{Context, Result, ensure};
 use idem_cluster::{Cluster, Install, Shutdown};
 use idem_tests::harness::{Session, until};
 
-/// No worker: every step is a decision of the test.
+/// Starts a server without a worker, so that only the test executes the steps of a rotation.
 fn server(name: &str) -> Result<Cluster> {
     Cluster::builder(&Install::from_env()?)
         .name(name)
         .setting("shared_buffers", "32MB")
-        .setting("idem.databases", "nobody")
+        .setting("idem.databases", "none")
         .start()
 }
 
@@ -30,12 +30,12 @@ async fn new_database(cluster: &Cluster, name: &str) -> Result<Session> {
     Ok(session)
 }
 
-/// Where a rotation is interrupted.
+/// The moment at which a rotation is interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
-    /// The transaction of the step has done its work, and is not committed.
+    /// The step has been executed and its transaction is not committed.
     Opening,
-    /// The step is committed, and a running claim pins the fence behind it.
+    /// The step is committed, and a running claim holds back the fence after it.
     Opened,
     Turning,
     Turned,
@@ -43,12 +43,12 @@ enum Moment {
 }
 
 impl Moment {
-    /// The steps that are committed before it, and the one that is not.
+    /// Returns the steps that are committed at this moment, and the step that is not committed.
     fn steps(self, ring: &str) -> (&'static [&'static str], Option<&'static str>) {
         match (self, ring) {
             (Self::Opening, _) => (&[], Some("opened")),
             (Self::Opened, _) => (&["opened"], None),
-            // The outbox does not open.
+            // The outbox has no opening step.
             (Self::Turning, "outbox") => (&[], Some("turned")),
             (Self::Turning, _) => (&["opened"], Some("turned")),
             (Self::Turned, "outbox") => (&["turned"], None),
@@ -73,7 +73,7 @@ async fn rotate(session: &Session, ring: &str) -> Result<String> {
         .await
 }
 
-/// Steps until nothing is left to do; answers the steps.
+/// Executes steps until the rotation is idle. Returns the executed steps.
 async fn finish(session: &Session, ring: &str) -> Result<Vec<String>> {
     let mut steps = Vec::new();
     loop {
@@ -89,21 +89,23 @@ async fn finish(session: &Session, ring: &str) -> Result<Vec<String>> {
     }
 }
 
+/// Claims an id and returns whether it was new.
 async fn claim(session: &Session, id: &str) -> Result<bool> {
-    let answer = session
+    let result = session
         .text(&format!("SELECT idem_try_claim('{id}', 'orders')"))
         .await?;
-    Ok(answer == "t")
+    Ok(result == "t")
 }
 
-/// Claims with an effect.
+/// Claims an id with an effect and returns whether it was new.
 async fn record(session: &Session, id: &str) -> Result<bool> {
-    let answer = session
+    let result = session
         .text(&format!(
-            r#"SELECT idem_try_record('{id}', 'orders', '[{{"topic": "shipped", "payload": {{"id": "{id}"}}}}]')"#
+            r#"SELECT idem_try_record('{id}', 'orders',
+                   '[{{"topic": "shipped", "payload": {{"id": "{id}"}}}}]')"#
         ))
         .await?;
-    Ok(answer == "t")
+    Ok(result == "t")
 }
 
 async fn effects(session: &Session, id: &str) -> Result<String> {
@@ -114,7 +116,8 @@ async fn effects(session: &Session, id: &str) -> Result<String> {
         .await
 }
 
-/// One interrupted rotation, from a fresh database to a ring that has forgotten.
+/// Interrupts one rotation in a new database, finishes it and, for a ring of claims, rotates until
+/// the first claim is removed.
 async fn interrupted(
     cluster: &mut Cluster,
     database: &str,
@@ -138,7 +141,7 @@ async fn interrupted(
         recorded.push(effects(&maintainer, id).await?);
     }
 
-    // A claim whose transaction runs: with a committed step before it, it freezes the rotation.
+    // A claim in a running transaction: after a committed step it holds back the rotation.
     let consumer = session(cluster, database).await?;
     consumer.run("BEGIN").await?;
     ensure!(record(&consumer, "running").await?);
@@ -166,41 +169,53 @@ async fn interrupted(
     assert_eq!(
         rest,
         all[committed.len()..],
-        "it goes on with the step that was not committed"
+        "the rotation continues with the step that was not committed"
     );
     for (id, recorded) in known.iter().zip(&recorded) {
         assert!(!claim(&maintainer, id).await?, "{id} is a duplicate");
         assert!(recorded.contains(id), "{recorded}");
-        assert_eq!(effects(&maintainer, id).await?, *recorded, "the same facts");
+        assert_eq!(
+            effects(&maintainer, id).await?,
+            *recorded,
+            "the effects are the same"
+        );
     }
     ensure!(
         claim(&maintainer, "running").await?,
-        "its transaction has ended without a commit"
+        "the transaction of the claim ended without a commit"
     );
     let published = maintainer
-        .text("SELECT string_agg(convert_from(payload, 'UTF8')::json ->> 'id', ',' ORDER BY seq) FROM idem_relay_next('default')")
+        .text(
+            "SELECT string_agg(convert_from(payload, 'UTF8')::json ->> 'id', ',' ORDER BY seq)
+               FROM idem_relay_next('default')",
+        )
         .await?;
     let mut in_order = known.clone();
     in_order.retain(|id| id != "last");
     in_order.push("last".to_owned());
-    assert_eq!(published, in_order.join(","), "every effect, in order");
+    assert_eq!(
+        published,
+        in_order.join(","),
+        "every effect is published in order"
+    );
 
     if ring != "outbox" {
-        // Two more turns and what was claimed before is forgotten: the ring does turn.
+        // Two more rotations remove the first claim.
         for _ in 0..2 {
             make_due(&maintainer, ring).await?;
             assert_eq!(finish(&maintainer, ring).await?, all);
         }
         ensure!(
             claim(&maintainer, "before").await?,
-            "forgotten after three turns"
+            "three rotations remove a claim"
         );
     }
     Ok(())
 }
 
+/// I1, I6: a fast or an immediate restart in the middle of each step loses and duplicates nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i1_i6_a_restart_in_the_middle_of_each_step_loses_and_doubles_nothing() -> Result<()> {
+async fn i1_i6_restart_in_each_step_loses_and_duplicates_nothing() -> Result<()> {
     use Moment::{Emptying, Opened, Opening, Turned, Turning};
     let mut cluster = server("restart")?;
     for how in [Shutdown::Fast, Shutdown::Immediate] {
@@ -222,8 +237,9 @@ async fn i1_i6_a_restart_in_the_middle_of_each_step_loses_and_doubles_nothing() 
     Ok(())
 }
 
+/// I1: a claim in a prepared transaction holds back the fence, before and after a restart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i1_a_prepared_claim_pins_the_fence_across_a_restart() -> Result<()> {
+async fn i1_prepared_claim_holds_back_the_fence_across_a_restart() -> Result<()> {
     let mut cluster = server("prepared")?;
     let consumer = new_database(&cluster, "prepared").await?;
     consumer.run("BEGIN").await?;
@@ -239,7 +255,7 @@ async fn i1_a_prepared_claim_pins_the_fence_across_a_restart() -> Result<()> {
     assert_eq!(
         rotate(&consumer, "standard").await?,
         "waiting",
-        "nobody remembers the transaction but the server"
+        "the prepared transaction still holds back the fence"
     );
     consumer.run("COMMIT PREPARED 'held'").await?;
     assert_eq!(finish(&consumer, "standard").await?, ["turned", "emptied"]);
@@ -250,13 +266,14 @@ async fn i1_a_prepared_claim_pins_the_fence_across_a_restart() -> Result<()> {
     );
     ensure!(
         !claim(&consumer, "prepared").await?,
-        "found until it falls off"
+        "the claim is found until its slice is truncated"
     );
     Ok(())
 }
 
+/// I6: a claim that is made while a maintainer waits at the fence is kept for its whole retention.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i6_a_claim_made_while_the_fence_waits_is_kept_for_its_whole_retention() -> Result<()> {
+async fn i6_claim_made_during_a_fence_is_kept_for_its_retention() -> Result<()> {
     const RETENTION: f64 = 1.0;
     let cluster = server("fence")?;
     let observer = new_database(&cluster, "fence").await?;
@@ -280,21 +297,25 @@ async fn i6_a_claim_made_while_the_fence_waits_is_kept_for_its_whole_retention()
     make_due(&observer, "standard").await?;
     assert_eq!(rotate(&observer, "standard").await?, "opened");
 
-    // A maintainer waits at the fence, in a transaction that began long before the ring can turn.
+    // A maintainer waits at the fence, in a transaction that began long before the ring can rotate.
     let maintainer = session(&cluster, "fence").await?;
     let pid = maintainer.pid().await?;
     let maintaining = tokio::spawn(async move {
         let done = maintainer.run("CALL idem_maintain()").await;
         (maintainer, done)
     });
-    until("the maintainer has waited for longer than the retention", async || {
-        let waited = observer
-            .text(&format!(
-                "SELECT wait_event = 'Extension' AND clock_timestamp() - xact_start > '1.2 seconds' FROM pg_stat_activity WHERE pid = {pid}"
-            ))
-            .await?;
-        Ok(waited == "t")
-    })
+    until(
+        "the maintainer has waited for longer than the retention",
+        async || {
+            let waited = observer
+                .text(&format!(
+                    "SELECT wait_event = 'Extension' AND clock_timestamp() - xact_start >
+                         '1.2 seconds' FROM pg_stat_activity WHERE pid = {pid}"
+                ))
+                .await?;
+            Ok(waited == "t")
+        },
+    )
     .await?;
 
     let claimed_from = clock(&observer).await?;
@@ -303,7 +324,7 @@ async fn i6_a_claim_made_while_the_fence_waits_is_kept_for_its_whole_retention()
     let (maintainer, done) = maintaining.await?;
     done?;
     let deadline = Instant::now() + Duration::from_secs(30);
-    let mut looks = 0;
+    let mut checks = 0;
     loop {
         maintainer.run("CALL idem_maintain()").await?;
         let found = observer
@@ -313,9 +334,12 @@ async fn i6_a_claim_made_while_the_fence_waits_is_kept_for_its_whole_retention()
             break;
         }
         ensure!(Instant::now() < deadline);
-        assert_eq!(found, "t", "forgotten before its time");
-        looks += 1;
+        assert_eq!(
+            found, "t",
+            "the claim was removed before the end of its retention"
+        );
+        checks += 1;
     }
-    assert!(looks > 0, "the test was too slow to see anything");
+    assert!(checks > 0, "the test was too slow to check the claim");
     Ok(())
 }

@@ -1,16 +1,17 @@
-//! I1 under rotation: once means once while the ring turns, sessions are killed and the server
-//! crashes.
+//! I1 during rotation: a message is claimed once while the ring rotates, sessions are killed and
+//! the server crashes.
 //!
-//! The same checker has to catch the broken variants of the protocol.
+//! The same checker must detect the broken variants of the protocol.
 
 use std::sync::Arc;
 
 use anyhow::Result;
 use idem_tests::stress::{Config, Coverage, Goal, Outcome, duration, run};
 
+/// I1, I6: each message is claimed once and its claim is kept for the retention, while the ring
+/// rotates, sessions are killed and the server crashes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i1_i6_once_and_for_the_retention_while_the_ring_turns_and_everything_is_killed()
--> Result<()> {
+async fn i1_i6_claims_are_unique_and_kept_during_rotation_and_kills() -> Result<()> {
     let least = Coverage {
         rotations: 60,
         terminated: 20,
@@ -27,32 +28,34 @@ async fn i1_i6_once_and_for_the_retention_while_the_ring_turns_and_everything_is
     report("idem", &outcome);
     assert!(outcome.verdict.is_clean(), "{}", outcome.verdict);
 
-    // What would make this a test of nothing.
+    // Without enough of these events the test would show nothing.
     assert!(outcome.coverage.reaches(&least), "{outcome:?}");
     assert!(outcome.handled > 1_000, "{outcome:?}");
     assert!(outcome.duplicates > 1_000, "{outcome:?}");
     assert!(
         outcome.verdict.claimed_again > 50,
-        "the ring has forgotten nothing: {outcome:?}"
+        "the ring has removed too few claims: {outcome:?}"
     );
     assert!(outcome.verdict.telling_looks > 1_000, "{outcome:?}");
     Ok(())
 }
 
+/// The checker detects a rotation without the opening step and without a fence.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i1_the_checker_catches_a_rotation_without_opening_and_fence() -> Result<()> {
-    caught("without fence", Config::without_fence()).await
+async fn i1_checker_detects_rotation_without_opening_and_fence() -> Result<()> {
+    assert_detected("without fence", Config::without_fence()).await
 }
 
+/// The checker detects a claim that reads the state of the ring by the snapshot of its transaction.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i1_the_checker_catches_a_state_read_by_the_transactions_own_snapshot() -> Result<()> {
-    caught("own snapshot", Config::by_own_snapshot()).await
+async fn i1_checker_detects_ring_state_read_by_own_snapshot() -> Result<()> {
+    assert_detected("own snapshot", Config::by_own_snapshot()).await
 }
 
-/// Leases, received messages and journalled calls beside the claims, of the same messages, while
-/// the tables of work turn too.
+/// I1, I4, I6: the invariants hold when leases, received messages and external calls use the same
+/// messages as the claims, while the tables of pending messages rotate too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i1_i4_i6_once_and_nothing_lost_with_leases_and_durable_messages_mixed_in() -> Result<()> {
+async fn i1_i4_i6_hold_with_leases_and_received_messages() -> Result<()> {
     let least = Coverage {
         rotations: 20,
         terminated: 10,
@@ -87,24 +90,26 @@ async fn i1_i4_i6_once_and_nothing_lost_with_leases_and_durable_messages_mixed_i
     Ok(())
 }
 
+/// The checker detects a lease without a check of its token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i1_the_checker_catches_a_lease_whose_token_is_not_looked_at() -> Result<()> {
+async fn i1_checker_detects_lease_without_token_check() -> Result<()> {
     let config = Config::without_tokens();
     let cluster = Arc::new(config.cluster("stress-unfenced")?);
     let outcome = run(cluster, config).await?;
     report("without tokens", &outcome);
     assert!(!outcome.outside.zombies.is_empty(), "{}", outcome.outside);
-    // Caught for what it is: the claim is made once all the same.
+    // The lease is the only failure: each message is still claimed once.
     assert!(outcome.verdict.is_clean(), "{}", outcome.verdict);
     Ok(())
 }
 
-async fn caught(name: &str, config: Config) -> Result<()> {
+/// Runs a broken variant and checks that the checker reports doubled claims and no other failure.
+async fn assert_detected(name: &str, config: Config) -> Result<()> {
     let cluster = Arc::new(config.cluster("stress-broken")?);
     let outcome = run(cluster, config).await?;
     report(name, &outcome);
     assert!(!outcome.verdict.doubled.is_empty(), "{}", outcome.verdict);
-    // Caught for what it is, and not for something else.
+    // Doubled claims are the only failure.
     assert!(
         outcome.verdict.lost.is_empty() && outcome.verdict.risen.is_empty(),
         "{}",

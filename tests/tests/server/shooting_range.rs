@@ -1,5 +1,5 @@
-//! I2 and I3 where it hurts: a duplicate of a shot comes after the target has moved, and after the
-//! server has been restarted.
+//! I2 and I3 when the state changes between deliveries: a duplicate of a shot is delivered after
+//! the target has moved and after the server has been restarted.
 
 use anyhow::{Context, Result};
 use idem_cluster::{Cluster, Install};
@@ -13,10 +13,10 @@ fn server() -> Result<Cluster> {
         .start()
 }
 
-/// The whole range, with the server restarted between two phases and killed within one.
+/// I2, I3: each attempt has one fact, and every duplicate gets the same fact. The server is
+/// restarted between two phases and killed during one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i2_i3_one_fact_per_attempt_and_the_same_for_every_duplicate_across_restarts() -> Result<()>
-{
+async fn i2_i3_duplicates_get_the_same_fact_across_restarts() -> Result<()> {
     let mut cluster = server()?;
     cluster.psql("postgres", "CREATE EXTENSION idem")?;
     let mut config = Config::new(cluster.connection_string("postgres"));
@@ -30,13 +30,13 @@ async fn i2_i3_one_fact_per_attempt_and_the_same_for_every_duplicate_across_rest
     assert_eq!(
         trial.recorded().await?,
         before,
-        "every fact on record is what it was"
+        "the restart changes no recorded fact"
     );
 
-    // Somewhere in the middle of the rest the server dies.
+    // The server is killed in the middle of the remaining deliveries.
     let watch = trial.watch();
     let play = tokio::spawn(async move { trial.play(Until::Drained).await.map(|()| trial) });
-    until("the rest is under way", async || {
+    until("the remaining deliveries have started", async || {
         Ok(watch.counts().deliveries > 1_200)
     })
     .await?;
@@ -46,64 +46,75 @@ async fn i2_i3_one_fact_per_attempt_and_the_same_for_every_duplicate_across_rest
         anyhow::Ok(cluster)
     })
     .await??;
-    anyhow::ensure!(!play.is_finished(), "it died after the end");
+    anyhow::ensure!(
+        !play.is_finished(),
+        "the server was killed after the last delivery"
+    );
     let trial = tokio::time::timeout(2 * DEADLINE, play)
         .await
-        .context("the range goes on")???;
+        .context("the range did not end")???;
 
     let after = trial.recorded().await?;
     assert_eq!(after.len(), 1_000, "every attempt has its fact");
-    assert!(after.values().all(|facts| facts.len() == 1), "and one only");
+    assert!(
+        after.values().all(|facts| facts.len() == 1),
+        "an attempt has more than one fact"
+    );
     for (attempt, facts) in &before {
         assert_eq!(
             after.get(attempt),
             Some(facts),
-            "and the one that it had before"
+            "the fact is the one from before the restart"
         );
     }
-    for (attempt, told) in trial.facts() {
+    for (attempt, received) in trial.facts() {
         assert!(
-            told.iter().all(|fact| *fact == after[&attempt][0]),
-            "{attempt}: {told:?}"
+            received.iter().all(|fact| *fact == after[&attempt][0]),
+            "{attempt}: {received:?}"
         );
     }
     let idem = trial.report().await?;
     assert_eq!(idem.verdict, Verdict::default());
     assert!(
         !before.is_empty() && before.len() < 1_000,
-        "the restart came in between"
+        "the restart was not between the first and the last attempt"
     );
     assert!(idem.counts.duplicates > 200, "{:?}", idem.counts);
     assert!(
         idem.retold_facts() > 100,
-        "facts were told again, and were the same"
+        "too few facts were published again"
     );
 
-    // The same traffic, without all this trouble: whoever decides anew contradicts.
+    // The same traffic without restarts: a system that decides again for a duplicate contradicts
+    // itself.
     for system in [System::Nothing, System::ById] {
         let mut trial = Trial::prepare(&config, system).await?;
         trial.play(Until::Drained).await?;
         let verdict = trial.report().await?.verdict;
         assert!(
             !verdict.is_right(),
-            "{system:?} must be caught: {verdict:?}"
+            "the failures of {system:?} are not detected: {verdict:?}"
         );
         assert!(
             verdict.contradictions > 0,
-            "targets moved between a shot and its duplicate: {verdict:?}"
+            "no target has moved between a shot and its duplicate: {verdict:?}"
         );
     }
     drop(cluster);
     Ok(())
 }
 
-/// The same story once and by hand.
+/// I3: one message, delivered again after a move of the target, a restart and a kill of the server,
+/// gets the fact of its first delivery.
 #[tokio::test]
-async fn i3_a_duplicate_after_a_move_and_a_restart_is_told_what_was_decided() -> Result<()> {
+async fn i3_duplicate_after_a_move_and_restart_gets_the_same_fact() -> Result<()> {
     let mut cluster = server()?;
     let session = connect(&cluster).await?;
     session
-        .run("CREATE EXTENSION idem; CREATE TABLE target (position int); INSERT INTO target VALUES (1)")
+        .run(
+            "CREATE EXTENSION idem; CREATE TABLE target (position int);
+             INSERT INTO target VALUES (1)",
+        )
         .await?;
     let first = fire(&session).await?;
     assert!(first.ends_with("|\"hit\""), "{first}");
@@ -111,7 +122,7 @@ async fn i3_a_duplicate_after_a_move_and_a_restart_is_told_what_was_decided() ->
     assert_eq!(
         fire(&session).await?,
         first,
-        "the target has moved, the fact has not"
+        "the target has moved and the fact is the same"
     );
     drop(session);
     cluster.restart()?;
@@ -123,24 +134,28 @@ async fn i3_a_duplicate_after_a_move_and_a_restart_is_told_what_was_decided() ->
     assert_eq!(
         session.text("SELECT count(*) FROM idem.outbox_row").await?,
         "1",
-        "one fact"
+        "there is one fact"
     );
     Ok(())
 }
 
-/// Handles `FireAt` at position 1; answers id and bytes of the fact.
+/// Processes `FireAt` for position 1. Returns the message id and the payload of the fact.
 async fn fire(session: &Session) -> Result<String> {
     session
         .run(
             "DO $$ BEGIN \
              IF idem_try_claim('attempt', 'targets') THEN \
-                 PERFORM idem_record_effects('attempt', 'targets', jsonb_build_array(jsonb_build_object( \
-                     'topic', 'facts', 'payload', CASE position WHEN 1 THEN 'hit' ELSE 'missed' END))) FROM target; \
+                 PERFORM idem_record_effects('attempt', 'targets',
+                     jsonb_build_array(jsonb_build_object('topic', 'facts', 'payload', \
+                         CASE position WHEN 1 THEN 'hit' ELSE 'missed' END))) FROM target; \
              END IF; END $$",
         )
         .await?;
     session
-        .text("SELECT message_id, convert_from(payload, 'UTF8') FROM idem_effects('attempt', 'targets')")
+        .text(
+            "SELECT message_id, convert_from(payload, 'UTF8')
+               FROM idem_effects('attempt', 'targets')",
+        )
         .await
 }
 

@@ -1,5 +1,5 @@
-//! I7: retention is free. Claims and effects are insert-only, old ones go by TRUNCATE, and a
-//! transaction that stays open changes nothing of that.
+//! I7: retention is free. Claims and effects are insert-only, TRUNCATE removes the old ones, and a
+//! transaction that stays open does not change this.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -14,13 +14,13 @@ use tokio::time::MissedTickBehavior;
 const RETENTION: Duration = Duration::from_secs(2);
 const PERIODS: usize = 10;
 const CLIENTS: i64 = 3;
-/// One transaction of a client: so many claims, one of them with an effect.
+/// The number of claims in one transaction of a client. One of them has an effect.
 const BATCH: i64 = 25;
-/// What a client does in a second is bounded, so that a free machine does not fill the disk faster
-/// at the end of the run.
+/// The interval between the transactions of a client. It limits the rate, so that a client does not
+/// fill the disk faster at the end of the run, when the machine is less busy.
 const TRANSACTION_EVERY: Duration = Duration::from_millis(25);
 
-/// Load on one database until it is stopped.
+/// The clients and the relay that put load on one database until they are stopped.
 struct Load {
     open: Arc<AtomicBool>,
     claimed: Arc<AtomicI64>,
@@ -47,7 +47,7 @@ impl Load {
         Ok(load)
     }
 
-    /// Answers how many claims were committed and how many effects published.
+    /// Stops the load and returns the numbers of committed claims and of published effects.
     async fn stop(self) -> Result<(i64, i64)> {
         self.open.store(false, Ordering::Relaxed);
         self.consumers
@@ -67,15 +67,17 @@ async fn consume(
     open: Arc<AtomicBool>,
     claimed: Arc<AtomicI64>,
 ) -> Result<()> {
-    let sql =
-        "WITH ids AS (SELECT array_agg('m-' || $1::bigint || '-' || n) AS ids FROM generate_series($2::bigint, $2 + $3 - 1) n),
-                    claims AS MATERIALIZED (SELECT idem_try_claim_batch(ids, 'orders') AS answers FROM ids)
-               SELECT (SELECT count(*) FROM claims, unnest(answers) a WHERE a)";
+    let sql = "WITH ids AS (SELECT array_agg('m-' || $1::bigint || '-' || n) AS ids
+                 FROM generate_series($2::bigint, $2 + $3 - 1) n),
+                    claims AS MATERIALIZED (SELECT idem_try_claim_batch(ids, 'orders') AS claimed
+                      FROM ids)
+               SELECT (SELECT count(*) FROM claims, unnest(claimed) c WHERE c)";
     let claim = session.prepare(sql).await?;
     let effect = session
         .prepare(
             "SELECT idem_record_effects('m-' || $1::bigint || '-' || $2::bigint, 'orders',
-                jsonb_build_array(jsonb_build_object('topic', 'shipped', 'payload', repeat(md5($2::text), 48))))",
+                jsonb_build_array(jsonb_build_object('topic', 'shipped', 'payload',
+                repeat(md5($2::text), 48))))",
         )
         .await?;
     let mut rhythm = tokio::time::interval(TRANSACTION_EVERY);
@@ -88,7 +90,7 @@ async fn consume(
             .query_one(&claim, &[&client, &next, &BATCH])
             .await?
             .get(0);
-        ensure!(won == BATCH, "new ids are not duplicates");
+        ensure!(won == BATCH, "a new id is a duplicate");
         session.query_one(&effect, &[&client, &next]).await?;
         session.run("COMMIT").await?;
         claimed.fetch_add(won, Ordering::Relaxed);
@@ -97,7 +99,8 @@ async fn consume(
     Ok(())
 }
 
-/// The relay: it acknowledges what it gets, until there is nothing left of all that was recorded.
+/// Runs a relay that acknowledges every batch until all recorded effects are published. Returns the
+/// number of published effects.
 async fn publish(session: Session, all_recorded: Arc<AtomicBool>) -> Result<i64> {
     let mut published = 0;
     let next = session
@@ -108,7 +111,7 @@ async fn publish(session: Session, all_recorded: Arc<AtomicBool>) -> Result<i64>
         .await?;
     let wait = session.prepare("SELECT idem_relay_wait(200)").await?;
     loop {
-        // Read before looking, so that an empty answer after it is the last word.
+        // Read before the batch is leased: an empty batch after that is final.
         let last_look = all_recorded.load(Ordering::Relaxed);
         let row = session.query_one(&next, &[]).await?;
         let (count, token): (i64, Option<i64>) = (row.get(0), row.get(1));
@@ -125,14 +128,15 @@ async fn publish(session: Session, all_recorded: Arc<AtomicBool>) -> Result<i64>
     }
 }
 
-/// Bytes on disk of everything in schema idem.
+/// Returns the size on disk, in bytes, of the tables, indexes and sequences in schema idem.
 async fn bytes(session: &Session) -> Result<i64> {
     let sql = "SELECT sum(pg_table_size(c.oid) + pg_indexes_size(c.oid))::bigint FROM pg_class c \
                WHERE c.relnamespace = 'idem'::regnamespace AND c.relkind IN ('r', 'S')";
     Ok(session.query_one(sql, &[]).await?.get(0))
 }
 
-/// The most bytes that each retention period has seen, beyond those of the empty tables.
+/// Returns, for each retention period, the largest size in bytes minus the size of the empty
+/// tables.
 async fn watch(session: &Session) -> Result<Vec<i64>> {
     let empty = bytes(session).await?;
     let began = Instant::now();
@@ -148,11 +152,13 @@ async fn watch(session: &Session) -> Result<Vec<i64>> {
     Ok(most)
 }
 
-/// Rows of all slices, as the statistics have them: inserted, updated, deleted, dead.
+/// Returns the numbers of inserted, updated, deleted and dead rows of the tables that match
+/// `slices`, from the statistics.
 async fn rows(session: &Session, slices: &str) -> Result<(i64, i64, i64, i64)> {
     let row = session
         .query_one(
-            "SELECT sum(n_tup_ins)::bigint, sum(n_tup_upd)::bigint, sum(n_tup_del)::bigint, sum(n_dead_tup)::bigint \
+            "SELECT sum(n_tup_ins)::bigint, sum(n_tup_upd)::bigint, sum(n_tup_del)::bigint,
+                    sum(n_dead_tup)::bigint \
              FROM pg_stat_all_tables WHERE schemaname = 'idem' AND relname ~ $1",
             &[&slices],
         )
@@ -176,7 +182,7 @@ async fn prepare(db: &Database) -> Result<Session> {
     Ok(session)
 }
 
-/// Ten retention periods of load on a database, and what they must leave behind.
+/// Runs the load on a database for ten retention periods and checks its storage afterwards.
 async fn ten_periods(db: &Database) -> Result<()> {
     let observer = prepare(db).await?;
     let load = Load::start(db).await?;
@@ -187,10 +193,13 @@ async fn ten_periods(db: &Database) -> Result<()> {
         db.name()
     );
 
-    // What it would be without TRUNCATE: more than three times as much. Within a period it goes up
-    // and down by a slice.
+    // Without TRUNCATE the size would be more than three times as large. Within a period the size
+    // changes by one slice.
     let (third, tenth) = (most[2], most[PERIODS - 1]);
-    ensure!(third > 500_000, "too little load to say anything: {most:?}");
+    ensure!(
+        third > 500_000,
+        "the load is too low for a result: {most:?}"
+    );
     ensure!(tenth * 2 <= third * 3, "storage grows: {most:?}");
     ensure!(
         published * BATCH == claimed,
@@ -198,29 +207,34 @@ async fn ten_periods(db: &Database) -> Result<()> {
         claimed / BATCH
     );
 
-    // The statistics come when a session ends: they are there when they account for every claim.
-    until("the statistics know every claim and effect", async || {
-        Ok(rows(&observer, "^inbox_").await?.0 >= claimed
-            && rows(&observer, "^outbox_[0-3]$").await?.0 >= published)
-    })
+    // A session reports its statistics when it ends. They are complete when they include every
+    // claim.
+    until(
+        "the statistics include every claim and effect",
+        async || {
+            Ok(rows(&observer, "^inbox_").await?.0 >= claimed
+                && rows(&observer, "^outbox_[0-3]$").await?.0 >= published)
+        },
+    )
     .await?;
     for slices in ["^inbox_", "^outbox_[0-3]$"] {
         let (inserted, updated, deleted, dead) = rows(&observer, slices).await?;
         assert_eq!(
             (updated, deleted, dead),
             (0, 0, 0),
-            "{slices}: insert-only, {inserted} inserted"
+            "{slices} is insert-only; {inserted} rows were inserted"
         );
     }
     let turns = observer.text("SELECT min(turns) FROM idem.ring").await?;
     ensure!(
         turns.parse::<i64>()? >= 10,
-        "the rings have turned {turns} times"
+        "a ring has rotated only {turns} times"
     );
     Ok(())
 }
 
-/// Autovacuum would tidy up what must not be there in the first place.
+/// Starts a server without autovacuum, because autovacuum would remove the dead rows that the test
+/// must find.
 fn server() -> Result<Arc<Cluster>> {
     let cluster = Cluster::builder(&Install::from_env()?)
         .name("storage")
@@ -231,13 +245,14 @@ fn server() -> Result<Arc<Cluster>> {
     Ok(Arc::new(cluster))
 }
 
+/// I7: after ten retention periods the storage is bounded and has no dead rows, with and without a
+/// transaction that stays open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i7_ten_retention_periods_leave_bounded_storage_and_no_dead_rows_also_under_an_open_transaction()
--> Result<()> {
+async fn i7_storage_is_bounded_and_has_no_dead_rows() -> Result<()> {
     let cluster = server()?;
     let free = Database::with_idem_in(Arc::clone(&cluster), "free").await?;
     let held = Database::with_idem_in(Arc::clone(&cluster), "held").await?;
-    // The oldest snapshot is one of its own database: the other runs without.
+    // The snapshot holds back only its own database. The database `free` runs without one.
     let holder = held.connect().await?;
     holder.run("CREATE TABLE held (n integer)").await?;
     holder
@@ -247,7 +262,9 @@ async fn i7_ten_retention_periods_leave_bounded_storage_and_no_dead_rows_also_un
     let (without, with) = tokio::join!(ten_periods(&free), ten_periods(&held));
     without?;
     with?;
-    let horizon = "SELECT backend_xmin IS NOT NULL AND clock_timestamp() - xact_start > '20 seconds' \
+    let horizon =
+        "SELECT backend_xmin IS NOT NULL AND clock_timestamp() - xact_start > '20 seconds'
+                       \
                    FROM pg_stat_activity WHERE pid = ";
     let observer = held.connect().await?;
     assert_eq!(
@@ -255,14 +272,16 @@ async fn i7_ten_retention_periods_leave_bounded_storage_and_no_dead_rows_also_un
             .text(&format!("{horizon}{}", holder.pid().await?))
             .await?,
         "t",
-        "it was open all the time, with its snapshot"
+        "the transaction was open with its snapshot during the whole load"
     );
     holder.run("COMMIT").await?;
     Ok(())
 }
 
+/// I7: the tables of progress stay small under an open snapshot, and their rotation keeps the
+/// cursor and the lease of a relay.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i7_progress_is_bounded_and_a_turn_of_its_tables_keeps_cursor_and_lease() -> Result<()> {
+async fn i7_progress_is_bounded_and_rotation_keeps_cursor_and_lease() -> Result<()> {
     let db = Database::with_idem("progress").await?;
     let session = db.connect().await?;
     let holder = db.connect().await?;
@@ -274,7 +293,8 @@ async fn i7_progress_is_bounded_and_a_turn_of_its_tables_keeps_cursor_and_lease(
             .run(&format!("SELECT idem_send('t', '{n}'::jsonb)"))
             .await?;
     }
-    let payloads = "SELECT max(token), string_agg(convert_from(payload, 'UTF8'), ',' ORDER BY seq) FROM idem_relay_next('default', 0, 1)";
+    let payloads = "SELECT max(token), string_agg(convert_from(payload, 'UTF8'), ',' ORDER BY seq)
+                      FROM idem_relay_next('default', 0, 1)";
     let first = session.text(payloads).await?;
     let (token, _) = first.split_once('|').unwrap_or_default();
     session
@@ -285,14 +305,18 @@ async fn i7_progress_is_bounded_and_a_turn_of_its_tables_keeps_cursor_and_lease(
     assert_eq!(payload, "1");
 
     let size = async || -> Result<i64> {
-        // The other keeps what older snapshots must find, until the next turn.
-        let sql = "SELECT pg_total_relation_size(format('idem.progress_%s', current)::regclass) FROM idem.progress_turn";
+        // The other table keeps the rows that older snapshots must find, until the next rotation.
+        let sql = "SELECT pg_total_relation_size(format('idem.progress_%s', current)::regclass)
+                     FROM idem.progress_turn";
         Ok(session.text(sql).await?.parse()?)
     };
-    let state = "SELECT leased_until, seq_after, seq_through, floor_from, snapshot_from, snapshot_to FROM idem.progress ORDER BY pos DESC LIMIT 1";
+    let state =
+        "SELECT leased_until, seq_after, seq_through, floor_from, snapshot_from, snapshot_to
+           FROM idem.progress ORDER BY pos DESC LIMIT 1";
     let before = session.text(state).await?;
     for _ in 0..3 {
-        // Old progress, as a relay leaves it behind by the thousand, below what counts.
+        // Old rows of progress, as a relay leaves them behind by the thousand, below the newest
+        // one.
         session
             .run(
                 "DO $$
@@ -300,13 +324,20 @@ async fn i7_progress_is_bounded_and_a_turn_of_its_tables_keeps_cursor_and_lease(
                      p idem.progress;
                  BEGIN
                      SELECT * INTO p FROM idem.progress ORDER BY pos DESC LIMIT 1;
-                     EXECUTE format('INSERT INTO idem.progress_%s SELECT (q).* FROM (SELECT json_populate_record($1, json_build_object(''pos'', -n)) AS q
-                                       FROM generate_series(1, 60000) n) s', (SELECT current FROM idem.progress_turn)) USING p;
+                     EXECUTE format(
+                         'INSERT INTO idem.progress_%s
+                          SELECT (q).*
+                            FROM (SELECT json_populate_record($1, json_build_object(''pos'', -n)) q
+                                    FROM generate_series(1, 60000) n) s',
+                         (SELECT current FROM idem.progress_turn)) USING p;
                  END $$",
             )
             .await?;
-        ensure!(size().await? > 8 * 1024 * 1024, "enough to turn");
-        until("the tables of progress have turned", async || {
+        ensure!(
+            size().await? > 8 * 1024 * 1024,
+            "the table is too small to rotate"
+        );
+        until("the tables of progress have rotated", async || {
             session.run("CALL idem_maintain()").await?;
             Ok(size().await? < 256 * 1024)
         })
@@ -314,14 +345,17 @@ async fn i7_progress_is_bounded_and_a_turn_of_its_tables_keeps_cursor_and_lease(
         assert_eq!(
             session.text(state).await?,
             before,
-            "the newest progress stays"
+            "the newest row of progress is kept"
         );
         let both = session
-            .text("SELECT pg_total_relation_size('idem.progress_0') + pg_total_relation_size('idem.progress_1')")
+            .text(
+                "SELECT pg_total_relation_size('idem.progress_0') +
+                     pg_total_relation_size('idem.progress_1')",
+            )
             .await?;
         ensure!(
             both.parse::<i64>()? < 32 * 1024 * 1024,
-            "two tables at most: {both} bytes"
+            "the two tables have {both} bytes"
         );
     }
 
@@ -332,7 +366,7 @@ async fn i7_progress_is_bounded_and_a_turn_of_its_tables_keeps_cursor_and_lease(
     assert_eq!(
         last.split_once('|').unwrap_or_default().1,
         "2",
-        "it goes on where it was"
+        "the relay continues at its cursor"
     );
     holder.run("COMMIT").await?;
     Ok(())

@@ -1,9 +1,10 @@
-//! CREATE EXTENSION looks at no body of a function: what does not compile would be found by whoever
-//! calls it first.
+//! CREATE EXTENSION does not check the bodies of PL/pgSQL functions: without this test the first
+//! use of a function would find that it does not compile.
 
 use anyhow::Result;
 use idem_tests::harness::Database;
 
+/// Every PL/pgSQL function of the extension compiles.
 #[tokio::test]
 async fn every_function_compiles() -> Result<()> {
     let db = Database::with_idem("bodies").await?;
@@ -11,12 +12,18 @@ async fn every_function_compiles() -> Result<()> {
     session.run("SET check_function_bodies = on").await?;
     let functions = session
         .text(
-            "SELECT f.oid, f.oid::regprocedure FROM pg_proc f JOIN pg_language l ON l.oid = f.prolang AND l.lanname = 'plpgsql'
-               JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = f.oid AND d.deptype = 'e'
-               JOIN pg_extension x ON d.refclassid = 'pg_extension'::regclass AND x.oid = d.refobjid AND x.extname = 'idem'",
+            "SELECT f.oid, f.oid::regprocedure FROM pg_proc f
+               JOIN pg_language l ON l.oid = f.prolang AND l.lanname = 'plpgsql'
+               JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = f.oid
+                AND d.deptype = 'e'
+               JOIN pg_extension x ON d.refclassid = 'pg_extension'::regclass AND x.oid = d.refobjid
+                AND x.extname = 'idem'",
         )
         .await?;
-    assert!(functions.lines().count() > 40, "the functions are there");
+    assert!(
+        functions.lines().count() > 40,
+        "PL/pgSQL functions are missing"
+    );
     for function in functions.lines() {
         let oid = function.split('|').next().unwrap_or_default();
         session

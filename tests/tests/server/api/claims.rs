@@ -1,10 +1,11 @@
-//! I1 without concurrency: one id, one claim, and what a claimer is told about it.
+//! I1 without concurrency: an id has one claim, and the functions return the state of that claim.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, until};
 
+/// I1: `idem_try_claim` returns true once for each id and destination.
 #[tokio::test]
-async fn i1_a_claim_is_true_exactly_once() -> Result<()> {
+async fn i1_try_claim_returns_true_once() -> Result<()> {
     let db = Database::with_idem("once").await?;
     let session = db.connect().await?;
     assert_eq!(
@@ -24,19 +25,23 @@ async fn i1_a_claim_is_true_exactly_once() -> Result<()> {
             .text("SELECT idem_try_claim('m1', 'billing')")
             .await?,
         "t",
-        "another destination"
+        "another destination has its own claim"
     );
     assert_eq!(
         session
-            .text("SELECT ring, destination, id, claimed_at <= now() FROM idem.inbox ORDER BY destination")
+            .text(
+                "SELECT ring, destination, id, claimed_at <= now() FROM idem.inbox
+                  ORDER BY destination"
+            )
             .await?,
         "standard|billing|m1|t\nstandard|orders|m1|t"
     );
     Ok(())
 }
 
+/// I1: a UUID and its text with hyphens, in lower or upper case, are one id.
 #[tokio::test]
-async fn i1_a_uuid_and_the_text_that_spells_it_are_one_id() -> Result<()> {
+async fn i1_uuid_and_its_text_are_one_id() -> Result<()> {
     let db = Database::with_idem("spellings").await?;
     let session = db.connect().await?;
     let id = "0192f3a4-0000-7abc-8def-0123456789ab";
@@ -70,11 +75,12 @@ async fn i1_a_uuid_and_the_text_that_spells_it_are_one_id() -> Result<()> {
     assert_eq!(
         session.text(&other).await?,
         "t",
-        "without hyphens it is a text like any other"
+        "a text without hyphens is not a UUID"
     );
     Ok(())
 }
 
+/// I1: two text ids are the same only when all their bytes are the same.
 #[tokio::test]
 async fn i1_ids_are_compared_byte_by_byte() -> Result<()> {
     let db = Database::with_idem("bytes").await?;
@@ -102,9 +108,10 @@ async fn i1_ids_are_compared_byte_by_byte() -> Result<()> {
     Ok(())
 }
 
+/// I1: a batch returns its results by position. Of two equal ids in a batch the second is a
+/// duplicate.
 #[tokio::test]
-async fn i1_a_batch_answers_by_position_and_the_second_of_two_equal_ids_is_a_duplicate()
--> Result<()> {
+async fn i1_batch_returns_duplicates_by_position() -> Result<()> {
     let db = Database::with_idem("batch").await?;
     let session = db.connect().await?;
     session.text("SELECT idem_try_claim('b', 'orders')").await?;
@@ -114,7 +121,8 @@ async fn i1_a_batch_answers_by_position_and_the_second_of_two_equal_ids_is_a_dup
             .await?,
         "{t,f,t,f,f,t}"
     );
-    let uuids = "ARRAY['ffffffff-0000-0000-0000-000000000000', '00000000-0000-0000-0000-000000000001', \
+    let uuids = "ARRAY['ffffffff-0000-0000-0000-000000000000', \
+                       '00000000-0000-0000-0000-000000000001', \
                        'ffffffff-0000-0000-0000-000000000000']";
     assert_eq!(
         session
@@ -146,7 +154,8 @@ async fn i1_a_batch_answers_by_position_and_the_second_of_two_equal_ids_is_a_dup
     );
 
     let many = "SELECT count(*) FILTER (WHERE claimed), count(*)
-                  FROM unnest(idem_try_claim_batch(ARRAY(SELECT 'many ' || n % 900 FROM generate_series(1, 1000) n), 'orders')) claimed";
+                  FROM unnest(idem_try_claim_batch(ARRAY(SELECT 'many ' || n % 900
+                      FROM generate_series(1, 1000) n), 'orders')) claimed";
     assert_eq!(session.text(many).await?, "900|1000");
     assert_eq!(session.text(many).await?, "0|1000");
     assert_eq!(
@@ -158,8 +167,9 @@ async fn i1_a_batch_answers_by_position_and_the_second_of_two_equal_ids_is_a_dup
     Ok(())
 }
 
+/// A claim with another fingerprint than the first claim returns `mismatch`.
 #[tokio::test]
-async fn another_fingerprint_is_a_mismatch() -> Result<()> {
+async fn other_fingerprint_is_a_mismatch() -> Result<()> {
     let db = Database::with_idem("fingerprint").await?;
     let session = db.connect().await?;
     let ask = async |id: &str, fingerprint: &str| {
@@ -171,7 +181,10 @@ async fn another_fingerprint_is_a_mismatch() -> Result<()> {
     };
     assert_eq!(
         session
-            .text("SELECT outcome, handled_at BETWEEN now() AND clock_timestamp() FROM idem_claim('m1', 'orders', fingerprint => '\\x01')")
+            .text(
+                "SELECT outcome, handled_at BETWEEN now() AND clock_timestamp()
+                   FROM idem_claim('m1', 'orders', fingerprint => '\\x01')"
+            )
             .await?,
         "claimed|t"
     );
@@ -183,7 +196,7 @@ async fn another_fingerprint_is_a_mismatch() -> Result<()> {
             .text("SELECT fingerprint FROM idem.inbox WHERE id = 'm1'")
             .await?,
         "\\x01",
-        "the first one stays"
+        "the first fingerprint is kept"
     );
 
     session
@@ -192,13 +205,14 @@ async fn another_fingerprint_is_a_mismatch() -> Result<()> {
     assert_eq!(
         ask("m2", "'\\x02'").await?,
         "duplicate|t",
-        "nothing to compare with"
+        "the claim has no fingerprint to compare with"
     );
     Ok(())
 }
 
+/// A message that was sent before the time that its ring remembers is `expired` and is not claimed.
 #[tokio::test]
-async fn what_the_ring_cannot_remember_is_expired_and_not_claimed() -> Result<()> {
+async fn message_older_than_the_ring_is_expired_and_not_claimed() -> Result<()> {
     let db = Database::with_idem("expired").await?;
     let session = db.connect().await?;
     session
@@ -215,10 +229,10 @@ async fn what_the_ring_cannot_remember_is_expired_and_not_claimed() -> Result<()
             ))
             .await?,
         "claimed",
-        "a ring that has forgotten nothing can tell"
+        "a ring that has removed nothing remembers that time"
     );
 
-    until("the ring forgets that moment", async || {
+    until("the ring no longer remembers that time", async || {
         session.run("CALL idem_maintain()").await?;
         Ok(session
             .text(&format!(
@@ -231,7 +245,8 @@ async fn what_the_ring_cannot_remember_is_expired_and_not_claimed() -> Result<()
 
     let claim = |sent_at: &str| {
         format!(
-            "SELECT outcome, handled_at IS NULL FROM idem_claim('late', 'orders', sent_at => {sent_at})"
+            "SELECT outcome, handled_at IS NULL FROM idem_claim('late', 'orders',
+                 sent_at => {sent_at})"
         )
     };
     assert_eq!(
@@ -246,8 +261,8 @@ async fn what_the_ring_cannot_remember_is_expired_and_not_claimed() -> Result<()
     );
     assert_eq!(session.text(&claim("'-infinity'")).await?, "expired|t");
     assert_eq!(session.text(&claim("now()")).await?, "claimed|f");
-    // Claimed and asked in one transaction: retention is shorter than a slow machine's pause
-    // between two.
+    // Both claims in one transaction: on a slow machine the pause between two transactions can be
+    // longer than the retention.
     assert_eq!(
         session
             .text(&format!(
@@ -256,13 +271,14 @@ async fn what_the_ring_cannot_remember_is_expired_and_not_claimed() -> Result<()
             ))
             .await?,
         "t\nduplicate",
-        "what is remembered is a duplicate, however old"
+        "a claimed message is a duplicate, whatever its age"
     );
     Ok(())
 }
 
+/// `idem_is_claimed` sees committed claims and claims of its own transaction, and writes nothing.
 #[tokio::test]
-async fn is_claimed_sees_what_is_committed_or_mine_and_writes_nothing() -> Result<()> {
+async fn is_claimed_sees_committed_and_own_claims() -> Result<()> {
     let db = Database::with_idem("is_claimed").await?;
     let (mine, other) = (db.connect().await?, db.connect().await?);
     let ask = "SELECT idem_is_claimed('m1', 'orders')";
@@ -295,9 +311,10 @@ async fn is_claimed_sees_what_is_committed_or_mine_and_writes_nothing() -> Resul
     Ok(())
 }
 
+/// A forgotten message can be claimed again, and the next execution does not have the effects of
+/// the first one.
 #[tokio::test]
-async fn a_forgotten_claim_is_free_and_its_effects_are_not_those_of_the_next_execution()
--> Result<()> {
+async fn forgotten_message_is_claimed_again_without_old_effects() -> Result<()> {
     let db = Database::with_idem("forget").await?;
     let session = db.connect().await?;
     let effects = "SELECT ordinal, convert_from(payload, 'UTF8') FROM idem_effects('m1', 'orders')";
@@ -306,7 +323,10 @@ async fn a_forgotten_claim_is_free_and_its_effects_are_not_those_of_the_next_exe
         "f"
     );
     session
-        .run(r#"SELECT idem_try_record('m1', 'orders', '[{"topic": "t", "payload": "first"}, {"topic": "t", "payload": 1}]')"#)
+        .run(
+            r#"SELECT idem_try_record('m1', 'orders',
+                   '[{"topic": "t", "payload": "first"}, {"topic": "t", "payload": 1}]')"#,
+        )
         .await?;
     assert_eq!(session.text(effects).await?, "0|\"first\"\n1|1");
     assert_eq!(
@@ -327,7 +347,11 @@ async fn a_forgotten_claim_is_free_and_its_effects_are_not_those_of_the_next_exe
             .await?,
         "f"
     );
-    assert_eq!(session.text(effects).await?, "", "no claim, no facts");
+    assert_eq!(
+        session.text(effects).await?,
+        "",
+        "without a claim there are no effects"
+    );
     assert_eq!(
         session
             .text(
@@ -340,13 +364,14 @@ async fn a_forgotten_claim_is_free_and_its_effects_are_not_those_of_the_next_exe
     assert_eq!(
         session.text("SELECT count(*) FROM idem.outbox_row").await?,
         "3",
-        "what was sent was sent"
+        "effects that were recorded stay in the outbox"
     );
     Ok(())
 }
 
+/// A rollback of `idem_forget` restores the claim.
 #[tokio::test]
-async fn a_forgotten_claim_is_back_when_the_forgetting_rolls_back() -> Result<()> {
+async fn rolled_back_forget_keeps_the_claim() -> Result<()> {
     let db = Database::with_idem("forget_rollback").await?;
     let session = db.connect().await?;
     session.run("SELECT idem_try_claim('m1', 'orders')").await?;
@@ -367,10 +392,10 @@ async fn a_forgotten_claim_is_back_when_the_forgetting_rolls_back() -> Result<()
     Ok(())
 }
 
-/// A uuid can be made to have the key of a text: it is another message, and nothing may be said
-/// about it.
+/// A UUID that equals the key of a text id is another message. Each function fails with 23000,
+/// because it cannot return the state of that message.
 #[tokio::test]
-async fn a_key_that_belongs_to_another_id_is_an_error_and_never_a_duplicate() -> Result<()> {
+async fn key_of_another_id_is_an_error_and_not_a_duplicate() -> Result<()> {
     let db = Database::with_idem("collision").await?;
     let session = db.connect().await?;
     let twin = session
@@ -379,7 +404,7 @@ async fn a_key_that_belongs_to_another_id_is_an_error_and_never_a_duplicate() ->
     session
         .run(r#"SELECT idem_try_record('m1', 'orders', '{"topic": "t", "payload": 1}')"#)
         .await?;
-    for (call, taken_by) in [
+    for (call, owner) in [
         (
             format!("idem_try_claim('{twin}'::uuid, 'orders')"),
             "\"m1\"",
@@ -406,13 +431,14 @@ async fn a_key_that_belongs_to_another_id_is_an_error_and_never_a_duplicate() ->
     ] {
         let refusal = session.refused(&format!("SELECT {call}")).await?;
         assert_eq!(refusal.sqlstate, "23000", "{call}: {refusal:?}");
-        assert!(refusal.hint.contains(taken_by), "{call}: {refusal:?}");
+        assert!(refusal.hint.contains(owner), "{call}: {refusal:?}");
     }
     session
         .run("BEGIN; SELECT idem_try_claim('m1', 'shipping')")
         .await?;
     let record = format!(
-        r#"SELECT idem_record_effects('{twin}'::uuid, 'shipping', '{{"topic": "t", "payload": 1}}')"#
+        r#"SELECT idem_record_effects('{twin}'::uuid, 'shipping',
+               '{{"topic": "t", "payload": 1}}')"#
     );
     assert_eq!(session.refused(&record).await?.sqlstate, "23000");
     session.run("ROLLBACK").await?;
@@ -421,7 +447,7 @@ async fn a_key_that_belongs_to_another_id_is_an_error_and_never_a_duplicate() ->
             .text("SELECT idem_is_claimed('m1', 'orders')")
             .await?,
         "t",
-        "the first is untouched"
+        "the claim of the first id is unchanged"
     );
 
     session
@@ -435,16 +461,17 @@ async fn a_key_that_belongs_to_another_id_is_an_error_and_never_a_duplicate() ->
     Ok(())
 }
 
+/// A statement that stops waiting, by `lock_timeout` or a cancel, leaves no claim behind.
 #[tokio::test]
-async fn a_claimer_that_gives_up_waiting_leaves_nothing_behind() -> Result<()> {
+async fn claimer_that_stops_waiting_leaves_no_claim() -> Result<()> {
     let db = Database::with_idem("gives_up").await?;
     let (first, second, other) = (
         db.connect().await?,
         db.connect().await?,
         db.connect().await?,
     );
-    // Who creates a destination holds up everybody else's first claim of it: not what is shown
-    // here.
+    // A transaction that creates a destination blocks the first claims of other transactions for
+    // it, so the destination is created before.
     first
         .run("SELECT idem_configure('orders', '1 day')")
         .await?;
@@ -454,7 +481,10 @@ async fn a_claimer_that_gives_up_waiting_leaves_nothing_behind() -> Result<()> {
     let pid = second.pid().await?;
 
     second
-        .run("BEGIN; SELECT idem_try_claim('m2', 'orders'); SAVEPOINT s; SET LOCAL lock_timeout = '10ms'")
+        .run(
+            "BEGIN; SELECT idem_try_claim('m2', 'orders'); SAVEPOINT s;
+             SET LOCAL lock_timeout = '10ms'",
+        )
         .await?;
     for claim in [
         "idem_try_claim('m1', 'orders')",
@@ -493,7 +523,7 @@ async fn a_claimer_that_gives_up_waiting_leaves_nothing_behind() -> Result<()> {
             .text("SELECT string_agg(id, ' ' ORDER BY id) FROM idem.inbox")
             .await?,
         "m2 m4",
-        "what was claimed beside the wait stays, what was claimed before it in the same call does not"
+        "claims of other statements are kept, claims of the statement that stopped waiting are not"
     );
     let warnings: Vec<_> = second
         .notices()

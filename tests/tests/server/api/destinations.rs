@@ -1,15 +1,18 @@
-//! I6 for what an operator changes: destinations move between rings, and nothing is forgotten on
-//! the way.
+//! I6 during changes by an operator: destinations move between rings, and every claim is still
+//! found.
 
 use anyhow::Result;
 use idem_tests::harness::Database;
 
-const RING: &str = "SELECT r.name FROM idem.destination d JOIN idem.ring r ON r.id = d.ring WHERE d.name = 'orders'";
+const RING: &str = "SELECT r.name FROM idem.destination d JOIN idem.ring r ON r.id = d.ring
+                     WHERE d.name = 'orders'";
 
+/// I6: after a destination has moved between rings, its claims and effects are found in every
+/// session.
 #[tokio::test]
-async fn i6_a_move_between_rings_keeps_duplicates_known() -> Result<()> {
+async fn i6_move_between_rings_keeps_claims() -> Result<()> {
     let db = Database::with_idem("moves").await?;
-    // Two sessions: the one that does not configure has everything in its cache.
+    // Two sessions: the consumer does not configure, so it has the old state in its cache.
     let (admin, consumer) = (db.connect().await?, db.connect().await?);
     let mut claimed = Vec::new();
     for (n, (retention, ring)) in [
@@ -40,8 +43,10 @@ async fn i6_a_move_between_rings_keeps_duplicates_known() -> Result<()> {
                 assert_eq!(
                     session
                         .text(&format!(
-                            "SELECT idem_try_claim('{id}', 'orders'), idem_is_claimed('{id}', 'orders'),
-                                    (SELECT convert_from(payload, 'UTF8') FROM idem_effects('{id}', 'orders'))"
+                            "SELECT idem_try_claim('{id}', 'orders'),
+                                    idem_is_claimed('{id}', 'orders'),
+                                    (SELECT convert_from(payload, 'UTF8')
+                                      FROM idem_effects('{id}', 'orders'))"
                         ))
                         .await?,
                     format!("f|t|{n}")
@@ -52,7 +57,7 @@ async fn i6_a_move_between_rings_keeps_duplicates_known() -> Result<()> {
                     .text(&format!("SELECT ring FROM idem.inbox WHERE id = '{id}'"))
                     .await?,
                 *ring,
-                "a claim stays where it was made"
+                "a claim stays in the ring in which it was made"
             );
         }
     }
@@ -73,8 +78,9 @@ async fn i6_a_move_between_rings_keeps_duplicates_known() -> Result<()> {
     Ok(())
 }
 
+/// `idem_configure` creates the destination when it has no claim yet.
 #[tokio::test]
-async fn a_destination_can_be_configured_before_its_first_claim() -> Result<()> {
+async fn destination_can_be_configured_before_its_first_claim() -> Result<()> {
     let db = Database::with_idem("configured_first").await?;
     let session = db.connect().await?;
     session
@@ -95,8 +101,10 @@ async fn a_destination_can_be_configured_before_its_first_claim() -> Result<()> 
     Ok(())
 }
 
+/// I6: a retention that is shorter than a destination needs, or that is out of the order of the
+/// rings, fails with 22023. The outbox keeps effects longer than every ring keeps claims.
 #[tokio::test]
-async fn i6_no_setting_takes_from_a_destination_what_it_asked_for() -> Result<()> {
+async fn i6_settings_keep_configured_retentions() -> Result<()> {
     let db = Database::with_idem("promised").await?;
     let session = db.connect().await?;
     session
@@ -116,7 +124,8 @@ async fn i6_no_setting_takes_from_a_destination_what_it_asked_for() -> Result<()
     assert_eq!(session.text(RING).await?, "short");
     session
         .run(
-            "SELECT idem_set_retention('long', '1 year'); SELECT idem_set_retention('standard', '31 days');
+            "SELECT idem_set_retention('long', '1 year');
+             SELECT idem_set_retention('standard', '31 days');
              SELECT idem_set_retention('short', '50 minutes')",
         )
         .await?;
@@ -125,21 +134,27 @@ async fn i6_no_setting_takes_from_a_destination_what_it_asked_for() -> Result<()
             .text("SELECT name, retention FROM idem.ring ORDER BY id")
             .await?,
         "short|00:50:00\nstandard|31 days\nlong|1 year\noutbox|1 year 6 mons",
-        "and effects outlive every claim"
+        "the outbox keeps effects longer than every ring keeps claims"
     );
     Ok(())
 }
 
-/// The number that the rolled back transaction drew must not be used by anybody.
+/// I1: no session uses the number of a destination that a rolled back transaction created.
 #[tokio::test]
-async fn i1_a_destination_that_was_rolled_back_is_remembered_by_nobody() -> Result<()> {
+async fn i1_rolled_back_destination_is_in_no_cache() -> Result<()> {
     let db = Database::with_idem("rolled_back").await?;
     let (session, other) = (db.connect().await?, db.connect().await?);
     session
-        .run("BEGIN; SELECT idem_try_claim('m1', 'orders'), idem_try_claim('m2', 'orders'); ROLLBACK")
+        .run(
+            "BEGIN; SELECT idem_try_claim('m1', 'orders'), idem_try_claim('m2', 'orders');
+             ROLLBACK",
+        )
         .await?;
     session
-        .run("BEGIN; SAVEPOINT s; SELECT idem_try_claim('m1', 'orders'); ROLLBACK TO SAVEPOINT s; SELECT 1; COMMIT")
+        .run(
+            "BEGIN; SAVEPOINT s; SELECT idem_try_claim('m1', 'orders'); ROLLBACK TO SAVEPOINT s;
+             SELECT 1; COMMIT",
+        )
         .await?;
     assert_eq!(
         other.text("SELECT count(*) FROM idem.destination").await?,
@@ -204,10 +219,10 @@ async fn rolled_back_destinations_use_up_no_numbers() -> Result<()> {
     Ok(())
 }
 
-/// Sessions that create destinations at the same time, and roll some back, neither fail nor share a
-/// number.
+/// Sessions that create destinations concurrently, and roll some of them back, do not fail, and
+/// each destination has its own number.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn destinations_created_at_once_have_numbers_of_their_own() -> Result<()> {
+async fn concurrently_created_destinations_have_unique_numbers() -> Result<()> {
     const SESSIONS: usize = 6;
     const NAMES: usize = 100;
     let db = Database::with_idem("at_once").await?;
@@ -244,7 +259,8 @@ async fn destinations_created_at_once_have_numbers_of_their_own() -> Result<()> 
     Ok(())
 }
 
-/// A destination is removed when nothing refers to it, and every session forgets it.
+/// A destination can be removed when nothing refers to it, and every session drops it from its
+/// cache.
 #[tokio::test]
 async fn destination_is_removed_when_nothing_refers_to_it() -> Result<()> {
     let db = Database::with_idem("removed").await?;
@@ -259,7 +275,8 @@ async fn destination_is_removed_when_nothing_refers_to_it() -> Result<()> {
         ("called", "SELECT idem_begin_call('m', 'called', 'ask')"),
         (
             "effects",
-            r#"SELECT idem_try_record('m', 'effects', '{"topic": "t", "payload": 1}'), idem_forget('x', 'effects')"#,
+            r#"SELECT idem_try_record('m', 'effects', '{"topic": "t", "payload": 1}'),
+                      idem_forget('x', 'effects')"#,
         ),
     ] {
         session.run(&format!("BEGIN; {use_it}; COMMIT")).await?;
@@ -279,9 +296,12 @@ async fn destination_is_removed_when_nothing_refers_to_it() -> Result<()> {
             .await?,
         "f"
     );
-    // What is configured for it goes with it.
+    // The configuration of a destination is removed with it.
     session
-        .run("SELECT idem_configure('unused', '30 minutes'); SELECT idem_configure_retries('unused', 3)")
+        .run(
+            "SELECT idem_configure('unused', '30 minutes');
+             SELECT idem_configure_retries('unused', 3)",
+        )
         .await?;
     assert_eq!(
         other.text("SELECT idem_is_claimed('m', 'unused')").await?,
@@ -302,8 +322,8 @@ async fn destination_is_removed_when_nothing_refers_to_it() -> Result<()> {
             .await?,
         "0"
     );
-    // Both sessions knew it in the ring short: what is claimed now goes where a new destination
-    // goes.
+    // Both sessions had cached the destination in ring `short`. A new claim goes into the default
+    // ring of a new destination.
     other
         .run("BEGIN; SELECT idem_try_claim('m', 'unused'); COMMIT")
         .await?;
@@ -316,7 +336,10 @@ async fn destination_is_removed_when_nothing_refers_to_it() -> Result<()> {
     let health = "SELECT status FROM idem_health() WHERE check_name = 'destinations'";
     assert_eq!(session.text(health).await?, "ok");
     session
-        .run("INSERT INTO idem.destination (id, name) SELECT n, n FROM generate_series(1000, 101000) n")
+        .run(
+            "INSERT INTO idem.destination (id, name) SELECT n, n
+               FROM generate_series(1000, 101000) n",
+        )
         .await?;
     assert_eq!(session.text(health).await?, "warning");
     Ok(())

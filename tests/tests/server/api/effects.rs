@@ -1,4 +1,4 @@
-//! I2 and I3 without concurrency: effects go with their claim, and come back as they went in.
+//! I2 and I3 without concurrency: effects commit with their claim and are returned unchanged.
 
 use std::collections::HashSet;
 
@@ -9,8 +9,9 @@ use uuid::Uuid;
 const NOTHING: &str = "0";
 const IN_OUTBOX: &str = "SELECT count(*) FROM idem.outbox_row";
 
+/// I3: `idem_effects` returns every member of an effect unchanged.
 #[tokio::test]
-async fn i3_every_member_comes_back_as_it_went_in() -> Result<()> {
+async fn i3_every_member_is_returned_unchanged() -> Result<()> {
     let db = Database::with_idem("members").await?;
     let session = db.connect().await?;
     session
@@ -19,26 +20,36 @@ async fn i3_every_member_comes_back_as_it_went_in() -> Result<()> {
                SELECT idem_try_claim('m1', 'orders');
                SELECT idem_record_effects('m1', 'orders', '[
                    {"topic": "least", "payload": null},
-                   {"topic": "most", "payload_base64": "AP8K", "content_type": "image/png", "key": "k 1", "type": "Drawn",
-                    "headers": {"a": 1, "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
-                    "message_id": "0192f3a4-0000-7abc-8def-0123456789ab", "deliver_after": "2030-01-31T12:00:00.25+01:00"},
-                   {"topic": "numbers", "payload": {"n": 1.50, "m": 12345678901234567890.0, "s": "\u00e9\n"}}]');
+                   {"topic": "most", "payload_base64": "AP8K", "content_type": "image/png",
+                    "key": "k 1", "type": "Drawn",
+                    "headers": {"a": 1, "traceparent":
+                        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
+                    "message_id": "0192f3a4-0000-7abc-8def-0123456789ab",
+                    "deliver_after": "2030-01-31T12:00:00.25+01:00"},
+                   {"topic": "numbers",
+                    "payload": {"n": 1.50, "m": 12345678901234567890.0, "s": "\u00e9\n"}}]');
                COMMIT"#,
         )
         .await?;
     assert_eq!(
         session
             .text(
-                "SELECT ordinal, topic, key, type, encode(payload, 'escape'), content_type, headers, traceparent,
-                        deliver_after AT TIME ZONE 'UTC', recorded_at = (SELECT claimed_at FROM idem.inbox)
+                "SELECT ordinal, topic, key, type, encode(payload, 'escape'), content_type, headers,
+                        traceparent,
+                        deliver_after AT TIME ZONE 'UTC',
+                        recorded_at = (SELECT claimed_at FROM idem.inbox)
                    FROM idem_effects('m1', 'orders')"
             )
             .await?,
         [
             r"0|least|NULL|NULL|null|application/json|NULL|NULL|NULL|t",
             r#"1|most|k 1|Drawn|\000\377"#,
-            r#"|image/png|{"a": 1, "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}|00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01|2030-01-31 11:00:00.25|t"#,
-            r#"2|numbers|NULL|NULL|{"m": 12345678901234567890.0, "n": 1.50, "s": "\303\251\\n"}|application/json|NULL|NULL|NULL|t"#,
+            "|image/png|{\"a\": 1, \"traceparent\": \
+             \"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\"}|\
+             00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01|2030-01-31 11:00:00.25|t",
+            "2|numbers|NULL|NULL|\
+             {\"m\": 12345678901234567890.0, \"n\": 1.50, \"s\": \"\\303\\251\\\\n\"}|\
+             application/json|NULL|NULL|NULL|t",
         ]
         .join("\n")
     );
@@ -47,19 +58,23 @@ async fn i3_every_member_comes_back_as_it_went_in() -> Result<()> {
             .text("SELECT message_id FROM idem_effects('m1', 'orders') WHERE ordinal = 1")
             .await?,
         "0192f3a4-0000-7abc-8def-0123456789ab",
-        "the caller's id"
+        "the message id is the one that the caller gave"
     );
     assert_eq!(
         session
-            .text("SELECT count(*) FROM (SELECT idem_effects('m1', 'billing') UNION ALL SELECT idem_effects('m2', 'orders')) nothing")
+            .text(
+                "SELECT count(*) FROM (SELECT idem_effects('m1', 'billing')
+                     UNION ALL SELECT idem_effects('m2', 'orders')) nothing"
+            )
             .await?,
         NOTHING
     );
     Ok(())
 }
 
+/// I3: the message id of an effect is derived from the destination, the id and the ordinal.
 #[tokio::test]
-async fn i3_message_ids_follow_from_destination_id_and_ordinal() -> Result<()> {
+async fn i3_message_ids_depend_on_destination_id_and_ordinal() -> Result<()> {
     let effects = r#"[{"topic": "t", "payload": 1}, {"topic": "t", "payload": 2}]"#;
     let record = async |db: &Database, id: &str, destination: &str| -> Result<Vec<Uuid>> {
         let session = db.connect().await?;
@@ -74,7 +89,8 @@ async fn i3_message_ids_follow_from_destination_id_and_ordinal() -> Result<()> {
         let ids: Vec<Uuid> = session.query_one(&sql, &[]).await?.get(0);
         session.run("COMMIT").await?;
         let recorded = format!(
-            "SELECT array_agg(message_id ORDER BY ordinal) FROM idem_effects('{id}', '{destination}')"
+            "SELECT array_agg(message_id ORDER BY ordinal)
+               FROM idem_effects('{id}', '{destination}')"
         );
         assert_eq!(
             session
@@ -89,7 +105,7 @@ async fn i3_message_ids_follow_from_destination_id_and_ordinal() -> Result<()> {
         Database::with_idem("ids_here").await?,
         Database::with_idem("ids_there").await?,
     );
-    // So that a destination's number is not what counts.
+    // The destination has another number in this database, and the ids must be the same.
     there
         .connect()
         .await?
@@ -99,28 +115,34 @@ async fn i3_message_ids_follow_from_destination_id_and_ordinal() -> Result<()> {
     assert_eq!(
         ids,
         record(&there, "m1", "orders").await?,
-        "the same everywhere"
+        "both databases derive the same ids"
     );
     let mut all: HashSet<Uuid> = ids.into_iter().collect();
     all.extend(record(&here, "m2", "orders").await?);
     all.extend(record(&here, "m1", "billing").await?);
-    assert_eq!(all.len(), 6, "and nowhere else");
+    assert_eq!(
+        all.len(),
+        6,
+        "other messages and destinations have other ids"
+    );
     assert!(all.iter().all(|id| id.get_version_num() == 8), "{all:?}");
     Ok(())
 }
 
+/// I3: recording effects again in the same transaction appends to the effects of the message.
 #[tokio::test]
-async fn i3_recording_twice_adds_up() -> Result<()> {
+async fn i3_second_recording_appends_effects() -> Result<()> {
     let db = Database::with_idem("twice").await?;
     let session = db.connect().await?;
     session
         .run(
             r#"BEGIN;
                SELECT idem_try_claim('m1', 'orders');
-               SELECT idem_record_effects('m1', 'orders', '[{"topic": "a", "payload": 1}, {"topic": "b", "payload": 2}]');
+               SELECT idem_record_effects('m1', 'orders',
+                   '[{"topic": "a", "payload": 1}, {"topic": "b", "payload": 2}]');
                SELECT idem_record_effects('m1', 'orders', '[]');
                SAVEPOINT s;
-               SELECT idem_record_effects('m1', 'orders', '{"topic": "taken back", "payload": 0}');
+               SELECT idem_record_effects('m1', 'orders', '{"topic": "rolled back", "payload": 0}');
                ROLLBACK TO SAVEPOINT s;
                SELECT idem_record_effects('m1', 'orders', '{"topic": "c", "payload": 3}');
                COMMIT"#,
@@ -141,6 +163,7 @@ async fn i3_recording_twice_adds_up() -> Result<()> {
     Ok(())
 }
 
+/// I2: `idem_record_effects` fails with 55000 unless the same transaction has claimed the message.
 #[tokio::test]
 async fn i2_effects_need_the_claim_in_the_same_transaction() -> Result<()> {
     let db = Database::with_idem("claim_needed").await?;
@@ -182,8 +205,9 @@ async fn i2_effects_need_the_claim_in_the_same_transaction() -> Result<()> {
     Ok(())
 }
 
+/// I2: the claim, the business writes and the effects become visible at the same commit, or never.
 #[tokio::test]
-async fn i2_claim_business_and_effects_commit_together_or_not_at_all() -> Result<()> {
+async fn i2_claim_business_and_effects_commit_together() -> Result<()> {
     let db = Database::with_idem("together").await?;
     let (session, other) = (db.connect().await?, db.connect().await?);
     session.run("CREATE TABLE business (n int)").await?;
@@ -191,7 +215,8 @@ async fn i2_claim_business_and_effects_commit_together_or_not_at_all() -> Result
         SELECT idem_try_record('m1', 'orders', '{"topic": "t", "payload": 1}');
         INSERT INTO business VALUES (1)"#;
     let seen = "SELECT idem_is_claimed('m1', 'orders'), (SELECT count(*) FROM business),
-                       (SELECT count(*) FROM idem_effects('m1', 'orders')), (SELECT count(*) FROM idem.outbox)";
+                       (SELECT count(*) FROM idem_effects('m1', 'orders')),
+                       (SELECT count(*) FROM idem.outbox)";
     session.run(work).await?;
     assert_eq!(other.text(seen).await?, "f|0|0|0");
     session.run("ROLLBACK").await?;
@@ -202,22 +227,23 @@ async fn i2_claim_business_and_effects_commit_together_or_not_at_all() -> Result
     Ok(())
 }
 
+/// I3: `idem_try_record` of a duplicate returns false and records no effect.
 #[tokio::test]
 async fn i3_try_record_of_a_duplicate_records_nothing() -> Result<()> {
     let db = Database::with_idem("try_record").await?;
     let session = db.connect().await?;
-    for (payload, answer) in [("1", "t"), ("2", "f")] {
+    for (payload, claimed) in [("1", "t"), ("2", "f")] {
         let sql = format!(
             r#"SELECT idem_try_record('m1', 'orders', '[{{"topic": "t", "payload": {payload}}}]')"#
         );
-        assert_eq!(session.text(&sql).await?, answer);
+        assert_eq!(session.text(&sql).await?, claimed);
     }
     let uuid = "'0192f3a4-0000-7abc-8def-0123456789ab'::uuid";
-    for answer in ["t", "f"] {
+    for claimed in ["t", "f"] {
         let sql = format!(
             r#"SELECT idem_try_record({uuid}, 'orders', '{{"topic": "u", "payload": 1}}')"#
         );
-        assert_eq!(session.text(&sql).await?, answer);
+        assert_eq!(session.text(&sql).await?, claimed);
     }
     assert_eq!(
         session
@@ -228,12 +254,16 @@ async fn i3_try_record_of_a_duplicate_records_nothing() -> Result<()> {
     Ok(())
 }
 
+/// I3: a replay sends the same messages again and does not change the recorded effects.
 #[tokio::test]
-async fn i3_a_replay_sends_the_same_messages_again_and_changes_no_fact() -> Result<()> {
+async fn i3_replay_sends_the_same_messages_again() -> Result<()> {
     let db = Database::with_idem("replay").await?;
     let session = db.connect().await?;
     session
-        .run(r#"SELECT idem_try_record('m1', 'orders', '[{"topic": "a", "payload": {"n": 1.0}}, {"topic": "b", "payload": 2}]')"#)
+        .run(
+            r#"SELECT idem_try_record('m1', 'orders',
+                   '[{"topic": "a", "payload": {"n": 1.0}}, {"topic": "b", "payload": 2}]')"#,
+        )
         .await?;
     let facts = "SELECT * FROM idem_effects('m1', 'orders')";
     let before = session.text(facts).await?;
@@ -269,7 +299,7 @@ async fn i3_a_replay_sends_the_same_messages_again_and_changes_no_fact() -> Resu
             .text("SELECT idem_replay_effects('m1', 'orders')")
             .await?,
         "2",
-        "a replay is not replayed"
+        "a second replay does not include the effects of the first replay"
     );
     assert_eq!(
         session
@@ -286,24 +316,33 @@ async fn i3_a_replay_sends_the_same_messages_again_and_changes_no_fact() -> Resu
     Ok(())
 }
 
+/// I3: payloads that are stored out of line are returned unchanged.
 #[tokio::test]
-async fn i3_large_payloads_come_back_whole() -> Result<()> {
+async fn i3_large_payloads_are_returned_unchanged() -> Result<()> {
     let db = Database::with_idem("large").await?;
     let session = db.connect().await?;
-    // Random, so that it is stored out of line and not compressed away.
+    // The text does not compress well, so it is stored out of line.
     session
-        .run("CREATE TABLE sent AS SELECT string_agg(md5(n::text), '') AS text FROM generate_series(1, 40000) n")
+        .run(
+            "CREATE TABLE sent AS SELECT string_agg(md5(n::text), '') AS text
+               FROM generate_series(1, 40000) n",
+        )
         .await?;
     session
         .run(
             "SELECT idem_try_record('m1', 'orders', jsonb_build_array(
                  jsonb_build_object('topic', 't', 'payload', text),
-                 jsonb_build_object('topic', 't', 'payload_base64', translate(encode(text::bytea, 'base64'), E'\\n', '')))) FROM sent",
+                 jsonb_build_object('topic', 't', 'payload_base64',
+                     translate(encode(text::bytea, 'base64'), E'\\n', '')))) FROM sent",
         )
         .await?;
     assert_eq!(
         session
-            .text("SELECT ordinal, payload = CASE ordinal WHEN 0 THEN to_json(text)::text::bytea ELSE text::bytea END FROM sent, idem_effects('m1', 'orders')")
+            .text(
+                "SELECT ordinal, payload = CASE ordinal WHEN 0 THEN to_json(text)::text::bytea
+                                              ELSE text::bytea END
+                   FROM sent, idem_effects('m1', 'orders')"
+            )
             .await?,
         "0|t\n1|t"
     );
@@ -322,22 +361,24 @@ async fn i3_large_payloads_come_back_whole() -> Result<()> {
     Ok(())
 }
 
-/// I3: a message that was forgotten and claimed again in one round trip, with one `now()`, has the
-/// effects of its second execution alone.
+/// I3: a message that was forgotten and claimed again in one round trip, with one `now()`, has only
+/// the effects of its second execution.
 #[tokio::test]
 async fn i3_execution_after_idem_forget_has_its_own_effects() -> Result<()> {
     let db = Database::with_idem("again").await?;
     let session = db.connect().await?;
     let record = |topic: &str| {
         format!(
-            r#"SELECT cardinality(idem_record_effects('m', 'orders', '[{{"topic": "{topic}", "payload": 1}}]'))"#
+            r#"SELECT cardinality(idem_record_effects('m', 'orders',
+                   '[{{"topic": "{topic}", "payload": 1}}]'))"#
         )
     };
     let facts = "SELECT ordinal, topic FROM idem_effects('m', 'orders')";
     session
         .run(&format!(
             "BEGIN; SELECT idem_try_claim('m', 'orders'); {first}; COMMIT;
-             BEGIN; SELECT idem_forget('m', 'orders'), idem_try_claim('m', 'orders'); {second}; {third}; COMMIT",
+             BEGIN; SELECT idem_forget('m', 'orders'), idem_try_claim('m', 'orders'); {second};
+             {third}; COMMIT",
             first = record("first"),
             second = record("second"),
             third = record("third"),
@@ -345,12 +386,13 @@ async fn i3_execution_after_idem_forget_has_its_own_effects() -> Result<()> {
         .await?;
     assert_eq!(session.text(facts).await?, "0|second\n1|third");
 
-    // What a savepoint takes back is no part of the execution that follows.
+    // Effects of a rolled back savepoint do not belong to the execution after it.
     session
         .run(&format!(
-            "BEGIN; SELECT idem_forget('m', 'orders'); SAVEPOINT s; SELECT idem_try_claim('m', 'orders'); {}; ROLLBACK TO s;
+            "BEGIN; SELECT idem_forget('m', 'orders'); SAVEPOINT s;
+             SELECT idem_try_claim('m', 'orders'); {}; ROLLBACK TO s;
              SELECT idem_try_claim('m', 'orders'); {}; COMMIT",
-            record("taken back"),
+            record("rolled back"),
             record("kept"),
         ))
         .await?;

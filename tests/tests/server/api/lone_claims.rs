@@ -1,10 +1,11 @@
-//! A claim that is the only thing its transaction does would commit before the work is done.
+//! Lone claims: a claim that is alone in its transaction would commit before the message is
+//! processed.
 
 use anyhow::{Context, Result, ensure};
 use idem_tests::bench::wire;
 use idem_tests::harness::{Database, Refusal, Session};
 
-/// Statements that only claim.
+/// Statements that only claim, which is an error.
 const LONE: &[&str] = &[
     "SELECT idem_try_claim('m', 'd')",
     "SELECT idem_try_claim('0192f3a4-0000-7abc-8def-0123456789ab'::uuid, 'd')",
@@ -28,8 +29,8 @@ const LONE: &[&str] = &[
     "SELECT unnest(idem_try_claim_batch('{m,m2}', 'd')) LIMIT 1 OFFSET 0",
 ];
 
-/// What users have beside their claims.
-const USERS_OWN: &str = "
+/// The tables and functions of an application.
+const USER_OBJECTS: &str = "
     CREATE TABLE work (id text);
     CREATE TABLE incoming (id text);
     INSERT INTO incoming VALUES ('m');
@@ -52,13 +53,14 @@ const USERS_OWN: &str = "
         RETURN false;
     END $$;";
 
-/// Statements whose transaction can do the work too; each claims the message m and writes it to
-/// work.
+/// Statements with a transaction that can also process the message; each claims message m and
+/// writes it to table work.
 const WORKING: &[&str] = &[
     "BEGIN; SELECT idem_try_claim('m', 'd'); INSERT INTO work VALUES ('m'); COMMIT",
     "SELECT idem_try_claim('m', 'd'); INSERT INTO work VALUES ('m')",
     "INSERT INTO work SELECT 'm' WHERE idem_try_claim('m', 'd')",
-    "WITH c AS (SELECT idem_try_claim('m', 'd') AS claimed) INSERT INTO work SELECT 'm' FROM c WHERE claimed",
+    "WITH c AS (SELECT idem_try_claim('m', 'd') AS claimed) INSERT INTO work SELECT 'm' FROM c
+      WHERE claimed",
     "SELECT idem_try_claim('m', 'd'), do_work('m')",
     "SELECT handle('m')",
     "SELECT CASE WHEN idem_try_claim('m', 'd') THEN (SELECT do_work('m') IS NULL) END",
@@ -68,8 +70,8 @@ const WORKING: &[&str] = &[
     "DO $$ BEGIN PERFORM idem_try_claim('m', 'd'); INSERT INTO work VALUES ('m'); END $$",
 ];
 
-/// Statements that are accepted without such work, because they could do it or record it; each
-/// claims the message m.
+/// Statements that write nothing to table work and are accepted, because they could process the
+/// message or record that it is to be processed; each claims message m.
 const ACCEPTED: &[&str] = &[
     "SELECT idem_try_claim(id, 'd') FROM incoming",
     "SELECT idem_try_claim('m', 'd') WHERE EXISTS (SELECT FROM incoming)",
@@ -77,8 +79,10 @@ const ACCEPTED: &[&str] = &[
     "CREATE TABLE claimed AS SELECT idem_try_claim('m', 'd')",
     "SELECT CASE WHEN idem_try_claim('m', 'd') THEN idem_send('t', '1') END",
     "SELECT idem_try_claim('m', 'd') AND idem_receive('m', 'next', '1')",
-    r#"SELECT CASE WHEN idem_try_claim('m', 'd') THEN idem_record_effects('m', 'd', '{"topic": "t", "payload": 1}') END"#,
-    "DO $$ BEGIN PERFORM idem_try_claim('m', 'd'); EXCEPTION WHEN division_by_zero THEN NULL; END $$",
+    r#"SELECT CASE WHEN idem_try_claim('m', 'd') THEN idem_record_effects('m', 'd',
+           '{"topic": "t", "payload": 1}') END"#,
+    "DO $$ BEGIN PERFORM idem_try_claim('m', 'd'); EXCEPTION WHEN division_by_zero THEN NULL;
+     END $$",
     "DECLARE c CURSOR WITH HOLD FOR SELECT idem_try_claim('m', 'd')",
     r#"SELECT idem_try_record('m', 'd', '{"topic": "t", "payload": 1}')"#,
 ];
@@ -86,7 +90,7 @@ const ACCEPTED: &[&str] = &[
 async fn on_defaults(name: &str) -> Result<(Database, Session)> {
     let db = Database::with_idem(name).await?;
     let session = db.connect_on_defaults().await?;
-    session.run(USERS_OWN).await?;
+    session.run(USER_OBJECTS).await?;
     Ok((db, session))
 }
 
@@ -104,7 +108,7 @@ fn check(sql: &str, refusal: &Refusal) -> Result<()> {
     Ok(())
 }
 
-/// A client that forgot BEGIN does not lose its message.
+/// I10: a lone claim fails with 25P01, so a client without BEGIN does not lose its message.
 #[tokio::test]
 async fn i10_lone_claim_fails() -> Result<()> {
     let (_db, session) = on_defaults("lone").await?;
@@ -112,25 +116,26 @@ async fn i10_lone_claim_fails() -> Result<()> {
         check(sql, &session.refused(sql).await?)?;
         let prepared = session.prepare(sql).await?;
         let Err(error) = session.query(&prepared, &[]).await else {
-            anyhow::bail!("this was not refused when it was prepared: {sql}");
+            anyhow::bail!("the prepared statement did not fail: {sql}");
         };
         check(
             sql,
-            &Refusal::from(error.as_db_error().context("an error of the server")?),
+            &Refusal::from(error.as_db_error().context("not an error of the server")?),
         )?;
         assert_eq!(claims(&session).await?, "0", "{sql}");
     }
     Ok(())
 }
 
-/// A statement or a text that does the work in the same transaction succeeds, prepared or not.
+/// I10: a claim succeeds when its statement or query string can also process the message, prepared
+/// or not.
 #[tokio::test]
 async fn i10_claim_that_shares_its_transaction_succeeds() -> Result<()> {
     let (_db, session) = on_defaults("shared").await?;
     for sql in WORKING {
         session.run(sql).await?;
         is_done(&session, sql, "1").await?;
-        // Two statements in one text cannot be prepared.
+        // A string with two statements cannot be prepared.
         if !sql.contains("; ") {
             let prepared = session.prepare(sql).await?;
             session
@@ -147,12 +152,12 @@ async fn i10_claim_that_shares_its_transaction_succeeds() -> Result<()> {
     Ok(())
 }
 
-/// The message is claimed and so much work is written; takes both back.
-async fn is_done(session: &Session, sql: &str, works: &str) -> Result<()> {
+/// Checks that one message is claimed and that table work has `rows` rows, and removes both.
+async fn is_done(session: &Session, sql: &str, rows: &str) -> Result<()> {
     assert_eq!(claims(session).await?, "1", "{sql}");
     assert_eq!(
         session.text("SELECT count(*) FROM work").await?,
-        works,
+        rows,
         "{sql}"
     );
     session.run("DELETE FROM work").await?;
@@ -164,20 +169,20 @@ async fn is_done(session: &Session, sql: &str, works: &str) -> Result<()> {
     Ok(())
 }
 
-/// Some drivers name the portal of every statement.
+/// I10: a lone claim also fails in a named portal. Some drivers name the portal of every statement.
 #[tokio::test]
 async fn i10_lone_claim_in_a_named_portal_fails() -> Result<()> {
     let (db, session) = on_defaults("portal").await?;
     let mut client = wire::Session::connect(db.cluster(), db.name())?;
     let Err(error) = client.execute_in_portal("B_1", "SELECT idem_try_claim('m', 'd')") else {
-        anyhow::bail!("a lone claim in a named portal was not refused");
+        anyhow::bail!("a lone claim in a named portal did not fail");
     };
     ensure!(format!("{error:#}").contains("25P01"), "{error:#}");
     assert_eq!(claims(&session).await?, "0");
     Ok(())
 }
 
-/// An error that BEGIN does not mend has its own SQLSTATE also in autocommit mode.
+/// I10: an error that BEGIN does not correct has its own SQLSTATE in autocommit mode too.
 #[tokio::test]
 async fn i10_invalid_argument_of_a_lone_claim_is_reported_first() -> Result<()> {
     let (_db, session) = on_defaults("lone_invalid").await?;
@@ -204,7 +209,7 @@ async fn i10_invalid_argument_of_a_lone_claim_is_reported_first() -> Result<()> 
     Ok(())
 }
 
-/// In a pipeline the work can stand before the claim, and BEGIN can stand before both.
+/// I10: in a pipeline a claim succeeds after another statement, and after BEGIN.
 #[tokio::test]
 async fn i10_claim_inside_a_pipeline_succeeds() -> Result<()> {
     let (db, session) = on_defaults("pipeline").await?;
@@ -216,9 +221,9 @@ async fn i10_claim_inside_a_pipeline_succeeds() -> Result<()> {
         assert_eq!(claims(&session).await?, "1", "{pipeline:?}");
         session.run("SELECT idem_forget('m', 'd')").await?;
     }
-    // Nothing before it tells that more follows.
+    // No statement before this claim shows that the transaction has more statements.
     let Err(error) = client.pipeline(&[claim, work]) else {
-        anyhow::bail!("a claim that opens a pipeline without BEGIN was not refused");
+        anyhow::bail!("a claim that opens a pipeline without BEGIN did not fail");
     };
     ensure!(format!("{error:#}").contains("25P01"), "{error:#}");
     assert_eq!(session.text("SELECT count(*) FROM work").await?, "2");
@@ -226,6 +231,7 @@ async fn i10_claim_inside_a_pipeline_succeeds() -> Result<()> {
     Ok(())
 }
 
+/// I10: `idem.lone_claims` makes a lone claim a warning or allows it.
 #[tokio::test]
 async fn i10_lone_claim_warns_or_is_allowed_by_setting() -> Result<()> {
     let (_db, session) = on_defaults("lone_setting").await?;
@@ -233,14 +239,14 @@ async fn i10_lone_claim_warns_or_is_allowed_by_setting() -> Result<()> {
     assert_eq!(session.text("SELECT idem_try_claim('m', 'd')").await?, "t");
     let warnings = session.notices();
     let [warning] = warnings.as_slice() else {
-        anyhow::bail!("one warning: {warnings:?}");
+        anyhow::bail!("there is not exactly one warning: {warnings:?}");
     };
     assert_eq!(warning.severity, "WARNING");
     check("warn", warning)?;
     session
         .run("SELECT idem_try_claim('many ' || n, 'd') FROM generate_series(1, 3) n")
         .await?;
-    assert_eq!(session.notices().len(), 1, "one warning for a statement");
+    assert_eq!(session.notices().len(), 1, "a statement raises one warning");
 
     session.run("SET idem.lone_claims = allow").await?;
     assert_eq!(session.text("SELECT idem_try_claim('m2', 'd')").await?, "t");
@@ -255,7 +261,8 @@ async fn i10_lone_claim_warns_or_is_allowed_by_setting() -> Result<()> {
     Ok(())
 }
 
-/// BEGIN and the claim travel together; when BEGIN fails, the claim must not commit by itself.
+/// I10: `idem_claim_in_block` fails outside a transaction block. A client sends BEGIN and this
+/// claim together, and when BEGIN fails, the claim must not commit alone.
 #[tokio::test]
 async fn i10_claim_in_block_needs_a_transaction_block() -> Result<()> {
     let (_db, session) = on_defaults("in_block").await?;

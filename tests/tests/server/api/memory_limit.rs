@@ -1,41 +1,45 @@
-//! Arguments of any size in a backend whose memory is limited: each call returns or fails, and the
-//! server goes on.
+//! Large arguments in a backend with limited memory: each statement succeeds or fails with an
+//! error, and the server continues to run.
 
 use anyhow::{Context, Result, bail, ensure};
 use idem_cluster::{Cluster, Install};
 use idem_tests::harness::{Database, Session};
 use std::sync::Arc;
 
-/// What a call may fail with.
+/// The SQLSTATEs with which a statement may fail.
 const CLEAN: [&str; 3] = ["53200", "54000", "22023"];
 const MB: u64 = 1 << 20;
 
-/// Large values of every kind, uncompressed, in rows of their own.
+/// Creates large values of every kind, uncompressed and stored out of line.
 const LARGE: &str = r#"
     CREATE TABLE large (
         ids text[], uuids uuid[], json jsonb, bytes bytea, object jsonb, line text, id text,
         many jsonb, one jsonb, base64 jsonb, escaped jsonb);
-    ALTER TABLE large ALTER ids SET STORAGE EXTERNAL, ALTER uuids SET STORAGE EXTERNAL, ALTER json SET STORAGE EXTERNAL,
-        ALTER bytes SET STORAGE EXTERNAL, ALTER object SET STORAGE EXTERNAL, ALTER line SET STORAGE EXTERNAL,
-        ALTER id SET STORAGE EXTERNAL, ALTER many SET STORAGE EXTERNAL, ALTER one SET STORAGE EXTERNAL,
+    ALTER TABLE large ALTER ids SET STORAGE EXTERNAL, ALTER uuids SET STORAGE EXTERNAL,
+        ALTER json SET STORAGE EXTERNAL, ALTER bytes SET STORAGE EXTERNAL,
+        ALTER object SET STORAGE EXTERNAL, ALTER line SET STORAGE EXTERNAL,
+        ALTER id SET STORAGE EXTERNAL, ALTER many SET STORAGE EXTERNAL,
+        ALTER one SET STORAGE EXTERNAL,
         ALTER base64 SET STORAGE EXTERNAL, ALTER escaped SET STORAGE EXTERNAL;
     INSERT INTO large SELECT
         ARRAY(SELECT repeat('x', 800) || n FROM generate_series(1, 10000) n),
         ARRAY(SELECT gen_random_uuid() FROM generate_series(1, 20000)),
         to_jsonb(repeat('x', 16000000)), convert_to(repeat('x', 16000000), 'UTF8'),
-        jsonb_build_object('h', repeat('x', 16000000), repeat('"', 4000000), 1, 'traceparent', '00-a'),
+        jsonb_build_object('h', repeat('x', 16000000), repeat('"', 4000000), 1, 'traceparent',
+                           '00-a'),
         repeat('x', 16000000), repeat('x', 16000000),
         (SELECT jsonb_agg(n) FROM generate_series(1, 2000000) n),
         jsonb_build_object('topic', 't', 'payload', repeat('x', 16000000)),
         jsonb_build_object('topic', 't', 'payload_base64', repeat('AAAA', 4000000)),
-        jsonb_build_array(jsonb_build_object(repeat('"', 8000000), 1), jsonb_build_object('topic', repeat('"', 8000000)),
+        jsonb_build_array(jsonb_build_object(repeat('"', 8000000), 1),
+                          jsonb_build_object('topic', repeat('"', 8000000)),
                           jsonb_build_object('topic', 't', 'payload_base64', repeat('"', 4000000)));
     SELECT idem_try_record('kept', 'orders', one) FROM large;
     SELECT idem_begin_call('kept', 'orders', 'ask');
     CREATE TABLE lease AS SELECT token FROM idem_acquire('leased', 'orders', '1 day');"#;
 
-/// Each in a transaction that is rolled back.
-const CALLS: &[&str] = &[
+/// The statements under test. Each runs in a transaction that is rolled back.
+const STATEMENTS: &[&str] = &[
     "SELECT cardinality(idem_try_claim_batch(ids, 'orders')) FROM large",
     "SELECT cardinality(idem_try_claim_uuid_batch(uuids, 'orders')) FROM large",
     "SELECT idem_try_claim(id, 'orders') FROM large",
@@ -61,7 +65,7 @@ const CALLS: &[&str] = &[
     "SELECT idem_replay_effects('kept', 'orders')",
 ];
 
-/// The address space that a backend uses, in bytes.
+/// Returns the address space, in bytes, that a backend uses.
 fn used(pid: i32) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status
@@ -76,8 +80,8 @@ fn used(pid: i32) -> Result<u64> {
             .parse::<u64>()?)
 }
 
-/// Only the server's own user may limit its processes, so the server runs the program (of
-/// util-linux).
+/// Limits the address space of a backend to `bytes`. Only the user that runs the server may limit
+/// its processes, so the server executes `prlimit` (from util-linux).
 async fn limit(observer: &Session, pid: i32, bytes: u64) -> Result<()> {
     observer
         .run(&format!(
@@ -86,26 +90,31 @@ async fn limit(observer: &Session, pid: i32, bytes: u64) -> Result<()> {
         .await
 }
 
-/// Runs a call; `true` when it succeeded. Fails when the backend did not survive, or the error is
-/// not a clean one.
-async fn survives(session: &Session, call: &str) -> Result<bool> {
+/// Executes a statement and returns whether it succeeded. Fails when the backend ended or when the
+/// SQLSTATE is not in [`CLEAN`].
+async fn survives(session: &Session, statement: &str) -> Result<bool> {
     session.run("BEGIN").await?;
-    let ended = session.simple_query(call).await;
+    let ended = session.simple_query(statement).await;
     let succeeded = match ended {
         Ok(_) => true,
         Err(error) => match error.as_db_error() {
             Some(refusal) if CLEAN.contains(&refusal.code().code()) => false,
-            Some(refusal) => bail!("{call}: {} {}", refusal.code().code(), refusal.message()),
-            None => bail!("{call}: the backend has ended: {error}"),
+            Some(refusal) => bail!(
+                "{statement}: {} {}",
+                refusal.code().code(),
+                refusal.message()
+            ),
+            None => bail!("{statement}: the backend has ended: {error}"),
         },
     };
     session.run("ROLLBACK").await?;
     Ok(succeeded)
 }
 
-/// A call that finds no memory fails with an error; the backend and the server go on.
+/// A statement that runs out of memory fails with an error; the backend and the server continue to
+/// run.
 #[tokio::test]
-async fn call_without_memory_fails_and_the_server_goes_on() -> Result<()> {
+async fn out_of_memory_is_an_error_and_the_server_continues() -> Result<()> {
     let cluster = Cluster::builder(&Install::from_env()?)
         .name("memory")
         .preload(false);
@@ -115,22 +124,22 @@ async fn call_without_memory_fails_and_the_server_goes_on() -> Result<()> {
     observer.run(LARGE).await?;
     let started = observer.text("SELECT pg_postmaster_start_time()").await?;
 
-    for call in CALLS {
+    for statement in STATEMENTS {
         let session = db.connect().await?;
         let pid = session.pid().await?;
-        // Once without a limit, so that what stays in the backend is there.
-        survives(&session, call).await?;
+        // Once without a limit, so that memory that the backend keeps is already allocated.
+        survives(&session, statement).await?;
         let used = used(pid)?;
         let mut failed = 0;
         for headroom in (0..160).step_by(17) {
             limit(&observer, pid, used + (4 + headroom) * MB).await?;
-            let survived = survives(&session, call).await;
+            let survived = survives(&session, statement).await;
             if survived.is_err() {
                 tokio::time::sleep(std::time::Duration::from_secs(1)).await;
             }
             failed += usize::from(!survived.with_context(|| cluster.log().unwrap_or_default())?);
         }
-        println!("{call}: {failed} of 10 failed");
+        println!("{statement}: {failed} of 10 failed");
     }
     assert_eq!(
         observer.text("SELECT pg_postmaster_start_time()").await?,

@@ -1,4 +1,4 @@
-//! `idem.message_identity`: whether the destination takes part in what makes two messages the same.
+//! `idem.message_identity`: whether the destination is a part of the identity of a message.
 
 use std::sync::Arc;
 
@@ -6,9 +6,10 @@ use anyhow::Result;
 use idem_cluster::{Cluster, Install};
 use idem_tests::harness::{Database, until};
 
-/// A setting of the whole server: a cluster of its own.
+/// With `idem.message_identity = id` an id is claimed once for all destinations. The setting
+/// belongs to the whole server, so the test has its own cluster.
 #[tokio::test]
-async fn with_identity_id_an_id_is_claimed_once_for_all_destinations() -> Result<()> {
+async fn message_identity_id_claims_once_for_all_destinations() -> Result<()> {
     let cluster = Cluster::builder(&Install::from_env()?)
         .name("identity")
         .setting("shared_buffers", "32MB")
@@ -30,10 +31,13 @@ async fn with_identity_id_an_id_is_claimed_once_for_all_destinations() -> Result
     );
     assert_eq!(
         session
-            .text("SELECT idem_is_claimed('m1', 'billing'), (SELECT count(*) FROM idem_effects('m1', 'billing'))")
+            .text(
+                "SELECT idem_is_claimed('m1', 'billing'),
+                        (SELECT count(*) FROM idem_effects('m1', 'billing'))"
+            )
             .await?,
         "t|1",
-        "everyone who asks gets the facts"
+        "the claim and its effects belong to every destination"
     );
     assert_eq!(
         session
@@ -69,7 +73,7 @@ async fn with_identity_id_an_id_is_claimed_once_for_all_destinations() -> Result
             .await?
             .sqlstate,
         "55P02",
-        "not for one session: two consumers that disagree would both process a message"
+        "a session cannot set it: with two values two consumers would process the same message"
     );
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What the calls answer when they are used as they are meant.
+//! The results of the API functions with valid use.
 
 mod bodies;
 mod claims;

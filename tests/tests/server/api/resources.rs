@@ -1,12 +1,12 @@
-//! What a call holds while it runs: memory after errors, interrupts during long lists, pages during
-//! a wait.
+//! The resources of a running function: memory after errors, interrupts in long lists, pinned pages
+//! during a wait.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use idem_tests::harness::{Database, Session, until};
 
-/// The resident memory of a backend, in kilobytes.
+/// Returns the resident memory of a backend, in kilobytes.
 fn resident_kb(pid: i32) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status
@@ -20,8 +20,9 @@ fn resident_kb(pid: i32) -> Result<u64> {
         .parse()?)
 }
 
-/// Two transactions that each read what the other writes: the second commits, and every insert of
-/// the first fails (40001).
+/// Returns a session in a SERIALIZABLE transaction in which every insert fails (40001): this and
+/// another transaction each read the row that the other one writes, and the other one has
+/// committed.
 async fn doomed(db: &Database) -> Result<Session> {
     let (first, second) = (db.connect().await?, db.connect().await?);
     first
@@ -44,9 +45,9 @@ async fn doomed(db: &Database) -> Result<Session> {
     Ok(first)
 }
 
-/// 10,000 errors in the middle of a batch leave nothing behind in the backend.
+/// 10,000 errors in the middle of a batch leak no memory in the backend.
 #[tokio::test]
-async fn errors_inside_a_batch_leave_no_memory_behind() -> Result<()> {
+async fn errors_inside_a_batch_leak_no_memory() -> Result<()> {
     const MAY_GROW_KB: u64 = 8 * 1024;
     let db = Database::with_idem("leak").await?;
     let session = doomed(&db).await?;
@@ -54,7 +55,8 @@ async fn errors_inside_a_batch_leave_no_memory_behind() -> Result<()> {
     let fail = |times: usize| {
         format!(
             "DO $$
-             DECLARE ids text[] := ARRAY(SELECT 'id-' || n FROM generate_series(1, 500) n); failed int := 0;
+             DECLARE ids text[] := ARRAY(SELECT 'id-' || n FROM generate_series(1, 500) n);
+                     failed int := 0;
              BEGIN
                  FOR n IN 1 .. {times} LOOP
                      BEGIN
@@ -74,21 +76,23 @@ async fn errors_inside_a_batch_leave_no_memory_behind() -> Result<()> {
     Ok(())
 }
 
-/// Lists as long as they may be, in a table: what is interrupted is the call, not what makes its
-/// arguments.
+/// Stores lists of the largest allowed length in a table, so that a cancel interrupts the function
+/// and not the expression that builds its arguments.
 async fn long_lists(session: &Session) -> Result<()> {
     session
         .run(
             r#"CREATE TABLE long (ids text[], effects jsonb);
                INSERT INTO long VALUES (
                    ARRAY(SELECT 'id-' || n FROM generate_series(1, 100000) n),
-                   (SELECT jsonb_agg(jsonb_build_object('topic', 't', 'key', n, 'payload', repeat('x', 500)))
+                   (SELECT jsonb_agg(jsonb_build_object('topic', 't', 'key', n, 'payload',
+                       repeat('x', 500)))
                       FROM (SELECT n::text FROM generate_series(1, 10000) n) k))"#,
         )
         .await
 }
 
-/// Runs a call in full, and again with a cancel after a tenth of the time: it ends soon after that.
+/// Executes a statement completely, and again with a statement timeout of a tenth of its time.
+/// Fails unless it ends soon after the timeout.
 async fn ends_when_cancelled(session: &Session, before: &str, call: &str) -> Result<()> {
     let timed = async |timeout: Duration| {
         session.run("BEGIN").await?;
@@ -109,27 +113,30 @@ async fn ends_when_cancelled(session: &Session, before: &str, call: &str) -> Res
         anyhow::Ok((took, code))
     };
     timed(Duration::from_secs(60)).await?;
-    let (whole, failed) = timed(Duration::from_secs(60)).await?;
+    let (full, failed) = timed(Duration::from_secs(60)).await?;
     ensure!(failed.is_none(), "{call}: {failed:?}");
-    let (cancelled, code) = timed(whole / 10).await?;
+    let (cancelled, code) = timed(full / 10).await?;
     assert_eq!(code.as_deref(), Some("57014"), "{call}");
     // On a busy machine the signal itself can be late.
     ensure!(
-        cancelled < whole / 10 + Duration::from_millis(100).max(whole / 2),
-        "{call}: takes {whole:?} and was cancelled after {:?}, but ended after {cancelled:?}",
-        whole / 10
+        cancelled < full / 10 + Duration::from_millis(100).max(full / 2),
+        "{call}: takes {full:?} and was cancelled after {:?}, but ended after {cancelled:?}",
+        full / 10
     );
     Ok(())
 }
 
-/// Long lists end soon after a cancel.
+/// A statement with a long list ends soon after a cancel.
 #[tokio::test]
-async fn long_lists_end_when_they_are_cancelled() -> Result<()> {
+async fn statements_with_long_lists_can_be_cancelled() -> Result<()> {
     let db = Database::with_idem("cancelled").await?;
     let session = db.connect().await?;
     long_lists(&session).await?;
     session
-        .run("SELECT idem.intern_destination('orders'); CREATE TABLE lease AS SELECT token FROM idem_acquire('l', 'orders', '1 day')")
+        .run(
+            "SELECT idem.intern_destination('orders');
+             CREATE TABLE lease AS SELECT token FROM idem_acquire('l', 'orders', '1 day')",
+        )
         .await?;
     for (before, call) in [
         (
@@ -158,22 +165,23 @@ async fn long_lists_end_when_they_are_cancelled() -> Result<()> {
     Ok(())
 }
 
-/// A call that waits for a row has no index page pinned: VACUUM does not wait for it.
+/// I11: a function that waits for a row lock has no index page pinned, so VACUUM does not wait for
+/// it.
 #[tokio::test]
-async fn i11_vacuum_does_not_wait_for_a_call_that_waits() -> Result<()> {
+async fn i11_vacuum_does_not_wait_for_a_waiting_function() -> Result<()> {
     let db = Database::with_idem("pinned").await?;
     let (holder, waiter, vacuum) = (
         db.connect().await?,
         db.connect().await?,
         db.connect().await?,
     );
-    // More rows than a page has, and dead ones, so that VACUUM goes through every page of the
-    // index.
+    // More rows than fit on one page, and dead rows, so that VACUUM reads every page of the index.
     holder
         .run(
             "ALTER TABLE idem.pending_0 SET (autovacuum_enabled = false);
              CREATE TABLE lease AS
-                 SELECT n, a.token FROM generate_series(1, 1000) n, idem_acquire('m-' || n, 'orders', '1 day') a;
+                 SELECT n, a.token FROM generate_series(1, 1000) n,
+                        idem_acquire('m-' || n, 'orders', '1 day') a;
              SELECT idem_complete('m-' || n, 'orders', token) FROM lease WHERE n <= 900",
         )
         .await?;
@@ -183,7 +191,10 @@ async fn i11_vacuum_does_not_wait_for_a_call_that_waits() -> Result<()> {
     let pid = waiter.pid().await?;
     let complete = tokio::spawn(async move {
         waiter
-            .text("SELECT cardinality(idem_complete('m-1000', 'orders', token)) FROM lease WHERE n = 1000")
+            .text(
+                "SELECT cardinality(idem_complete('m-1000', 'orders', token)) FROM lease
+                  WHERE n = 1000",
+            )
             .await
     });
     db.until_blocked(pid).await?;
@@ -193,7 +204,7 @@ async fn i11_vacuum_does_not_wait_for_a_call_that_waits() -> Result<()> {
         .run("VACUUM (INDEX_CLEANUP ON) idem.pending_0")
         .await?;
     let left = "SELECT reltuples::int FROM pg_class WHERE oid = 'idem.pending_0_pkey'::regclass";
-    until("VACUUM has gone through the index", async || {
+    until("VACUUM has read the index", async || {
         Ok(vacuum.text(left).await?.parse::<i32>()? < 500)
     })
     .await?;

@@ -1,10 +1,11 @@
-//! Messages that result from no other, when they go, and the trace that they carry.
+//! Messages that are sent without a claim, the time of their delivery, and their trace context.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, until};
 
+/// A sent message is in the outbox when its transaction has committed.
 #[tokio::test]
-async fn a_send_is_in_the_outbox_when_its_transaction_commits() -> Result<()> {
+async fn sent_message_is_in_the_outbox_after_commit() -> Result<()> {
     let db = Database::with_idem("send").await?;
     let (session, other) = (db.connect().await?, db.connect().await?);
     session.run("BEGIN").await?;
@@ -13,8 +14,10 @@ async fn a_send_is_in_the_outbox_when_its_transaction_commits() -> Result<()> {
         .await?;
     let bytes = session
         .text(
-            r#"SELECT idem_send_bytes('orders', '\x00ff'::bytea, key => 'k', type => 'T', headers => '{"h": [1]}',
-                                message_id => '0192f3a4-0000-7abc-8def-0123456789ab', content_type => 'image/png')"#,
+            r#"SELECT idem_send_bytes('orders', '\x00ff'::bytea, key => 'k', type => 'T',
+                                headers => '{"h": [1]}',
+                                message_id => '0192f3a4-0000-7abc-8def-0123456789ab',
+                                content_type => 'image/png')"#,
         )
         .await?;
     let plain = session
@@ -26,7 +29,8 @@ async fn a_send_is_in_the_outbox_when_its_transaction_commits() -> Result<()> {
     assert_eq!(
         other
             .text(
-                "SELECT message_id, topic, key, type, payload, content_type, headers, source_destination
+                "SELECT message_id, topic, key, type, payload, content_type, headers,
+                        source_destination
                    FROM idem_relay_next('default')"
             )
             .await?,
@@ -39,7 +43,7 @@ async fn a_send_is_in_the_outbox_when_its_transaction_commits() -> Result<()> {
     assert_eq!(
         json.parse::<uuid::Uuid>()?.get_version_num(),
         7,
-        "an id of its own, which sorts by time"
+        "a generated id is a UUID of version 7, which sorts by time"
     );
 
     session
@@ -52,8 +56,9 @@ async fn a_send_is_in_the_outbox_when_its_transaction_commits() -> Result<()> {
     Ok(())
 }
 
+/// An effect without a `traceparent` has the one of the session.
 #[tokio::test]
-async fn the_trace_of_the_session_goes_with_effects_that_have_none() -> Result<()> {
+async fn effect_without_trace_has_the_trace_of_the_session() -> Result<()> {
     let db = Database::with_idem("trace").await?;
     let session = db.connect().await?;
     session
@@ -73,26 +78,32 @@ async fn the_trace_of_the_session_goes_with_effects_that_have_none() -> Result<(
         session
             .text("SELECT topic, traceparent FROM idem.outbox_row ORDER BY seq")
             .await?,
-        "inherits|00-of-the-session\nhas its own|00-its-own\ninherits|00-of-the-session\ninherits|00-of-the-session\nnone|NULL"
+        "inherits|00-of-the-session\nhas its own|00-its-own\ninherits|00-of-the-session\n\
+         inherits|00-of-the-session\nnone|NULL"
     );
     Ok(())
 }
 
+/// An effect with `deliver_after` is delivered when it is due and delays no other effect.
 #[tokio::test]
-async fn an_effect_with_deliver_after_comes_when_it_is_due_and_holds_nothing_up() -> Result<()> {
+async fn deliver_after_delays_only_its_own_effect() -> Result<()> {
     let db = Database::with_idem("deliver_after").await?;
     let session = db.connect().await?;
     session
         .run(
             "SELECT idem_try_record('m1', 'orders', jsonb_build_array(
-                 jsonb_build_object('topic', 'next year', 'payload', 1, 'deliver_after', to_char(now() + '1 year', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')),
-                 jsonb_build_object('topic', 'soon',  'payload', now() + '2 seconds', 'deliver_after', to_char(now() + '2 seconds', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')),
-                 jsonb_build_object('topic', 'past',  'payload', 1, 'deliver_after', '2001-01-01T00:00:00Z'),
+                 jsonb_build_object('topic', 'next year', 'payload', 1, 'deliver_after',
+                     to_char(now() + '1 year', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')),
+                 jsonb_build_object('topic', 'soon',  'payload', now() + '2 seconds',
+                     'deliver_after',
+                     to_char(now() + '2 seconds', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')),
+                 jsonb_build_object('topic', 'past',  'payload', 1, 'deliver_after',
+                     '2001-01-01T00:00:00Z'),
                  jsonb_build_object('topic', 'now',   'payload', 1)))",
         )
         .await?;
     let mut topics = Vec::new();
-    until("what is due comes", async || {
+    until("every due effect is delivered", async || {
         let rows = session
             .query(
                 "SELECT token, topic, topic <> 'soon' OR clock_timestamp() >=
@@ -104,7 +115,7 @@ async fn an_effect_with_deliver_after_comes_when_it_is_due_and_holds_nothing_up(
         for row in &rows {
             let topic: String = row.get(1);
             let is_due: bool = row.get(2);
-            assert!(is_due, "{topic} came before its time");
+            assert!(is_due, "{topic} was delivered too early");
             topics.push(topic);
         }
         if let Some(row) = rows.first() {

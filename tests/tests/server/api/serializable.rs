@@ -1,12 +1,12 @@
-//! SERIALIZABLE: the calls of consumers read behind the transaction's back, so they must not take
-//! part in its conflicts.
+//! SERIALIZABLE: the functions that consumers use do not read by the snapshot of the transaction,
+//! so they must not take part in its conflicts.
 
 use anyhow::Result;
 use idem_tests::harness::Database;
 
-/// What a consumer does in its transaction. The messages "again" were received, completed and
-/// forgotten before, so that look-ups meet dead versions of their rows.
-const CALLS: &[&str] = &[
+/// The statements of a consumer. The messages "again" were received, completed and forgotten
+/// before, so that look-ups find dead versions of their rows.
+const STATEMENTS: &[&str] = &[
     "SELECT idem_try_claim('new', 'a new destination')",
     "SELECT idem_try_claim('again 1', 'work')",
     "SELECT idem_try_claim('again 1', 'work')",
@@ -22,12 +22,13 @@ const CALLS: &[&str] = &[
     "SELECT idem_finish_call('again 6', 'work', 'charge')",
 ];
 
-/// A predicate lock on a table that other consumers write can end in 40001.
+/// I1: the functions that consumers use take no predicate locks. A predicate lock on a table that
+/// other consumers write can cause 40001.
 #[tokio::test]
 async fn i1_claims_take_no_predicate_locks() -> Result<()> {
     let db = Database::with_idem("serializable").await?;
     let (session, reader) = (db.connect().await?, db.connect().await?);
-    // Its snapshot keeps the versions that die below from being removed.
+    // The snapshot of the reader keeps the row versions that become dead below.
     reader
         .run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
         .await?;
@@ -41,8 +42,8 @@ async fn i1_claims_take_no_predicate_locks() -> Result<()> {
     session
         .run("SELECT idem_forget('again ' || n, 'work') FROM generate_series(1, 7) n")
         .await?;
-    for sql in CALLS {
-        // The call loads the state of the rings too.
+    for sql in STATEMENTS {
+        // The statement must also load the state of the rings.
         session
             .run("SELECT idem.invalidate('idem.ring'::regclass)")
             .await?;

@@ -1,8 +1,8 @@
-//! What the calls refuse: the SQLSTATE and the hint of every argument that cannot be meant, of
-//! every call there is. A refusal leaves every table as it was and the session alive.
+//! Invalid arguments: for each invalid argument of each function, the SQLSTATE and the hint of the
+//! error. The error leaves every table unchanged and the session usable.
 //!
-//! [`table`] is data; a call that is in no line of it fails
-//! [`every_argument_is_refused_as_documented`].
+//! [`table`] is data. The test [`invalid_arguments_fail_as_documented`] fails for a function with
+//! an argument that [`table`] does not list.
 
 mod table;
 
@@ -12,19 +12,19 @@ use anyhow::{Context, Result, ensure};
 use idem_tests::harness::{Database, Refusal, Session};
 
 use table::{
-    BAD, BEFORE, CALLS, IN_BLOCK_ONLY, NULL_IS_AN_ANSWER, READ_COMMITTED_ONLY, READERS, SCENERY,
+    BAD, FIXTURE, IN_BLOCK_ONLY, NULL_IS_VALID, PREPARATIONS, READ_COMMITTED_ONLY, READERS, VALID,
 };
 
-/// A call of the API as the catalog has it.
-struct Call {
+/// A function or procedure of the API, from the system catalog.
+struct Function {
     name: String,
     is_procedure: bool,
-    /// Name and type.
+    /// The name and the type of each argument.
     arguments: Vec<(String, String)>,
 }
 
-impl Call {
-    /// `name(type, type)`, for people.
+impl Function {
+    /// Returns `name(type, type)` for messages.
     fn signature(&self) -> String {
         let types: Vec<_> = self
             .arguments
@@ -34,18 +34,19 @@ impl Call {
         format!("{}({})", self.name, types.join(", "))
     }
 
-    /// The statement that calls it with what is usual, but for the arguments given.
+    /// Returns a statement that executes the function with valid arguments, except for the
+    /// arguments in `but`, which have the values given there.
     fn statement(&self, but: &[(&str, &str)]) -> Result<String> {
         let mut arguments = Vec::new();
         for (name, of_type) in &self.arguments {
             let value = match but.iter().find(|(changed, _)| changed == name) {
                 Some((_, value)) => *value,
-                None => self.usual(name, of_type)?,
+                None => self.valid(name, of_type)?,
             };
             arguments.push(format!("({value})::{of_type}"));
         }
         let verb = if self.is_procedure { "CALL" } else { "SELECT" };
-        // Two statements in one text are a transaction block.
+        // Two statements in one query string are a transaction block.
         let block = if IN_BLOCK_ONLY.contains(&&*self.name) {
             "; SELECT"
         } else {
@@ -58,33 +59,37 @@ impl Call {
         ))
     }
 
-    /// An argument that is in order.
-    fn usual(&self, name: &str, of_type: &str) -> Result<&'static str> {
-        CALLS
+    /// Returns a valid value for an argument.
+    fn valid(&self, name: &str, of_type: &str) -> Result<&'static str> {
+        VALID
             .iter()
-            .filter(|(call, _)| *call == "any" || *call == self.name)
+            .filter(|(function, _)| *function == "any" || *function == self.name)
             .flat_map(|(_, arguments)| *arguments)
             .find(|(argument, its_type, _)| *argument == name && *its_type == of_type)
             .map(|(_, _, value)| *value)
             .with_context(|| {
                 format!(
-                    "{} has an argument {name} {of_type} that tests/bad_input does not know",
+                    "bad_input/table.rs has no value for argument {name} {of_type} of {}",
                     self.signature()
                 )
             })
     }
 }
 
-/// The calls: what the extension put outside its own schema.
-async fn calls(session: &Session) -> Result<Vec<Call>> {
+/// Returns the functions of the API: those that the extension creates outside schema idem.
+async fn functions(session: &Session) -> Result<Vec<Function>> {
     let rows = session
         .query(
             "SELECT f.proname, f.prokind = 'p',
-                    COALESCE((SELECT array_agg(f.proargnames[n] ORDER BY n) FROM generate_series(1, f.pronargs) n), '{}'),
-                    COALESCE((SELECT array_agg(format_type(a, NULL) ORDER BY n) FROM unnest(f.proargtypes) WITH ORDINALITY t (a, n)), '{}')
+                    COALESCE((SELECT array_agg(f.proargnames[n] ORDER BY n)
+                        FROM generate_series(1, f.pronargs) n), '{}'),
+                    COALESCE((SELECT array_agg(format_type(a, NULL) ORDER BY n)
+                        FROM unnest(f.proargtypes) WITH ORDINALITY t (a, n)), '{}')
                FROM pg_proc f
-               JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = f.oid AND d.deptype = 'e'
-               JOIN pg_extension x ON d.refclassid = 'pg_extension'::regclass AND x.oid = d.refobjid AND x.extname = 'idem'
+               JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = f.oid
+                AND d.deptype = 'e'
+               JOIN pg_extension x ON d.refclassid = 'pg_extension'::regclass AND x.oid = d.refobjid
+                AND x.extname = 'idem'
               WHERE f.pronamespace <> 'idem'::regnamespace
               ORDER BY f.oid::regprocedure::text",
             &[],
@@ -92,7 +97,7 @@ async fn calls(session: &Session) -> Result<Vec<Call>> {
         .await?;
     Ok(rows
         .iter()
-        .map(|row| Call {
+        .map(|row| Function {
             name: row.get(0),
             is_procedure: row.get(1),
             arguments: row
@@ -104,11 +109,12 @@ async fn calls(session: &Session) -> Result<Vec<Call>> {
         .collect())
 }
 
-/// Everything that is in the tables of schema idem.
+/// Returns a hash of the rows of each table in schema idem, by table name.
 async fn contents(session: &Session) -> Result<BTreeMap<String, String>> {
     let rows = session
         .query(
-            "SELECT relname::text, md5(query_to_xml('SELECT t::text FROM idem.' || quote_ident(relname) || ' AS t ORDER BY 1', true, false, '')::text)
+            "SELECT relname::text, md5(query_to_xml('SELECT t::text FROM idem.' ||
+                 quote_ident(relname) || ' AS t ORDER BY 1', true, false, '')::text)
                FROM pg_class WHERE relnamespace = 'idem'::regnamespace AND relkind = 'r'",
             &[],
         )
@@ -116,72 +122,78 @@ async fn contents(session: &Session) -> Result<BTreeMap<String, String>> {
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
-async fn scene(name: &str) -> Result<(Database, Session)> {
+/// Creates a database with the state of [`FIXTURE`].
+async fn fixture(name: &str) -> Result<(Database, Session)> {
     let db = Database::with_idem(name).await?;
     let session = db.connect().await?;
-    for transaction in SCENERY {
+    for transaction in FIXTURE {
         session.run(transaction).await?;
     }
     Ok((db, session))
 }
 
-/// What must be done in the same transaction before this call can succeed.
-fn before_it(call: &Call) -> &'static str {
-    BEFORE
+/// Returns the SQL that must be executed in the same transaction before the function can succeed.
+fn preparation(function: &Function) -> &'static str {
+    PREPARATIONS
         .iter()
-        .find(|(name, _)| *name == call.name)
+        .find(|(name, _)| *name == function.name)
         .map_or("", |(_, sql)| *sql)
 }
 
-fn check(call: &str, refusal: &Refusal, sqlstate: &str) -> Result<()> {
+fn check(statement: &str, refusal: &Refusal, sqlstate: &str) -> Result<()> {
     ensure!(
         refusal.sqlstate == sqlstate,
-        "{call}\n{sqlstate} expected: {refusal:?}"
+        "{statement}\n{sqlstate} expected: {refusal:?}"
     );
-    ensure!(!refusal.message.is_empty(), "{call}: {refusal:?}");
+    ensure!(!refusal.message.is_empty(), "{statement}: {refusal:?}");
     if ["22023", "55000", "42704", "42710", "25000"].contains(&sqlstate) {
-        ensure!(!refusal.hint.is_empty(), "{call}: no hint: {refusal:?}");
+        ensure!(
+            !refusal.hint.is_empty(),
+            "{statement}: no hint: {refusal:?}"
+        );
     }
-    // A message of the calls, not of an assertion somewhere below them.
+    // The message is one of idem, and not the text of a panic in its code.
     ensure!(
         !refusal.message.contains("unwrap") && !refusal.message.contains(".rs:"),
-        "{call}: {refusal:?}"
+        "{statement}: {refusal:?}"
     );
     ensure!(
         refusal.detail.is_empty() || !refusal.detail.contains("backtrace"),
-        "{call}: {refusal:?}"
+        "{statement}: {refusal:?}"
     );
     Ok(())
 }
 
+/// Each invalid argument fails with the documented SQLSTATE and changes no table.
 #[tokio::test]
-async fn every_argument_is_refused_as_documented() -> Result<()> {
-    let (_db, session) = scene("bad_input").await?;
+async fn invalid_arguments_fail_as_documented() -> Result<()> {
+    let (_db, session) = fixture("bad_input").await?;
     let pid = session.pid().await?;
     let before = contents(&session).await?;
-    ensure!(before.len() > 20, "the tables are there: {before:?}");
+    ensure!(before.len() > 20, "tables are missing: {before:?}");
 
     let mut used = BTreeSet::new();
-    for call in calls(&session).await? {
-        for (name, of_type) in &call.arguments {
-            let with_null = call.statement(&[(name, "NULL")])?;
-            if NULL_IS_AN_ANSWER.contains(&(call.name.as_str(), name)) {
+    for function in functions(&session).await? {
+        for (name, of_type) in &function.arguments {
+            let with_null = function.statement(&[(name, "NULL")])?;
+            if NULL_IS_VALID.contains(&(function.name.as_str(), name)) {
                 session
                     .run(&format!(
                         "BEGIN; {}; {with_null}; ROLLBACK",
-                        before_it(&call)
+                        preparation(&function)
                     ))
                     .await?;
             } else {
                 check(&with_null, &session.refused(&with_null).await?, "22004")?;
             }
             for (line, bad) in BAD.iter().enumerate() {
-                if (bad.call == "any" || bad.call.split(' ').any(|name| name == call.name))
+                if (bad.function == "any"
+                    || bad.function.split(' ').any(|name| name == function.name))
                     && bad.argument == name
                     && bad.of_type == of_type
                 {
                     used.insert(line);
-                    let statement = call.statement(&[(name, bad.value)])?;
+                    let statement = function.statement(&[(name, bad.value)])?;
                     check(
                         &statement,
                         &session.refused(&statement).await?,
@@ -193,16 +205,19 @@ async fn every_argument_is_refused_as_documented() -> Result<()> {
         assert_eq!(
             contents(&session).await?,
             before,
-            "{} has left something behind",
-            call.signature()
+            "{} has changed a table",
+            function.signature()
         );
     }
     let unused: Vec<_> = (0..BAD.len())
         .filter(|line| !used.contains(line))
         .map(|line| &BAD[line])
         .collect();
-    assert!(unused.is_empty(), "lines that fit no call: {unused:?}");
-    assert_eq!(session.pid().await?, pid, "the session has survived");
+    assert!(
+        unused.is_empty(),
+        "lines that match no function: {unused:?}"
+    );
+    assert_eq!(session.pid().await?, pid, "the backend is the same");
     assert_eq!(
         session
             .text("SELECT idem_try_claim('after all that', 'orders')")
@@ -212,48 +227,50 @@ async fn every_argument_is_refused_as_documented() -> Result<()> {
     Ok(())
 }
 
-/// What is usual must be in order, or the table above proves nothing.
+/// The valid arguments succeed. Otherwise the errors of the invalid arguments would prove nothing.
 #[tokio::test]
-async fn the_usual_arguments_are_accepted() -> Result<()> {
-    let (_db, session) = scene("usual_input").await?;
-    for call in calls(&session).await? {
-        let statement = call.statement(&[])?;
-        if call.is_procedure {
+async fn valid_arguments_are_accepted() -> Result<()> {
+    let (_db, session) = fixture("usual_input").await?;
+    for function in functions(&session).await? {
+        let statement = function.statement(&[])?;
+        if function.is_procedure {
             session.run(&statement).await?;
             continue;
         }
         session
             .run(&format!(
                 "BEGIN; {}; {statement}; ROLLBACK",
-                before_it(&call)
+                preparation(&function)
             ))
             .await
-            .with_context(|| call.signature())?;
-        // A page or a table that a call forgot to let go of.
+            .with_context(|| function.signature())?;
+        // A warning shows a page or a table that the function has not released.
         let warnings = session.notices();
         assert!(
             warnings.iter().all(|notice| notice.severity != "WARNING"),
             "{}: {warnings:?}",
-            call.signature()
+            function.signature()
         );
     }
     Ok(())
 }
 
+/// In a read-only transaction a function that writes fails with 25006, and a function that reads
+/// succeeds.
 #[tokio::test]
-async fn a_read_only_transaction_refuses_what_writes_and_serves_what_reads() -> Result<()> {
-    let (_db, session) = scene("read_only").await?;
+async fn read_only_transaction_rejects_functions_that_write() -> Result<()> {
+    let (_db, session) = fixture("read_only").await?;
     let before = contents(&session).await?;
     session
         .run("SET default_transaction_read_only = on")
         .await?;
-    for call in calls(&session).await? {
-        let statement = call.statement(&[])?;
-        if READERS.contains(&call.name.as_str()) {
+    for function in functions(&session).await? {
+        let statement = function.statement(&[])?;
+        if READERS.contains(&function.name.as_str()) {
             session
                 .run(&statement)
                 .await
-                .with_context(|| call.signature())?;
+                .with_context(|| function.signature())?;
         } else {
             check(&statement, &session.refused(&statement).await?, "25006")?;
         }
@@ -262,17 +279,18 @@ async fn a_read_only_transaction_refuses_what_writes_and_serves_what_reads() -> 
     Ok(())
 }
 
+/// A function that must see the newest state fails with 25000 at REPEATABLE READ and SERIALIZABLE.
 #[tokio::test]
-async fn relays_and_maintenance_refuse_a_snapshot_that_is_not_of_now() -> Result<()> {
-    let (_db, session) = scene("read_committed").await?;
+async fn functions_that_need_read_committed_fail_at_other_levels() -> Result<()> {
+    let (_db, session) = fixture("read_committed").await?;
     for level in ["repeatable read", "serializable"] {
         session
             .run(&format!("SET default_transaction_isolation = '{level}'"))
             .await?;
         let before = contents(&session).await?;
-        for call in calls(&session).await? {
-            if READ_COMMITTED_ONLY.contains(&call.name.as_str()) {
-                let statement = call.statement(&[])?;
+        for function in functions(&session).await? {
+            if READ_COMMITTED_ONLY.contains(&function.name.as_str()) {
+                let statement = function.statement(&[])?;
                 check(&statement, &session.refused(&statement).await?, "25000")?;
             }
         }
@@ -281,17 +299,18 @@ async fn relays_and_maintenance_refuse_a_snapshot_that_is_not_of_now() -> Result
     Ok(())
 }
 
+/// An unknown destination or id has no claim, effects, external calls or dead letter, and the
+/// functions write nothing for it.
 #[tokio::test]
-async fn an_unknown_destination_or_id_is_not_claimed_and_has_neither_effects_nor_calls_nor_a_letter()
--> Result<()> {
-    let (_db, session) = scene("unknown").await?;
+async fn unknown_destination_or_id_has_no_state() -> Result<()> {
+    let (_db, session) = fixture("unknown").await?;
     let before = contents(&session).await?;
     for (id, destination) in [
         ("'unknown'", "'orders'"),
         ("'claimed'", "'unknown'"),
         ("gen_random_uuid()", "'orders'"),
     ] {
-        for (call, answer) in [
+        for (function, result) in [
             ("idem_is_claimed", "f"),
             ("idem_effects", ""),
             ("idem_forget", "f"),
@@ -300,30 +319,34 @@ async fn an_unknown_destination_or_id_is_not_claimed_and_has_neither_effects_nor
             ("idem_requeue", "f"),
             ("idem_discard", "f"),
         ] {
-            let statement = format!("SELECT * FROM {call}({id}, {destination})");
-            assert_eq!(session.text(&statement).await?, answer, "{statement}");
+            let statement = format!("SELECT * FROM {function}({id}, {destination})");
+            assert_eq!(session.text(&statement).await?, result, "{statement}");
         }
     }
     assert_eq!(contents(&session).await?, before);
     Ok(())
 }
 
-/// A transaction that goes on behind a savepoint has nothing of what was refused, and all of what
-/// was not.
+/// A transaction that continues after ROLLBACK TO SAVEPOINT keeps nothing of the failed statements
+/// and everything of the others.
 #[tokio::test]
-async fn a_refusal_behind_a_savepoint_takes_nothing_else_with_it() -> Result<()> {
-    let (_db, session) = scene("savepoint").await?;
+async fn error_after_a_savepoint_keeps_the_transaction() -> Result<()> {
+    let (_db, session) = fixture("savepoint").await?;
     session
         .run("BEGIN; SELECT idem_try_claim('kept', 'orders')")
         .await?;
     for bad in [
         "SELECT idem_try_claim_batch(ARRAY['half 1', 'half 2', NULL], 'orders')",
         "SELECT idem_try_claim('half 3', 'a new destination'), idem_try_claim('', 'orders')",
-        r#"SELECT idem_record_effects('kept', 'orders', '[{"topic": "half", "payload": 1}, {"topic": "half"}]')"#,
-        r#"SELECT idem_try_record('half 4', 'orders', '[{"topic": "half", "payload": 1}, {"topic": ""}]')"#,
-        "SELECT idem_receive('half 5', 'orders', '1'::jsonb), idem_receive('half 6', 'orders', '1'::jsonb, key => '')",
+        r#"SELECT idem_record_effects('kept', 'orders',
+               '[{"topic": "half", "payload": 1}, {"topic": "half"}]')"#,
+        r#"SELECT idem_try_record('half 4', 'orders',
+               '[{"topic": "half", "payload": 1}, {"topic": ""}]')"#,
+        "SELECT idem_receive('half 5', 'orders', '1'::jsonb),
+                idem_receive('half 6', 'orders', '1'::jsonb, key => '')",
         "SELECT idem_acquire('half 7', 'orders'), idem_acquire('half 8', 'orders', lease => '0')",
-        "SELECT idem_begin_call('half 9', 'orders', 'charge'), idem_begin_call('half 10', 'orders', '')",
+        "SELECT idem_begin_call('half 9', 'orders', 'charge'),
+                idem_begin_call('half 10', 'orders', '')",
     ] {
         session.run("SAVEPOINT s").await?;
         assert!(
@@ -333,11 +356,17 @@ async fn a_refusal_behind_a_savepoint_takes_nothing_else_with_it() -> Result<()>
         session.run("ROLLBACK TO SAVEPOINT s").await?;
     }
     session
-        .run(r#"SELECT idem_record_effects('kept', 'orders', '{"topic": "whole", "payload": 1}'); COMMIT"#)
+        .run(
+            r#"SELECT idem_record_effects('kept', 'orders', '{"topic": "whole", "payload": 1}');
+               COMMIT"#,
+        )
         .await?;
     assert_eq!(
         session
-            .text("SELECT id, destination FROM idem.inbox WHERE id = 'kept' OR id LIKE 'half%' OR destination LIKE 'a new%'")
+            .text(
+                "SELECT id, destination FROM idem.inbox
+                  WHERE id = 'kept' OR id LIKE 'half%' OR destination LIKE 'a new%'"
+            )
             .await?,
         "kept|orders"
     );

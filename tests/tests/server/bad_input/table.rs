@@ -1,54 +1,60 @@
-//! The arguments of the calls: what is in order, and what is refused how.
+//! The valid and the invalid arguments of the API functions, and the SQLSTATE of each invalid one.
 
-/// Claims, effects, two relays and a batch that is out; two messages that are leased under one
-/// token, and two dead letters: each line a transaction.
-pub const SCENERY: &[&str] = &[
+/// The state before each test: claims, effects, two relays and a leased batch; two messages that
+/// are leased with one token, and two dead letters. Each line is a transaction.
+pub const FIXTURE: &[&str] = &[
     "SELECT idem_try_claim('claimed', 'orders'); SELECT idem_create_relay('other', 2)",
-    r#"SELECT idem_try_record('recorded', 'orders', '[{"topic": "t", "payload": 1}, {"topic": "t", "payload": 2}]')"#,
+    r#"SELECT idem_try_record('recorded', 'orders',
+           '[{"topic": "t", "payload": 1}, {"topic": "t", "payload": 2}]')"#,
     "SELECT idem_send('t', '3'::jsonb, message_id => '00000000-0000-0000-0000-000000000001')",
     "SELECT token FROM idem_relay_next('default', 0, 100, '1 day')",
-    "SELECT idem_receive('dead'::text, 'orders', '1'::jsonb), idem_receive('00000000-0000-0000-0000-00000000dead'::uuid, 'orders', '1'::jsonb)",
+    "SELECT idem_receive('dead'::text, 'orders', '1'::jsonb),
+            idem_receive('00000000-0000-0000-0000-00000000dead'::uuid, 'orders', '1'::jsonb)",
     "SELECT idem_release(id, 'orders', token, 'poison', final => true) FROM idem_next('orders', 2)",
-    "SELECT idem_receive('held'::text, 'orders', '1'::jsonb), idem_receive('00000000-0000-0000-0000-000000000e1d'::uuid, 'orders', '1'::jsonb)",
+    "SELECT idem_receive('held'::text, 'orders', '1'::jsonb),
+            idem_receive('00000000-0000-0000-0000-000000000e1d'::uuid, 'orders', '1'::jsonb)",
     "SELECT token FROM idem_next('orders', 2, '1 day')",
 ];
 
-/// The token of the batch that is out.
+/// The token of the leased batch.
 const TOKEN: &str = "SELECT max(pos) FROM idem.progress WHERE relay = 1";
 
 /// The token of the two leases.
 const LEASE: &str = "SELECT max(token) FROM idem.pending WHERE state = 'l'";
 
-/// Who holds a lease shows what it is of.
+/// The arguments of the functions that need a held lease.
 const HELD: &[Argument] = &[
     ("id", "text", "'held'"),
     ("id", "uuid", "'00000000-0000-0000-0000-000000000e1d'"),
     ("token", "bigint", LEASE),
 ];
 
+/// The ids of the dead letters.
 const DEAD: &[Argument] = &[
     ("id", "text", "'dead'"),
     ("id", "uuid", "'00000000-0000-0000-0000-00000000dead'"),
 ];
 
-/// What a call needs in its own transaction before it can succeed.
-pub const BEFORE: &[(&str, &str)] = &[
+/// The SQL that must be executed in the same transaction before a function can succeed.
+pub const PREPARATIONS: &[(&str, &str)] = &[
     (
         "idem_record_effects",
-        "SELECT idem_try_claim('m1'::text, 'orders'), idem_try_claim('0192f3a4-0000-7abc-8def-0123456789ab'::uuid, 'orders')",
+        "SELECT idem_try_claim('m1'::text, 'orders'),
+                idem_try_claim('0192f3a4-0000-7abc-8def-0123456789ab'::uuid, 'orders')",
     ),
     ("idem_finish_call", BEGIN_CALLS),
     ("idem_fail_call", BEGIN_CALLS),
 ];
 
 const BEGIN_CALLS: &str = "SELECT idem_begin_call('m1'::text, 'orders', 'charge'),
-                                  idem_begin_call('0192f3a4-0000-7abc-8def-0123456789ab'::uuid, 'orders', 'charge')";
+                                  idem_begin_call('0192f3a4-0000-7abc-8def-0123456789ab'::uuid,
+                                      'orders', 'charge')";
 
 type Argument = (&'static str, &'static str, &'static str);
 
-/// Arguments that are in order: name, type, value; those of a call by name come before those of any
-/// call.
-pub const CALLS: &[(&str, &[Argument])] = &[
+/// Valid arguments: name, type, value. The arguments of a named function come before those of `any`
+/// function.
+pub const VALID: &[(&str, &[Argument])] = &[
     ("idem_create_relay", &[("name", "text", "'new'")]),
     ("idem_extend", HELD),
     ("idem_complete", HELD),
@@ -150,8 +156,8 @@ pub const CALLS: &[(&str, &[Argument])] = &[
     ),
 ];
 
-/// Where NULL means "none".
-pub const NULL_IS_AN_ANSWER: &[(&str, &str)] = &[
+/// The arguments for which NULL means "none".
+pub const NULL_IS_VALID: &[(&str, &str)] = &[
     ("idem_claim", "fingerprint"),
     ("idem_claim", "sent_at"),
     ("idem_claim_in_block", "fingerprint"),
@@ -198,7 +204,7 @@ pub const NULL_IS_AN_ANSWER: &[(&str, &str)] = &[
     ("idem_configure_retries", "final_errors"),
 ];
 
-/// The calls that a read-only transaction can make.
+/// The functions that succeed in a read-only transaction.
 pub const READERS: &[&str] = &[
     "idem_is_claimed",
     "idem_effects",
@@ -209,10 +215,10 @@ pub const READERS: &[&str] = &[
     "idem_relay_wait",
 ];
 
-/// The calls that need a transaction block.
+/// The functions that need a transaction block.
 pub const IN_BLOCK_ONLY: &[&str] = &["idem_claim_in_block"];
 
-/// The calls that must see what is there now.
+/// The functions that must see the newest committed state, so they need READ COMMITTED.
 pub const READ_COMMITTED_ONLY: &[&str] = &[
     "idem_relay_next",
     "idem_relay_extend",
@@ -237,11 +243,11 @@ pub const READ_COMMITTED_ONLY: &[&str] = &[
     "idem_revoke",
 ];
 
-/// An argument that is refused.
+/// An invalid argument and the SQLSTATE of its error.
 #[derive(Debug)]
 pub struct Bad {
-    /// The name of the call, or several, or `any`.
-    pub call: &'static str,
+    /// The name of the function, several names separated by spaces, or `any`.
+    pub function: &'static str,
     pub argument: &'static str,
     pub of_type: &'static str,
     pub value: &'static str,
@@ -249,14 +255,14 @@ pub struct Bad {
 }
 
 const fn bad(
-    call: &'static str,
+    function: &'static str,
     argument: &'static str,
     of_type: &'static str,
     value: &'static str,
     sqlstate: &'static str,
 ) -> Bad {
     Bad {
-        call,
+        function,
         argument,
         of_type,
         value,
@@ -268,11 +274,11 @@ const fn effects(value: &'static str) -> Bad {
     bad("any", "effects", "jsonb", value, "22023")
 }
 
-/// The calls that take a message with all that it carries.
-const CARRIERS: &str =
+/// The functions that take a message with its key, type, headers and content type.
+const MESSAGE_FUNCTIONS: &str =
     "idem_send idem_send_bytes idem_receive idem_receive_bytes idem_bury idem_reject";
 
-/// Besides NULL, which is tried everywhere.
+/// The invalid arguments. The test tries NULL for every argument, so NULL is not listed.
 pub const BAD: &[Bad] = &[
     // identities
     bad("any", "id", "text", "''", "22023"),
@@ -351,14 +357,16 @@ pub const BAD: &[Bad] = &[
     effects(r#"'{"topic": "t", "payload": 1, "headers": "h"}'"#),
     effects(r#"'{"topic": "t", "payload": 1, "headers": {"traceparent": 1}}'"#),
     effects(
-        r#"jsonb_build_object('topic', 't', 'payload', 1, 'headers', jsonb_build_object('traceparent', repeat('x', 256)))"#,
+        r#"jsonb_build_object('topic', 't', 'payload', 1, 'headers',
+               jsonb_build_object('traceparent', repeat('x', 256)))"#,
     ),
     effects(r#"'{"topic": "t", "payload": 1, "message_id": "x"}'"#),
     effects(r#"'{"topic": "t", "payload": 1, "deliver_after": "tomorrow"}'"#),
     effects(r#"'{"topic": "t", "payload": 1, "deliver_after": "2030-01-01 00:00:00"}'"#),
     effects(r#"'{"topic": "t", "payload": 1, "deliver_after": 1893456000}'"#),
     effects(
-        "(SELECT jsonb_agg(jsonb_build_object('topic', 't', 'payload', n)) FROM generate_series(1, 10001) n)",
+        "(SELECT jsonb_agg(jsonb_build_object('topic', 't', 'payload', n))
+           FROM generate_series(1, 10001) n)",
     ),
     // sends
     bad("idem_send idem_send_bytes", "topic", "text", "''", "22023"),
@@ -369,12 +377,24 @@ pub const BAD: &[Bad] = &[
         "repeat('x', 256)",
         "22023",
     ),
-    bad(CARRIERS, "key", "text", "''", "22023"),
-    bad(CARRIERS, "key", "text", "repeat('x', 1025)", "22023"),
-    bad(CARRIERS, "type", "text", "''", "22023"),
-    bad(CARRIERS, "type", "text", "repeat('x', 256)", "22023"),
-    bad(CARRIERS, "headers", "jsonb", "'[]'", "22023"),
-    bad(CARRIERS, "headers", "jsonb", "'null'", "22023"),
+    bad(MESSAGE_FUNCTIONS, "key", "text", "''", "22023"),
+    bad(
+        MESSAGE_FUNCTIONS,
+        "key",
+        "text",
+        "repeat('x', 1025)",
+        "22023",
+    ),
+    bad(MESSAGE_FUNCTIONS, "type", "text", "''", "22023"),
+    bad(
+        MESSAGE_FUNCTIONS,
+        "type",
+        "text",
+        "repeat('x', 256)",
+        "22023",
+    ),
+    bad(MESSAGE_FUNCTIONS, "headers", "jsonb", "'[]'", "22023"),
+    bad(MESSAGE_FUNCTIONS, "headers", "jsonb", "'null'", "22023"),
     bad(
         "idem_send idem_send_bytes idem_receive idem_receive_bytes",
         "headers",
@@ -382,9 +402,9 @@ pub const BAD: &[Bad] = &[
         r#"'{"traceparent": 1}'"#,
         "22023",
     ),
-    bad(CARRIERS, "content_type", "text", "''", "22023"),
+    bad(MESSAGE_FUNCTIONS, "content_type", "text", "''", "22023"),
     bad(
-        CARRIERS,
+        MESSAGE_FUNCTIONS,
         "content_type",
         "text",
         "repeat('x', 256)",
@@ -418,7 +438,7 @@ pub const BAD: &[Bad] = &[
     bad("any", "partitions", "integer", "0", "22023"),
     bad("idem_create_relay", "name", "text", "'default'", "42710"),
     bad("idem_drop_relay", "name", "text", "'unknown'", "42704"),
-    // calls
+    // external calls
     bad("any", "step", "text", "''", "22023"),
     bad("any", "step", "text", "repeat('x', 256)", "22023"),
     bad("any", "step", "text", "repeat('é', 128)", "22023"),
@@ -429,7 +449,7 @@ pub const BAD: &[Bad] = &[
         "'not begun'",
         "55000",
     ),
-    // work
+    // leases, inbox and retries
     bad(
         "idem_extend idem_complete idem_release idem_bury",
         "id",
@@ -490,7 +510,7 @@ pub const BAD: &[Bad] = &[
         r"ARRAY['fine', 'not fine\']",
         "22023",
     ),
-    // set-up
+    // administration
     bad("any", "retention", "interval", "'0'", "22023"),
     bad("idem_remove_destination", "name", "text", "''", "22023"),
     bad(
@@ -515,7 +535,7 @@ pub const BAD: &[Bad] = &[
         "'superuser'",
         "22023",
     ),
-    // the other ends
+    // the other limits
     bad("any", "max_effects", "integer", "10001", "22023"),
     bad("any", "lease", "interval", "'25 hours'", "22023"),
     bad("any", "lease", "interval", "'-1 second'", "22023"),

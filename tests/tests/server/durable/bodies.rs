@@ -1,4 +1,4 @@
-//! Bodies are truncated when nobody refers to them, and never before.
+//! Payloads are truncated when no message refers to them, and never before.
 
 use std::sync::Arc;
 
@@ -8,28 +8,29 @@ use idem_tests::harness::{Database, Session, until};
 
 use super::{claim, ids, next, receive};
 
-/// A cluster without a worker: each step is one that the test asks for.
+/// Starts a cluster without a worker, so only the test runs steps of the rotation.
 async fn database(name: &str) -> Result<Database> {
     let cluster = Cluster::builder(&Install::from_env()?)
         .name(name)
         .setting("shared_buffers", "32MB")
-        .setting("idem.databases", "nobody")
+        .setting("idem.databases", "none")
         .start()?;
     Database::with_idem_in(Arc::new(cluster), name).await
 }
 
-/// One step, as if every slice were full.
-async fn turn(session: &Session, rest: &str) -> Result<bool> {
+/// Runs one step of the rotation of payloads, as if every slice were full. `rest` is the time
+/// between the check that a slice is unused and its TRUNCATE. Returns true if a step was done.
+async fn rotate(session: &Session, rest: &str) -> Result<bool> {
     Ok(session
         .text(&format!("SELECT idem.rotate_payloads(1, '{rest}')"))
         .await?
         == "t")
 }
 
-/// All steps that there are.
-async fn turn_through(session: &Session, rest: &str) -> Result<()> {
+/// Runs steps until none is left.
+async fn rotate_through(session: &Session, rest: &str) -> Result<()> {
     for _ in 0..50 {
-        if !turn(session, rest).await? {
+        if !rotate(session, rest).await? {
             return Ok(());
         }
     }
@@ -38,16 +39,23 @@ async fn turn_through(session: &Session, rest: &str) -> Result<()> {
 
 async fn sizes(session: &Session) -> Result<String> {
     session
-        .text("SELECT string_agg((pg_relation_size(format('idem.payload_%s', s)::regclass) > 0)::int::text, '' ORDER BY s) FROM generate_series(0, 3) s")
+        .text(
+            "SELECT string_agg( \
+                 (pg_relation_size(format('idem.payload_%s', s)::regclass) > 0)::int::text, '' \
+                 ORDER BY s) FROM generate_series(0, 3) s",
+        )
         .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_that_waits_keeps_its_body_however_often_the_slices_turn() -> Result<()> {
+async fn waiting_message_keeps_its_payload_over_all_rotations() -> Result<()> {
     let db = database("bodies").await?;
     let session = db.connect().await?;
     session
-        .run("SELECT idem_receive('old', 'mail', '\"old\"'::jsonb, deliver_after => now() + interval '1 day')")
+        .run(
+            "SELECT idem_receive('old', 'mail', '\"old\"'::jsonb, \
+             deliver_after => now() + interval '1 day')",
+        )
         .await?;
     let mut used = std::collections::BTreeSet::new();
     for round in 0..8 {
@@ -61,40 +69,46 @@ async fn a_message_that_waits_keeps_its_body_however_often_the_slices_turn() -> 
         assert_eq!(ids(&next(&session, 1).await?), [id.as_str()]);
         assert!(claim(&session, &id).await?);
         for _ in 0..6 {
-            turn(&session, "0").await?;
+            rotate(&session, "0").await?;
         }
     }
-    assert_eq!(used.len(), 4, "all were current");
+    assert_eq!(used.len(), 4, "every slice was the current one");
     session
-        .run("UPDATE idem.pending_0 SET due_at = clock_timestamp(); UPDATE idem.pending_1 SET due_at = clock_timestamp()")
+        .run(
+            "UPDATE idem.pending_0 SET due_at = clock_timestamp(); \
+             UPDATE idem.pending_1 SET due_at = clock_timestamp()",
+        )
         .await?;
     // `next` compares the payload.
     assert_eq!(ids(&next(&session, 10).await?), ["old"]);
     assert!(claim(&session, "old").await?);
-    turn_through(&session, "0").await?;
+    rotate_through(&session, "0").await?;
     let left = sizes(&session).await?;
     ensure!(
         left.matches('1').count() <= 1,
-        "at most the current slice holds something: {left}"
+        "at most the current slice contains payloads: {left}"
     );
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_unused_slice_is_emptied_at_a_later_pass_only() -> Result<()> {
+async fn unused_payload_slice_is_emptied_in_a_later_pass() -> Result<()> {
     let db = database("passes").await?;
     let session = db.connect().await?;
     receive(&session, "a", "").await?;
-    assert!(turn(&session, "1 hour").await?, "turned");
+    assert!(rotate(&session, "1 hour").await?, "the slices rotate");
     assert!(claim(&session, "a").await?);
-    assert!(turn(&session, "1 hour").await?, "seen to be unused");
-    assert!(!turn(&session, "1 hour").await?);
+    assert!(
+        rotate(&session, "1 hour").await?,
+        "the slice is recorded as unused"
+    );
+    assert!(!rotate(&session, "1 hour").await?);
     assert_eq!(
         sizes(&session).await?,
         "1000",
-        "a dump that began before may look for it"
+        "a dump that began before may still read the slice"
     );
-    assert!(turn(&session, "0").await?);
+    assert!(rotate(&session, "0").await?);
     assert_eq!(sizes(&session).await?, "0000");
     Ok(())
 }
@@ -109,7 +123,7 @@ async fn i4_open_receiver_keeps_its_payload_slice_from_emptying() -> Result<()> 
     receive(&session, "a", "").await?;
     writer.run("BEGIN").await?;
     receive(&writer, "b", "").await?;
-    assert!(turn(&session, "0").await?, "the rotation does not wait");
+    assert!(rotate(&session, "0").await?, "the rotation does not wait");
     assert_eq!(
         session
             .text("SELECT current FROM idem.payload_rotation")
@@ -117,24 +131,24 @@ async fn i4_open_receiver_keeps_its_payload_slice_from_emptying() -> Result<()> 
         "1"
     );
     assert!(claim(&session, "a").await?);
-    turn_through(&session, "0").await?;
+    rotate_through(&session, "0").await?;
     assert_eq!(
         sizes(&session).await?,
         "1000",
         "the slice of the open receiver stays"
     );
     writer.run("COMMIT").await?;
-    turn_through(&session, "0").await?;
+    rotate_through(&session, "0").await?;
     assert_eq!(ids(&next(&session, 1).await?), ["b"]);
     assert!(claim(&session, "b").await?);
     until("both slices are emptied", async || {
-        turn_through(&session, "0").await?;
+        rotate_through(&session, "0").await?;
         Ok(sizes(&session).await? == "0000")
     })
     .await
 }
 
-/// The same for a requeue, which writes a payload too.
+/// I4: the same for a requeue, which writes a payload, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i4_open_requeue_keeps_its_payload_slice_from_emptying() -> Result<()> {
     let db = database("requeuer").await?;
@@ -146,10 +160,10 @@ async fn i4_open_requeue_keeps_its_payload_slice_from_emptying() -> Result<()> {
     writer
         .run("BEGIN; SELECT idem_requeue('a', 'mail')")
         .await?;
-    assert!(turn(&session, "0").await?, "the rotation does not wait");
+    assert!(rotate(&session, "0").await?, "the rotation does not wait");
     let unused = "SELECT unused_since[1] FROM idem.payload_rotation";
     for _ in 0..3 {
-        turn(&session, "0").await?;
+        rotate(&session, "0").await?;
         assert_eq!(
             session.text(unused).await?,
             "infinity",
@@ -157,46 +171,59 @@ async fn i4_open_requeue_keeps_its_payload_slice_from_emptying() -> Result<()> {
         );
     }
     writer.run("COMMIT").await?;
-    turn_through(&session, "0").await?;
+    rotate_through(&session, "0").await?;
     assert_eq!(ids(&next(&session, 1).await?), ["a"]);
     Ok(())
 }
 
-/// A dump reads by its snapshot, and TRUNCATE hides rows from it: what it locks stays.
+/// A dump reads by its snapshot, and TRUNCATE hides rows from that snapshot. A slice that the dump
+/// has locked is not truncated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dump_that_has_begun_finds_every_body() -> Result<()> {
+async fn dump_that_has_begun_finds_every_payload() -> Result<()> {
     let db = database("dumped").await?;
     let (session, dump) = (db.connect().await?, db.connect().await?);
-    session.run("SELECT idem_receive('w' || n, 'mail', to_jsonb('w' || n), deliver_after => now() + interval '1 day') FROM generate_series(1, 50) n").await?;
-    // As pg_dump does: the snapshot first, then the locks, then the tables one after the other.
+    session
+        .run(
+            "SELECT idem_receive('w' || n, 'mail', to_jsonb('w' || n), \
+             deliver_after => now() + interval '1 day') FROM generate_series(1, 50) n",
+        )
+        .await?;
+    // pg_dump takes its snapshot first, then the locks, and then reads one table after the other.
     dump.run("BEGIN ISOLATION LEVEL REPEATABLE READ").await?;
     assert_eq!(
         dump.text("SELECT count(*) FROM idem.pending_0").await?,
         "50"
     );
-    let go_round = async || -> Result<()> {
+    let use_every_slice = async || -> Result<()> {
         for n in 0..4 {
             receive(&session, &format!("x{n}"), "").await?;
-            turn_through(&session, "10 seconds").await?;
+            rotate_through(&session, "10 seconds").await?;
         }
         Ok(())
     };
-    go_round().await?;
-    dump.run("LOCK TABLE idem.payload_0, idem.payload_1, idem.payload_2, idem.payload_3 IN ACCESS SHARE MODE")
-        .await?;
-    // From here on nothing can be emptied, however late it is.
-    turn_through(&session, "0").await?;
-    let found = "SELECT count(*) FROM idem.pending_0 w JOIN idem.payload_row b ON b.slice = w.payload_slice AND b.seq = w.seq";
+    use_every_slice().await?;
+    dump.run(
+        "LOCK TABLE idem.payload_0, idem.payload_1, idem.payload_2, idem.payload_3 \
+         IN ACCESS SHARE MODE",
+    )
+    .await?;
+    // From here on no slice can be emptied, however late it is.
+    rotate_through(&session, "0").await?;
+    let found = "SELECT count(*) FROM idem.pending_0 w \
+                 JOIN idem.payload_row b ON b.slice = w.payload_slice AND b.seq = w.seq";
     assert_eq!(dump.text(found).await?, "50");
     dump.run("COMMIT").await?;
-    until("what it held is emptied", async || {
-        turn_through(&session, "0").await?;
-        Ok(session
-            .text("SELECT count(*) FROM idem.payload_row")
-            .await?
-            .parse::<i64>()?
-            <= 60)
-    })
+    until(
+        "the slices that the dump has locked are emptied",
+        async || {
+            rotate_through(&session, "0").await?;
+            Ok(session
+                .text("SELECT count(*) FROM idem.payload_row")
+                .await?
+                .parse::<i64>()?
+                <= 60)
+        },
+    )
     .await?;
     assert_eq!(
         session

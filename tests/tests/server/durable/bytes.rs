@@ -1,18 +1,19 @@
-//! A call of `idem_next` returns at most so many bytes of payloads and headers.
+//! One execution of `idem_next` returns at most `max_bytes` bytes of payloads and headers.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Session};
 
-/// Receives a message whose payload has so many bytes, which compress well.
+/// Receives a message with a payload of `bytes` bytes that compress well.
 async fn receive(session: &Session, id: &str, bytes: usize, more: &str) -> Result<()> {
     session
         .run(&format!(
-            "SELECT idem_receive_bytes('{id}', 'mail', convert_to(repeat('x', {bytes}), 'UTF8'){more})"
+            "SELECT idem_receive_bytes('{id}', 'mail', \
+             convert_to(repeat('x', {bytes}), 'UTF8'){more})"
         ))
         .await
 }
 
-/// The ids and payload sizes that a call returns.
+/// Returns the ids and payload sizes of the messages that `idem_next` returns.
 async fn next(session: &Session, arguments: &str) -> Result<String> {
     let sql = format!(
         "SELECT coalesce(string_agg(id || ' ' || octet_length(payload), ', ' ORDER BY seq), '') \
@@ -22,7 +23,7 @@ async fn next(session: &Session, arguments: &str) -> Result<String> {
 }
 
 #[tokio::test]
-async fn messages_of_a_call_stay_within_max_bytes() -> Result<()> {
+async fn batch_stays_within_max_bytes() -> Result<()> {
     let db = Database::with_idem("bytes").await?;
     let session = db.connect().await?;
     for id in ["a", "b", "c"] {
@@ -36,7 +37,7 @@ async fn messages_of_a_call_stay_within_max_bytes() -> Result<()> {
     assert_eq!(
         session.text(untouched).await?,
         "0|r",
-        "what did not fit is not leased"
+        "a message that does not fit is not leased"
     );
     assert_eq!(next(&session, ", max_bytes => 1000000").await?, "c 1000000");
     Ok(())
@@ -54,7 +55,7 @@ async fn first_message_is_returned_whatever_its_size() -> Result<()> {
 }
 
 #[tokio::test]
-async fn calls_have_16_mib_by_default() -> Result<()> {
+async fn batch_has_at_most_16_mib_by_default() -> Result<()> {
     let db = Database::with_idem("default").await?;
     let session = db.connect().await?;
     for id in ["a", "b", "c"] {
@@ -77,7 +78,7 @@ async fn headers_count_towards_max_bytes() -> Result<()> {
     Ok(())
 }
 
-/// Order: a small message does not go before a large one that did not fit.
+/// A small message is not handed out before a large message that did not fit.
 #[tokio::test]
 async fn small_message_waits_behind_one_that_does_not_fit() -> Result<()> {
     let db = Database::with_idem("behind").await?;
@@ -90,15 +91,17 @@ async fn small_message_waits_behind_one_that_does_not_fit() -> Result<()> {
     Ok(())
 }
 
-/// Goal: the search from key to key has the limit too.
+/// Goal: the search from key to key has the same limit.
 #[tokio::test]
 async fn messages_of_many_keys_stay_within_max_bytes() -> Result<()> {
     let db = Database::with_idem("keys").await?;
     let session = db.connect().await?;
-    // The first messages wait for the head of their key, more of them than a search passes over.
+    // The first messages wait for the head of their key, and a search skips fewer messages than
+    // these.
     session
         .run(
-            "SELECT idem_receive_bytes('m' || n, 'mail', '\\x01', key => 'full') FROM generate_series(1, 700) n; \
+            "SELECT idem_receive_bytes('m' || n, 'mail', '\\x01', key => 'full') \
+             FROM generate_series(1, 700) n; \
              SELECT id FROM idem_next('mail')",
         )
         .await?;

@@ -1,5 +1,5 @@
-//! What has used up its attempts is kept with every error, comes back when it is asked for, and is
-//! dropped only by hand.
+//! Dead letters: a message that has used up its attempts is kept with every error, is redelivered
+//! when it is requeued, and is dropped only by an operator.
 
 use anyhow::{Result, ensure};
 use idem_tests::harness::{Database, Session};
@@ -12,7 +12,7 @@ async fn letters(session: &Session) -> Result<String> {
         .await
 }
 
-/// Messages that have died of one failure each.
+/// Receives messages and makes each of them a dead letter with one failure.
 async fn died(session: &Session, ids: &[&str], error: &str) -> Result<()> {
     without_rest(session, 1).await?;
     for id in ids {
@@ -30,7 +30,7 @@ async fn died(session: &Session, ids: &[&str], error: &str) -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_message_dies_after_exactly_its_attempts_with_every_error() -> Result<()> {
+async fn message_is_dead_after_its_attempts_with_every_error() -> Result<()> {
     let db = Database::with_idem("dies").await?;
     let session = db.connect().await?;
     without_rest(&session, 3).await?;
@@ -47,23 +47,26 @@ async fn a_message_dies_after_exactly_its_attempts_with_every_error() -> Result<
         if attempt > 1 {
             assert_eq!(held.last_error, format!("boom {}", attempt - 1));
         }
-        let rest = fail(&session, &held, &format!("boom {attempt}")).await?;
-        assert_eq!(rest, if attempt < 3 { "00:00:00" } else { "NULL" });
+        let backoff = fail(&session, &held, &format!("boom {attempt}")).await?;
+        assert_eq!(backoff, if attempt < 3 { "00:00:00" } else { "NULL" });
     }
     assert_eq!(ids(&next(&session, 1).await?), [""; 0]);
     let letter = session
         .text(
-            "SELECT destination, id, attempt, key, type, convert_from(payload, 'UTF8'), content_type, headers, traceparent, last_error, \
+            "SELECT destination, id, attempt, key, type, convert_from(payload, 'UTF8'), \
+             content_type, headers, traceparent, last_error, \
              jsonb_path_query_array(errors, '$[*].error'), \
-             (SELECT bool_and((e ->> 'at')::timestamptz BETWEEN received_at AND clock_timestamp()) FROM jsonb_array_elements(errors) e) \
+             (SELECT bool_and((e ->> 'at')::timestamptz BETWEEN received_at \
+             AND clock_timestamp()) FROM jsonb_array_elements(errors) e) \
              FROM idem.dead_letters",
         )
         .await?;
     assert_eq!(
         letter,
-        "mail|a|3|k|T|\"a\"|application/json|{\"n\": 1, \"traceparent\": \"00-1\"}|00-1|boom 3|[\"boom 1\", \"boom 2\", \"boom 3\"]|t"
+        "mail|a|3|k|T|\"a\"|application/json|{\"n\": 1, \"traceparent\": \"00-1\"}|00-1|boom 3|\
+         [\"boom 1\", \"boom 2\", \"boom 3\"]|t"
     );
-    assert!(!receive(&session, "a", "").await?, "it is known");
+    assert!(!receive(&session, "a", "").await?, "the message is known");
     assert_eq!(
         session
             .text("SELECT outcome FROM idem_acquire('a', 'mail')")
@@ -81,11 +84,14 @@ async fn a_message_dies_after_exactly_its_attempts_with_every_error() -> Result<
 }
 
 #[tokio::test]
-async fn a_final_error_ends_it_at_once() -> Result<()> {
+async fn final_error_makes_a_dead_letter_at_once() -> Result<()> {
     let db = Database::with_idem("final").await?;
     let session = db.connect().await?;
     session
-        .run(r"SELECT idem_configure_retries('mail', base => '0', final_errors => '{no such %,100\\% broken}')")
+        .run(
+            r"SELECT idem_configure_retries('mail', base => '0',
+                                            final_errors => '{no such %,100\\% broken}')",
+        )
         .await?;
     for (id, error, is_final) in [
         ("a", "no such customer", true),
@@ -112,7 +118,7 @@ async fn a_final_error_ends_it_at_once() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_dead_hold_up_nobody_of_their_key() -> Result<()> {
+async fn dead_letter_does_not_delay_its_key() -> Result<()> {
     let db = Database::with_idem("behind").await?;
     let session = db.connect().await?;
     died(&session, &["a"], "boom").await?;
@@ -121,9 +127,10 @@ async fn the_dead_hold_up_nobody_of_their_key() -> Result<()> {
     Ok(())
 }
 
+/// A requeued message is redelivered once, with all its attempts, its payload, its headers and its
+/// properties.
 #[tokio::test]
-async fn what_is_requeued_comes_back_once_with_all_its_attempts_and_what_it_carried() -> Result<()>
-{
+async fn requeued_message_is_redelivered_once_with_its_data() -> Result<()> {
     let db = Database::with_idem("requeue").await?;
     let session = db.connect().await?;
     died(&session, &["a", "b"], "boom").await?;
@@ -136,25 +143,37 @@ async fn what_is_requeued_comes_back_once_with_all_its_attempts_and_what_it_carr
     );
     assert_eq!(letters(&session).await?, "b");
     let handed = next(&session, 10).await?;
-    assert_eq!(ids(&handed), ["waits"], "at the end of its key");
+    assert_eq!(
+        ids(&handed),
+        ["waits"],
+        "the requeued message is the last of its key"
+    );
     assert!(claim(&session, "waits").await?);
     let row = "SELECT id, attempt, key, type, headers, last_error FROM idem_next('mail', 10)";
     assert_eq!(session.text(row).await?, "a|1|k|T|{\"n\": 1}|NULL");
     assert!(claim(&session, "a").await?);
-    assert_eq!(session.text(row).await?, "", "once");
+    assert_eq!(
+        session.text(row).await?,
+        "",
+        "the message is redelivered once"
+    );
     Ok(())
 }
 
 #[tokio::test]
-async fn what_was_handled_meanwhile_does_not_come_back() -> Result<()> {
+async fn message_handled_meanwhile_is_not_redelivered() -> Result<()> {
     let db = Database::with_idem("meanwhile").await?;
     let (session, other) = (db.connect().await?, db.connect().await?);
     died(&session, &["a", "b", "c"], "boom").await?;
-    assert!(claim(&session, "a").await?, "somebody mends it by hand");
+    assert!(
+        claim(&session, "a").await?,
+        "an operator handles the message"
+    );
     assert_eq!(session.text("SELECT idem_requeue('a', 'mail')").await?, "f");
     assert_eq!(letters(&session).await?, "b\nc");
 
-    // The claim is in the making: it waits for who requeues, and takes the work away.
+    // The claim waits for the transaction that requeues the message, and then deletes the pending
+    // message.
     session
         .run("BEGIN; SELECT idem_requeue('b', 'mail')")
         .await?;
@@ -163,9 +182,13 @@ async fn what_was_handled_meanwhile_does_not_come_back() -> Result<()> {
     db.until_blocked(pid).await?;
     session.run("COMMIT").await?;
     assert!(claims.await??);
-    assert_eq!(ids(&next(&session, 10).await?), [""; 0], "handled");
+    assert_eq!(
+        ids(&next(&session, 10).await?),
+        [""; 0],
+        "the message is handled"
+    );
 
-    // The other way round: who requeues waits for the claim.
+    // In the opposite order, the session that requeues waits for the claim.
     let other = db.connect().await?;
     other
         .run("BEGIN; SELECT idem_try_claim('c', 'mail')")
@@ -179,7 +202,11 @@ async fn what_was_handled_meanwhile_does_not_come_back() -> Result<()> {
     other.run("COMMIT").await?;
     let (session, requeued) = requeues.await?;
     assert_eq!(requeued?, "f");
-    assert_eq!(ids(&next(&session, 10).await?), [""; 0], "handled");
+    assert_eq!(
+        ids(&next(&session, 10).await?),
+        [""; 0],
+        "the message is handled"
+    );
     assert_eq!(
         session.text("SELECT count(*) FROM idem.pending").await?,
         "0"
@@ -188,8 +215,7 @@ async fn what_was_handled_meanwhile_does_not_come_back() -> Result<()> {
 }
 
 #[tokio::test]
-async fn many_are_requeued_by_their_error_in_their_order_and_not_more_than_asked_for() -> Result<()>
-{
+async fn requeue_all_applies_error_filter_order_and_limit() -> Result<()> {
     let db = Database::with_idem("filter").await?;
     let session = db.connect().await?;
     died(&session, &["a", "b", "c"], "gateway away").await?;
@@ -200,7 +226,7 @@ async fn many_are_requeued_by_their_error_in_their_order_and_not_more_than_asked
             .text("SELECT idem_requeue_all('mail', 'gateway%', 2)")
             .await?,
         "1",
-        "b was handled"
+        "b is handled already"
     );
     assert_eq!(
         session
@@ -223,7 +249,7 @@ async fn many_are_requeued_by_their_error_in_their_order_and_not_more_than_asked
 }
 
 #[tokio::test]
-async fn what_is_discarded_stays_known() -> Result<()> {
+async fn discarded_message_stays_known() -> Result<()> {
     let db = Database::with_idem("discard").await?;
     let session = db.connect().await?;
     died(&session, &["a", "b", "c"], "boom").await?;
@@ -251,36 +277,40 @@ async fn what_is_discarded_stays_known() -> Result<()> {
     Ok(())
 }
 
-/// The broker holds the message and its runtime counts through the lease.
+/// A broker holds the message, and its runtime counts the attempts with leases.
 #[tokio::test]
-async fn a_message_of_a_broker_is_exhausted_after_its_attempts_and_buried() -> Result<()> {
+async fn broker_message_is_exhausted_after_its_attempts() -> Result<()> {
     let db = Database::with_idem("broker").await?;
     let session = db.connect().await?;
     without_rest(&session, 2).await?;
     let acquire =
         "SELECT outcome, token, attempt, coalesce(last_error, '-') FROM idem_acquire('m', 'mail')";
     for (attempt, error) in [(1, "-"), (2, "boom")] {
-        let answer = session.text(acquire).await?;
-        let token = answer.split('|').nth(1).unwrap_or_default().to_owned();
-        assert_eq!(answer, format!("acquired|{token}|{attempt}|{error}"));
-        let rest = session
+        let result = session.text(acquire).await?;
+        let token = result.split('|').nth(1).unwrap_or_default().to_owned();
+        assert_eq!(result, format!("acquired|{token}|{attempt}|{error}"));
+        let backoff = session
             .text(&format!(
                 "SELECT idem_release('m', 'mail', {token}, 'boom')"
             ))
             .await?;
-        assert_eq!(rest, if attempt == 1 { "00:00:00" } else { "NULL" });
+        assert_eq!(backoff, if attempt == 1 { "00:00:00" } else { "NULL" });
     }
-    let answer = session.text(acquire).await?;
-    let token = answer.split('|').nth(1).unwrap_or_default().to_owned();
-    assert_eq!(answer, format!("exhausted|{token}|2|boom"));
+    let result = session.text(acquire).await?;
+    let token = result.split('|').nth(1).unwrap_or_default().to_owned();
+    assert_eq!(result, format!("exhausted|{token}|2|boom"));
     session
         .run(&format!(
-            "SELECT idem_bury('m', 'mail', {token}, '\"m\"', 'gave up', headers => '{{\"h\": 1}}', key => 'k')"
+            "SELECT idem_bury('m', 'mail', {token}, '\"m\"', 'gave up', \
+             headers => '{{\"h\": 1}}', key => 'k')"
         ))
         .await?;
     assert_eq!(
         session
-            .text("SELECT id, attempt, key, headers, last_error, jsonb_array_length(errors) FROM idem.dead_letters")
+            .text(
+                "SELECT id, attempt, key, headers, last_error, jsonb_array_length(errors) \
+                 FROM idem.dead_letters"
+            )
             .await?,
         "m|2|k|{\"h\": 1}|gave up|3"
     );
@@ -294,15 +324,15 @@ async fn a_message_of_a_broker_is_exhausted_after_its_attempts_and_buried() -> R
     assert_eq!(
         ids(&next(&session, 1).await?),
         ["m"],
-        "from now on it is in the inbox"
+        "the requeued message is in the inbox"
     );
     Ok(())
 }
 
-/// A message that is requeued while its discard waits is alive, and the discard says that it did
-/// nothing.
+/// I4: a message that is requeued while its discard waits stays pending, and the discard returns
+/// false.
 #[tokio::test]
-async fn i4_discard_beside_a_requeue_consumes_nothing() -> Result<()> {
+async fn i4_discard_during_a_requeue_discards_nothing() -> Result<()> {
     let db = Database::with_idem("discard_requeue").await?;
     let (session, discards) = (db.connect().await?, db.connect().await?);
     without_rest(&session, 1).await?;
@@ -319,6 +349,10 @@ async fn i4_discard_beside_a_requeue_consumes_nothing() -> Result<()> {
     db.until_blocked(pid).await?;
     session.run("COMMIT").await?;
     assert_eq!(discard.await??, "f");
-    assert_eq!(ids(&next(&session, 1).await?), ["m"], "it is ready");
+    assert_eq!(
+        ids(&next(&session, 1).await?),
+        ["m"],
+        "the requeued message is ready"
+    );
     Ok(())
 }

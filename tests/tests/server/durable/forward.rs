@@ -1,15 +1,20 @@
-//! A dead letter goes back to a broker: it becomes an effect of its message.
+//! A dead letter is forwarded to a broker: it becomes an effect of its message.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Session};
 
-/// A dead letter of a message of a broker, with headers that RabbitMQ, NATS and idem itself write.
+/// Creates a dead letter of a broker message, with headers that RabbitMQ, NATS and idem itself
+/// write.
 async fn reject(session: &Session, id: &str) -> Result<()> {
-    let headers = r#"{"message-id": "m", "Nats-Msg-Id": "m", "x-death": "[]", "x-first-death-queue": "q", "x-delivery-count": 3,
-                      "Nats-Expected-Stream": "s", "idem-source-place": "0", "idem-dead-letter-source": "q",
+    let headers = r#"{"message-id": "m", "Nats-Msg-Id": "m", "x-death": "[]",
+                      "x-first-death-queue": "q",
+                      "x-delivery-count": 3,
+                      "Nats-Expected-Stream": "s", "idem-source-place": "0",
+                      "idem-dead-letter-source": "q",
                       "tenant": "t-1", "traceparent": "00-1"}"#;
     let sql = format!(
-        "SELECT idem_reject('{id}', 'orders', decode('ff00', 'hex'), 'no such customer', '{headers}', 'k', 'Order', 'text/plain', 'queue')"
+        "SELECT idem_reject('{id}', 'orders', decode('ff00', 'hex'), 'no such customer', \
+         '{headers}', 'k', 'Order', 'text/plain', 'queue')"
     );
     assert_eq!(session.text(&sql).await?, "t");
     Ok(())
@@ -20,7 +25,7 @@ const EFFECTS: &str =
      FROM idem_effects('a', 'orders')";
 
 #[tokio::test]
-async fn i4_forwarded_letter_is_an_effect_of_its_message() -> Result<()> {
+async fn i4_forwarded_dead_letter_is_an_effect_of_its_message() -> Result<()> {
     let db = Database::with_idem("forward").await?;
     let session = db.connect().await?;
     reject(&session, "a").await?;
@@ -42,7 +47,7 @@ async fn i4_forwarded_letter_is_an_effect_of_its_message() -> Result<()> {
             .text("SELECT idem_try_record('a', 'orders', '[]')")
             .await?,
         "f",
-        "a duplicate"
+        "the message is a duplicate"
     );
     assert_eq!(
         session
@@ -54,11 +59,12 @@ async fn i4_forwarded_letter_is_an_effect_of_its_message() -> Result<()> {
         session.text("SELECT count(*) FROM idem.pending").await?,
         "0"
     );
-    let again = "SELECT idem_forward('a', 'orders', 'orders.again'), idem_forward('b', 'orders', 'orders.again')";
+    let again = "SELECT idem_forward('a', 'orders', 'orders.again'), \
+                 idem_forward('b', 'orders', 'orders.again')";
     assert_eq!(
         session.text(again).await?,
         "NULL|NULL",
-        "there is no letter"
+        "there is no dead letter"
     );
     assert_eq!(session.text("SELECT count(*) FROM idem.outbox").await?, "1");
     Ok(())
@@ -84,7 +90,7 @@ async fn i2_forward_that_is_rolled_back_changes_nothing() -> Result<()> {
 }
 
 #[tokio::test]
-async fn i4_letters_are_forwarded_in_bulk_by_their_error() -> Result<()> {
+async fn i4_dead_letters_are_forwarded_in_bulk_by_error() -> Result<()> {
     let db = Database::with_idem("forward_all").await?;
     let (session, other) = (db.connect().await?, db.connect().await?);
     for id in ["a", "b", "c", "d"] {
@@ -110,9 +116,10 @@ async fn i4_letters_are_forwarded_in_bulk_by_their_error() -> Result<()> {
     Ok(())
 }
 
-/// Two operators: one of them forwards the letter, and one effect is recorded.
+/// I1: two operators forward the same dead letter. One of them succeeds, and one effect is
+/// recorded.
 #[tokio::test]
-async fn i1_letter_is_forwarded_once_by_two_sessions() -> Result<()> {
+async fn i1_dead_letter_is_forwarded_once_by_two_sessions() -> Result<()> {
     let db = Database::with_idem("forward_twice").await?;
     let (session, other) = (db.connect().await?, db.connect().await?);
     reject(&session, "a").await?;
@@ -132,9 +139,9 @@ async fn i1_letter_is_forwarded_once_by_two_sessions() -> Result<()> {
     Ok(())
 }
 
-/// The message came again and was handled after its cause had been removed.
+/// The message was redelivered and handled after the cause of its failure had been removed.
 #[tokio::test]
-async fn letter_of_a_claimed_message_is_not_forwarded() -> Result<()> {
+async fn dead_letter_of_a_claimed_message_is_not_forwarded() -> Result<()> {
     let db = Database::with_idem("forward_claimed").await?;
     let session = db.connect().await?;
     for id in ["a", "b", "c"] {
@@ -166,16 +173,16 @@ async fn letter_of_a_claimed_message_is_not_forwarded() -> Result<()> {
 }
 
 #[tokio::test]
-async fn i4_letter_is_not_forwarded_without_a_relay() -> Result<()> {
+async fn i4_dead_letter_is_not_forwarded_without_a_relay() -> Result<()> {
     let db = Database::with_idem("forward_no_relay").await?;
     let session = db.connect().await?;
     reject(&session, "a").await?;
     session.run("SELECT idem_drop_relay('default')").await?;
-    for call in [
+    for function in [
         "idem_forward('a', 'orders', 'again')",
         "idem_forward_all('orders', 'again')",
     ] {
-        let refusal = session.refused(&format!("SELECT {call}")).await?;
+        let refusal = session.refused(&format!("SELECT {function}")).await?;
         assert_eq!(refusal.sqlstate, "55000", "{refusal:?}");
     }
     assert_eq!(session.text("SELECT id FROM idem.dead_letters").await?, "a");

@@ -1,4 +1,4 @@
-//! From the outbox to the inbox: exactly once, however many relays race.
+//! From the outbox to the inbox: exactly once, however many relays run at the same time.
 
 use std::sync::Arc;
 
@@ -11,14 +11,15 @@ use super::{ids, next};
 async fn send(session: &Session, says: &str) -> Result<()> {
     session
         .run(&format!(
-            "SELECT idem_send('mail', '\"{says}\"'::jsonb, key => 'k{says}', type => 'T', headers => '{{\"h\": 1}}')"
+            "SELECT idem_send('mail', '\"{says}\"'::jsonb, key => 'k{says}', type => 'T', \
+             headers => '{{\"h\": 1}}')"
         ))
         .await
 }
 
-/// Anybody can set it, and a relay cannot pass over an effect that is not received.
+/// Every role can set the trace context, and a relay cannot skip an effect that is not received.
 #[tokio::test]
-async fn a_trace_context_that_is_too_long_stops_no_relay() -> Result<()> {
+async fn too_long_trace_context_stops_no_relay() -> Result<()> {
     let db = Database::with_idem("long_trace").await?;
     let session = db.connect().await?;
     session
@@ -37,7 +38,7 @@ async fn a_trace_context_that_is_too_long_stops_no_relay() -> Result<()> {
 }
 
 #[tokio::test]
-async fn effects_of_a_topic_are_received_for_the_destination_of_that_name() -> Result<()> {
+async fn effect_is_received_by_the_destination_named_as_topic() -> Result<()> {
     let db = Database::with_idem("topics").await?;
     let session = db.connect().await?;
     send(&session, "a").await?;
@@ -57,22 +58,25 @@ async fn effects_of_a_topic_are_received_for_the_destination_of_that_name() -> R
             .await?,
         "0"
     );
-    let row = "SELECT m.id = e.message_id::text, m.key, m.type, m.headers, convert_from(m.payload, 'UTF8'), m.content_type, d.name \
-               FROM idem_next('mail', 10) m JOIN idem.outbox_row e ON e.payload = m.payload, idem.destination d ORDER BY m.seq";
+    let row = "SELECT m.id = e.message_id::text, m.key, m.type, m.headers, \
+               convert_from(m.payload, 'UTF8'), m.content_type, d.name \
+               FROM idem_next('mail', 10) m JOIN idem.outbox_row e ON e.payload = m.payload, \
+               idem.destination d ORDER BY m.seq";
     assert_eq!(
         session.text(row).await?,
-        "t|ka|T|{\"h\": 1}|\"a\"|application/json|mail\nt|kb|T|{\"h\": 1}|\"b\"|application/json|mail"
+        "t|ka|T|{\"h\": 1}|\"a\"|application/json|mail\n\
+         t|kb|T|{\"h\": 1}|\"b\"|application/json|mail"
     );
     assert_eq!(
         session.text("SELECT lag_messages FROM idem.relays").await?,
         "0",
-        "acknowledged"
+        "all effects are acknowledged"
     );
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn relays_that_race_hand_over_each_effect_once() -> Result<()> {
+async fn concurrent_relays_hand_over_each_effect_once() -> Result<()> {
     const EFFECTS: usize = 300;
     let db = Arc::new(Database::with_idem("handed").await?);
     let session = db.connect().await?;
@@ -85,7 +89,8 @@ async fn relays_that_race_hand_over_each_effect_once() -> Result<()> {
         racers.spawn(async move {
             let mut handed = 0;
             while handed < EFFECTS {
-                // Two processes of a relay share its effects, so one may find that all are gone.
+                // Two processes of a relay share its effects, so a process may find that no effect
+                // is left.
                 let done = format!("SELECT lag_messages FROM idem.relays WHERE relay = '{relay}'");
                 handed += session
                     .text(&format!(
@@ -113,15 +118,15 @@ async fn relays_that_race_hand_over_each_effect_once() -> Result<()> {
             .text("SELECT count(*), count(DISTINCT key) FROM idem.pending")
             .await?,
         format!("{EFFECTS}|{EFFECTS}"),
-        "each effect is one message, though two relays saw it"
+        "each effect is one message, although two relays read it"
     );
     Ok(())
 }
 
-/// Lease, receiving and acknowledgement are one transaction: whoever dies in between has done
-/// nothing.
+/// Lease, receipt and acknowledgement are one transaction. A crash in between hands over nothing,
+/// and the next hand-over delivers all effects.
 #[tokio::test]
-async fn a_crash_in_the_middle_hands_over_nothing_and_the_next_does_it() -> Result<()> {
+async fn crash_during_hand_over_hands_over_nothing() -> Result<()> {
     let db = Database::with_idem("crash").await?;
     let (session, victim) = (db.connect().await?, db.connect().await?);
     for says in ["a", "b", "c"] {
@@ -152,7 +157,7 @@ async fn a_crash_in_the_middle_hands_over_nothing_and_the_next_does_it() -> Resu
             .text("SELECT idem_hand_over('default', '{mail}')")
             .await?,
         "3",
-        "at once: its lease was never seen"
+        "at once, because the lease was not committed"
     );
     assert_eq!(
         session
@@ -164,16 +169,17 @@ async fn a_crash_in_the_middle_hands_over_nothing_and_the_next_does_it() -> Resu
     Ok(())
 }
 
-/// What was parked, delayed or handled already is none of its business.
+/// A hand-over skips effects that are parked or delayed, and messages that are handled already.
 #[tokio::test]
-async fn what_is_due_later_is_handed_over_later_and_what_was_handled_is_not_received() -> Result<()>
-{
+async fn hand_over_waits_until_due_and_skips_handled_messages() -> Result<()> {
     let db = Database::with_idem("later").await?;
     let session = db.connect().await?;
     session
         .run(
-            "DO $$ BEGIN PERFORM idem_try_claim('src', 'orders'); PERFORM idem_record_effects('src', 'orders', format( \
-             '[{\"topic\": \"mail\", \"payload\": 1, \"deliver_after\": \"%s\"}]', to_json(clock_timestamp() + interval '1 hour') #>> '{}')::jsonb); END $$",
+            "DO $$ BEGIN PERFORM idem_try_claim('src', 'orders'); \
+             PERFORM idem_record_effects('src', 'orders', format( \
+             '[{\"topic\": \"mail\", \"payload\": 1, \"deliver_after\": \"%s\"}]', \
+             to_json(clock_timestamp() + interval '1 hour') #>> '{}')::jsonb); END $$",
         )
         .await?;
     let handled = session.text("SELECT idem_send('mail', '2'::jsonb)").await?;

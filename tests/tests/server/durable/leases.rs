@@ -1,14 +1,14 @@
-//! A lease is extended, given back, or runs out; its token is good for one holder.
+//! A lease is extended, released or expires. Its token is valid for one holder.
 
 use anyhow::{Result, ensure};
 use idem_tests::harness::{Database, Session, until};
 
 use super::{Handed, claim, fail, ids, next, next_for, receive};
 
-/// Those who come when the leases that are out have run out.
-async fn when_it_has_run_out(session: &Session) -> Result<Vec<Handed>> {
+/// Waits until the current leases have expired. Returns the messages that are handed out then.
+async fn next_after_expiry(session: &Session) -> Result<Vec<Handed>> {
     let mut handed = Vec::new();
-    until("the lease has run out", async || {
+    until("the lease has expired", async || {
         handed = next(session, 10).await?;
         Ok(!handed.is_empty())
     })
@@ -17,50 +17,52 @@ async fn when_it_has_run_out(session: &Session) -> Result<Vec<Handed>> {
 }
 
 #[tokio::test]
-async fn what_is_not_finished_comes_again_with_the_error_noted_and_the_attempt_counted()
--> Result<()> {
+async fn expired_lease_is_redelivered_with_error_and_attempt() -> Result<()> {
     let db = Database::with_idem("again").await?;
-    let (zombie, heir) = (db.connect().await?, db.connect().await?);
-    receive(&zombie, "a", "").await?;
-    let old = next_for(&zombie, 1, "200 milliseconds").await?.remove(0);
+    let (old_holder, successor) = (db.connect().await?, db.connect().await?);
+    receive(&old_holder, "a", "").await?;
+    let old = next_for(&old_holder, 1, "200 milliseconds")
+        .await?
+        .remove(0);
     assert_eq!((old.attempt, old.last_error.as_str()), (1, "-"));
-    let new = when_it_has_run_out(&heir).await?.remove(0);
+    let new = next_after_expiry(&successor).await?.remove(0);
     assert_eq!(
         (new.attempt, new.last_error.as_str()),
         (2, "the lease expired")
     );
     assert!(new.token > old.token);
 
-    for call in [
+    for function in [
         "idem_extend('a', 'mail', $)",
         "idem_release('a', 'mail', $)",
         "idem_complete('a', 'mail', $)",
         "idem_bury('a', 'mail', $, '', 'x')",
     ] {
-        let stale = zombie
+        let stale = old_holder
             .refused(&format!(
                 "SELECT {}",
-                call.replace('$', &old.token.to_string())
+                function.replace('$', &old.token.to_string())
             ))
             .await?;
-        assert_eq!(stale.sqlstate, "55000", "{call}: {stale:?}");
-        ensure!(!stale.hint.is_empty(), "{call}");
+        assert_eq!(stale.sqlstate, "55000", "{function}: {stale:?}");
+        ensure!(!stale.hint.is_empty(), "{function}");
     }
-    let work = "SELECT token, attempt, state FROM idem.pending";
+    let pending = "SELECT token, attempt, state FROM idem.pending";
     assert_eq!(
-        heir.text(work).await?,
+        successor.text(pending).await?,
         format!("{}|2|l", new.token),
-        "nothing was written"
+        "the old token has written nothing"
     );
-    heir.run(&format!("SELECT idem_complete('a', 'mail', {})", new.token))
+    successor
+        .run(&format!("SELECT idem_complete('a', 'mail', {})", new.token))
         .await?;
-    assert!(!claim(&heir, "a").await?, "done");
+    assert!(!claim(&successor, "a").await?, "the message is done");
     Ok(())
 }
 
-/// The attempt is counted when it begins, so a message that kills its consumer is counted too.
+/// The attempt is counted when it begins, so an attempt that kills its consumer is counted, too.
 #[tokio::test]
-async fn a_consumer_that_is_killed_has_used_an_attempt() -> Result<()> {
+async fn killed_consumer_has_used_an_attempt() -> Result<()> {
     let db = Database::with_idem("killed").await?;
     let session = db.connect().await?;
     super::without_rest(&session, 3).await?;
@@ -68,7 +70,7 @@ async fn a_consumer_that_is_killed_has_used_an_attempt() -> Result<()> {
     for attempt in 1..=3 {
         let victim = db.connect().await?;
         let mut handed = Vec::new();
-        until("it comes again", async || {
+        until("the message is redelivered", async || {
             handed = next_for(&victim, 1, "100 milliseconds").await?;
             Ok(!handed.is_empty())
         })
@@ -85,8 +87,9 @@ async fn a_consumer_that_is_killed_has_used_an_attempt() -> Result<()> {
             "t"
         );
     }
-    let died = "SELECT id, attempt, jsonb_path_query_array(errors, '$[*].attempt'), jsonb_path_query_array(errors, '$[*].error') FROM idem.dead_letters";
-    until("it dies", async || {
+    let died = "SELECT id, attempt, jsonb_path_query_array(errors, '$[*].attempt'), \
+                jsonb_path_query_array(errors, '$[*].error') FROM idem.dead_letters";
+    until("the message is dead", async || {
         assert_eq!(ids(&next(&session, 1).await?), [""; 0], "no fourth attempt");
         Ok(!session.text(died).await?.is_empty())
     })
@@ -100,7 +103,7 @@ async fn a_consumer_that_is_killed_has_used_an_attempt() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_extended_keeps_others_away() -> Result<()> {
+async fn extended_lease_excludes_other_consumers() -> Result<()> {
     let db = Database::with_idem("extend").await?;
     let (holder, other) = (db.connect().await?, db.connect().await?);
     receive(&holder, "a", "").await?;
@@ -112,18 +115,27 @@ async fn a_lease_that_is_extended_keeps_others_away() -> Result<()> {
             held[0].token
         ))
         .await?;
-    assert_eq!(ids(&when_it_has_run_out(&other).await?), ["b"], "and not a");
+    assert_eq!(
+        ids(&next_after_expiry(&other).await?),
+        ["b"],
+        "the lease of a is extended"
+    );
     assert_eq!(
         other
-            .text("SELECT id, until > clock_timestamp() + interval '50 minutes' FROM idem.leases ORDER BY id")
+            .text(
+                "SELECT id, until > clock_timestamp() + interval '50 minutes' FROM idem.leases \
+                 ORDER BY id"
+            )
             .await?,
         "a|t\nb|t"
     );
     Ok(())
 }
 
+/// A message that is released without an error is redelivered at once, and the attempt is not
+/// counted.
 #[tokio::test]
-async fn what_is_given_back_unharmed_comes_at_once_and_is_not_counted() -> Result<()> {
+async fn message_released_without_error_is_not_counted() -> Result<()> {
     let db = Database::with_idem("back").await?;
     let session = db.connect().await?;
     receive(&session, "a", "").await?;
@@ -132,13 +144,17 @@ async fn what_is_given_back_unharmed_comes_at_once_and_is_not_counted() -> Resul
         assert_eq!((held.attempt, held.last_error.as_str()), (1, "-"));
         let release = format!("SELECT idem_release('a', 'mail', {})", held.token);
         assert_eq!(session.text(&release).await?, "00:00:00");
-        assert_eq!(session.refused(&release).await?.sqlstate, "55000", "once");
+        assert_eq!(
+            session.refused(&release).await?.sqlstate,
+            "55000",
+            "the token is valid once"
+        );
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn a_uuid_is_one_message_however_it_is_written() -> Result<()> {
+async fn uuid_is_one_message_in_every_spelling() -> Result<()> {
     let db = Database::with_idem("uuid").await?;
     let session = db.connect().await?;
     let id = "0192F3A4-0000-7ABC-8DEF-0123456789AB";
@@ -150,7 +166,8 @@ async fn a_uuid_is_one_message_however_it_is_written() -> Result<()> {
     let token = session.text("SELECT token FROM idem_next('mail')").await?;
     session
         .run(&format!(
-            "SELECT idem_extend('{id}', 'mail', {token}); SELECT idem_extend('{id}'::uuid, 'mail', {token})"
+            "SELECT idem_extend('{id}', 'mail', {token}); \
+             SELECT idem_extend('{id}'::uuid, 'mail', {token})"
         ))
         .await?;
     assert_eq!(
@@ -181,12 +198,12 @@ async fn a_uuid_is_one_message_however_it_is_written() -> Result<()> {
 }
 
 #[tokio::test]
-async fn leases_are_refused_outside_read_committed() -> Result<()> {
+async fn leases_fail_outside_read_committed() -> Result<()> {
     let db = Database::with_idem("level").await?;
     let session = db.connect().await?;
     receive(&session, "a", "").await?;
     for level in ["REPEATABLE READ", "SERIALIZABLE"] {
-        for call in [
+        for function in [
             "* FROM idem_next('mail')",
             "idem_release('a', 'mail', 1)",
             "idem_requeue('a', 'mail')",
@@ -195,8 +212,8 @@ async fn leases_are_refused_outside_read_committed() -> Result<()> {
             session
                 .run(&format!("BEGIN ISOLATION LEVEL {level}"))
                 .await?;
-            let refusal = session.refused(&format!("SELECT {call}")).await?;
-            assert_eq!(refusal.sqlstate, "25000", "{call}: {refusal:?}");
+            let refusal = session.refused(&format!("SELECT {function}")).await?;
+            assert_eq!(refusal.sqlstate, "25000", "{function}: {refusal:?}");
             session.run("ROLLBACK").await?;
         }
     }
@@ -213,25 +230,28 @@ async fn leases_are_refused_outside_read_committed() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_failure_rests_longer_each_time_within_the_jitter_and_the_cap() -> Result<()> {
+async fn backoff_grows_within_its_jitter_and_cap() -> Result<()> {
     let db = Database::with_idem("rest").await?;
     let session = db.connect().await?;
     session
-        .run("SELECT idem_configure_retries('mail', 40, base => '1 second', factor => 3, cap => '20 seconds', jitter => 0.5)")
+        .run(
+            "SELECT idem_configure_retries('mail', 40, base => '1 second', factor => 3, \
+             cap => '20 seconds', jitter => 0.5)",
+        )
         .await?;
     receive(&session, "a", "").await?;
     let mut shares = Vec::new();
     for attempt in 1..=40 {
         let held = next(&session, 1).await?.remove(0);
         assert_eq!(held.attempt, attempt);
-        let rest = fail(&session, &held, "again").await?;
+        let backoff = fail(&session, &held, "again").await?;
         if attempt == 40 {
-            assert_eq!(rest, "NULL", "no more attempts");
+            assert_eq!(backoff, "NULL", "no attempt is left");
             break;
         }
         let whole = 3f64.powi(attempt - 1).min(20.0);
         let seconds: f64 = session
-            .text(&format!("SELECT extract(epoch FROM interval '{rest}')"))
+            .text(&format!("SELECT extract(epoch FROM interval '{backoff}')"))
             .await?
             .parse()?;
         ensure!(
@@ -240,30 +260,35 @@ async fn a_failure_rests_longer_each_time_within_the_jitter_and_the_cap() -> Res
         );
         shares.push(seconds / whole);
         let due = format!(
-            "SELECT abs(extract(epoch FROM due_at - clock_timestamp()) - {seconds}) < 5 FROM idem.pending"
+            "SELECT abs(extract(epoch FROM due_at - clock_timestamp()) - {seconds}) < 5 \
+             FROM idem.pending"
         );
-        assert_eq!(session.text(&due).await?, "t", "it rests so long");
+        assert_eq!(
+            session.text(&due).await?,
+            "t",
+            "the message is due after the back-off"
+        );
         session
             .run("UPDATE idem.pending_0 SET due_at = clock_timestamp()")
             .await?;
     }
     let spread =
         shares.iter().copied().fold(0.0, f64::max) - shares.iter().copied().fold(1.0, f64::min);
-    ensure!(spread > 0.1, "it is random: {shares:?}");
+    ensure!(spread > 0.1, "the back-off is not random: {shares:?}");
     Ok(())
 }
 
-/// Whoever had them may have died of one of them: the others are not to be taken along again and
-/// again.
+/// One of the messages can have crashed the consumer. The others must not be leased together with
+/// it again.
 #[tokio::test]
-async fn messages_whose_leases_ran_out_are_handed_out_alone() -> Result<()> {
+async fn messages_with_expired_leases_are_redelivered_alone() -> Result<()> {
     let db = Database::with_idem("alone").await?;
     let session = db.connect().await?;
     for id in ["a", "b", "c"] {
         receive(&session, id, "").await?;
     }
     assert_eq!(next_for(&session, 10, "200 milliseconds").await?.len(), 3);
-    assert_eq!(ids(&when_it_has_run_out(&session).await?), ["a"]);
+    assert_eq!(ids(&next_after_expiry(&session).await?), ["a"]);
     receive(&session, "d", "").await?;
     receive(&session, "e", "").await?;
     assert_eq!(ids(&next(&session, 10).await?), ["b"]);
@@ -271,20 +296,21 @@ async fn messages_whose_leases_ran_out_are_handed_out_alone() -> Result<()> {
     assert_eq!(
         ids(&next(&session, 10).await?),
         ["d", "e"],
-        "these have harmed nobody"
+        "the leases of these messages have not expired"
     );
     Ok(())
 }
 
 #[tokio::test]
-async fn a_message_whose_lease_ran_out_is_not_stuck_behind_its_successor() -> Result<()> {
+async fn expired_message_does_not_wait_for_its_successor() -> Result<()> {
     let db = Database::with_idem("stuck").await?;
     let session = db.connect().await?;
     receive(&session, "first", ", key => 'k'").await?;
     assert_eq!(next_for(&session, 10, "200 milliseconds").await?.len(), 1);
-    // Due before the lease of its predecessor ends, so it stands before it.
+    // The second message is due before the lease of its predecessor ends, so it precedes the
+    // predecessor in the order.
     receive(&session, "second", ", key => 'k'").await?;
-    assert_eq!(ids(&when_it_has_run_out(&session).await?), ["first"]);
+    assert_eq!(ids(&next_after_expiry(&session).await?), ["first"]);
     assert!(claim(&session, "first").await?);
     assert_eq!(ids(&next(&session, 10).await?), ["second"]);
     Ok(())

@@ -1,5 +1,5 @@
-//! The durable inbox: what is received is handed out in order, comes again until it is done, dies
-//! after its attempts, and is never dropped.
+//! The durable inbox: received messages are handed out in order, are redelivered until they are
+//! done, become dead letters after their attempts, and are never dropped.
 
 mod bodies;
 mod bytes;
@@ -15,7 +15,7 @@ mod wake;
 use anyhow::Result;
 use idem_tests::harness::Session;
 
-/// A message as `idem_next` hands it out.
+/// A message as `idem_next` returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Handed {
     token: i64,
@@ -24,20 +24,21 @@ struct Handed {
     last_error: String,
 }
 
-/// Receives a message whose payload is its id; whether it is new.
+/// Receives a message with its id as payload. Returns true when the message is new.
 async fn receive(session: &Session, id: &str, more: &str) -> Result<bool> {
     let sql = format!("SELECT idem_receive('{id}', 'mail', '\"{id}\"'::jsonb{more})");
     Ok(session.text(&sql).await? == "t")
 }
 
-/// Up to so many messages of the destination `mail`, leased for an hour.
+/// Leases up to `max_messages` messages of the destination `mail` for an hour.
 async fn next(session: &Session, max_messages: i32) -> Result<Vec<Handed>> {
     next_for(session, max_messages, "1 hour").await
 }
 
 async fn next_for(session: &Session, max_messages: i32, lease: &str) -> Result<Vec<Handed>> {
     let sql = format!(
-        "SELECT token, id, attempt, coalesce(last_error, '-'), payload = convert_to(to_jsonb(id)::text, 'UTF8') \
+        "SELECT token, id, attempt, coalesce(last_error, '-'), \
+         payload = convert_to(to_jsonb(id)::text, 'UTF8') \
          FROM idem_next('mail', {max_messages}, '{lease}')"
     );
     let rows = session.text(&sql).await?;
@@ -47,7 +48,7 @@ async fn next_for(session: &Session, max_messages: i32, lease: &str) -> Result<V
             let [token, id, attempt, error, intact] = fields[..] else {
                 anyhow::bail!("{row}")
             };
-            anyhow::ensure!(intact == "t", "the payload of {id}");
+            anyhow::ensure!(intact == "t", "the payload of {id} has changed");
             Ok(Handed {
                 token: token.parse()?,
                 id: id.to_owned(),
@@ -62,7 +63,7 @@ fn ids(handed: &[Handed]) -> Vec<&str> {
     handed.iter().map(|h| h.id.as_str()).collect()
 }
 
-/// The business transaction of a message: nothing but its claim.
+/// Runs the business transaction of a message, which contains only the claim.
 async fn claim(session: &Session, id: &str) -> Result<bool> {
     Ok(session
         .text(&format!("SELECT idem_try_claim('{id}', 'mail')"))
@@ -70,7 +71,7 @@ async fn claim(session: &Session, id: &str) -> Result<bool> {
         == "t")
 }
 
-/// How long it rests, or `NULL`.
+/// Releases the message with an error. Returns the back-off, or `NULL` when the message is dead.
 async fn fail(session: &Session, handed: &Handed, error: &str) -> Result<String> {
     let Handed { id, token, .. } = handed;
     session
@@ -80,7 +81,7 @@ async fn fail(session: &Session, handed: &Handed, error: &str) -> Result<String>
         .await
 }
 
-/// No pauses between attempts.
+/// Configures retries without back-off.
 async fn without_rest(session: &Session, max_attempts: i32) -> Result<()> {
     session
         .run(&format!(

@@ -1,4 +1,4 @@
-//! Who is next: in the order of due time and arrival, one message of a key at a time.
+//! The order of messages: by due time and arrival, one message of a key at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -10,33 +10,43 @@ use tokio::task::JoinSet;
 use super::{claim, fail, ids, next, receive};
 
 #[tokio::test]
-async fn messages_come_in_the_order_in_which_they_were_received() -> Result<()> {
+async fn messages_are_handed_out_in_order_of_arrival() -> Result<()> {
     let db = Database::with_idem("order").await?;
     let session = db.connect().await?;
     for id in ["a", "b", "c", "d"] {
         assert!(receive(&session, id, "").await?);
     }
-    assert!(!receive(&session, "a", "").await?, "known while it waits");
-    assert_eq!(ids(&next(&session, 3).await?), ["a", "b", "c"]);
-    assert!(!receive(&session, "a", "").await?, "known while it is held");
-    assert_eq!(ids(&next(&session, 3).await?), ["d"]);
-    assert_eq!(ids(&next(&session, 3).await?), [""; 0], "all are held");
-    assert!(claim(&session, "a").await?);
-    assert!(!claim(&session, "a").await?, "once");
     assert!(
         !receive(&session, "a", "").await?,
-        "known when it was handled"
+        "the message is known while it waits"
+    );
+    assert_eq!(ids(&next(&session, 3).await?), ["a", "b", "c"]);
+    assert!(
+        !receive(&session, "a", "").await?,
+        "the message is known while it is leased"
+    );
+    assert_eq!(ids(&next(&session, 3).await?), ["d"]);
+    assert_eq!(
+        ids(&next(&session, 3).await?),
+        [""; 0],
+        "all messages are leased"
+    );
+    assert!(claim(&session, "a").await?);
+    assert!(!claim(&session, "a").await?, "the message is claimed once");
+    assert!(
+        !receive(&session, "a", "").await?,
+        "the message is known after it was handled"
     );
     assert_eq!(
         session.text("SELECT count(*) FROM idem.pending").await?,
         "3",
-        "the claim took its work away"
+        "the claim deletes the pending message"
     );
     Ok(())
 }
 
 #[tokio::test]
-async fn a_message_waits_for_the_earlier_of_its_key_and_for_no_other() -> Result<()> {
+async fn message_waits_for_earlier_messages_of_its_key_only() -> Result<()> {
     let db = Database::with_idem("keys").await?;
     let session = db.connect().await?;
     for (id, key) in [
@@ -54,8 +64,9 @@ async fn a_message_waits_for_the_earlier_of_its_key_and_for_no_other() -> Result
     assert_eq!(ids(&next(&session, 10).await?), [""; 0]);
     assert!(claim(&session, "a1").await?);
     let second = next(&session, 10).await?;
-    assert_eq!(ids(&second), ["a2"], "b1 is still held");
-    // A failure keeps its place: those behind it wait until it has rested and is done.
+    assert_eq!(ids(&second), ["a2"], "b1 is still leased");
+    // A failed message keeps its place. Later messages of its key wait until it is retried and
+    // done.
     session
         .run("SELECT idem_configure_retries('mail', base => '1 hour', cap => '1 hour')")
         .await?;
@@ -63,7 +74,7 @@ async fn a_message_waits_for_the_earlier_of_its_key_and_for_no_other() -> Result
     assert_eq!(
         ids(&next(&session, 10).await?),
         [""; 0],
-        "a2 rests, a3 waits for it"
+        "a2 waits for its retry, and a3 waits for a2"
     );
     session
         .run("UPDATE idem.pending_0 SET due_at = clock_timestamp() WHERE id = 'a2'")
@@ -75,7 +86,7 @@ async fn a_message_waits_for_the_earlier_of_its_key_and_for_no_other() -> Result
 }
 
 #[tokio::test]
-async fn a_message_whose_time_has_not_come_holds_nobody_up() -> Result<()> {
+async fn message_that_is_not_due_delays_no_other_message() -> Result<()> {
     let db = Database::with_idem("delay").await?;
     let session = db.connect().await?;
     receive(
@@ -92,20 +103,25 @@ async fn a_message_whose_time_has_not_come_holds_nobody_up() -> Result<()> {
     .await?;
     receive(&session, "now", ", key => 'k'").await?;
     assert_eq!(ids(&next(&session, 10).await?), ["now"]);
-    until("its time has come", async || {
+    until("the message is due", async || {
         Ok(ids(&next(&session, 10).await?) == ["soon"])
     })
     .await?;
-    let early = "SELECT clock_timestamp() >= received_at + interval '300 milliseconds' FROM idem.pending WHERE id = 'soon'";
-    assert_eq!(session.text(early).await?, "t", "and not before");
-    // The one that was overtaken becomes due while the other of its key is held.
+    let early = "SELECT clock_timestamp() >= received_at + interval '300 milliseconds' \
+                 FROM idem.pending WHERE id = 'soon'";
+    assert_eq!(
+        session.text(early).await?,
+        "t",
+        "the message is not handed out before it is due"
+    );
+    // The overtaken message becomes due while the other message of its key is leased.
     session
         .run("UPDATE idem.pending_0 SET due_at = clock_timestamp() WHERE id = 'later'")
         .await?;
     assert_eq!(
         ids(&next(&session, 10).await?),
         [""; 0],
-        "one of a key at a time"
+        "one message of a key is leased at a time"
     );
     assert!(claim(&session, "now").await?);
     assert_eq!(ids(&next(&session, 10).await?), ["later"]);
@@ -113,7 +129,7 @@ async fn a_message_whose_time_has_not_come_holds_nobody_up() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_another_session_is_about_to_take_is_passed_over() -> Result<()> {
+async fn message_that_another_session_leases_is_skipped() -> Result<()> {
     let db = Database::with_idem("skip").await?;
     let (first, second) = (db.connect().await?, db.connect().await?);
     for id in ["a", "b", "c"] {
@@ -121,19 +137,24 @@ async fn what_another_session_is_about_to_take_is_passed_over() -> Result<()> {
     }
     first.run("BEGIN").await?;
     assert_eq!(ids(&next(&first, 1).await?), ["a"]);
-    assert_eq!(ids(&next(&second, 1).await?), ["b"], "without waiting");
+    assert_eq!(
+        ids(&next(&second, 1).await?),
+        ["b"],
+        "the second session does not wait"
+    );
     first.run("ROLLBACK").await?;
     assert_eq!(
         ids(&next(&second, 2).await?),
         ["a", "c"],
-        "rolled back: nobody has it"
+        "the rollback released a"
     );
     Ok(())
 }
 
-/// Each of two messages of a key is due to somebody who does not see the other being taken.
+/// Two messages of a key are due. Neither session sees that the other session is leasing one of
+/// them.
 #[tokio::test]
-async fn two_sessions_at_once_do_not_get_two_messages_of_a_key() -> Result<()> {
+async fn two_sessions_do_not_lease_two_messages_of_a_key() -> Result<()> {
     let db = Database::with_idem("race").await?;
     let (first, second) = (db.connect().await?, db.connect().await?);
     receive(
@@ -145,7 +166,7 @@ async fn two_sessions_at_once_do_not_get_two_messages_of_a_key() -> Result<()> {
     receive(&first, "late", ", key => 'k'").await?;
     first.run("BEGIN").await?;
     assert_eq!(ids(&next(&first, 1).await?), ["late"]);
-    // Meanwhile the early one's time comes.
+    // The early message becomes due meanwhile.
     second
         .run("UPDATE idem.pending_0 SET due_at = clock_timestamp() WHERE id = 'early'")
         .await?;
@@ -157,14 +178,17 @@ async fn two_sessions_at_once_do_not_get_two_messages_of_a_key() -> Result<()> {
     Ok(())
 }
 
-/// A thousand wait behind the first of their key; what is behind them in the order, and has another
-/// key or none, is not held up.
+/// Many messages wait behind the first message of their key. Later messages with another key or
+/// without a key are not delayed.
 #[tokio::test]
-async fn a_long_queue_behind_one_key_does_not_hide_the_others() -> Result<()> {
+async fn long_queue_of_one_key_does_not_hide_other_messages() -> Result<()> {
     let db = Database::with_idem("deep").await?;
     let session = db.connect().await?;
     session
-        .run("SELECT idem_receive('hot' || n, 'mail', to_jsonb('hot' || n), key => 'hot') FROM generate_series(1, 2000) n")
+        .run(
+            "SELECT idem_receive('hot' || n, 'mail', to_jsonb('hot' || n), key => 'hot') \
+             FROM generate_series(1, 2000) n",
+        )
         .await?;
     receive(&session, "cold", ", key => 'cold'").await?;
     receive(&session, "plain", "").await?;
@@ -177,8 +201,8 @@ async fn a_long_queue_behind_one_key_does_not_hide_the_others() -> Result<()> {
     Ok(())
 }
 
-/// Eight consumers, messages with and without keys, some given back: each is handled once and in
-/// the order of its key, and no two of a key are ever held together.
+/// Eight consumers process messages with and without keys and release some of them. Each message is
+/// handled once and in the order of its key, and no two messages of a key are ever leased together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn eight_consumers_keep_the_order_of_every_key() -> Result<()> {
     const MESSAGES: usize = 600;
@@ -204,7 +228,9 @@ async fn eight_consumers_keep_the_order_of_every_key() -> Result<()> {
         consumers.spawn(async move {
             for round in 0.. {
                 let batch = next(&session, 1 + consumer % 4).await?;
-                if batch.is_empty() && session.text("SELECT count(*) FROM idem.pending").await? == "0" {
+                if batch.is_empty()
+                    && session.text("SELECT count(*) FROM idem.pending").await? == "0"
+                {
                     break;
                 }
                 for message in batch {
@@ -214,18 +240,26 @@ async fn eight_consumers_keep_the_order_of_every_key() -> Result<()> {
                             .lock()
                             .map_err(|e| anyhow::anyhow!("{e}"))?
                             .insert(key, message.id.clone());
-                        ensure!(other.is_none(), "{} and {other:?} are both held", message.id);
+                        ensure!(
+                            other.is_none(),
+                            "{} and {other:?} are both held",
+                            message.id
+                        );
                     }
-                    let free = |held: &Mutex<BTreeMap<usize, String>>| held.lock().map(|mut held| held.remove(&key)).is_ok();
+                    let free = |held: &Mutex<BTreeMap<usize, String>>| {
+                        held.lock().map(|mut held| held.remove(&key)).is_ok()
+                    };
                     let id = &message.id;
-                    // It is free before another can get it.
+                    // Remove the message from `held` before another consumer can lease one of its
+                    // key.
                     if (round + message.token) % 5 == 0 {
                         free(&held);
                         fail(&session, &message, "again").await?;
                     } else {
                         session
                             .run(&format!(
-                                "BEGIN; INSERT INTO handled (id) SELECT '{id}' WHERE idem_try_claim('{id}', 'mail')"
+                                "BEGIN; INSERT INTO handled (id) SELECT '{id}' \
+                                 WHERE idem_try_claim('{id}', 'mail')"
                             ))
                             .await?;
                         free(&held);
@@ -244,16 +278,16 @@ async fn eight_consumers_keep_the_order_of_every_key() -> Result<()> {
     };
     tokio::time::timeout(2 * DEADLINE, all)
         .await
-        .context("they handle everything")??;
+        .context("the consumers do not handle all messages in time")??;
     let handled = session
         .text("SELECT substr(id, 2) FROM handled ORDER BY seq")
         .await?;
     let handled: Vec<usize> = handled.lines().map(str::parse).collect::<Result<_, _>>()?;
-    assert_eq!(handled.len(), MESSAGES, "none is handled twice");
+    assert_eq!(handled.len(), MESSAGES, "no message is handled twice");
     assert_eq!(
         handled.iter().collect::<BTreeSet<_>>().len(),
         MESSAGES,
-        "none is lost"
+        "no message is lost"
     );
     for key in 1..=KEYS {
         let of_key: Vec<_> = handled.iter().filter(|n| *n % (KEYS + 1) == key).collect();

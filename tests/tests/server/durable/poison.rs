@@ -1,5 +1,5 @@
-//! Good and bad together: the bad ones die after exactly their attempts, the good ones are handled
-//! once, in order, and what is requeued comes back once.
+//! Poison and good messages together. Poison messages are dead after exactly their attempts, good
+//! messages are handled once and in order, and requeued messages are redelivered once.
 
 use std::sync::Arc;
 
@@ -12,8 +12,7 @@ use super::{fail, next, without_rest};
 const MESSAGES: usize = 2_000;
 const ATTEMPTS: i32 = 3;
 
-/// Handles everything that there is with eight consumers; the hundredth messages fail while
-/// `broken`.
+/// Handles all messages with eight consumers. Every hundredth message fails while `broken` is true.
 async fn consume(db: &Arc<Database>, broken: bool) -> Result<()> {
     let mut consumers = JoinSet::new();
     for _ in 0..8 {
@@ -32,12 +31,15 @@ async fn consume(db: &Arc<Database>, broken: bool) -> Result<()> {
                 for message in batch {
                     let id = &message.id;
                     if broken && id.ends_with("00") {
-                        session.run(&format!("INSERT INTO tried (id) VALUES ('{id}')")).await?;
+                        session
+                            .run(&format!("INSERT INTO tried (id) VALUES ('{id}')"))
+                            .await?;
                         fail(&session, &message, "poison").await?;
                     } else {
                         session
                             .run(&format!(
-                                "BEGIN; INSERT INTO handled (id) SELECT '{id}' WHERE idem_try_claim('{id}', 'mail'); COMMIT"
+                                "BEGIN; INSERT INTO handled (id) SELECT '{id}' \
+                                 WHERE idem_try_claim('{id}', 'mail'); COMMIT"
                             ))
                             .await?;
                     }
@@ -53,20 +55,25 @@ async fn consume(db: &Arc<Database>, broken: bool) -> Result<()> {
     };
     tokio::time::timeout(3 * DEADLINE, all)
         .await
-        .context("they come to an end")?
+        .context("the consumers do not finish in time")?
 }
 
+/// A poison message is dead after exactly its attempts, and every good message is handled once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn poison_dies_after_exactly_its_attempts_and_good_messages_are_handled_once() -> Result<()> {
+async fn poison_dies_after_its_attempts_others_are_handled_once() -> Result<()> {
     let db = Arc::new(Database::with_idem("poison").await?);
     let session = db.connect().await?;
     without_rest(&session, ATTEMPTS).await?;
     session
-        .run("CREATE TABLE handled (seq bigint GENERATED ALWAYS AS IDENTITY, id text); CREATE TABLE tried (id text)")
+        .run(
+            "CREATE TABLE handled (seq bigint GENERATED ALWAYS AS IDENTITY, id text); \
+             CREATE TABLE tried (id text)",
+        )
         .await?;
     session
         .run(&format!(
-            "SELECT idem_receive('m' || n, 'mail', to_jsonb('m' || n), key => CASE WHEN n % 3 > 0 THEN 'k' || n % 40 END) \
+            "SELECT idem_receive('m' || n, 'mail', to_jsonb('m' || n), \
+             key => CASE WHEN n % 3 > 0 THEN 'k' || n % 40 END) \
              FROM generate_series(1, {MESSAGES}) n"
         ))
         .await?;
@@ -77,26 +84,34 @@ async fn poison_dies_after_exactly_its_attempts_and_good_messages_are_handled_on
     assert_eq!(session.text(handled).await?, format!("{good}|{good}"));
     assert_eq!(
         session
-            .text("SELECT count(DISTINCT id), min(n), max(n) FROM (SELECT id, count(*) AS n FROM tried GROUP BY id) t")
+            .text(
+                "SELECT count(DISTINCT id), min(n), max(n) \
+                 FROM (SELECT id, count(*) AS n FROM tried GROUP BY id) t"
+            )
             .await?,
         format!("{poison}|{ATTEMPTS}|{ATTEMPTS}"),
-        "exactly its attempts"
+        "every poison message is tried as often as its attempts"
     );
     assert_eq!(
         session
-            .text("SELECT count(*), min(attempt), max(attempt), min(jsonb_array_length(errors)) FROM idem.dead_letters")
+            .text(
+                "SELECT count(*), min(attempt), max(attempt), min(jsonb_array_length(errors)) \
+                 FROM idem.dead_letters"
+            )
             .await?,
         format!("{poison}|{ATTEMPTS}|{ATTEMPTS}|{ATTEMPTS}")
     );
-    let disordered = "SELECT count(*) FROM (SELECT substr(id, 2)::int AS n, lag(substr(id, 2)::int) OVER (PARTITION BY substr(id, 2)::int % 40 ORDER BY seq) AS before \
+    let disordered = "SELECT count(*) FROM (SELECT substr(id, 2)::int AS n, \
+                      lag(substr(id, 2)::int) OVER (PARTITION BY substr(id, 2)::int % 40 \
+                      ORDER BY seq) AS before \
                       FROM handled WHERE substr(id, 2)::int % 3 > 0) o WHERE before > n";
     assert_eq!(
         session.text(disordered).await?,
         "0",
-        "the order of every key"
+        "the messages of every key are handled in order"
     );
 
-    // Mended: they come back once.
+    // The cause is removed: the dead letters are redelivered once.
     assert_eq!(
         session
             .text("SELECT idem_requeue_all('mail', 'poison')")

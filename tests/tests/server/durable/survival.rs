@@ -1,4 +1,4 @@
-//! Leases, rests, schedules and dead letters are rows: a restart, a crash and a dump keep them.
+//! Leases, back-offs, schedules and dead letters are rows: a restart, a crash and a dump keep them.
 
 use anyhow::Result;
 use idem_cluster::{Cluster, Install, Shutdown};
@@ -17,8 +17,8 @@ async fn connect(cluster: &Cluster, database: &str) -> Result<Session> {
     Session::connect(cluster, database, "postgres").await
 }
 
-/// One of each: dead, resting, held, scheduled, waiting behind the held one of its key. Answers the
-/// token of what is held.
+/// Creates one message in each state: dead, waiting for a retry, leased, scheduled, and waiting
+/// behind the leased message of its key. Returns the token of the leased message.
 async fn one_of_each(session: &Session) -> Result<i64> {
     session
         .run("SELECT idem_configure_retries('mail', 2, base => '1 hour', cap => '1 hour')")
@@ -49,11 +49,11 @@ async fn one_of_each(session: &Session) -> Result<i64> {
 
 const STATE: &str = "SELECT id, attempt, state, due_at, errors FROM idem.pending ORDER BY id";
 
-async fn goes_on(session: &Session, token: i64) -> Result<()> {
+async fn assert_continues(session: &Session, token: i64) -> Result<()> {
     assert_eq!(
         ids(&next(session, 10).await?),
         [""; 0],
-        "nobody gets what is held, rests or is scheduled"
+        "leased, waiting and scheduled messages are not handed out"
     );
     session
         .run(&format!("SELECT idem_extend('held', 'mail', {token})"))
@@ -63,9 +63,12 @@ async fn goes_on(session: &Session, token: i64) -> Result<()> {
         .await?;
     let handed = next(session, 10).await?;
     assert_eq!(ids(&handed), ["waiting"]);
-    assert!(handed[0].token > token, "tokens go on");
+    assert!(handed[0].token > token, "the new token is higher");
     session
-        .run("UPDATE idem.pending_0 SET due_at = clock_timestamp() WHERE id IN ('resting', 'scheduled')")
+        .run(
+            "UPDATE idem.pending_0 SET due_at = clock_timestamp() \
+             WHERE id IN ('resting', 'scheduled')",
+        )
         .await?;
     let handed = next(session, 10).await?;
     assert_eq!(ids(&handed), ["resting", "scheduled"]);
@@ -89,7 +92,7 @@ async fn goes_on(session: &Session, token: i64) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restart_and_a_crash_keep_leases_rests_and_schedules() -> Result<()> {
+async fn restart_and_crash_keep_leases_backoffs_and_schedules() -> Result<()> {
     let mut cluster = cluster("durable-restart")?;
     for how in [Shutdown::Fast, Shutdown::Immediate] {
         let database = format!("{how:?}").to_lowercase();
@@ -106,13 +109,13 @@ async fn a_restart_and_a_crash_keep_leases_rests_and_schedules() -> Result<()> {
         cluster.start()?;
         let session = connect(&cluster, &database).await?;
         assert_eq!(session.text(STATE).await?, before, "{how:?}");
-        goes_on(&session, token).await?;
+        assert_continues(&session, token).await?;
     }
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restored_dump_goes_on_with_what_was_not_done() -> Result<()> {
+async fn restored_database_continues_its_pending_messages() -> Result<()> {
     let cluster = cluster("durable-dump")?;
     let session = connect(&cluster, "postgres").await?;
     session
@@ -139,13 +142,13 @@ async fn a_restored_dump_goes_on_with_what_was_not_done() -> Result<()> {
     )?;
     let restored = connect(&cluster, "restored").await?;
     assert_eq!(restored.text(STATE).await?, before);
-    goes_on(&restored, token).await?;
+    assert_continues(&restored, token).await?;
     Ok(())
 }
 
-/// A lease runs out by the server's clock, also while the server is down.
+/// A lease expires by the clock of the server, also while the server is down.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_that_ran_out_while_the_server_was_down_comes_again() -> Result<()> {
+async fn lease_that_expires_during_downtime_is_redelivered() -> Result<()> {
     let mut cluster = cluster("durable-down")?;
     let session = connect(&cluster, "postgres").await?;
     session.run("CREATE EXTENSION idem").await?;
@@ -154,7 +157,7 @@ async fn a_lease_that_ran_out_while_the_server_was_down_comes_again() -> Result<
     drop(session);
     cluster.restart()?;
     let session = connect(&cluster, "postgres").await?;
-    until("it comes again", async || {
+    until("the message is redelivered", async || {
         let handed = next(&session, 1).await?;
         Ok(handed
             .first()

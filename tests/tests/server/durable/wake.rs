@@ -1,4 +1,4 @@
-//! Who waits for messages is woken by a commit or by the clock.
+//! A consumer that waits for messages is woken by a commit or by the clock.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use idem_tests::harness::{DEADLINE, Database, Session, until};
 use super::{claim, fail, ids, next, receive};
 
 async fn until_waiting(session: &Session, pid: i32) -> Result<()> {
-    until("it waits", async || {
+    until("the consumer waits", async || {
         let waits =
             format!("SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = {pid}");
         Ok(session.text(&waits).await? == "t")
@@ -18,7 +18,7 @@ async fn until_waiting(session: &Session, pid: i32) -> Result<()> {
     .await
 }
 
-/// Somebody who waits for a minute; how long it took, and what it answered.
+/// Starts a session that waits for a minute. Returns its process id and the handle of its result.
 async fn waits(db: &Database) -> Result<(i32, tokio::task::JoinHandle<Result<String>>)> {
     let waiter = db.connect().await?;
     let pid = waiter.pid().await?;
@@ -28,9 +28,9 @@ async fn waits(db: &Database) -> Result<(i32, tokio::task::JoinHandle<Result<Str
     ))
 }
 
-/// Otherwise work would grow for as long as anybody waits.
+/// Otherwise the tables of pending messages would grow for as long as a consumer waits.
 #[tokio::test]
-async fn who_waits_keeps_no_lock_on_work() -> Result<()> {
+async fn waiting_consumer_holds_no_lock_on_pending_tables() -> Result<()> {
     let db = Database::with_idem("no_lock").await?;
     let session = db.connect().await?;
     receive(
@@ -42,7 +42,8 @@ async fn who_waits_keeps_no_lock_on_work() -> Result<()> {
     let (pid, waiter) = waits(&db).await?;
     until_waiting(&session, pid).await?;
     let locks = format!(
-        "SELECT count(*) FROM pg_locks WHERE pid = {pid} AND relation = ANY ('{{idem.pending_0, idem.pending_1}}'::regclass[])"
+        "SELECT count(*) FROM pg_locks WHERE pid = {pid} \
+         AND relation = ANY ('{{idem.pending_0, idem.pending_1}}'::regclass[])"
     );
     assert_eq!(session.text(&locks).await?, "0");
     session
@@ -53,7 +54,7 @@ async fn who_waits_keeps_no_lock_on_work() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_waiting_consumer_is_woken_by_a_commit_and_not_by_a_rollback() -> Result<()> {
+async fn commit_wakes_a_waiting_consumer_and_rollback_does_not() -> Result<()> {
     let db = Database::with_idem("woken").await?;
     let session = db.connect().await?;
     assert_eq!(
@@ -69,7 +70,10 @@ async fn a_waiting_consumer_is_woken_by_a_commit_and_not_by_a_rollback() -> Resu
         .run("SELECT idem_receive('x', 'other', '1'::jsonb); SELECT idem_send('t', '1'::jsonb)")
         .await?;
     until_waiting(&session, pid).await?;
-    assert!(!waiter.is_finished(), "nothing for it");
+    assert!(
+        !waiter.is_finished(),
+        "no message for this consumer is committed"
+    );
     receive(&session, "a", "").await?;
     assert_eq!(tokio::time::timeout(DEADLINE, waiter).await???, "t");
     assert_eq!(ids(&next(&session, 10).await?), ["a"]);
@@ -77,7 +81,7 @@ async fn a_waiting_consumer_is_woken_by_a_commit_and_not_by_a_rollback() -> Resu
 }
 
 #[tokio::test]
-async fn a_waiting_consumer_is_woken_when_the_time_of_a_message_comes() -> Result<()> {
+async fn waiting_consumer_is_woken_when_a_message_is_due() -> Result<()> {
     let db = Database::with_idem("due").await?;
     let session = db.connect().await?;
     let started = Instant::now();
@@ -99,7 +103,7 @@ async fn a_waiting_consumer_is_woken_when_the_time_of_a_message_comes() -> Resul
 }
 
 #[tokio::test]
-async fn a_waiting_consumer_is_woken_when_a_message_is_given_back_or_requeued() -> Result<()> {
+async fn waiting_consumer_is_woken_by_release_and_requeue() -> Result<()> {
     let db = Database::with_idem("given").await?;
     let session = db.connect().await?;
     super::without_rest(&session, 2).await?;
@@ -116,7 +120,7 @@ async fn a_waiting_consumer_is_woken_when_a_message_is_given_back_or_requeued() 
             until_waiting(&session, given.0).await?;
             fail(&session, &held, "again").await?;
             if step == 2 {
-                // Dead: nothing to wake for.
+                // The message is dead, so the consumer is not woken.
                 session
                     .run(&format!("SELECT pg_cancel_backend({})", given.0))
                     .await?;
@@ -129,10 +133,10 @@ async fn a_waiting_consumer_is_woken_when_a_message_is_given_back_or_requeued() 
     Ok(())
 }
 
-/// A successor is free when the one before it is done: not at once, but soon, and without anybody
-/// receiving.
+/// A message is free when its predecessor of the same key is done. The waiting consumer gets it,
+/// not at once but soon, although no message is received.
 #[tokio::test]
-async fn a_waiting_consumer_gets_the_successor_of_what_another_finishes() -> Result<()> {
+async fn waiting_consumer_gets_successor_of_finished_message() -> Result<()> {
     let db = Arc::new(Database::with_idem("successor").await?);
     let session = db.connect().await?;
     receive(&session, "a", ", key => 'k'").await?;
@@ -154,7 +158,7 @@ async fn a_waiting_consumer_gets_the_successor_of_what_another_finishes() -> Res
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_preloading_a_waiting_consumer_looks_by_itself() -> Result<()> {
+async fn waiting_consumer_polls_without_preloading() -> Result<()> {
     let cluster = Cluster::builder(&Install::from_env()?)
         .name("durable-unloaded")
         .setting("shared_buffers", "32MB")
@@ -171,8 +175,8 @@ async fn without_preloading_a_waiting_consumer_looks_by_itself() -> Result<()> {
     Ok(())
 }
 
-/// A message that is leased, or that waits for a retry or for its predecessor, is no reason to
-/// wake.
+/// A message that is leased, or that waits for a retry or for its predecessor, does not wake a
+/// consumer.
 #[tokio::test]
 async fn waiter_sleeps_while_no_message_can_be_handed_out() -> Result<()> {
     let db = Database::with_idem("asleep").await?;

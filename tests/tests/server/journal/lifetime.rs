@@ -1,5 +1,5 @@
-//! A call is remembered as long as a claim, over turns, moves, dumps and on standbys, and goes as
-//! cheaply.
+//! A call is kept as long as its claim: over rotations, moves and dumps, and on standbys. It is
+//! removed as cheaply as a claim.
 
 use anyhow::{Result, ensure};
 use idem_cluster::{Cluster, Install};
@@ -7,13 +7,14 @@ use idem_tests::harness::{Session, until};
 
 use super::{begin, calls, finish};
 
-/// A server whose rings turn when the test says so, and a session in a database of it.
+/// Starts a server on which only the test rotates the rings. Returns it, and a session in one of
+/// its databases.
 async fn server(name: &str) -> Result<(Cluster, Session)> {
     let cluster = Cluster::builder(&Install::from_env()?)
         .name(name)
         .setting("shared_buffers", "32MB")
         .setting("autovacuum", "off")
-        .setting("idem.databases", "nobody")
+        .setting("idem.databases", "none")
         .start()?;
     connect(&cluster, "postgres")
         .await?
@@ -47,14 +48,16 @@ async fn rotate(session: &Session, step: &str) -> Result<()> {
 const DEAD: &str = "SELECT sum(n_dead_tup), sum(n_tup_upd + n_tup_del), sum(n_tup_ins) > 0
                       FROM pg_stat_all_tables WHERE schemaname = 'idem' AND relname LIKE 'call%'";
 
-const BYTES: &str = "SELECT sum(pg_relation_size(oid)) FROM pg_class WHERE relname LIKE 'call\\_standard\\__' AND relkind = 'r'";
+const BYTES: &str = "SELECT sum(pg_relation_size(oid)) FROM pg_class \
+                     WHERE relname LIKE 'call\\_standard\\__' AND relkind = 'r'";
 
+/// I6, I7: a call is kept as long as its claim, and TRUNCATE removes it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i6_i7_a_call_is_remembered_as_long_as_a_claim_and_goes_by_truncate() -> Result<()> {
+async fn i6_i7_call_is_kept_with_its_claim_and_truncated() -> Result<()> {
     let (_cluster, session) = server("turning").await?;
     let mut remembered = Vec::new();
-    for turn in 0..6 {
-        let id = format!("m{turn}");
+    for rotation in 0..6 {
+        let id = format!("m{rotation}");
         assert_eq!(
             session
                 .text(&format!("SELECT idem_try_claim('{id}', 'orders')"))
@@ -67,8 +70,8 @@ async fn i6_i7_a_call_is_remembered_as_long_as_a_claim_and_goes_by_truncate() ->
 
         make_due(&session, "standard").await?;
         rotate(&session, "opened").await?;
-        // In both slices, and shown once.
-        let id = format!("opening {turn}");
+        // This call is in both slices, and is returned once.
+        let id = format!("opening {rotation}");
         session
             .text(&format!("SELECT idem_try_claim('{id}', 'orders')"))
             .await?;
@@ -88,43 +91,50 @@ async fn i6_i7_a_call_is_remembered_as_long_as_a_claim_and_goes_by_truncate() ->
                 kept += 1;
                 assert_eq!(
                     known, "charge|done|1|{\"n\": 1}|NULL",
-                    "{id} after turn {turn}"
+                    "{id} after rotation {rotation}"
                 );
                 assert_eq!(begin(&session, id).await?, "done|1");
             } else {
                 assert_eq!(
                     known, "",
-                    "{id} after turn {turn}: forgotten with its claim"
+                    "{id} after rotation {rotation}: forgotten with its claim"
                 );
             }
         }
-        ensure!(kept >= 2, "what was done last is kept");
+        ensure!(kept >= 2, "the newest calls are kept");
         ensure!(
-            turn < 4 || kept < remembered.len(),
-            "something is forgotten"
+            rotation < 4 || kept < remembered.len(),
+            "old calls are forgotten"
         );
     }
     session.run("SELECT pg_stat_force_next_flush()").await?;
-    assert_eq!(session.text(DEAD).await?, "0|0|t", "insert-only");
+    assert_eq!(
+        session.text(DEAD).await?,
+        "0|0|t",
+        "the journal is insert-only"
+    );
 
     for _ in 0..3 {
         make_due(&session, "standard").await?;
         session.run("CALL idem_maintain()").await?;
     }
-    assert_eq!(session.text(BYTES).await?, "0", "no page is left");
+    assert_eq!(
+        session.text(BYTES).await?,
+        "0",
+        "the journal has no page left"
+    );
     assert_eq!(
         begin(&session, "m5").await?,
         "new|1",
-        "forgotten: as if it had never been"
+        "the call is forgotten"
     );
     Ok(())
 }
 
-/// Who entered while the ring was opening writes two slices, who enters after the turn writes one
-/// of them.
+/// I1: a transaction that entered while the ring was opening writes two slices, and a transaction
+/// that enters after the rotation writes one of them. They do not both begin a call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i1_one_that_knows_only_the_old_state_of_the_ring_and_one_that_knows_the_new_do_not_both_begin()
--> Result<()> {
+async fn i1_old_and_new_ring_state_do_not_both_begin_a_call() -> Result<()> {
     for old_first in [true, false] {
         let (cluster, session) = server("old_and_new").await?;
         let [pin, old, new] = [
@@ -132,7 +142,7 @@ async fn i1_one_that_knows_only_the_old_state_of_the_ring_and_one_that_knows_the
             connect(&cluster, "journal").await?,
             connect(&cluster, "journal").await?,
         ];
-        // The destination is there: nobody waits for who creates it.
+        // The destination exists, so no session waits for the transaction that creates it.
         begin(&session, "first of all").await?;
         pin.run("BEGIN; SELECT idem_try_claim('pin', 'orders')")
             .await?;
@@ -144,7 +154,7 @@ async fn i1_one_that_knows_only_the_old_state_of_the_ring_and_one_that_knows_the
                 .await?,
             "waiting"
         );
-        // Behind the list of those that the turn waits for.
+        // This transaction begins after the fence, so the rotation does not wait for it.
         old.run("BEGIN; SELECT idem_begin_call('other', 'orders', 'charge')")
             .await?;
         pin.run("COMMIT").await?;
@@ -152,8 +162,8 @@ async fn i1_one_that_knows_only_the_old_state_of_the_ring_and_one_that_knows_the
         if old_first {
             assert_eq!(begin(&old, "m").await?, "new|1");
             let pid = new.pid().await?;
-            let (answer, ended) = tokio::join!(begin(&new, "m"), async {
-                until("it waits", async || {
+            let (result, ended) = tokio::join!(begin(&new, "m"), async {
+                until("the new session waits", async || {
                     let blocked = session
                         .text(&format!("SELECT cardinality(pg_blocking_pids({pid})) > 0"))
                         .await?;
@@ -163,7 +173,7 @@ async fn i1_one_that_knows_only_the_old_state_of_the_ring_and_one_that_knows_the
                 old.run("COMMIT").await
             });
             ended?;
-            assert_eq!(answer?, "unknown|2");
+            assert_eq!(result?, "unknown|2");
         } else {
             assert_eq!(begin(&new, "m").await?, "new|1");
             assert_eq!(begin(&old, "m").await?, "unknown|2");
@@ -176,7 +186,7 @@ async fn i1_one_that_knows_only_the_old_state_of_the_ring_and_one_that_knows_the
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_are_found_where_the_destination_has_left_them() -> Result<()> {
+async fn calls_are_found_in_the_ring_that_a_destination_left() -> Result<()> {
     let (_cluster, session) = server("moved").await?;
     for id in ["done", "unknown"] {
         assert_eq!(begin(&session, id).await?, "new|1");
@@ -189,7 +199,7 @@ async fn calls_are_found_where_the_destination_has_left_them() -> Result<()> {
     assert_eq!(
         begin(&session, "unknown").await?,
         "unknown|2",
-        "goes on in the other ring"
+        "the call continues in the other ring"
     );
     finish(&session, "unknown", "8").await?;
     assert_eq!(calls(&session, "unknown").await?, "charge|done|2|8|NULL");
@@ -200,13 +210,13 @@ async fn calls_are_found_where_the_destination_has_left_them() -> Result<()> {
     assert_eq!(
         begin(&session, "unknown").await?,
         "done|1",
-        "what is left of its history is enough"
+        "the remaining events determine the state"
     );
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dump_keeps_every_call() -> Result<()> {
+async fn dump_keeps_every_call() -> Result<()> {
     let (cluster, session) = server("dumped_calls").await?;
     let request = r#"'{"amount": 5}'"#;
     for (id, then) in [
@@ -262,7 +272,7 @@ async fn a_dump_keeps_every_call() -> Result<()> {
         let begin = format!("SELECT * FROM idem_begin_call('{id}', 'orders', 'charge', {request})");
         let (here, there) = (session.text(&begin).await?, restored.text(&begin).await?);
         if id == "new" {
-            // Both began just now.
+            // Both calls began just now.
             assert_eq!(
                 here.split('|').take(4).collect::<Vec<_>>(),
                 there.split('|').take(4).collect::<Vec<_>>()
@@ -277,13 +287,13 @@ async fn a_dump_keeps_every_call() -> Result<()> {
             .await?
             .sqlstate,
         "23000",
-        "the requests came along"
+        "the dump contains the requests"
     );
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_standby_shows_calls_and_refuses_to_begin_them() -> Result<()> {
+async fn standby_returns_calls_and_cannot_begin_them() -> Result<()> {
     let (primary, session) = server("calling").await?;
     assert_eq!(begin(&session, "m").await?, "new|1");
     let standby = primary.standby().start()?;
@@ -299,13 +309,13 @@ async fn a_standby_shows_calls_and_refuses_to_begin_them() -> Result<()> {
     caught_up().await?;
     assert_eq!(calls(&reader, "m").await?, "charge|done|1|7|NULL");
     assert_eq!(calls(&reader, "unheard of").await?, "");
-    for call in [
+    for statement in [
         "SELECT idem_begin_call('m', 'orders', 'charge')",
         "SELECT idem_finish_call('m', 'orders', 'charge', '7')",
         "SELECT idem_fail_call('m', 'orders', 'charge', 'e')",
     ] {
-        let refusal = reader.refused(call).await?;
-        assert_eq!(refusal.sqlstate, "25006", "{call}: {refusal:?}");
+        let refusal = reader.refused(statement).await?;
+        assert_eq!(refusal.sqlstate, "25006", "{statement}: {refusal:?}");
     }
     Ok(())
 }

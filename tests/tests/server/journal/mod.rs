@@ -1,5 +1,5 @@
-//! The journal of calls: begun before they are asked, finished or failed after, and never asked
-//! twice unknowingly.
+//! The journal of external calls: a call is begun before its request, is finished or failed after
+//! it, and no request is repeated without the knowledge of the handler.
 
 mod lifetime;
 mod races;
@@ -10,12 +10,12 @@ use idem_tests::harness::Session;
 
 const LEVELS: [&str; 3] = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
 
-/// The statement that begins the step `charge` of a message.
+/// Returns the statement that begins the step `charge` of a message.
 fn begin_charge(id: &str) -> String {
     format!("SELECT state, attempt FROM idem_begin_call('{id}', 'orders', 'charge')")
 }
 
-/// State and number of the attempt that this begins.
+/// Begins the step `charge` of a message. Returns its state and the number of the attempt.
 async fn begin(session: &Session, id: &str) -> Result<String> {
     session.text(&begin_charge(id)).await
 }
@@ -36,7 +36,7 @@ async fn fail(session: &Session, id: &str, error: &str, retryable: bool) -> Resu
         .await
 }
 
-/// Step, state, attempts, response and error of each call of a message.
+/// Returns step, state, attempts, response and error of each call of a message.
 async fn calls(session: &Session, id: &str) -> Result<String> {
     session
         .text(&format!(

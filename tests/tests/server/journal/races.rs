@@ -1,4 +1,4 @@
-//! Two at the same call, and one that dies at it.
+//! Two sessions at the same call, and a session that is killed during a call.
 
 use anyhow::{Context, Result, ensure};
 use idem_tests::harness::{Database, until};
@@ -6,25 +6,25 @@ use idem_tests::harness::{Database, until};
 use super::{LEVELS, begin, begin_charge, calls, finish};
 
 #[tokio::test]
-async fn whoever_begins_second_waits_and_is_told_unknown() -> Result<()> {
+async fn second_begin_waits_and_returns_unknown() -> Result<()> {
     let db = Database::with_idem("second").await?;
     let (first, second) = (db.connect().await?, db.connect().await?);
     let pid = second.pid().await?;
     for level in LEVELS {
-        for (end, told) in [("COMMIT", "unknown|2"), ("ROLLBACK", "new|1")] {
+        for (end, expected) in [("COMMIT", "unknown|2"), ("ROLLBACK", "new|1")] {
             let id = format!("{level} {end}");
             first.run(&format!("BEGIN ISOLATION LEVEL {level}")).await?;
             assert_eq!(begin(&first, &id).await?, "new|1");
-            // Its snapshot is older than the end of the first.
+            // The snapshot of the second session is older than the end of the first transaction.
             second
                 .run(&format!("BEGIN ISOLATION LEVEL {level}; SELECT 1"))
                 .await?;
-            let (answer, ended) = tokio::join!(begin(&second, &id), async {
+            let (state, ended) = tokio::join!(begin(&second, &id), async {
                 db.until_blocked(pid).await?;
                 first.run(end).await
             });
             ended?;
-            assert_eq!(answer?, told, "{id}");
+            assert_eq!(state?, expected, "{id}");
             second.run("COMMIT").await?;
         }
     }
@@ -32,7 +32,7 @@ async fn whoever_begins_second_waits_and_is_told_unknown() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_that_begin_at_once_exactly_one_is_told_new() -> Result<()> {
+async fn one_of_many_concurrent_begins_returns_new() -> Result<()> {
     const CLIENTS: usize = 6;
     const CALLS: usize = 40;
     let db = Database::with_idem("at_once").await?;
@@ -41,25 +41,25 @@ async fn of_many_that_begin_at_once_exactly_one_is_told_new() -> Result<()> {
         for _ in 0..CLIENTS {
             let session = db.connect().await?;
             clients.push(tokio::spawn(async move {
-                let mut told = Vec::new();
+                let mut begun = Vec::new();
                 for n in 0..CALLS {
                     let begin = begin_charge(&format!("{level} {n}"));
-                    told.push(
+                    begun.push(
                         session
                             .text(&format!("BEGIN ISOLATION LEVEL {level}; {begin}; COMMIT"))
                             .await?,
                     );
                 }
-                anyhow::Ok(told)
+                anyhow::Ok(begun)
             }));
         }
-        let mut told = Vec::new();
+        let mut begun = Vec::new();
         for client in clients {
-            told.push(client.await??);
+            begun.push(client.await??);
         }
         for n in 0..CALLS {
-            let mut answers: Vec<_> = told.iter().map(|client| client[n].as_str()).collect();
-            answers.sort_by_key(|answer| answer.rsplit('|').next().map(str::to_owned));
+            let mut states: Vec<_> = begun.iter().map(|client| client[n].as_str()).collect();
+            states.sort_by_key(|state| state.rsplit('|').next().map(str::to_owned));
             let expected: Vec<_> = (1..=CLIENTS)
                 .map(|attempt| {
                     if attempt == 1 {
@@ -69,14 +69,14 @@ async fn of_many_that_begin_at_once_exactly_one_is_told_new() -> Result<()> {
                     }
                 })
                 .collect();
-            assert_eq!(answers, expected, "{level}: call {n}");
+            assert_eq!(states, expected, "{level}: call {n}");
         }
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn whoever_finishes_while_another_does_says_the_same_or_is_refused() -> Result<()> {
+async fn concurrent_finish_with_another_response_fails() -> Result<()> {
     let db = Database::with_idem("finishing").await?;
     let (first, second) = (db.connect().await?, db.connect().await?);
     let pid = second.pid().await?;
@@ -89,13 +89,13 @@ async fn whoever_finishes_while_another_does_says_the_same_or_is_refused() -> Re
             second
                 .run(&format!("BEGIN ISOLATION LEVEL {level}; SELECT 1"))
                 .await?;
-            let (said, ended) = tokio::join!(finish(&second, &id, response), async {
+            let (ended_with, ended) = tokio::join!(finish(&second, &id, response), async {
                 db.until_blocked(pid).await?;
                 first.run("COMMIT").await
             });
             ended?;
             second.run("ROLLBACK").await?;
-            assert_eq!(said.is_err(), refused, "{level}: {said:?}");
+            assert_eq!(ended_with.is_err(), refused, "{level}: {ended_with:?}");
             assert_eq!(calls(&first, &id).await?, "charge|done|1|1|NULL");
         }
     }
@@ -103,19 +103,20 @@ async fn whoever_finishes_while_another_does_says_the_same_or_is_refused() -> Re
 }
 
 #[tokio::test]
-async fn a_backend_that_is_killed_after_it_asked_leaves_the_call_unknown_with_the_same_key()
--> Result<()> {
+async fn killed_backend_leaves_call_unknown_with_the_same_key() -> Result<()> {
     let db = Database::with_idem("killed").await?;
     let session = db.connect().await?;
     let begin = "SELECT state, idempotency_key FROM idem_begin_call('m', 'orders', 'charge')";
     let mut keys = Vec::new();
     for state in ["new", "unknown", "unknown"] {
         let caller = db.connect().await?;
-        let told = caller.text(begin).await?;
-        let (said, key) = told.split_once('|').context("two columns")?;
-        assert_eq!(said, state);
+        let begun = caller.text(begin).await?;
+        let (begun_as, key) = begun
+            .split_once('|')
+            .context("the row does not have two columns")?;
+        assert_eq!(begun_as, state);
         keys.push(key.to_owned());
-        // Killed while it records the answer: that is not recorded.
+        // The backend is killed while it records the response, so the response is not recorded.
         caller
             .run("BEGIN; SELECT idem_finish_call('m', 'orders', 'charge', '7')")
             .await?;
@@ -123,7 +124,7 @@ async fn a_backend_that_is_killed_after_it_asked_leaves_the_call_unknown_with_th
         session
             .run(&format!("SELECT pg_terminate_backend({pid})"))
             .await?;
-        until("the backend is gone", async || {
+        until("the backend has ended", async || {
             let there = session
                 .text(&format!(
                     "SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}"
@@ -139,12 +140,16 @@ async fn a_backend_that_is_killed_after_it_asked_leaves_the_call_unknown_with_th
 }
 
 #[tokio::test]
-async fn a_savepoint_takes_its_calls_back() -> Result<()> {
+async fn rolled_back_savepoint_removes_its_calls() -> Result<()> {
     let db = Database::with_idem("savepoints").await?;
     let session = db.connect().await?;
     session.run("BEGIN; SAVEPOINT s").await?;
     assert_eq!(begin(&session, "m").await?, "new|1");
-    assert_eq!(begin(&session, "m").await?, "unknown|2", "its own");
+    assert_eq!(
+        begin(&session, "m").await?,
+        "unknown|2",
+        "the transaction sees its own call"
+    );
     finish(&session, "m", "1").await?;
     session.run("ROLLBACK TO SAVEPOINT s").await?;
     assert_eq!(begin(&session, "m").await?, "new|1");
@@ -153,7 +158,8 @@ async fn a_savepoint_takes_its_calls_back() -> Result<()> {
     Ok(())
 }
 
-/// A process that lost its lease begins no call, so the holder of the lease is told `new`.
+/// A process that has lost its lease begins no call, so idem_begin_call returns `new` to the holder
+/// of the lease.
 #[tokio::test]
 async fn call_under_a_lost_lease_is_not_begun() -> Result<()> {
     let db = Database::with_idem("fenced").await?;
@@ -181,7 +187,7 @@ async fn call_under_a_lost_lease_is_not_begun() -> Result<()> {
     assert_eq!(
         session.refused(&begin(&lost)).await?.sqlstate,
         "55000",
-        "another has the lease"
+        "another holder has the lease"
     );
     assert_eq!(session.text(&begin(&held)).await?, "new|1");
     assert_eq!(session.text(&begin(&held)).await?, "unknown|2");

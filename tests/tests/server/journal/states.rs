@@ -1,4 +1,4 @@
-//! Every state of a call and every way from one to another.
+//! Every state of a call and every transition between states.
 
 use anyhow::{Result, ensure};
 use idem_cluster::{Cluster, Install};
@@ -6,14 +6,14 @@ use idem_tests::harness::{Database, Session};
 
 use super::{LEVELS, begin, calls, fail, finish};
 
-/// What is done to a call, in transactions of their own.
+/// An operation on a call, in a transaction of its own.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Begin,
     Finish,
-    /// It certainly had no effect.
+    /// The attempt certainly had no effect.
     TakeBack,
-    /// It was refused for good.
+    /// The attempt failed permanently.
     Refuse,
 }
 use Act::*;
@@ -28,9 +28,9 @@ async fn act(session: &Session, act: Act) -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_call_goes_from_state_to_state_at_every_isolation_level() -> Result<()> {
-    // What happened, what is told to whoever begins next, and the call as idem_calls shows it
-    // before that.
+async fn call_changes_its_state_at_every_isolation_level() -> Result<()> {
+    // The operations, the result of the next begin, and the call as idem_calls returns it before
+    // that begin.
     let histories: &[(&[Act], &str, &str)] = &[
         (&[], "new|1", ""),
         (&[Begin], "unknown|2", "charge|unknown|1|NULL|NULL"),
@@ -90,13 +90,13 @@ async fn a_call_goes_from_state_to_state_at_every_isolation_level() -> Result<()
             "failed|2",
             "charge|failed|2|NULL|card declined",
         ),
-        // The first attempt was never heard of: that the second had no effect says nothing of it.
+        // The result of the first attempt is unknown, although the second attempt had no effect.
         (
             &[Begin, Begin, TakeBack],
             "unknown|3",
             "charge|unknown|2|NULL|NULL",
         ),
-        // Told twice, because nobody knew whether the commit came through.
+        // The second attempt is taken back twice, as after a commit with an unknown result.
         (
             &[Begin, Begin, TakeBack, TakeBack],
             "unknown|3",
@@ -124,24 +124,27 @@ async fn a_call_goes_from_state_to_state_at_every_isolation_level() -> Result<()
     Ok(())
 }
 
-/// As two turns of the ring do.
+/// Removes every call, as two rotations of the ring do.
 async fn forget_everything(session: &Session) -> Result<()> {
     session
-        .run("TRUNCATE idem.call_standard_0, idem.call_standard_1, idem.call_standard_2, idem.call_standard_3")
+        .run(
+            "TRUNCATE idem.call_standard_0, idem.call_standard_1, idem.call_standard_2, \
+             idem.call_standard_3",
+        )
         .await
 }
 
+/// A call that has not begun or that has ended with another result cannot be finished or failed,
+/// and nothing is written.
 #[tokio::test]
-async fn what_has_not_begun_or_has_ended_otherwise_is_refused_and_nothing_is_written() -> Result<()>
-{
+async fn call_that_has_not_begun_or_has_ended_cannot_be_ended() -> Result<()> {
     let db = Database::with_idem("refusals").await?;
     let session = db.connect().await?;
     let finish = "SELECT idem_finish_call('m', 'orders', 'charge', '2')";
     let take_back = "SELECT idem_fail_call('m', 'orders', 'charge', 'reset by peer')";
     let refuse =
         "SELECT idem_fail_call('m', 'orders', 'charge', 'no such card', retryable => false)";
-    let ended =
-        |how| format!("the call \"charge\" of this message has ended otherwise: it is {how}");
+    let ended = |how| format!("the call \"charge\" of this message has already ended: it is {how}");
     let none = "no attempt at the call \"charge\" of this message is under way".to_owned();
     for (acts, message) in [
         (&[][..], none.clone()),
@@ -182,7 +185,7 @@ async fn what_has_not_begun_or_has_ended_otherwise_is_refused_and_nothing_is_wri
 }
 
 #[tokio::test]
-async fn what_was_answered_comes_back_byte_for_byte() -> Result<()> {
+async fn response_is_returned_byte_for_byte() -> Result<()> {
     let db = Database::with_idem("responses").await?;
     let session = db.connect().await?;
     let large = format!(
@@ -216,8 +219,10 @@ async fn what_was_answered_comes_back_byte_for_byte() -> Result<()> {
             .await?;
         let row = session
             .query_one(
-                "SELECT b.response::text = $2::text::jsonb::text, c.response::text = $2::text::jsonb::text
-                   FROM idem_begin_call($1::text, 'orders', 'charge') b, idem_calls($1::text, 'orders') c",
+                "SELECT b.response::text = $2::text::jsonb::text,
+                 c.response::text = $2::text::jsonb::text
+                   FROM idem_begin_call($1::text, 'orders', 'charge') b,
+                   idem_calls($1::text, 'orders') c",
                 &[&id, &response],
             )
             .await?;
@@ -228,7 +233,10 @@ async fn what_was_answered_comes_back_byte_for_byte() -> Result<()> {
         );
     }
     session
-        .run("SELECT idem_begin_call('none', 'orders', 'charge'); SELECT idem_finish_call('none', 'orders', 'charge')")
+        .run(
+            "SELECT idem_begin_call('none', 'orders', 'charge'); \
+             SELECT idem_finish_call('none', 'orders', 'charge')",
+        )
         .await?;
     assert_eq!(
         session
@@ -240,7 +248,7 @@ async fn what_was_answered_comes_back_byte_for_byte() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_failed_for_good_says_why() -> Result<()> {
+async fn permanent_failure_returns_its_error() -> Result<()> {
     let db = Database::with_idem("errors").await?;
     let session = db.connect().await?;
     let error = "declined: \"insufficient\nfunds\" \\ é";
@@ -255,7 +263,8 @@ async fn what_failed_for_good_says_why() -> Result<()> {
         .await?;
     let row = session
         .query_one(
-            "SELECT state::text, error, response IS NULL FROM idem_begin_call('m'::text, 'orders', 'charge', '{\"amount\": 5}')",
+            "SELECT state::text, error, response IS NULL \
+             FROM idem_begin_call('m'::text, 'orders', 'charge', '{\"amount\": 5}')",
             &[],
         )
         .await?;
@@ -267,7 +276,7 @@ async fn what_failed_for_good_says_why() -> Result<()> {
 }
 
 #[tokio::test]
-async fn another_request_under_the_same_step_is_refused_in_every_state() -> Result<()> {
+async fn other_request_for_the_same_step_fails_in_every_state() -> Result<()> {
     let db = Database::with_idem("requests").await?;
     let session = db.connect().await?;
     let begin = |id: &str, request: &str| {
@@ -300,7 +309,7 @@ async fn another_request_under_the_same_step_is_refused_in_every_state() -> Resu
             ensure!(!refusal.hint.is_empty(), "{refusal:?}");
         }
         assert_eq!(calls(&session, id).await?, before);
-        // jsonb keeps no order of members: this is the same request.
+        // jsonb does not keep the order of members, so this is the same request.
         assert_eq!(
             session
                 .text(&begin(id, r#"'{"to":"x","amount":5}'"#))
@@ -318,7 +327,7 @@ async fn another_request_under_the_same_step_is_refused_in_every_state() -> Resu
 }
 
 #[tokio::test]
-async fn the_key_is_the_same_for_every_attempt_and_another_for_every_step() -> Result<()> {
+async fn idempotency_key_depends_on_step_and_not_on_attempt() -> Result<()> {
     let db = Database::with_idem("keys").await?;
     let session = db.connect().await?;
     let key = async |id: &str, destination: &str, step: &str| {
@@ -328,7 +337,7 @@ async fn the_key_is_the_same_for_every_attempt_and_another_for_every_step() -> R
             ))
             .await
     };
-    // As every release has derived it.
+    // Every release has derived this key.
     assert_eq!(
         key("'order-1'", "orders", "charge").await?,
         "b99d2fd5-d251-8b70-a345-14ef6b41fd87"
@@ -362,13 +371,13 @@ async fn the_key_is_the_same_for_every_attempt_and_another_for_every_step() -> R
             .text("SELECT step, state, attempt FROM idem_calls('order-1', 'orders')")
             .await?,
         "charge|unknown|3\nmail|unknown|1\nCharge|unknown|1",
-        "each on its own, in the order in which they began"
+        "each step has its own call, in the order in which they began"
     );
     Ok(())
 }
 
 #[tokio::test]
-async fn begun_at_tells_since_when_nothing_was_heard() -> Result<()> {
+async fn begun_at_is_the_start_of_the_first_unknown_attempt() -> Result<()> {
     let db = Database::with_idem("since").await?;
     let session = db.connect().await?;
     let begun_at = async || {
@@ -381,7 +390,7 @@ async fn begun_at_tells_since_when_nothing_was_heard() -> Result<()> {
     let second = begun_at().await?;
     ensure!(
         first < second,
-        "{first} {second}: what was taken back does not count"
+        "{first} {second}: an attempt that was taken back does not count"
     );
     assert_eq!(begun_at().await?, second);
     finish(&session, "m", "1").await?;
@@ -398,7 +407,7 @@ async fn begun_at_tells_since_when_nothing_was_heard() -> Result<()> {
 }
 
 #[tokio::test]
-async fn whatever_has_ended_is_told_without_a_transaction_id() -> Result<()> {
+async fn ended_call_is_returned_without_a_transaction_id() -> Result<()> {
     let db = Database::with_idem("no_xid").await?;
     let session = db.connect().await?;
     for id in ["done", "failed"] {
@@ -407,7 +416,7 @@ async fn whatever_has_ended_is_told_without_a_transaction_id() -> Result<()> {
     finish(&session, "done", "7").await?;
     fail(&session, "failed", "e", false).await?;
     for level in LEVELS {
-        for (call, answer) in [
+        for (function, expected) in [
             (
                 "(idem_begin_call('done', 'orders', 'charge')).state",
                 "done",
@@ -423,20 +432,22 @@ async fn whatever_has_ended_is_told_without_a_transaction_id() -> Result<()> {
             ),
             ("(idem_calls('done', 'orders')).state", "done"),
         ] {
-            let said = session
+            let result = session
                 .text(&format!(
-                    "BEGIN ISOLATION LEVEL {level}; SELECT {call}; SELECT pg_current_xact_id_if_assigned() IS NULL; COMMIT"
+                    "BEGIN ISOLATION LEVEL {level}; SELECT {function}; \
+                     SELECT pg_current_xact_id_if_assigned() IS NULL; COMMIT"
                 ))
                 .await?;
-            assert_eq!(said, format!("{answer}\nt"), "{level}: {call}");
+            assert_eq!(result, format!("{expected}\nt"), "{level}: {function}");
         }
     }
     Ok(())
 }
 
-/// Both names stand for one identity then: what one of them asked, the other must not ask again.
+/// With idem.message_identity = id both destinations have the same identity: the second destination
+/// must not repeat a request of the first.
 #[tokio::test]
-async fn with_message_identity_id_all_destinations_keep_one_journal() -> Result<()> {
+async fn message_identity_id_gives_destinations_one_journal() -> Result<()> {
     let cluster = Cluster::builder(&Install::from_env()?)
         .name("one_journal")
         .setting("shared_buffers", "32MB")

@@ -1,4 +1,5 @@
-//! Attempts are counted before the work: who dies of it is counted too.
+//! Attempts are counted when the lease begins, so an attempt that crashes its consumer is counted,
+//! too.
 
 use anyhow::{Context, Result};
 use idem_tests::harness::{Database, until};
@@ -6,7 +7,7 @@ use idem_tests::harness::{Database, until};
 use super::fencing::acquire;
 
 #[tokio::test]
-async fn an_attempt_that_kills_its_backend_is_counted() -> Result<()> {
+async fn attempt_that_kills_its_backend_is_counted() -> Result<()> {
     let db = Database::with_idem("attempts").await?;
     let observer = db.connect().await?;
     for attempt in 1..=10 {
@@ -29,21 +30,26 @@ async fn an_attempt_that_kills_its_backend_is_counted() -> Result<()> {
             .await?;
         assert_eq!(counted, format!("{attempt}|l"));
     }
-    // Used up: whoever gets it now is told, and its count does not grow.
+    // The attempts are used up: a lease now returns `exhausted`, and the count does not grow.
     for _ in 0..2 {
         observer.run("SELECT pg_sleep(0.01)").await?;
-        let answer = observer
-            .text("SELECT outcome, attempt, last_error, token IS NOT NULL FROM idem_acquire('poison', 'work', '1 ms')")
+        let result = observer
+            .text(
+                "SELECT outcome, attempt, last_error, token IS NOT NULL \
+                 FROM idem_acquire('poison', 'work', '1 ms')",
+            )
             .await?;
-        assert_eq!(answer, "exhausted|10|the lease expired|t");
+        assert_eq!(result, "exhausted|10|the lease expired|t");
     }
-    let errors = "SELECT jsonb_array_length(errors), errors->0->>'attempt', errors->0->>'error' FROM idem.pending_0";
+    let errors = "SELECT jsonb_array_length(errors), errors->0->>'attempt', errors->0->>'error' \
+                  FROM idem.pending_0";
     assert_eq!(observer.text(errors).await?, "11|1|the lease expired");
     Ok(())
 }
 
+/// After a final error every lease returns `exhausted`, and the newest hundred errors are kept.
 #[tokio::test]
-async fn after_a_final_error_nobody_works_and_the_newest_hundred_errors_are_kept() -> Result<()> {
+async fn final_error_exhausts_message_and_keeps_100_errors() -> Result<()> {
     let db = Database::with_idem("final").await?;
     let session = db.connect().await?;
     let token = acquire(&session, "m", "1 hour").await?;
@@ -54,33 +60,34 @@ async fn after_a_final_error_nobody_works_and_the_newest_hundred_errors_are_kept
         .await?;
     assert_eq!(released, "NULL");
     for n in 1..=100 {
-        let answer = session
+        let result = session
             .text("SELECT outcome, attempt, token FROM idem_acquire('m', 'work')")
             .await?;
-        let token = answer
+        let token = result
             .strip_prefix("exhausted|1|")
-            .with_context(|| format!("{n}: {answer}"))?;
+            .with_context(|| format!("{n}: {result}"))?;
         session
             .run(&format!(
                 "SELECT idem_release('m', 'work', {token}, 'again {n}', final => true)"
             ))
             .await?;
     }
-    let errors = "SELECT jsonb_array_length(errors), errors->0->>'error', errors->-1->>'error' FROM idem.pending";
+    let errors = "SELECT jsonb_array_length(errors), errors->0->>'error', errors->-1->>'error' \
+                  FROM idem.pending";
     assert_eq!(session.text(errors).await?, "100|again 1|again 100");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_lease_that_was_rolled_back_is_no_attempt() -> Result<()> {
+async fn rolled_back_lease_is_not_counted_as_attempt() -> Result<()> {
     let db = Database::with_idem("no_attempt").await?;
     let session = db.connect().await?;
     session
         .run("BEGIN; SELECT idem_acquire('m', 'work'); ROLLBACK")
         .await?;
-    let answer = session
+    let result = session
         .text("SELECT outcome, attempt, last_error FROM idem_acquire('m', 'work')")
         .await?;
-    assert_eq!(answer, "acquired|1|NULL");
+    assert_eq!(result, "acquired|1|NULL");
     Ok(())
 }

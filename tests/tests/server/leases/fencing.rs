@@ -1,22 +1,22 @@
-//! The token: who lost the lease writes nothing.
+//! The fencing token: a consumer that has lost its lease writes nothing.
 
 use anyhow::{Context, Result, ensure};
 use idem_tests::harness::{Database, Session};
 
-/// Leases for so long, and answers the token.
+/// Acquires a lease of the given length. Returns the token.
 pub async fn acquire(session: &Session, id: &str, lease: &str) -> Result<String> {
-    let answer = session
+    let result = session
         .text(&format!(
             "SELECT outcome, token FROM idem_acquire('{id}', 'work', '{lease}')"
         ))
         .await?;
-    let token = answer
+    let token = result
         .strip_prefix("acquired|")
-        .with_context(|| answer.clone())?;
+        .with_context(|| result.clone())?;
     Ok(token.to_owned())
 }
 
-/// Claims, effects and rows of work that there are.
+/// Returns the numbers of claims, effects and pending messages.
 async fn state(session: &Session) -> Result<String> {
     session
         .text(
@@ -27,7 +27,7 @@ async fn state(session: &Session) -> Result<String> {
 }
 
 #[tokio::test]
-async fn a_lost_lease_is_refused_and_nothing_is_written() -> Result<()> {
+async fn lost_lease_fails_and_writes_nothing() -> Result<()> {
     let db = Database::with_idem("fence").await?;
     let (first, second) = (db.connect().await?, db.connect().await?);
     let effects = r#"[{"topic": "t", "payload": 1}]"#;
@@ -48,13 +48,17 @@ async fn a_lost_lease_is_refused_and_nothing_is_written() -> Result<()> {
         ensure!(!refusal.hint.is_empty());
         first.run("ROLLBACK").await?;
     }
-    for call in [
+    for statement in [
         format!("SELECT idem_extend('m', 'work', {old})"),
         format!("SELECT idem_release('m', 'work', {old}, 'late')"),
         format!("SELECT idem_complete('m', 'other', {new})"),
         format!("SELECT idem_complete('unknown', 'work', {new})"),
     ] {
-        assert_eq!(first.refused(&call).await?.sqlstate, "55000", "{call}");
+        assert_eq!(
+            first.refused(&statement).await?.sqlstate,
+            "55000",
+            "{statement}"
+        );
     }
     assert_eq!(state(&first).await?, "0|0|1");
     second
@@ -63,7 +67,7 @@ async fn a_lost_lease_is_refused_and_nothing_is_written() -> Result<()> {
         ))
         .await?;
     assert_eq!(state(&first).await?, "1|1|0");
-    // It is handled: nobody completes it twice, not even who did.
+    // The message is done: it cannot be completed twice, also not by the session that completed it.
     let again = second
         .refused(&format!("SELECT idem_complete('m', 'work', {new})"))
         .await?;
@@ -72,7 +76,7 @@ async fn a_lost_lease_is_refused_and_nothing_is_written() -> Result<()> {
 }
 
 #[tokio::test]
-async fn completing_goes_with_the_callers_writes_or_not_at_all() -> Result<()> {
+async fn complete_commits_with_the_writes_of_the_caller() -> Result<()> {
     let db = Database::with_idem("together").await?;
     let session = db.connect().await?;
     session.run("CREATE TABLE business (n int)").await?;
@@ -81,7 +85,8 @@ async fn completing_goes_with_the_callers_writes_or_not_at_all() -> Result<()> {
         "SELECT idem_complete('m', 'work', {token}, '[{{\"topic\": \"t\", \"payload\": 1}}]')"
     );
     let business = "INSERT INTO business VALUES (1)";
-    let seen = "SELECT (SELECT count(*) FROM business), (SELECT outcome FROM idem_acquire('m', 'work')), idem_is_claimed('m', 'work')";
+    let seen = "SELECT (SELECT count(*) FROM business), \
+                (SELECT outcome FROM idem_acquire('m', 'work')), idem_is_claimed('m', 'work')";
 
     session
         .run(&format!("BEGIN; {business}; {complete}; ROLLBACK"))
@@ -108,9 +113,9 @@ async fn completing_goes_with_the_callers_writes_or_not_at_all() -> Result<()> {
     Ok(())
 }
 
-/// The transaction's own clock stands still; that of the server does not.
+/// The clock of the transaction does not advance, and that of the server does.
 #[tokio::test]
-async fn a_lease_goes_by_the_clock_of_the_server() -> Result<()> {
+async fn lease_uses_the_clock_of_the_server() -> Result<()> {
     let db = Database::with_idem("clock").await?;
     let (holder, other) = (db.connect().await?, db.connect().await?);
     other
@@ -120,7 +125,10 @@ async fn a_lease_goes_by_the_clock_of_the_server() -> Result<()> {
     acquire(&holder, "m", "300 ms").await?;
     assert_eq!(
         other
-            .text("SELECT outcome, retry_after BETWEEN interval '0' AND interval '300 ms' FROM idem_acquire('m', 'work')")
+            .text(
+                "SELECT outcome, retry_after BETWEEN interval '0' AND interval '300 ms' \
+                 FROM idem_acquire('m', 'work')"
+            )
             .await?,
         "in_progress|t"
     );
@@ -135,9 +143,9 @@ async fn a_lease_goes_by_the_clock_of_the_server() -> Result<()> {
     Ok(())
 }
 
-/// A lease that ran out, and that nobody took: nobody else has begun, so it can be completed.
+/// No other consumer has begun the message of the expired lease, so it can be completed.
 #[tokio::test]
-async fn a_lease_that_ran_out_is_completed_unless_somebody_took_it() -> Result<()> {
+async fn expired_lease_can_complete_while_message_is_not_taken() -> Result<()> {
     let db = Database::with_idem("late").await?;
     let session = db.connect().await?;
     let token = acquire(&session, "m", "1 ms").await?;

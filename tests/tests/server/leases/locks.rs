@@ -1,5 +1,5 @@
-//! I11: the rotation of pending messages holds up no claim, and functions over one message lock in
-//! one order.
+//! I11: the rotation of pending messages delays no claim, and functions on one message take their
+//! locks in one order.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,8 @@ use idem_tests::harness::{DEADLINE, Database, until};
 
 use super::fencing::acquire;
 
-/// A maintainer that waits for a lock holds no other lock of the tables: claims would wait behind
-/// it, or deadlock with it.
+/// I11: a maintainer that waits for a lock holds no other lock on the tables. Otherwise claims
+/// would wait behind it or deadlock with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_rotation_waits_for_no_lock_while_it_holds_one() -> Result<()> {
     let db = Database::with_idem("no_wait").await?;
@@ -19,7 +19,7 @@ async fn i11_rotation_waits_for_no_lock_while_it_holds_one() -> Result<()> {
         db.connect().await?,
     );
     super::turns::churn(&session, 0).await?;
-    // A dump locks all tables. The rotation gets the table that counts and not the other one.
+    // A dump locks all tables. The rotation can lock the current table and not the other one.
     let other = "SELECT 1 - current FROM idem.pending_rotation";
     let other = session.text(other).await?;
     reader
@@ -34,29 +34,36 @@ async fn i11_rotation_waits_for_no_lock_while_it_holds_one() -> Result<()> {
         anyhow::Ok(session)
     });
     let waits_with_a_lock = "SELECT count(*) FROM pg_locks held JOIN pg_locks waits USING (pid)
-        WHERE held.relation = ANY ('{idem.pending_0, idem.pending_1}'::regclass[]) AND held.mode = 'AccessExclusiveLock' AND held.granted
-          AND waits.relation = ANY ('{idem.pending_0, idem.pending_1}'::regclass[]) AND NOT waits.granted";
+        WHERE held.relation = ANY ('{idem.pending_0, idem.pending_1}'::regclass[])
+        AND held.mode = 'AccessExclusiveLock' AND held.granted
+          AND waits.relation = ANY ('{idem.pending_0, idem.pending_1}'::regclass[])
+          AND NOT waits.granted";
     while !maintainer.is_finished() {
         assert_eq!(observer.text(waits_with_a_lock).await?, "0");
     }
     let session = maintainer.await??;
     reader.run("COMMIT").await?;
-    until("the rotation is done when the reader is gone", async || {
-        session.run("SELECT idem.rotate_pending()").await?;
-        Ok(session
-            .text("SELECT current FROM idem.pending_rotation")
-            .await?
-            == other)
-    })
+    until(
+        "the rotation succeeds after the reader has committed",
+        async || {
+            session.run("SELECT idem.rotate_pending()").await?;
+            Ok(session
+                .text("SELECT current FROM idem.pending_rotation")
+                .await?
+                == other)
+        },
+    )
     .await
 }
 
-/// A large backlog is not copied, whatever the size of the table: the copy would hold up claims.
+/// I11: a large backlog is not copied, whatever the size of the table, because claims would wait
+/// for the copy.
 #[tokio::test]
 async fn i11_large_backlog_is_not_copied() -> Result<()> {
     let db = Database::with_idem("backlog").await?;
     let session = db.connect().await?;
-    let receive = "SELECT count(idem_receive(n::text, 'backlog', '1'::jsonb)) FROM generate_series(1, 40000) n";
+    let receive = "SELECT count(idem_receive(n::text, 'backlog', '1'::jsonb)) \
+                   FROM generate_series(1, 40000) n";
     session.run(receive).await?;
     assert_eq!(
         session
@@ -80,8 +87,8 @@ async fn i11_large_backlog_is_not_copied() -> Result<()> {
     Ok(())
 }
 
-/// One session buries a message, another discards its older dead letter, a third claims it: none of
-/// them deadlocks.
+/// I4: one session buries a message, another discards its older dead letter, and a third claims it.
+/// None of them deadlocks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i4_bury_discard_and_claim_of_one_message_do_not_deadlock() -> Result<()> {
     let db = Database::with_idem("triangle").await?;
@@ -90,7 +97,7 @@ async fn i4_bury_discard_and_claim_of_one_message_do_not_deadlock() -> Result<()
         db.connect().await?,
         db.connect().await?,
     );
-    // A dead letter of an earlier life, and a lease of the present one.
+    // The dead letter is from before idem_forget, and the lease is from after it.
     let bury = |token: &str| format!("SELECT idem_bury('m', 'work', {token}, 'payload', 'broken')");
     let token = acquire(&buries, "m", "1 hour").await?;
     buries.run(&bury(&token)).await?;

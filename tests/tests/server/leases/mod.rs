@@ -1,4 +1,5 @@
-//! Work outside the transaction: what a lease promises, and what a turn of the tables keeps.
+//! Leases: messages that are processed outside the transaction of the claim, and the rotation of
+//! the tables of pending messages.
 
 mod attempts;
 mod fencing;

@@ -1,4 +1,4 @@
-//! I1: claims skip the look at pending messages only while there is none.
+//! I1: claims skip the check for pending messages only while there is none.
 
 use std::sync::Arc;
 
@@ -10,29 +10,30 @@ use super::fencing::acquire;
 
 const PRESENCE: &str = "SELECT idem.pending_presence()";
 
-/// A cluster without a worker: the maintenance is what the test calls.
+/// Starts a cluster without a worker, so maintenance runs only when the test calls it.
 async fn database() -> Result<Database> {
     let cluster = Cluster::builder(&Install::from_env()?)
         .name("presence")
         .setting("shared_buffers", "32MB")
-        .setting("idem.databases", "nobody")
+        .setting("idem.databases", "none")
         .start()?;
     Database::with_idem_in(Arc::new(cluster), "presence").await
 }
 
+/// Runs one pass of maintenance. Returns what is noted after it.
 async fn pass(session: &Session) -> Result<String> {
     session.run("CALL idem_maintain()").await?;
     session.text(PRESENCE).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i1_claim_respects_a_lease_that_follows_a_quiet_time() -> Result<()> {
+async fn i1_claim_respects_a_lease_after_quiet_passes() -> Result<()> {
     let db = database().await?;
     let (session, claimer) = (db.connect().await?, db.connect().await?);
     assert_eq!(
         session.text(PRESENCE).await?,
         "some",
-        "nothing is known after the start"
+        "the presence is unknown after the start"
     );
     assert_eq!(pass(&session).await?, "quiet");
     assert_eq!(pass(&session).await?, "none");
@@ -47,14 +48,15 @@ async fn i1_claim_respects_a_lease_that_follows_a_quiet_time() -> Result<()> {
         .refused("SELECT idem_try_claim('m', 'work')")
         .await?;
     assert_eq!(refusal.sqlstate, "55P03", "{refusal:?}");
-    // A pending message keeps the note, however many passes there are.
+    // The note stays while a message is pending, however many passes run.
     for _ in 0..3 {
         assert_eq!(pass(&session).await?, "some");
     }
     Ok(())
 }
 
-/// A note between two passes starts the count anew, and a table that is locked is not judged.
+/// I1: a note between two passes restarts the count of quiet passes, and a locked table is not
+/// checked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_presence_is_cleared_only_after_a_whole_quiet_pass() -> Result<()> {
     let db = database().await?;
@@ -66,19 +68,19 @@ async fn i1_presence_is_cleared_only_after_a_whole_quiet_pass() -> Result<()> {
     assert_eq!(
         session.text(PRESENCE).await?,
         "some",
-        "noted before the commit"
+        "the note is made before the commit"
     );
     assert_eq!(pass(&session).await?, "quiet", "the row is not visible yet");
     assert_eq!(
         pass(&session).await?,
         "quiet",
-        "but its writer holds the table"
+        "the writer still locks the table"
     );
     writer.run("COMMIT").await?;
     assert_eq!(
         pass(&session).await?,
         "quiet",
-        "a pending message is no reason to clear"
+        "the note is not cleared while a message is pending"
     );
     assert_eq!(
         session.text("SELECT idem_try_claim('m', 'work')").await?,
@@ -87,14 +89,14 @@ async fn i1_presence_is_cleared_only_after_a_whole_quiet_pass() -> Result<()> {
     assert_eq!(
         session.text("SELECT count(*) FROM idem.pending").await?,
         "0",
-        "the claim looked"
+        "the claim checked for pending messages"
     );
     Ok(())
 }
 
-/// A restore, or logical replication, writes the tables without the functions of idem.
+/// I1: a restore or logical replication writes the tables without the functions of idem.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i1_copy_into_the_table_is_noticed() -> Result<()> {
+async fn i1_rows_copied_into_pending_table_are_detected() -> Result<()> {
     let db = database().await?;
     let session = db.connect().await?;
     acquire(&session, "m", "1 hour").await?;
@@ -104,7 +106,10 @@ async fn i1_copy_into_the_table_is_noticed() -> Result<()> {
     pass(&session).await?;
     assert_eq!(pass(&session).await?, "none");
     session
-        .run("SET session_replication_role = replica; INSERT INTO idem.pending_0 TABLE copy; RESET session_replication_role")
+        .run(
+            "SET session_replication_role = replica; INSERT INTO idem.pending_0 TABLE copy; \
+             RESET session_replication_role",
+        )
         .await?;
     assert_eq!(session.text(PRESENCE).await?, "some");
     let refusal = session

@@ -1,31 +1,36 @@
-//! The turn of work: what is alive goes on, and what is dead goes, also under an old snapshot.
+//! The rotation of pending messages keeps live rows and removes dead rows, also under an old
+//! snapshot.
 
 use anyhow::{Result, ensure};
 use idem_tests::harness::{Database, Session};
 
 use super::fencing::acquire;
 
-/// Received and claimed, again and again: nothing is alive afterwards, and an old snapshot keeps
-/// VACUUM from it.
-const CHURN: &str = "SELECT count(idem_receive(n::text, 'churn', '1'::jsonb)) FROM generate_series($1::int4, $1::int4 + 39999) n";
+/// Receives 40,000 messages. After [`churn`] has claimed them no row is alive, and an old snapshot
+/// keeps VACUUM from removing the dead rows.
+const CHURN: &str = "SELECT count(idem_receive(n::text, 'churn', '1'::jsonb)) \
+                     FROM generate_series($1::int4, $1::int4 + 39999) n";
 
+/// Receives and claims 40,000 messages.
 pub async fn churn(session: &Session, from: i32) -> Result<()> {
     session.query(CHURN, &[&from]).await?;
-    let claims = "SELECT count(*) FILTER (WHERE idem_try_claim(n::text, 'churn')) FROM generate_series($1::int4, $1::int4 + 39999) n";
+    let claims = "SELECT count(*) FILTER (WHERE idem_try_claim(n::text, 'churn')) \
+                  FROM generate_series($1::int4, $1::int4 + 39999) n";
     let claimed: i64 = session.query_one(claims, &[&from]).await?.get(0);
     ensure!(claimed == 40_000, "{claimed} claimed");
     Ok(())
 }
 
-/// Asks for a turn; the worker may have come first.
-async fn turn(session: &Session) -> Result<()> {
+/// Requests a rotation. The worker may have rotated before.
+async fn rotate(session: &Session) -> Result<()> {
     session.run("SELECT idem.rotate_pending()").await
 }
 
 const CURRENT: &str = "SELECT current FROM idem.pending_rotation";
 
+/// I7: the tables of pending messages stay small under an old snapshot, and live messages are kept.
 #[tokio::test]
-async fn i7_work_stays_small_under_an_old_snapshot_and_keeps_what_is_alive() -> Result<()> {
+async fn i7_pending_stays_small_and_keeps_live_messages() -> Result<()> {
     let db = Database::with_idem("turns").await?;
     let (session, old) = (db.connect().await?, db.connect().await?);
     old.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
@@ -34,9 +39,14 @@ async fn i7_work_stays_small_under_an_old_snapshot_and_keeps_what_is_alive() -> 
     session
         .run("SELECT idem_receive('waits', 'work', '1'::jsonb, key => 'k')")
         .await?;
-    turn(&session).await?;
-    assert_eq!(session.text(CURRENT).await?, "0", "nothing to do yet");
-    let alive = "SELECT seq, token, due_at, attempt, payload_slice, state, id, order_key FROM idem.pending_%s ORDER BY seq";
+    rotate(&session).await?;
+    assert_eq!(
+        session.text(CURRENT).await?,
+        "0",
+        "no rotation is needed yet"
+    );
+    let alive = "SELECT seq, token, due_at, attempt, payload_slice, state, id, order_key \
+                 FROM idem.pending_%s ORDER BY seq";
     let alive = async |session: &Session| {
         let current = session.text(CURRENT).await?;
         session.text(&alive.replace("%s", &current)).await
@@ -44,16 +54,17 @@ async fn i7_work_stays_small_under_an_old_snapshot_and_keeps_what_is_alive() -> 
     let before = alive(&session).await?;
     for round in 0..4 {
         churn(&session, round * 40_000).await?;
-        let size = "SELECT max(pg_relation_size(t)) FROM unnest('{idem.pending_0, idem.pending_1}'::regclass[]) t";
+        let size = "SELECT max(pg_relation_size(t)) \
+                    FROM unnest('{idem.pending_0, idem.pending_1}'::regclass[]) t";
         let bytes: i64 = session.text(size).await?.parse()?;
         ensure!(
             bytes < 12 * 1024 * 1024,
-            "{bytes} bytes of work in round {round}"
+            "{bytes} bytes of pending messages in round {round}"
         );
-        turn(&session).await?;
+        rotate(&session).await?;
     }
     assert_eq!(alive(&session).await?, before);
-    // Nobody has come back for it for longer than any claim is kept.
+    // No consumer has returned for this message for longer than any claim is kept.
     acquire(&session, "abandoned", "1 hour").await?;
     for slice in 0..2 {
         let long_ago = "SET due_at = clock_timestamp() - interval '1 year' WHERE id = 'abandoned'";
@@ -62,7 +73,7 @@ async fn i7_work_stays_small_under_an_old_snapshot_and_keeps_what_is_alive() -> 
             .await?;
     }
     churn(&session, 160_000).await?;
-    turn(&session).await?;
+    rotate(&session).await?;
     assert_eq!(alive(&session).await?, before);
     assert_eq!(
         session.text("SELECT id FROM idem_next('work')").await?,
@@ -76,19 +87,19 @@ async fn i7_work_stays_small_under_an_old_snapshot_and_keeps_what_is_alive() -> 
 }
 
 #[tokio::test]
-async fn a_turn_waits_for_nobody_and_takes_nothing_from_under_a_transaction() -> Result<()> {
+async fn rotation_neither_waits_for_nor_breaks_a_transaction() -> Result<()> {
     let db = Database::with_idem("turn_locks").await?;
     let (session, holder) = (db.connect().await?, db.connect().await?);
     churn(&session, 0).await?;
     session
         .run("SELECT idem_receive('m', 'work', '1'::jsonb)")
         .await?;
-    // Its deletion is not committed: a copy would bring the message back.
+    // The deletion is not committed, so a copy would redeliver the message.
     holder
         .run("BEGIN; SELECT idem_try_claim('m', 'work')")
         .await?;
     let before = session.text(CURRENT).await?;
-    turn(&session).await?;
+    rotate(&session).await?;
     assert_eq!(session.text(CURRENT).await?, before);
     holder.run("COMMIT").await?;
     session.run("CALL idem_maintain()").await?;
@@ -103,12 +114,13 @@ async fn a_turn_waits_for_nobody_and_takes_nothing_from_under_a_transaction() ->
         "0"
     );
 
-    // A transaction whose snapshot is older than a turn writes where the work is now.
+    // A transaction with a snapshot from before the rotation writes into the table that is current
+    // now.
     holder
         .run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
         .await?;
     churn(&session, 40_000).await?;
-    turn(&session).await?;
+    rotate(&session).await?;
     assert_eq!(session.text(CURRENT).await?, before);
     holder
         .run("SELECT idem_receive('late', 'work', '1'::jsonb); COMMIT")
@@ -121,7 +133,7 @@ async fn a_turn_waits_for_nobody_and_takes_nothing_from_under_a_transaction() ->
 }
 
 #[tokio::test]
-async fn a_turn_that_is_rolled_back_has_not_been() -> Result<()> {
+async fn rolled_back_rotation_has_no_effect() -> Result<()> {
     let db = Database::with_idem("turn_back").await?;
     let session = db.connect().await?;
     session
@@ -133,7 +145,7 @@ async fn a_turn_that_is_rolled_back_has_not_been() -> Result<()> {
         .run("BEGIN; SELECT idem.rotate_pending(); ROLLBACK")
         .await?;
     assert_eq!(session.text(known).await?, "f");
-    turn(&session).await?;
+    rotate(&session).await?;
     assert_eq!(session.text(CURRENT).await?, "1");
     assert_eq!(session.text(known).await?, "f");
     Ok(())

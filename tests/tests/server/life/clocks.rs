@@ -1,5 +1,5 @@
-//! Clocks (I6): a jump of the wall clock forgets nothing early, stops no rotation and allows no
-//! second claim.
+//! I6: a jump of the wall clock forgets no claim early, stops no rotation and allows no second
+//! claim.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;
 const YEAR: i64 = 365 * DAY;
 
-/// A server that has this wall clock.
+/// Starts a server with this wall clock.
 fn server(clock: &Clock, name: &str, setting: (&str, &str)) -> Result<Cluster> {
     let builder = cluster(name)?.setting(setting.0, setting.1);
     let environment = clock.environment().into_iter();
@@ -25,7 +25,7 @@ fn server(clock: &Clock, name: &str, setting: (&str, &str)) -> Result<Cluster> {
         .start()
 }
 
-/// What the server takes for the time, in seconds.
+/// Returns the wall clock of the server, in seconds since the epoch.
 async fn wall_clock(session: &Session) -> Result<i64> {
     Ok(session
         .text("SELECT extract(epoch FROM clock_timestamp())::bigint")
@@ -33,7 +33,8 @@ async fn wall_clock(session: &Session) -> Result<i64> {
         .parse()?)
 }
 
-/// The proof that the clock of the server jumps: without it every test here would test nothing.
+/// Moves the clock from an offset of `from` seconds to an offset of `to` seconds. Fails when the
+/// clock of the server has not jumped, because the tests would then test nothing.
 async fn jump(clock: &Clock, session: &Session, from: i64, to: i64) -> Result<()> {
     let before = wall_clock(session).await?;
     clock.set(to)?;
@@ -56,11 +57,11 @@ async fn set_retentions(session: &Session, millis: [u32; 3]) -> Result<()> {
     Ok(())
 }
 
-/// Goal: a clock that jumps ahead, again and again, makes no rotation due.
+/// I6. Goal: a clock that jumps ahead repeatedly makes no rotation due.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i6_clock_ahead_forgets_no_claim_early() -> Result<()> {
     let clock = Clock::wrong_by(0)?;
-    let server = server(&clock, "clock-ahead", ("idem.databases", "nobody"))?;
+    let server = server(&clock, "clock-ahead", ("idem.databases", "none"))?;
     let session = with_idem(&server, "shop").await?;
     assert_eq!(claim(&session, "m1").await?, "t");
     make_due(&session, "standard").await?;
@@ -73,18 +74,18 @@ async fn i6_clock_ahead_forgets_no_claim_early() -> Result<()> {
         assert_eq!(
             claim(&session, "m1").await?,
             "f",
-            "forgotten after {wrong_by} s of wrong clock"
+            "the claim is forgotten when the clock is {wrong_by} s ahead"
         );
     }
     assert_eq!(turns(&session, "standard").await?, 1, "no rotation was due");
     Ok(())
 }
 
-/// Goal: after a jump ahead and back the ring goes on rotating.
+/// I6. Goal: the ring continues to rotate after the clock has jumped ahead and back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i6_ring_rotates_after_the_clock_went_back() -> Result<()> {
+async fn i6_ring_rotates_after_clock_jumps_back() -> Result<()> {
     let clock = Clock::wrong_by(0)?;
-    let server = server(&clock, "clock-back", ("idem.databases", "nobody"))?;
+    let server = server(&clock, "clock-back", ("idem.databases", "none"))?;
     let session = with_idem(&server, "shop").await?;
     set_retentions(&session, [200, 200, 200]).await?;
     jump(&clock, &session, 0, YEAR).await?;
@@ -93,7 +94,7 @@ async fn i6_ring_rotates_after_the_clock_went_back() -> Result<()> {
     jump(&clock, &session, YEAR, 0).await?;
     let before = turns(&session, "standard").await?;
     until(
-        "the ring rotates, though its clock is a year behind the last rotation",
+        "the ring rotates, although the clock is a year behind the last rotation",
         async || {
             session.run("CALL idem_maintain()").await?;
             Ok(turns(&session, "standard").await? >= before + 3)
@@ -102,12 +103,12 @@ async fn i6_ring_rotates_after_the_clock_went_back() -> Result<()> {
     .await
 }
 
-/// Goal: moments of a clock that was wrong do not hide the claims of a ring that a destination has
-/// left.
+/// I1. Goal: times that a wrong clock has set do not hide the claims of a ring that a destination
+/// has left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_move_after_a_wrong_clock_allows_no_second_claim() -> Result<()> {
     let clock = Clock::wrong_by(0)?;
-    let server = server(&clock, "clock-move", ("idem.databases", "nobody"))?;
+    let server = server(&clock, "clock-move", ("idem.databases", "none"))?;
     let session = with_idem(&server, "shop").await?;
     jump(&clock, &session, 0, YEAR).await?;
     for _ in 0..3 {
@@ -122,17 +123,17 @@ async fn i1_move_after_a_wrong_clock_allows_no_second_claim() -> Result<()> {
     assert_eq!(
         claim(&session, "m1").await?,
         "f",
-        "claimed again after a move"
+        "the message is claimed again after a move"
     );
     Ok(())
 }
 
-/// Goal: a jump that the clock makes between two passes changes what `sent_at` is compared with, so
-/// a message that was just sent is not taken for an old one.
+/// I6. Goal: when the clock jumps between two passes, the time with which `sent_at` is compared
+/// changes, too. A message that was just sent is therefore not expired.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i6_new_message_is_not_expired_after_a_wrong_clock() -> Result<()> {
     let clock = Clock::wrong_by(0)?;
-    let server = server(&clock, "clock-expired", ("idem.databases", "nobody"))?;
+    let server = server(&clock, "clock-expired", ("idem.databases", "none"))?;
     let session = with_idem(&server, "shop").await?;
     jump(&clock, &session, 0, YEAR).await?;
     for _ in 0..4 {
@@ -143,36 +144,37 @@ async fn i6_new_message_is_not_expired_after_a_wrong_clock() -> Result<()> {
     session.run("CALL idem_maintain()").await?;
     let outcome = "SELECT outcome FROM idem_claim('m1', 'orders', sent_at => clock_timestamp())";
     assert_eq!(session.text(outcome).await?, "claimed");
-    let outcome = "SELECT outcome FROM idem_claim('m2', 'orders', sent_at => clock_timestamp() - interval '1 hour')";
+    let outcome = "SELECT outcome FROM idem_claim('m2', 'orders', \
+                   sent_at => clock_timestamp() - interval '1 hour')";
     assert_eq!(
         session.text(outcome).await?,
         "expired",
-        "older than what the ring remembers"
+        "the message is older than the claims that the ring remembers"
     );
     Ok(())
 }
 
-/// Goal: health tells of a clock that jumped, of one that is behind the last pass, and of the ring
-/// that stands still.
+/// Goal: health reports a clock that has jumped, a clock that is behind the last pass, and a ring
+/// that does not rotate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_reports_a_clock_that_jumped() -> Result<()> {
     let clock = Clock::wrong_by(0)?;
-    let server = server(&clock, "clock-health", ("idem.databases", "nobody"))?;
+    let server = server(&clock, "clock-health", ("idem.databases", "none"))?;
     let session = with_idem(&server, "shop").await?;
     let health = "SELECT status, detail FROM idem_health() WHERE check_name = 'clock'";
     session.run("CALL idem_maintain()").await?;
     ensure!(session.text(health).await?.starts_with("ok|"));
     jump(&clock, &session, 0, -5 * DAY).await?;
-    let told = session.text(health).await?;
+    let check = session.text(health).await?;
     ensure!(
-        told.starts_with("warning|") && told.contains("behind the last pass"),
-        "{told}"
+        check.starts_with("warning|") && check.contains("behind the last pass"),
+        "{check}"
     );
     session.run("CALL idem_maintain()").await?;
-    let told = session.text(health).await?;
+    let check = session.text(health).await?;
     ensure!(
-        told.starts_with("warning|") && told.contains("jumped by -5 days"),
-        "{told}"
+        check.starts_with("warning|") && check.contains("jumped by -5 days"),
+        "{check}"
     );
     make_due(&session, "standard").await?;
     make_due(&session, "standard").await?;
@@ -186,11 +188,12 @@ async fn health_reports_a_clock_that_jumped() -> Result<()> {
     Ok(())
 }
 
-/// Goal: a first pass that never comes is an alarm, though a new database is none.
+/// Goal: health reports a missing first pass as critical, although it reports no alarm for a new
+/// database.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn health_is_critical_when_no_pass_comes() -> Result<()> {
+async fn health_is_critical_without_a_first_pass() -> Result<()> {
     let clock = Clock::wrong_by(0)?;
-    let server = server(&clock, "clock-no-pass", ("idem.databases", "nobody"))?;
+    let server = server(&clock, "clock-no-pass", ("idem.databases", "none"))?;
     let session = with_idem(&server, "shop").await?;
     let health = "SELECT status FROM idem_health() WHERE check_name = 'worker'";
     assert_eq!(session.text(health).await?, "ok");
@@ -209,7 +212,7 @@ enum Phase {
 
 const RETENTION: Duration = Duration::from_millis(1000);
 
-/// One database whose ring is in one phase when the clock jumps.
+/// A database with a ring that is in one phase when the clock jumps.
 struct Site {
     phase: Phase,
     session: Session,
@@ -232,7 +235,7 @@ impl Site {
         })
     }
 
-    /// Whether some ring of claims is in this state.
+    /// Returns true when a ring of claims is in this state.
     async fn is(&self, state: &str) -> Result<bool> {
         let sql = format!("SELECT bool_or({state}) FROM idem.ring WHERE name <> 'outbox'");
         Ok(self.session.text(&sql).await? == "t")
@@ -244,15 +247,15 @@ impl Site {
         Ok(())
     }
 
-    /// Freezes the rotation in the phase, by claims whose transactions stay open.
+    /// Holds the rotation in the phase with claims of transactions that stay open.
     async fn freeze(&self, round: usize) -> Result<()> {
         if self.phase == Phase::Steady {
             return Ok(());
         }
         let mut tries = 0;
-        until("a ring is held while it opens", async || {
-            // A claim that begins while a slice is emptied holds that step instead: then the next
-            // rotation is tried.
+        until("a ring is held while it is opening", async || {
+            // A claim that begins while a slice is emptied holds that step instead. The test then
+            // tries the next rotation.
             tries += 1;
             self.hold(0, &format!("holder-{round}-{tries}")).await?;
             until("a rotation is held", async || {
@@ -267,29 +270,32 @@ impl Site {
         })
         .await?;
         if self.phase == Phase::Emptying {
-            // It begins behind the fence of the opening, so that it is in the next fence only.
+            // The second claim begins after the fence of the opening, so only the next fence waits
+            // for it.
             until("the maintainer waits at the fence", async || {
                 let waits = "SELECT count(*) FROM pg_stat_activity
-                              WHERE backend_type = 'idem maintainer' AND datname = current_database() AND wait_event = 'Extension'";
+                              WHERE backend_type = 'idem maintainer'
+                              AND datname = current_database() AND wait_event = 'Extension'";
                 Ok(self.is("opening").await? && self.session.text(waits).await? == "1")
             })
             .await?;
             self.hold(1, &format!("second-holder-{round}")).await?;
             self.holders[0].run("COMMIT").await?;
-            until("a ring has turned", async || self.is("emptying").await).await?;
+            until("a ring has rotated", async || self.is("emptying").await).await?;
         }
         Ok(())
     }
 
     async fn release(&self) -> Result<()> {
         for holder in &self.holders {
-            // A warning, and nothing else, when it holds nothing.
+            // COMMIT outside a transaction raises a warning only.
             holder.run("COMMIT").await?;
         }
         Ok(())
     }
 
-    /// The claim is found for as long as the retention, and no move allows a second one.
+    /// Asserts that the claim is found during its retention, and that no move of the destination
+    /// allows a second claim.
     async fn keeps(&mut self, id: &str, claimed: Instant, round: usize) -> Result<()> {
         let mut look = 0;
         loop {
@@ -332,10 +338,11 @@ impl Site {
     }
 }
 
-/// Goal: jumps of an hour, five days and a year, ahead and back, at each step of a rotation and
-/// many times in a row, neither shorten the memory nor stop the rings.
+/// I1, I6. Goal: jumps of an hour, five days and a year, ahead and back, do not shorten the
+/// retention and do not stop the rings. They happen at each step of a rotation and many times in a
+/// row.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i1_i6_jumps_at_each_step_cost_no_claim_and_no_rotation() -> Result<()> {
+async fn i1_i6_clock_jumps_lose_no_claim_and_stop_no_rotation() -> Result<()> {
     let clock = Clock::wrong_by(0)?;
     let server = server(&clock, "clock-jumps", ("idem.naptime", "100ms"))?;
     let mut sites = Vec::new();
@@ -391,7 +398,7 @@ async fn i1_i6_jumps_at_each_step_cost_no_claim_and_no_rotation() -> Result<()> 
             let again = claim(&site.session, "restless").await?;
             ensure!(
                 claimed.elapsed() >= RETENTION || again == "f",
-                "{:?}: after {jumps} jumps",
+                "{:?}: claimed again after {jumps} jumps",
                 site.phase
             );
         }
@@ -402,10 +409,10 @@ async fn i1_i6_jumps_at_each_step_cost_no_claim_and_no_rotation() -> Result<()> 
         site.rotates().await?;
         ensure!(
             site.looks > 20,
-            "the test was too slow to see anything: {} looks",
+            "the test was too slow: it repeated only {} claims",
             site.looks
         );
     }
-    ensure!(jumps > 5, "{jumps} jumps");
+    ensure!(jumps > 5, "only {jumps} jumps");
     Ok(())
 }

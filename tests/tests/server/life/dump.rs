@@ -1,5 +1,5 @@
-//! pg_dump and pg_restore keep claims, effects and cursors (I1, I3, I4), also in a cluster whose
-//! transaction ids lie behind.
+//! pg_dump and pg_restore keep claims, effects and cursors (I1, I3, I4), also when the transaction
+//! ids of the new cluster are behind those of the old cluster.
 
 use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
@@ -7,11 +7,12 @@ use idem_tests::harness::Session;
 
 use super::{claim, cluster, connect, drain, effects, make_due, record, turns, with_idem};
 
-/// Every row of every table that carries state, as text.
+/// Returns every row of every table that contains state, as text.
 async fn contents(session: &Session) -> Result<String> {
     let tables = session
         .text(
-            "SELECT relname FROM pg_class WHERE relnamespace = 'idem'::regnamespace AND relkind = 'r' \
+            "SELECT relname FROM pg_class WHERE relnamespace = 'idem'::regnamespace \
+             AND relkind = 'r' \
              AND relname NOT IN ('clock', 'progress_turn', 'relay_partition') ORDER BY 1",
         )
         .await?;
@@ -19,7 +20,8 @@ async fn contents(session: &Session) -> Result<String> {
     for table in tables.lines() {
         let rows = session
             .text(&format!(
-                "SELECT '{table}', to_jsonb(t) - ARRAY['restored_at', 'restored_at_xid'] FROM idem.{table} t ORDER BY 2::text"
+                "SELECT '{table}', to_jsonb(t) - ARRAY['restored_at', 'restored_at_xid'] \
+                 FROM idem.{table} t ORDER BY 2::text"
             ))
             .await?;
         contents.push_str(&rows);
@@ -30,7 +32,8 @@ async fn contents(session: &Session) -> Result<String> {
 const SEQUENCES: &str =
     "SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = 'idem' ORDER BY 1";
 
-/// Dumps one database and restores it into a new one, which may be in another cluster.
+/// Dumps a database and restores it into a new one, which can be in another cluster. Returns a
+/// session in the new database.
 async fn dump_and_restore(
     from: &Cluster,
     database: &str,
@@ -56,9 +59,9 @@ async fn dump_and_restore(
     connect(to, restored).await
 }
 
-/// A database in the middle of its life: two relays, one behind and with a batch out, one that has
-/// seen nothing; rings with retentions of their own, one of them in the middle of a turn.
-async fn in_the_middle(session: &Session, step: &str) -> Result<()> {
+/// Fills a database. One relay is behind and has leased a batch, and another relay has read
+/// nothing. The rings have retentions of their own, and one of them is at `step` of a rotation.
+async fn fill(session: &Session, step: &str) -> Result<()> {
     for (ring, retention) in [
         ("long", "45 days"),
         ("standard", "10 days"),
@@ -85,7 +88,7 @@ async fn in_the_middle(session: &Session, step: &str) -> Result<()> {
             .await?,
         "t"
     );
-    // m1 and m2 are acknowledged, m3 is out.
+    // m1 and m2 are acknowledged, m3 is leased.
     let token = session
         .text("SELECT max(token) FROM idem_relay_next('mail', 0, 2)")
         .await?;
@@ -106,10 +109,16 @@ async fn in_the_middle(session: &Session, step: &str) -> Result<()> {
     }
 }
 
-async fn goes_on(restored: &Session, step: &str, recorded: &[String]) -> Result<()> {
+/// Asserts that the restored database has the claims and effects of the dumped one, and that its
+/// relays and its rotation continue.
+async fn assert_continues(restored: &Session, step: &str, recorded: &[String]) -> Result<()> {
     for (n, recorded) in recorded.iter().enumerate() {
         let id = format!("m{}", n + 1);
-        assert_eq!(claim(restored, &id).await?, "f", "{id} was claimed");
+        assert_eq!(
+            claim(restored, &id).await?,
+            "f",
+            "{id} was claimed before the dump"
+        );
         assert_eq!(
             effects(restored, &id).await?,
             *recorded,
@@ -125,21 +134,21 @@ async fn goes_on(restored: &Session, step: &str, recorded: &[String]) -> Result<
     assert_eq!(
         restored.text("SELECT idem_try_claim('i1', 'new')").await?,
         "t",
-        "a new destination is another"
+        "a new destination has its own claims"
     );
     assert_eq!(record(restored, "m6").await?, "t");
 
     assert_eq!(
         drain(restored, "mail", 0).await?,
         ["m3", "m4", "m5", "m6"],
-        "where the cursor was"
+        "the relay continues at its cursor"
     );
     let mut audited = drain(restored, "audit", 0).await?;
     audited.extend(drain(restored, "audit", 1).await?);
     assert_eq!(
         audited,
         ["m1", "m2", "m3", "m4", "m5", "m6"],
-        "one key, one partition, in order"
+        "the effects of one key are in one partition, in order"
     );
 
     let turned = turns(restored, "standard").await?;
@@ -154,20 +163,24 @@ async fn goes_on(restored: &Session, step: &str, recorded: &[String]) -> Result<
         turns(restored, "standard").await? - turned,
         1 + i64::from(step == "opened")
     );
-    assert_eq!(claim(restored, "m1").await?, "f", "kept over a turn");
+    assert_eq!(
+        claim(restored, "m1").await?,
+        "f",
+        "the claim is kept over a rotation"
+    );
     Ok(())
 }
 
 async fn dump_at(step: &str, drop_default: bool) -> Result<()> {
-    // No worker: it would turn on before the two databases are compared.
+    // No worker: a worker would rotate before the two databases are compared.
     let cluster = cluster("dumped")?
-        .setting("idem.databases", "nobody")
+        .setting("idem.databases", "none")
         .start()?;
     let session = with_idem(&cluster, "original").await?;
     if drop_default {
         session.run("SELECT idem_drop_relay('default')").await?;
     }
-    in_the_middle(&session, step).await?;
+    fill(&session, step).await?;
     let mut recorded = Vec::new();
     for n in 1..=5 {
         recorded.push(effects(&session, &format!("m{n}")).await?);
@@ -178,13 +191,13 @@ async fn dump_at(step: &str, drop_default: bool) -> Result<()> {
     assert_eq!(
         contents(&restored).await?,
         contents(&session).await?,
-        "every row is there once"
+        "every row is restored once"
     );
     assert_eq!(
         restored.text(SEQUENCES).await?,
         session.text(SEQUENCES).await?
     );
-    goes_on(&restored, step, &recorded).await?;
+    assert_continues(&restored, step, &recorded).await?;
     if drop_default {
         assert_eq!(
             restored
@@ -206,19 +219,19 @@ async fn dump_at(step: &str, drop_default: bool) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i1_i3_i4_a_restored_dump_goes_on_where_it_was() -> Result<()> {
+async fn i1_i3_i4_restored_database_continues() -> Result<()> {
     dump_at("opened", false).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i1_i3_i4_a_restored_dump_goes_on_without_the_relay_that_was_dropped() -> Result<()> {
+async fn i1_i3_i4_restored_database_has_no_dropped_relay() -> Result<()> {
     dump_at("turned", true).await
 }
 
-/// Goal: a dump carries which kinds a role was granted, so that `idem_revoke` takes away one of
-/// two.
+/// I9. Goal: a dump contains the kinds that a role was granted, so `idem_revoke` can revoke one of
+/// two kinds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i9_restored_dump_knows_the_kinds_of_a_role() -> Result<()> {
+async fn i9_restored_database_knows_the_kinds_of_a_role() -> Result<()> {
     let cluster = cluster("dumped-kinds")?.start()?;
     let session = with_idem(&cluster, "original").await?;
     session
@@ -229,18 +242,23 @@ async fn i9_restored_dump_knows_the_kinds_of_a_role() -> Result<()> {
         .run("SELECT idem_revoke('app', 'consumer')")
         .await?;
     let may = "SELECT has_function_privilege('app', 'idem_try_claim(text, text)', 'EXECUTE'),
-                      has_function_privilege('app', 'idem_is_claimed(text, text)', 'EXECUTE'), has_schema_privilege('app', 'idem', 'USAGE')";
+                      has_function_privilege('app', 'idem_is_claimed(text, text)', 'EXECUTE'),
+                      has_schema_privilege('app', 'idem', 'USAGE')";
     assert_eq!(restored.text(may).await?, "f|t|f");
     Ok(())
 }
 
+/// I4, I5: a restore into a younger cluster is detected, and idem_repair_relays() repairs it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i4_i5_a_restore_into_a_younger_cluster_is_noticed_and_repaired() -> Result<()> {
+async fn i4_i5_restore_into_younger_cluster_is_repaired() -> Result<()> {
     let old = cluster("older")?.start()?;
-    // Ids that the younger cluster will not reach.
+    // Use up transaction ids that the younger cluster will not reach.
     connect(&old, "postgres")
         .await?
-        .run("DO $$ BEGIN SET synchronous_commit = off; FOR n IN 1 .. 20000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$")
+        .run(
+            "DO $$ BEGIN SET synchronous_commit = off; FOR n IN 1 .. 20000 LOOP \
+             PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$",
+        )
         .await?;
     let session = with_idem(&old, "original").await?;
     session
@@ -249,7 +267,7 @@ async fn i4_i5_a_restore_into_a_younger_cluster_is_noticed_and_repaired() -> Res
     assert_eq!(record(&session, "m1").await?, "t");
     assert_eq!(record(&session, "m2").await?, "t");
     assert_eq!(drain(&session, "mail", 0).await?, ["m1", "m2"]);
-    // This one is in the middle between its two snapshots.
+    // This relay is between its two snapshots.
     let token = session
         .text("SELECT token FROM idem_relay_next('audit', 0, 1)")
         .await?;
@@ -262,7 +280,7 @@ async fn i4_i5_a_restore_into_a_younger_cluster_is_noticed_and_repaired() -> Res
 
     let young = cluster("younger")?.start()?;
     let restored = dump_and_restore(&old, "original", &young, "restored").await?;
-    // Before anybody has noticed.
+    // This effect is recorded before the repair.
     assert_eq!(record(&restored, "m5").await?, "t");
 
     let refusal = restored
@@ -283,7 +301,7 @@ async fn i4_i5_a_restore_into_a_younger_cluster_is_noticed_and_repaired() -> Res
     assert_eq!(
         drain(&restored, "mail", 0).await?,
         ["m3", "m4", "m5", "m6"],
-        "nothing lost, in order"
+        "no effect is lost, and the order is kept"
     );
     assert_eq!(
         drain(&restored, "audit", 0).await?,
@@ -298,11 +316,12 @@ async fn i4_i5_a_restore_into_a_younger_cluster_is_noticed_and_repaired() -> Res
     Ok(())
 }
 
-/// The younger cluster uses up the ids between before a relay looks: its cursor lay ahead when it
-/// came, and that counts.
+/// I4: the younger cluster uses up the ids in between before a relay reads. The cursor was ahead of
+/// the cluster at the restore, so the relay fails all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i4_a_younger_cluster_that_has_caught_up_is_noticed_all_the_same() -> Result<()> {
-    let burn = "DO $$ BEGIN SET synchronous_commit = off; FOR n IN 1 .. 3000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$";
+async fn i4_restore_is_detected_after_cluster_has_caught_up() -> Result<()> {
+    let burn = "DO $$ BEGIN SET synchronous_commit = off; FOR n IN 1 .. 3000 LOOP \
+                PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$";
     let old = cluster("ahead")?.start()?;
     connect(&old, "postgres").await?.run(burn).await?;
     let session = with_idem(&old, "original").await?;
@@ -325,19 +344,19 @@ async fn i4_a_younger_cluster_that_has_caught_up_is_noticed_all_the_same() -> Re
     assert_eq!(
         drain(&restored, "mail", 0).await?,
         ["m2", "m3"],
-        "nothing lost, in order"
+        "no effect is lost, and the order is kept"
     );
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i1_a_dump_taken_while_the_ring_turns_keeps_every_claim() -> Result<()> {
+async fn i1_dump_during_a_rotation_keeps_every_claim() -> Result<()> {
     let cluster = cluster("dumping")?
-        .setting("idem.databases", "nobody")
+        .setting("idem.databases", "none")
         .start()?;
     let session = with_idem(&cluster, "busy").await?;
-    // pg_dump holds the tables it reads: a slice cannot be emptied below it, and the rotation goes
-    // on behind it.
+    // pg_dump locks the tables that it reads. A slice cannot be truncated during the dump, and the
+    // rotation continues after it.
     let dump = connect(&cluster, "busy").await?;
     assert_eq!(record(&session, "m1").await?, "t");
     make_due(&session, "standard").await?;
@@ -356,7 +375,7 @@ async fn i1_a_dump_taken_while_the_ring_turns_keeps_every_claim() -> Result<()> 
     assert_eq!(
         claim(&session, "m1").await?,
         "f",
-        "nobody waits behind the attempt"
+        "no claim waits behind the attempt"
     );
     assert_eq!(claim(&session, "m2").await?, "t");
     dump.run("COMMIT").await?;

@@ -1,4 +1,4 @@
-//! Commits with synchronous_commit = off, and a crash.
+//! A crash after commits with synchronous_commit = off.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use nix::unistd::Pid;
 
 use super::{cluster, connect, with_idem};
 
-/// What a consumer writes, and what its duplicate finds.
+/// The statement of a consumer, and the results of its duplicate.
 struct Case {
-    /// Committed before, and on disk.
+    /// The statement that is committed and on disk before.
     prelude: Option<&'static str>,
-    /// Committed with synchronous_commit = off.
+    /// The statement that is committed with synchronous_commit = off.
     first: &'static str,
-    /// Whether VACUUM freezes what is committed, before it is on disk.
+    /// Whether VACUUM freezes the committed row before the commit is on disk.
     is_frozen: bool,
     duplicate: &'static str,
-    /// The duplicate's result for which a consumer acknowledges the message.
+    /// The result of the duplicate with which a consumer acknowledges the message.
     acknowledged: &'static str,
-    /// The duplicate's result when the first commit is lost.
+    /// The result of the duplicate when the first commit is lost.
     lost: &'static str,
 }
 
-/// The first claim of a destination creates it.
+/// Creates the destinations: the first claim of a destination does that.
 const CREATE_DESTINATIONS: &str = "BEGIN;
     SELECT idem_try_claim('first', name) FROM unnest('{orders,inbox,work}'::text[]) name;
     COMMIT";
@@ -70,8 +70,9 @@ const CASES: [Case; 4] = [
     },
 ];
 
-/// A commit is visible and not on disk, a duplicate is acknowledged, and the server crashes. With
-/// idem.wait_for_flush the commit is there afterwards; without it commit and message are lost.
+/// I4: a commit is visible and not on disk, a duplicate is acknowledged, and the server crashes.
+/// With idem.wait_for_flush the commit exists after the crash. Without it the commit and the
+/// message are lost.
 #[tokio::test]
 async fn i4_acknowledged_duplicate_outlives_a_crash() -> Result<()> {
     let server = cluster("flush")?
@@ -95,13 +96,12 @@ async fn i4_acknowledged_duplicate_outlives_a_crash() -> Result<()> {
             if let Some(prelude) = case.prelude {
                 writer.run(prelude).await?;
             }
-            // Nothing else writes the commit to disk: the WAL writer stands still until it is
-            // killed.
+            // Stop the WAL writer until it is killed, so that nothing writes the commit to disk.
             let walwriter = writer
                 .text("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
                 .await?
                 .parse()
-                .context("the WAL writer")?;
+                .context("the WAL writer has no process id")?;
             kill(Pid::from_raw(walwriter), Signal::SIGSTOP)?;
             writer.run("SET synchronous_commit = off").await?;
             writer.run(case.first).await?;
@@ -112,7 +112,7 @@ async fn i4_acknowledged_duplicate_outlives_a_crash() -> Result<()> {
             duplicate
                 .run(&format!("SET idem.wait_for_flush = {wait_for_flush}"))
                 .await?;
-            // The duplicate's own commit must not flush the WAL.
+            // The commit of the duplicate must not flush the WAL.
             duplicate.run("SET synchronous_commit = off").await?;
             assert_eq!(
                 duplicate.text(case.duplicate).await?,

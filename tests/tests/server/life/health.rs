@@ -1,4 +1,4 @@
-//! What idem_health() says, and what it advises.
+//! The checks of idem_health() and their advice.
 
 use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
@@ -6,9 +6,9 @@ use idem_tests::harness::Session;
 
 use super::{claim, cluster, connect, make_due, with_idem};
 
-/// No worker: the test decides when a pass runs.
+/// Starts a server without a worker, so the test decides when a pass runs.
 fn server(name: &str) -> Result<Cluster> {
-    cluster(name)?.setting("idem.databases", "nobody").start()
+    cluster(name)?.setting("idem.databases", "none").start()
 }
 
 async fn check(session: &Session, name: &str) -> Result<String> {
@@ -19,7 +19,7 @@ async fn check(session: &Session, name: &str) -> Result<String> {
         .await
 }
 
-/// Goal: nothing alarms before the first pass is due.
+/// Goal: health reports no alarm before the first pass is due.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_is_ok_right_after_create_extension() -> Result<()> {
     let cluster = server("health-new")?;
@@ -31,7 +31,7 @@ async fn health_is_ok_right_after_create_extension() -> Result<()> {
     let worker = check(&session, "worker").await?;
     ensure!(
         worker.contains("no pass yet"),
-        "the detail says what is missing: {worker}"
+        "the detail names what is missing: {worker}"
     );
     Ok(())
 }
@@ -42,7 +42,10 @@ async fn health_judges_a_new_retention_from_its_start() -> Result<()> {
     let cluster = server("health-retention")?;
     let session = with_idem(&cluster, "shop").await?;
     session
-        .run("UPDATE idem.ring SET turned_at = turned_at - interval '3 days' WHERE name = 'standard'")
+        .run(
+            "UPDATE idem.ring SET turned_at = turned_at - interval '3 days' \
+             WHERE name = 'standard'",
+        )
         .await?;
     session
         .run("SELECT idem_set_retention('standard', '1 hour')")
@@ -50,17 +53,21 @@ async fn health_judges_a_new_retention_from_its_start() -> Result<()> {
     let rotation = check(&session, "rotation standard").await?;
     ensure!(
         rotation.starts_with("ok|"),
-        "it is due now and not late: {rotation}"
+        "the rotation is due now and not late: {rotation}"
     );
     session
-        .run("UPDATE idem.ring SET scheduled_at = scheduled_at - interval '2 hours' WHERE name = 'standard'")
+        .run(
+            "UPDATE idem.ring SET scheduled_at = scheduled_at - interval '2 hours' \
+             WHERE name = 'standard'",
+        )
         .await?;
     let rotation = check(&session, "rotation standard").await?;
     ensure!(rotation.starts_with("critical|late by 02:0"), "{rotation}");
     Ok(())
 }
 
-/// Goal: a relay without a process is told from a relay that is behind, with what to do.
+/// Goal: health distinguishes a relay without a process from a relay that is behind, and advises
+/// what to do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_advises_when_nothing_runs_a_relay() -> Result<()> {
     let cluster = server("health-relay")?;
@@ -92,7 +99,7 @@ async fn health_advises_when_nothing_runs_a_relay() -> Result<()> {
     Ok(())
 }
 
-/// Goal: the role kind monitor sees what holds up a rotation: sessions, prepared transactions,
+/// I9. Goal: the role kind monitor sees what holds up a rotation: sessions, prepared transactions,
 /// readers of the slice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i9_monitor_sees_what_holds_up_a_rotation() -> Result<()> {
@@ -102,8 +109,9 @@ async fn i9_monitor_sees_what_holds_up_a_rotation() -> Result<()> {
         .run("CREATE ROLE oncall LOGIN; SELECT idem_grant('oncall', 'monitor')")
         .await?;
     let monitor = Session::connect(&cluster, "shop", "oncall").await?;
-    let blockers = "SELECT ring, coalesce(pid::text, gid), application_name, state, blocks FROM idem_rotation_blockers() ORDER BY 2";
-    assert_eq!(monitor.text(blockers).await?, "", "nothing is held up");
+    let blockers = "SELECT ring, coalesce(pid::text, gid), application_name, state, blocks \
+                    FROM idem_rotation_blockers() ORDER BY 2";
+    assert_eq!(monitor.text(blockers).await?, "", "no rotation is held up");
 
     let (holder, preparer, late) = (
         connect(&cluster, "shop").await?,
@@ -135,8 +143,8 @@ async fn i9_monitor_sees_what_holds_up_a_rotation() -> Result<()> {
     assert_eq!(
         monitor.text(blockers).await?,
         format!(
-            "standard|{pid}|billing|idle in transaction|the fence before the ring turns\n\
-             standard|zz-held|NULL|NULL|the fence before the ring turns"
+            "standard|{pid}|billing|idle in transaction|the fence before the slices rotate\n\
+             standard|zz-held|NULL|NULL|the fence before the slices rotate"
         )
     );
     make_due(&session, "standard").await?;
@@ -181,7 +189,7 @@ async fn i9_monitor_sees_what_holds_up_a_rotation() -> Result<()> {
     Ok(())
 }
 
-/// Goal: a due time that a wrong clock has set is found before its message is missed.
+/// Goal: health reports a due time that a wrong clock has set, before its message is missed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_reports_due_times_that_lie_far_ahead() -> Result<()> {
     let cluster = server("health-due")?;
@@ -190,14 +198,20 @@ async fn health_reports_due_times_that_lie_far_ahead() -> Result<()> {
         .run("SELECT idem_receive('m1', 'orders', '1'::jsonb)")
         .await?;
     session
-        .run("SELECT idem_receive('m2', 'orders', '2'::jsonb, deliver_after => now() + interval '30 days')")
+        .run(
+            "SELECT idem_receive('m2', 'orders', '2'::jsonb, \
+             deliver_after => now() + interval '30 days')",
+        )
         .await?;
     ensure!(
         check(&session, "due times").await?.starts_with("ok|"),
-        "within what is usual"
+        "the due times are within the usual range"
     );
     session
-        .run("SELECT idem_receive('m3', 'orders', '3'::jsonb, deliver_after => now() + interval '3 years')")
+        .run(
+            "SELECT idem_receive('m3', 'orders', '3'::jsonb, \
+             deliver_after => now() + interval '3 years')",
+        )
         .await?;
     let due = check(&session, "due times").await?;
     ensure!(
@@ -207,12 +221,12 @@ async fn health_reports_due_times_that_lie_far_ahead() -> Result<()> {
     Ok(())
 }
 
-/// I4. Goal: dead letters do not fill the disk: beyond the limit a rejection fails, so that its
-/// message stays at the broker, and health warns before.
+/// I4. Goal: dead letters do not fill the disk. Beyond the limit a rejection fails, so its message
+/// stays in the broker, and health warns before the limit is reached.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i4_rejections_beyond_the_limit_fail_and_alarm() -> Result<()> {
     let cluster = cluster("health-letters")?
-        .setting("idem.databases", "nobody")
+        .setting("idem.databases", "none")
         .setting("idem.max_dead_letters", "4")
         .start()?;
     let session = with_idem(&cluster, "shop").await?;
@@ -246,14 +260,14 @@ async fn i4_rejections_beyond_the_limit_fail_and_alarm() -> Result<()> {
             .text("SELECT idem_reject('m4', 'orders', '', 'again')")
             .await?,
         "f",
-        "known"
+        "the dead letter exists already"
     );
     assert_eq!(
         session
             .text("SELECT idem_reject('m5', 'mail', '', 'poison')")
             .await?,
         "t",
-        "another destination"
+        "each destination has its own limit"
     );
     let token = session
         .text("SELECT token FROM idem_acquire('m5', 'orders')")
@@ -262,7 +276,7 @@ async fn i4_rejections_beyond_the_limit_fail_and_alarm() -> Result<()> {
     assert_eq!(
         session.refused(&bury).await?.sqlstate,
         "53400",
-        "nothing is left of the rejection, and a burial fails, too"
+        "the failed rejection left no row, and idem_bury fails, too"
     );
     assert_eq!(
         session.text("SELECT idem_discard('m1', 'orders')").await?,

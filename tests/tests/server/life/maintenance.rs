@@ -1,5 +1,5 @@
-//! The steps of maintenance are isolated (I11): one that fails stops no other, is logged once and
-//! is reported.
+//! I11: the steps of maintenance are isolated. A step that fails does not stop another step, is
+//! logged once, and is reported by health.
 
 use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
@@ -7,12 +7,12 @@ use idem_tests::harness::until;
 
 use super::{claim, cluster, connect, make_due, turns, with_idem};
 
-/// No worker: the test decides when a pass runs.
+/// Starts a server without a worker, so the test decides when a pass runs.
 fn server(name: &str) -> Result<Cluster> {
-    cluster(name)?.setting("idem.databases", "nobody").start()
+    cluster(name)?.setting("idem.databases", "none").start()
 }
 
-/// A step that fails, how it is broken and how it is mended.
+/// A maintenance step, and the statements that break and repair it.
 struct Broken {
     step: &'static str,
     fails_with: &'static str,
@@ -21,13 +21,15 @@ struct Broken {
 }
 
 const BROKEN: [Broken; 4] = [
-    // The trigger of an administrator.
+    // A trigger that an administrator has created.
     Broken {
         step: "ring short",
         fails_with: "not today",
-        break_it: "CREATE FUNCTION public.not_today() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not today'; END $$;
+        break_it: "CREATE FUNCTION public.not_today() RETURNS trigger LANGUAGE plpgsql AS $$
+                   BEGIN RAISE 'not today'; END $$;
                    CREATE TRIGGER not_today BEFORE UPDATE ON idem.ring FOR EACH ROW
-                       WHEN (NEW.name = 'short' AND NEW.opening) EXECUTE FUNCTION public.not_today()",
+                       WHEN (NEW.name = 'short' AND NEW.opening)
+                       EXECUTE FUNCTION public.not_today()",
         mend_it: "DROP TRIGGER not_today ON idem.ring; DROP FUNCTION public.not_today()",
     },
     Broken {
@@ -52,7 +54,7 @@ const BROKEN: [Broken; 4] = [
 
 const HEALTH: &str = "SELECT status, detail FROM idem_health() WHERE check_name = 'maintenance'";
 
-/// How many lines of the server's log tell of the failure.
+/// Returns the number of lines of the server log that report the failure.
 fn logged(cluster: &Cluster, broken: &Broken) -> Result<usize> {
     let log = cluster.log()?;
     Ok(log
@@ -64,11 +66,11 @@ fn logged(cluster: &Cluster, broken: &Broken) -> Result<usize> {
         .count())
 }
 
-/// Goal: logical replication of the whole database costs no rotation.
+/// I11. Goal: logical replication of the whole database stops no rotation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_publication_for_all_tables_stops_no_step() -> Result<()> {
     let cluster = cluster("publication")?
-        .setting("idem.databases", "nobody")
+        .setting("idem.databases", "none")
         .setting("wal_level", "logical")
         .start()?;
     let session = with_idem(&cluster, "shop").await?;
@@ -95,7 +97,7 @@ async fn i11_publication_for_all_tables_stops_no_step() -> Result<()> {
     session
         .run(&format!("SELECT idem_complete('m2', 'orders', {token})"))
         .await?;
-    // Large enough for a rotation of the progress.
+    // Make progress large enough for a rotation.
     session
         .run(
             "INSERT INTO idem.progress_0 (pos, relay, partition, floor_from, snapshot_from)
@@ -123,12 +125,12 @@ async fn i11_publication_for_all_tables_stops_no_step() -> Result<()> {
     Ok(())
 }
 
-/// Goal: under logical replication of the whole database, PostgreSQL 18 refuses no update or delete
-/// of an effect that was put aside. It refuses them when the primary key holds a generated column.
+/// I4. Goal: with logical replication of the whole database, PostgreSQL 18 can update and delete an
+/// effect that is set aside. It returns an error when the primary key contains a generated column.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i4_publication_for_all_tables_parks_and_frees_effects() -> Result<()> {
+async fn i4_effects_are_parked_with_publication_for_all_tables() -> Result<()> {
     let cluster = cluster("publish_parked")?
-        .setting("idem.databases", "nobody")
+        .setting("idem.databases", "none")
         .setting("wal_level", "logical")
         .start()?;
     let session = with_idem(&cluster, "shop").await?;
@@ -143,7 +145,8 @@ async fn i4_publication_for_all_tables_parks_and_frees_effects() -> Result<()> {
     let (token, message) = batch.split_once('|').unwrap_or_default();
     session
         .run(&format!(
-            "SELECT idem_relay_park('default', 0, {token}, '{message}', 'no route'); SELECT idem_relay_ack('default', 0, {token})"
+            "SELECT idem_relay_park('default', 0, {token}, '{message}', 'no route'); \
+             SELECT idem_relay_ack('default', 0, {token})"
         ))
         .await?;
     let unparked = session
@@ -166,7 +169,7 @@ async fn i4_publication_for_all_tables_parks_and_frees_effects() -> Result<()> {
     Ok(())
 }
 
-/// Goal: a new table without a replica identity is found here, and not by a user who publishes all
+/// I11. Goal: a new table without a replica identity fails this test, before a user publishes all
 /// tables.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_every_table_has_a_replica_identity() -> Result<()> {
@@ -177,7 +180,9 @@ async fn i11_every_table_has_a_replica_identity() -> Result<()> {
             "SELECT c.oid::regclass FROM pg_class c
               WHERE c.relnamespace = 'idem'::regnamespace AND c.relkind IN ('r', 'p')
                 AND (c.relreplident = 'n'
-                     OR (c.relreplident = 'd' AND NOT EXISTS (SELECT 1 FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)))
+                     OR (c.relreplident = 'd'
+                     AND NOT EXISTS (SELECT 1 FROM pg_index i WHERE i.indrelid = c.oid
+                     AND i.indisprimary)))
               ORDER BY 1",
         )
         .await?;
@@ -188,18 +193,23 @@ async fn i11_every_table_has_a_replica_identity() -> Result<()> {
     let generated = session
         .text(
             "SELECT i.indrelid::regclass, a.attname
-               FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
-              WHERE i.indisprimary AND a.attgenerated <> '' AND i.indrelid::regclass::text LIKE 'idem.%' ORDER BY 1",
+               FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid
+               AND a.attnum = ANY (i.indkey)
+              WHERE i.indisprimary AND a.attgenerated <> ''
+              AND i.indrelid::regclass::text LIKE 'idem.%' ORDER BY 1",
         )
         .await?;
-    assert_eq!(generated, "", "primary keys that hold a generated column");
+    assert_eq!(
+        generated, "",
+        "primary keys that contain a generated column"
+    );
     Ok(())
 }
 
-/// Goal: CALL idem_maintain() goes on behind a step that fails, warns each time, and the log has it
-/// once.
+/// I11. Goal: CALL idem_maintain() continues after a step that fails. It raises a warning each
+/// time, and the log contains the error once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i11_call_goes_on_behind_a_failing_step() -> Result<()> {
+async fn i11_idem_maintain_continues_after_a_failing_step() -> Result<()> {
     let cluster = server("failing")?;
     for (n, broken) in BROKEN.iter().enumerate() {
         let session = with_idem(&cluster, &format!("shop_{n}")).await?;
@@ -210,12 +220,12 @@ async fn i11_call_goes_on_behind_a_failing_step() -> Result<()> {
             }
             let _ = session.notices();
             session.run("CALL idem_maintain()").await?;
-            let told = session.notices();
-            let warnings: Vec<_> = told
+            let notices = session.notices();
+            let warnings: Vec<_> = notices
                 .iter()
                 .filter(|notice| notice.severity == "WARNING")
                 .collect();
-            assert_eq!(warnings.len(), 1, "{}: {told:?}", broken.step);
+            assert_eq!(warnings.len(), 1, "{}: {notices:?}", broken.step);
             ensure!(
                 warnings[0].message.contains(broken.step)
                     && warnings[0].message.contains(broken.fails_with),
@@ -225,7 +235,7 @@ async fn i11_call_goes_on_behind_a_failing_step() -> Result<()> {
                 assert_eq!(
                     turns(&session, ring).await?,
                     pass,
-                    "{ring}, while {} fails",
+                    "{ring} while {} fails",
                     broken.step
                 );
             }
@@ -243,7 +253,10 @@ async fn i11_call_goes_on_behind_a_failing_step() -> Result<()> {
                 && health.contains(broken.fails_with),
             "{health}"
         );
-        ensure!(health.contains("since 20"), "since when: {health}");
+        ensure!(
+            health.contains("since 20"),
+            "the time of the first failure: {health}"
+        );
 
         session.run(broken.mend_it).await?;
         session.run("CALL idem_maintain()").await?;
@@ -256,9 +269,10 @@ async fn i11_call_goes_on_behind_a_failing_step() -> Result<()> {
     Ok(())
 }
 
-/// Goal: the worker does the same, and an error that changes is logged again.
+/// I11. Goal: the worker continues after a failing step, too, and an error that changes is logged
+/// again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i11_worker_goes_on_behind_a_failing_step() -> Result<()> {
+async fn i11_worker_continues_after_a_failing_step() -> Result<()> {
     let cluster = cluster("failing-worker")?
         .setting("idem.naptime", "100ms")
         .start()?;
@@ -297,9 +311,9 @@ async fn i11_worker_goes_on_behind_a_failing_step() -> Result<()> {
     Ok(())
 }
 
-/// Goal: the list of transactions that a rotation waits for survives the failure of another step. A
-/// list that began anew at every pass would hold the claim that began later, and under overlapping
-/// claims the ring would never rotate.
+/// I11. Goal: the list of transactions that a rotation waits for survives the failure of another
+/// step. A list that is taken again in every pass would contain the later claim, and with
+/// overlapping claims the ring would never rotate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_failing_step_loses_no_fence() -> Result<()> {
     let cluster = cluster("failing-fence")?
@@ -320,23 +334,29 @@ async fn i11_failing_step_loses_no_fence() -> Result<()> {
         Ok(session.text(opening).await? == "t")
     })
     .await?;
-    until("the maintainer waits at the fence while another step fails", async || {
-        let maintainers = "SELECT count(*) FROM pg_stat_activity
-                            WHERE backend_type = 'idem maintainer' AND datname = 'shop' AND wait_event = 'Extension'";
-        Ok(logged(&cluster, &BROKEN[3])? >= 1 && session.text(maintainers).await? == "1")
-    })
+    until(
+        "the maintainer waits at the fence while another step fails",
+        async || {
+            let maintainers = "SELECT count(*) FROM pg_stat_activity
+                            WHERE backend_type = 'idem maintainer' AND datname = 'shop'
+                            AND wait_event = 'Extension'";
+            Ok(logged(&cluster, &BROKEN[3])? >= 1 && session.text(maintainers).await? == "1")
+        },
+    )
     .await?;
     late.run("BEGIN").await?;
     assert_eq!(claim(&late, "late").await?, "t");
     early.run("COMMIT").await?;
-    until("the ring turns, though a later claim is open", async || {
-        Ok(turns(&session, "standard").await? == 1)
-    })
+    until(
+        "the ring rotates, although a later claim is open",
+        async || Ok(turns(&session, "standard").await? == 1),
+    )
     .await?;
     late.run("COMMIT").await
 }
 
-/// Goal: a pass that has nothing to do takes no lock that conflicts with another session's.
+/// I11. Goal: a pass without a due step takes no lock that conflicts with the lock of another
+/// session.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_idle_pass_waits_for_no_lock() -> Result<()> {
     let cluster = server("idle")?;
@@ -352,7 +372,7 @@ async fn i11_idle_pass_waits_for_no_lock() -> Result<()> {
             .await?;
         assert_eq!(
             step, "idle",
-            "{ring}: it looked whether it was due before it took the lock"
+            "{ring}: the step checks whether it is due before it takes the lock"
         );
     }
     Ok(())

@@ -1,5 +1,6 @@
-//! Life: dump and restore, crashes, reinstallation, workers that are killed, standbys, a server
-//! without the library preloaded, maintenance with a step that fails, clocks that jump.
+//! The life of a server: dump and restore, crashes, reinstallation, workers that are killed,
+//! standbys, a server without the library preloaded, maintenance with a step that fails, clocks
+//! that jump.
 
 mod clocks;
 mod dump;
@@ -16,7 +17,7 @@ use anyhow::Result;
 use idem_cluster::{Builder, Cluster, Install};
 use idem_tests::harness::Session;
 
-/// A cluster of a test's own.
+/// Returns the builder of a cluster for one test.
 fn cluster(name: &str) -> Result<Builder> {
     Ok(Cluster::builder(&Install::from_env()?)
         .name(name)
@@ -27,7 +28,7 @@ async fn connect(cluster: &Cluster, database: &str) -> Result<Session> {
     Session::connect(cluster, database, "postgres").await
 }
 
-/// A new database with the extension, and a session in it.
+/// Creates a database with the extension. Returns a session in it.
 async fn with_idem(cluster: &Cluster, database: &str) -> Result<Session> {
     connect(cluster, "postgres")
         .await?
@@ -44,29 +45,31 @@ async fn claim(session: &Session, id: &str) -> Result<String> {
         .await
 }
 
-/// Claims with an effect whose payload is the id.
+/// Claims the message and records an effect that has the id as payload.
 async fn record(session: &Session, id: &str) -> Result<String> {
     session
         .text(&format!(
-            r#"SELECT idem_try_record('{id}', 'orders', '[{{"topic": "shipped", "payload": "{id}", "key": "k", "headers": {{"n": 1}}}}]')"#
+            r#"SELECT idem_try_record('{id}', 'orders',
+               '[{{"topic": "shipped", "payload": "{id}", "key": "k", "headers": {{"n": 1}}}}]')"#
         ))
         .await
 }
 
-/// All that is known of the effects of a message.
+/// Returns every column of the effects of a message.
 async fn effects(session: &Session, id: &str) -> Result<String> {
     session
         .text(&format!("SELECT * FROM idem_effects('{id}', 'orders')"))
         .await
 }
 
-/// What a relay gets, in order, batch after batch, all acknowledged.
+/// Leases and acknowledges all batches of a relay. Returns the payloads in order.
 async fn drain(session: &Session, relay: &str, partition: i32) -> Result<Vec<String>> {
     let mut published = Vec::new();
     loop {
         let batch = session
             .text(&format!(
-                "SELECT token, convert_from(payload, 'UTF8') FROM idem_relay_next('{relay}', {partition}, 2)"
+                "SELECT token, convert_from(payload, 'UTF8') \
+                 FROM idem_relay_next('{relay}', {partition}, 2)"
             ))
             .await?;
         let Some((token, _)) = batch.split_once('|') else {
@@ -85,7 +88,7 @@ async fn drain(session: &Session, relay: &str, partition: i32) -> Result<Vec<Str
     }
 }
 
-/// Makes the next turn of a ring due, as if its time had passed.
+/// Makes the next rotation of a ring due, as if its period had passed.
 async fn make_due(session: &Session, ring: &str) -> Result<()> {
     session
         .run(&format!(

@@ -1,4 +1,5 @@
-//! DROP EXTENSION and CREATE EXTENSION again, under sessions that remember what was before.
+//! DROP EXTENSION and CREATE EXTENSION again, with sessions that have cached the state of the first
+//! extension.
 
 use anyhow::Result;
 use idem_tests::harness::Database;
@@ -6,11 +7,11 @@ use idem_tests::harness::Database;
 use super::{claim, effects, record};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i1_after_reinstallation_sessions_go_by_the_new_tables() -> Result<()> {
+async fn i1_sessions_use_the_new_tables_after_reinstallation() -> Result<()> {
     let db = Database::with_idem("reinstalled").await?;
     let owner = db.connect().await?;
     let sessions = [db.connect().await?, db.connect().await?];
-    // Each knows the rings, the tables and the destination.
+    // Each session has cached the rings, the tables and the destination.
     assert_eq!(record(&sessions[0], "m1").await?, "t");
     assert_eq!(record(&sessions[1], "m1").await?, "f");
 
@@ -32,18 +33,22 @@ async fn i1_after_reinstallation_sessions_go_by_the_new_tables() -> Result<()> {
         for session in &sessions {
             session.run("SET search_path = public, api").await?;
         }
-        // Another destination first, so that the old number of this one belongs to somebody else.
+        // Claim in another destination first, so that it gets the old number of `orders`.
         assert_eq!(
             sessions[0]
                 .text("SELECT idem_try_claim('m1', 'invoices')")
                 .await?,
             "t"
         );
-        assert_eq!(record(&sessions[0], "m1").await?, "t", "a new life");
+        assert_eq!(
+            record(&sessions[0], "m1").await?,
+            "t",
+            "the new extension has no claim of this message"
+        );
         assert_eq!(
             claim(&sessions[1], "m1").await?,
             "f",
-            "once in this life, too"
+            "the other session finds the new claim"
         );
         assert_eq!(effects(&sessions[1], "m1").await?.lines().count(), 1);
         assert_eq!(
@@ -57,7 +62,7 @@ async fn i1_after_reinstallation_sessions_go_by_the_new_tables() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i2_a_drop_waits_for_claims_and_a_rolled_back_drop_changes_nothing() -> Result<()> {
+async fn i2_drop_waits_for_claims_and_can_be_rolled_back() -> Result<()> {
     let db = Database::with_idem("dropped").await?;
     let (owner, consumer) = (db.connect().await?, db.connect().await?);
     owner.run("BEGIN; DROP EXTENSION idem; ROLLBACK").await?;
@@ -73,7 +78,7 @@ async fn i2_a_drop_waits_for_claims_and_a_rolled_back_drop_changes_nothing() -> 
             .text("SELECT to_regnamespace('idem') IS NULL")
             .await?,
         "t",
-        "nothing stays"
+        "DROP EXTENSION removes the schema"
     );
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! A physical standby answers what only reads, refuses claims, and goes on where the primary was
-//! after its promotion.
+//! A physical standby executes functions that only read, and rejects claims. After its promotion it
+//! continues where the primary was.
 
 use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
@@ -21,8 +21,8 @@ async fn caught_up(primary: &Session, standby: &Session) -> Result<()> {
     .await
 }
 
-async fn refuses_to_write(standby: &Session) -> Result<()> {
-    for call in [
+async fn rejects_writes(standby: &Session) -> Result<()> {
+    for statement in [
         "SELECT idem_try_claim('m9', 'orders')",
         "SELECT idem_try_claim('m1', 'orders')",
         "SELECT idem_try_claim(gen_random_uuid(), 'orders')",
@@ -46,18 +46,19 @@ async fn refuses_to_write(standby: &Session) -> Result<()> {
         "SELECT idem_drop_relay('default')",
         "CALL idem_maintain()",
     ] {
-        let refusal = standby.refused(call).await?;
-        assert_eq!(refusal.sqlstate, "25006", "{call}: {refusal:?}");
+        let refusal = standby.refused(statement).await?;
+        assert_eq!(refusal.sqlstate, "25006", "{statement}: {refusal:?}");
     }
     Ok(())
 }
 
+/// I1, I3: a standby finds claims and effects, rejects claims, and continues after its promotion.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i1_i3_a_standby_answers_refuses_claims_and_goes_on_after_promotion() -> Result<()> {
+async fn i1_i3_standby_reads_and_continues_after_promotion() -> Result<()> {
     let mut primary: Cluster = cluster("primary")?
         .setting("idem.naptime", "100ms")
-        // The primary's turns are decisions of the test, the promoted standby's are its worker's.
-        .setting("idem.databases", "nobody")
+        // The test rotates the primary. After the promotion the worker rotates the standby.
+        .setting("idem.databases", "none")
         .start()?;
     let on_primary = with_idem(&primary, "shop").await?;
     assert_eq!(record(&on_primary, "m1").await?, "t");
@@ -74,7 +75,7 @@ async fn i1_i3_a_standby_answers_refuses_claims_and_goes_on_after_promotion() ->
     assert_eq!(is_claimed("m1").await?, "t");
     assert_eq!(is_claimed("m2").await?, "f");
     assert_eq!(effects(&reader, "m1").await?, recorded);
-    refuses_to_write(&reader).await?;
+    rejects_writes(&reader).await?;
     ensure!(
         reader
             .text("SELECT count(*) FROM idem_health()")
@@ -83,20 +84,27 @@ async fn i1_i3_a_standby_answers_refuses_claims_and_goes_on_after_promotion() ->
             >= 5
     );
 
-    // This session has cached the rings: it has to learn of the turns from the log.
-    for turn in 1..=2 {
+    // This session has cached the rings. It must learn of the rotations from the WAL.
+    for rotation in 1..=2 {
         make_due(&on_primary, "standard").await?;
         on_primary.run("CALL idem_maintain()").await?;
         assert_eq!(
-            record(&on_primary, &format!("after turn {turn}")).await?,
+            record(&on_primary, &format!("after rotation {rotation}")).await?,
             "t"
         );
         caught_up(&on_primary, &reader).await?;
-        assert_eq!(is_claimed(&format!("after turn {turn}")).await?, "t");
-        assert_eq!(is_claimed("m1").await?, "t", "kept for two turns");
+        assert_eq!(
+            is_claimed(&format!("after rotation {rotation}")).await?,
+            "t"
+        );
+        assert_eq!(
+            is_claimed("m1").await?,
+            "t",
+            "the claim is kept for two rotations"
+        );
     }
 
-    // The primary dies in the middle of a turn.
+    // The primary is killed during a rotation.
     make_due(&on_primary, "standard").await?;
     assert_eq!(
         on_primary
@@ -110,8 +118,9 @@ async fn i1_i3_a_standby_answers_refuses_claims_and_goes_on_after_promotion() ->
     primary.kill()?;
     standby.promote()?;
 
-    for id in ["m1", "after turn 1", "after turn 2", "last"] {
-        // m1 is at the end of its time: the worker of the new primary may have turned by now.
+    for id in ["m1", "after rotation 1", "after rotation 2", "last"] {
+        // m1 is at the end of its retention, and the worker of the new primary may have rotated
+        // already.
         let forgotten = id == "m1" && turns(&reader, "standard").await? > turned;
         if !forgotten {
             assert_ne!(
@@ -124,29 +133,34 @@ async fn i1_i3_a_standby_answers_refuses_claims_and_goes_on_after_promotion() ->
     assert_eq!(
         record(&reader, "m9").await?,
         "t",
-        "in the session that was there before the promotion"
+        "in a session that began before the promotion"
     );
     until(
-        "the worker of the new primary finishes the turn",
+        "the worker of the new primary finishes the rotation",
         async || {
             let state = "SELECT turns, opening OR emptying FROM idem.ring WHERE name = 'standard'";
             Ok(reader.text(state).await? == format!("{}|f", turned + 1))
         },
     )
     .await?;
-    assert_eq!(claim(&reader, "last").await?, "f", "kept over the turn");
+    assert_eq!(
+        claim(&reader, "last").await?,
+        "f",
+        "the claim is kept over the rotation"
+    );
     let published = drain(&reader, "default", 0).await?;
     assert_eq!(
         published,
-        ["m1", "after turn 1", "after turn 2", "last", "m9"]
+        ["m1", "after rotation 1", "after rotation 2", "last", "m9"]
     );
     standby.restart()
 }
 
-/// Goal: the synchronous standby is away. A step holds its locks until it has committed, so it must
-/// not wait for the standby: sessions that only read would wait for the step.
+/// I11. Goal: maintenance continues while the synchronous standby is away. A step holds its locks
+/// until it has committed, so it must not wait for the standby. Otherwise sessions that only read
+/// would wait for the step.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i11_maintenance_goes_on_without_a_synchronous_standby() -> Result<()> {
+async fn i11_maintenance_continues_without_synchronous_standby() -> Result<()> {
     let server = cluster("no-standby")?
         .setting("idem.naptime", "100ms")
         .setting("idem.databases", "served")

@@ -1,14 +1,15 @@
-//! Without `shared_preload_libraries` everything but the worker, the counters and the wake-up
-//! works.
+//! Without `shared_preload_libraries` everything works except the worker, the counters and the
+//! wake-up.
 
 use anyhow::{Result, ensure};
 use idem_tests::harness::DEADLINE;
 
 use super::{claim, cluster, connect, drain, effects, make_due, record, turns, with_idem};
 
+/// I1, I6: without preloading CALL idem_maintain() does what the worker does, and health names the
+/// missing line of the configuration.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i1_i6_without_preloading_a_call_does_the_workers_job_and_health_names_the_line()
--> Result<()> {
+async fn i1_i6_idem_maintain_replaces_worker_without_preload() -> Result<()> {
     let cluster = cluster("unloaded")?.preload(false).start()?;
     let session = with_idem(&cluster, "plain").await?;
     assert_eq!(record(&session, "m1").await?, "t");
@@ -38,7 +39,7 @@ async fn i1_i6_without_preloading_a_call_does_the_workers_job_and_health_names_t
         "0"
     );
 
-    // A relay that waits is not woken, so it must not sleep for long whatever it asks for.
+    // A waiting relay is not woken, so it must not sleep long, whatever timeout it requests.
     let relay = connect(&cluster, "plain").await?;
     let relaying = tokio::spawn(async move {
         while drain(&relay, "default", 0).await?.is_empty() {
@@ -49,16 +50,20 @@ async fn i1_i6_without_preloading_a_call_does_the_workers_job_and_health_names_t
     session.run("SELECT idem_send('t', '2'::jsonb)").await?;
     tokio::time::timeout(DEADLINE, relaying).await???;
 
-    for turn in 1..=3 {
+    for rotation in 1..=3 {
         make_due(&session, "standard").await?;
-        assert_eq!(claim(&session, "m1").await?, "f", "kept for two turns");
+        assert_eq!(
+            claim(&session, "m1").await?,
+            "f",
+            "the claim is kept for two rotations"
+        );
         session.run("CALL idem_maintain()").await?;
-        assert_eq!(turns(&session, "standard").await?, turn);
+        assert_eq!(turns(&session, "standard").await?, rotation);
     }
     assert_eq!(
         claim(&session, "m1").await?,
         "t",
-        "forgotten with the third"
+        "the claim is forgotten with the third rotation"
     );
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! The library serves the versions of the extension that it knows, and refuses the others with both
-//! names.
+//! The library serves the versions of the extension that it knows. For every other version it
+//! returns an error that names both versions.
 
 use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
@@ -18,14 +18,19 @@ async fn set_version(session: &Session, version: &str) -> Result<()> {
         .await
 }
 
-async fn is_refused(session: &Session, call: &str, version: &str, hint: &str) -> Result<()> {
-    let refusal = session.refused(&format!("SELECT {call}")).await?;
-    assert_eq!(refusal.sqlstate, "58000", "{call}: {refusal:?}");
+async fn fails_by_version(
+    session: &Session,
+    function: &str,
+    version: &str,
+    hint: &str,
+) -> Result<()> {
+    let refusal = session.refused(&format!("SELECT {function}")).await?;
+    assert_eq!(refusal.sqlstate, "58000", "{function}: {refusal:?}");
     ensure!(
         refusal.message.contains(version) && refusal.message.contains(LIBRARY),
-        "{call}: both versions are named: {refusal:?}"
+        "{function}: the error names both versions: {refusal:?}"
     );
-    ensure!(refusal.hint.contains(hint), "{call}: {refusal:?}");
+    ensure!(refusal.hint.contains(hint), "{function}: {refusal:?}");
     Ok(())
 }
 
@@ -37,11 +42,11 @@ fn mismatches(cluster: &Cluster) -> Result<usize> {
         .count())
 }
 
-/// Goal: neither an older nor a newer extension is served by a library that does not know it.
+/// Goal: a library serves no older or newer extension that it does not know.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn versions_that_do_not_fit_are_refused_by_name() -> Result<()> {
+async fn unknown_versions_fail_and_are_named() -> Result<()> {
     let cluster = cluster("versions")?
-        .setting("idem.databases", "nobody")
+        .setting("idem.databases", "none")
         .start()?;
     let old = with_idem(&cluster, "shop").await?;
     assert_eq!(
@@ -54,13 +59,13 @@ async fn versions_that_do_not_fit_are_refused_by_name() -> Result<()> {
         ("0.0.9", "ALTER EXTENSION idem UPDATE"),
         ("9.9.9", "restart"),
     ] {
-        // As a script of ALTER EXTENSION UPDATE does: sessions that know the rings read them again.
+        // An update script does this, too: sessions that have cached the rings read them again.
         set_version(&old, version).await?;
         old.run("SELECT idem.invalidate('idem.ring'::regclass)")
             .await?;
         let new = connect(&cluster, "shop").await?;
         for session in [&old, &new] {
-            for call in [
+            for function in [
                 "idem_try_claim('m2', 'orders')",
                 "idem_is_claimed('m1', 'orders')",
                 "idem_effects('m1', 'orders')",
@@ -72,26 +77,22 @@ async fn versions_that_do_not_fit_are_refused_by_name() -> Result<()> {
                 "idem_relay_ack('default', 0, 1)",
                 "idem_hand_over('default', '{t}')",
             ] {
-                is_refused(session, call, version, hint).await?;
+                fails_by_version(session, function, version, hint).await?;
             }
         }
     }
     set_version(&old, LIBRARY).await?;
     let new = connect(&cluster, "shop").await?;
     for session in [&old, &new] {
-        assert_eq!(
-            claim(session, "m1").await?,
-            "f",
-            "the claims are still there"
-        );
+        assert_eq!(claim(session, "m1").await?, "f", "the claims still exist");
     }
     Ok(())
 }
 
-/// Goal: the worker leaves an extension alone that it does not know, says so once, and goes on when
-/// the versions fit.
+/// Goal: the worker skips an extension that it does not know, logs that once, and continues when
+/// the versions match.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn worker_leaves_an_unknown_version_alone() -> Result<()> {
+async fn worker_skips_an_unknown_version() -> Result<()> {
     let cluster = cluster("versions-worker")?
         .setting("idem.naptime", "100ms")
         .start()?;
@@ -103,7 +104,7 @@ async fn worker_leaves_an_unknown_version_alone() -> Result<()> {
     })
     .await?;
     make_due(&session, "standard").await?;
-    // Another database shows that passes go on.
+    // The other database shows that passes continue.
     let other = with_idem(&cluster, "other").await?;
     assert_eq!(claim(&other, "m1").await?, "t");
     for n in 1..=3 {
@@ -113,8 +114,12 @@ async fn worker_leaves_an_unknown_version_alone() -> Result<()> {
         })
         .await?;
     }
-    assert_eq!(turns(&session, "standard").await?, 0, "left alone");
-    assert_eq!(mismatches(&cluster)?, 1, "said once");
+    assert_eq!(
+        turns(&session, "standard").await?,
+        0,
+        "the worker skips the database"
+    );
+    assert_eq!(mismatches(&cluster)?, 1, "the mismatch is logged once");
     set_version(&session, LIBRARY).await?;
     until("the ring rotates", async || {
         Ok(turns(&session, "standard").await? == 1)

@@ -1,4 +1,4 @@
-//! The worker rotates by itself, comes back when it is killed, and stands in nobody's way.
+//! The worker rotates by itself, restarts when it is killed, and blocks no other session.
 
 use std::time::{Duration, Instant};
 
@@ -12,9 +12,9 @@ fn server(name: &str) -> Result<Cluster> {
     cluster(name)?.setting("idem.naptime", "100ms").start()
 }
 
-/// Rings that turn several times a second, of a database that the launcher knows: it learns of it
-/// with the first claim.
-async fn turn_fast(session: &Session) -> Result<()> {
+/// Makes the rings rotate several times a second. The launcher learns of the database with the
+/// first claim.
+async fn rotate_fast(session: &Session) -> Result<()> {
     assert_eq!(claim(session, "first").await?, "t");
     for ring in ["short", "standard", "long"] {
         session
@@ -26,9 +26,9 @@ async fn turn_fast(session: &Session) -> Result<()> {
     Ok(())
 }
 
-async fn keeps_turning(session: &Session) -> Result<()> {
+async fn keeps_rotating(session: &Session) -> Result<()> {
     let before = turns(session, "standard").await?;
-    until("the worker turns the ring", async || {
+    until("the worker rotates the ring", async || {
         Ok(turns(session, "standard").await? >= before + 3)
     })
     .await
@@ -41,7 +41,8 @@ async fn worker_pid(session: &Session, kind: &str) -> Result<Option<i32>> {
     Ok(pid.parse().ok())
 }
 
-/// A claim that keeps its transaction open, and a worker that waits for it at the fence.
+/// Makes a claim in a transaction that stays open, and waits until a maintainer waits for it at the
+/// fence.
 async fn pin_the_fence(holder: &Session, observer: &Session) -> Result<()> {
     holder.run("BEGIN").await?;
     assert_eq!(claim(holder, "held").await?, "t");
@@ -54,13 +55,13 @@ async fn pin_the_fence(holder: &Session, observer: &Session) -> Result<()> {
     .await
 }
 
+/// The worker rotates, restarts after SIGTERM and SIGKILL, and does not delay a fast shutdown.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_worker_rotates_comes_back_when_killed_and_lets_the_server_stop_at_once() -> Result<()>
-{
+async fn worker_restarts_when_killed_and_delays_no_shutdown() -> Result<()> {
     let mut cluster = server("worker")?;
     let session = with_idem(&cluster, "shop").await?;
-    turn_fast(&session).await?;
-    keeps_turning(&session).await?;
+    rotate_fast(&session).await?;
+    keeps_rotating(&session).await?;
     assert_eq!(
         session
             .text("SELECT status FROM idem_health() WHERE check_name = 'worker'")
@@ -68,49 +69,49 @@ async fn the_worker_rotates_comes_back_when_killed_and_lets_the_server_stop_at_o
         "ok"
     );
 
-    // SIGTERM
+    // SIGTERM to the launcher.
     let launcher = worker_pid(&session, "launcher")
         .await?
-        .context("a launcher")?;
+        .context("no launcher is running")?;
     session
         .run(&format!("SELECT pg_terminate_backend({launcher})"))
         .await?;
-    until("another launcher", async || {
+    until("another launcher is running", async || {
         Ok(worker_pid(&session, "launcher")
             .await?
             .is_some_and(|pid| pid != launcher))
     })
     .await?;
-    keeps_turning(&session).await?;
+    keeps_rotating(&session).await?;
 
-    // SIGTERM at the fence
+    // SIGTERM to a maintainer that waits at the fence.
     let holder = connect(&cluster, "shop").await?;
     pin_the_fence(&holder, &session).await?;
     let maintainer = worker_pid(&session, "maintainer")
         .await?
-        .context("a maintainer")?;
+        .context("no maintainer is running")?;
     session
         .run(&format!("SELECT pg_terminate_backend({maintainer})"))
         .await?;
-    until("another maintainer", async || {
+    until("another maintainer is running", async || {
         Ok(worker_pid(&session, "maintainer")
             .await?
             .is_some_and(|pid| pid != maintainer))
     })
     .await?;
     holder.run("COMMIT").await?;
-    keeps_turning(&session).await?;
+    keeps_rotating(&session).await?;
 
-    // SIGKILL
+    // SIGKILL to the launcher.
     let launcher = worker_pid(&session, "launcher")
         .await?
-        .context("a launcher")?;
+        .context("no launcher is running")?;
     cluster.crash_backend(launcher)?;
     cluster.wait_until_ready(DEADLINE)?;
     let session = connect(&cluster, "shop").await?;
-    keeps_turning(&session).await?;
+    keeps_rotating(&session).await?;
 
-    // A fast shutdown, with a maintainer that waits at the fence.
+    // A fast shutdown while a maintainer waits at the fence.
     let holder = connect(&cluster, "shop").await?;
     pin_the_fence(&holder, &session).await?;
     let began = Instant::now();
@@ -122,7 +123,7 @@ async fn the_worker_rotates_comes_back_when_killed_and_lets_the_server_stop_at_o
     );
     cluster.start()?;
     let session = connect(&cluster, "shop").await?;
-    keeps_turning(&session).await?;
+    keeps_rotating(&session).await?;
     let log = cluster.log()?;
     ensure!(
         !log.contains("PANIC") && !log.contains("ERROR:  idem"),
@@ -132,43 +133,50 @@ async fn the_worker_rotates_comes_back_when_killed_and_lets_the_server_stop_at_o
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_worker_blocks_no_drop_of_the_database_or_the_extension() -> Result<()> {
+async fn worker_blocks_no_drop_of_database_or_extension() -> Result<()> {
     let cluster = server("unblocked")?;
     let postgres = connect(&cluster, "postgres").await?;
     for round in 0..3 {
         let name = format!("shop_{round}");
         let session = with_idem(&cluster, &name).await?;
-        turn_fast(&session).await?;
-        keeps_turning(&session).await?;
+        rotate_fast(&session).await?;
+        keeps_rotating(&session).await?;
 
-        // While a pass may be running at any time.
+        // A pass can be running during each of these statements.
         session
             .run(
                 "SET lock_timeout = '2s'; CREATE FUNCTION mine() RETURNS int LANGUAGE sql RETURN 1",
             )
             .await?;
         session
-            .run("ALTER EXTENSION idem ADD FUNCTION mine(); ALTER EXTENSION idem DROP FUNCTION mine(); ALTER EXTENSION idem UPDATE")
+            .run(
+                "ALTER EXTENSION idem ADD FUNCTION mine(); \
+                 ALTER EXTENSION idem DROP FUNCTION mine(); ALTER EXTENSION idem UPDATE",
+            )
             .await?;
         session.run("DROP EXTENSION idem").await?;
         session.run("CREATE EXTENSION idem").await?;
-        turn_fast(&session).await?;
-        keeps_turning(&session).await?;
+        rotate_fast(&session).await?;
+        keeps_rotating(&session).await?;
 
-        // The worker waits at the fence, and somebody else takes the steps it waits for.
+        // The worker waits at the fence, and another session executes the steps that the worker
+        // waits for.
         let holder = connect(&cluster, &name).await?;
         pin_the_fence(&holder, &session).await?;
         let caller = connect(&cluster, &name).await?;
         let pid = caller.pid().await?;
         let calling = tokio::spawn(async move { caller.run("CALL idem_maintain()").await });
-        until("the caller is at the fence too", async || {
-            let sql = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid} AND wait_event = 'Extension'");
+        until("the caller waits at the fence, too", async || {
+            let sql = format!(
+                "SELECT count(*) FROM pg_stat_activity WHERE pid = {pid} \
+                 AND wait_event = 'Extension'"
+            );
             Ok(session.text(&sql).await? == "1" || calling.is_finished())
         })
         .await?;
         holder.run("COMMIT").await?;
         calling.await??;
-        // The rings rest from now on, and so must the worker.
+        // No rotation is due from now on, so the worker must be idle.
         for ring in ["long", "standard", "short"] {
             session
                 .run(&format!("SELECT idem_set_retention('{ring}', '1 hour')"))
@@ -180,18 +188,18 @@ async fn the_worker_blocks_no_drop_of_the_database_or_the_extension() -> Result<
     Ok(())
 }
 
-/// Goal: DROP EXTENSION and the maintenance cannot deadlock. The DROP waits for a step of the
-/// maintenance before it locks the first table.
+/// I11. Goal: DROP EXTENSION and maintenance cannot deadlock. The DROP waits for a maintenance step
+/// before it locks the first table.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_drop_extension_locks_no_table_during_a_maintenance_step() -> Result<()> {
     let cluster = server("dropping")?;
     let session = with_idem(&cluster, "shop").await?;
-    turn_fast(&session).await?;
+    rotate_fast(&session).await?;
     let (holder, dropper) = (
         connect(&cluster, "shop").await?,
         connect(&cluster, "shop").await?,
     );
-    // Each step ends with this table, and waits for it without a limit.
+    // Each step locks this table last, and waits for it without a limit.
     holder
         .run("BEGIN; LOCK TABLE idem.maintenance_error IN ACCESS EXCLUSIVE MODE")
         .await?;
@@ -213,7 +221,11 @@ async fn i11_drop_extension_locks_no_table_during_a_maintenance_step() -> Result
         "SELECT count(*) FROM pg_locks JOIN pg_class c ON c.oid = relation
          WHERE pid = {pid} AND granted AND relnamespace = 'idem'::regnamespace"
     );
-    assert_eq!(session.text(&tables).await?, "0", "tables are locked");
+    assert_eq!(
+        session.text(&tables).await?,
+        "0",
+        "the waiting DROP has locked tables"
+    );
     holder.run("COMMIT").await?;
     dropping.await??;
     assert_eq!(
@@ -226,30 +238,30 @@ async fn i11_drop_extension_locks_no_table_during_a_maintenance_step() -> Result
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn databases_whose_fence_is_pinned_do_not_hold_up_the_others() -> Result<()> {
+async fn database_with_a_pinned_fence_delays_no_other_database() -> Result<()> {
     let cluster = server("pinned")?;
     let mut pinned = Vec::new();
     for n in 1..=3 {
         let observer = with_idem(&cluster, &format!("pinned_{n}")).await?;
-        turn_fast(&observer).await?;
-        keeps_turning(&observer).await?;
+        rotate_fast(&observer).await?;
+        keeps_rotating(&observer).await?;
         let holder = connect(&cluster, &format!("pinned_{n}")).await?;
         pin_the_fence(&holder, &observer).await?;
         pinned.push((holder, observer));
     }
     let session = with_idem(&cluster, "free").await?;
-    turn_fast(&session).await?;
-    keeps_turning(&session).await?;
+    rotate_fast(&session).await?;
+    keeps_rotating(&session).await?;
     for (holder, observer) in pinned {
         holder.run("COMMIT").await?;
-        keeps_turning(&observer).await?;
+        keeps_rotating(&observer).await?;
     }
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dropped_database_gives_its_counters_back() -> Result<()> {
-    /// More than there are places for.
+async fn dropped_database_frees_its_counters() -> Result<()> {
+    /// The number of databases, which is larger than the number of places for counters.
     const DATABASES: i32 = 70;
     let cluster = server("dropping")?;
     let postgres = connect(&cluster, "postgres").await?;

@@ -1,5 +1,5 @@
-//! I4 for effects that are set aside: parked with a reason, waiting for their time, or sent once
-//! more.
+//! I4 for effects that are set aside: parked with a reason, delayed until they are due, or
+//! replayed.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Session, until};
@@ -10,8 +10,7 @@ use super::rotation::{keep_for, maintain};
 const NOTHING: [&str; 0] = [];
 
 #[tokio::test]
-async fn i4_a_parked_effect_lets_the_others_pass_and_comes_back_when_it_is_unparked() -> Result<()>
-{
+async fn i4_parked_effect_is_skipped_until_it_is_unparked() -> Result<()> {
     let db = Database::with_idem("park").await?;
     let relay = Reader::of(&db, "default").await?;
     for says in ["a", "poison", "c"] {
@@ -38,11 +37,12 @@ async fn i4_a_parked_effect_lets_the_others_pass_and_comes_back_when_it_is_unpar
     assert_eq!(
         relay.session.text(&unpark).await?,
         "f",
-        "it is back already"
+        "the effect is no longer parked"
     );
     let again = relay.batch().await?;
     assert_eq!((again.says(), again.ids()), (vec!["poison"], vec![poison]));
-    // It can be parked again, out of the batch that brought it back, and whose lease was extended.
+    // The effect can be parked again from the batch that redelivered it, also after the lease of
+    // that batch was extended.
     let token = relay.extend(again.token, "1 hour").await?;
     park(&relay.session, token, poison).await?;
     relay.ack(token).await?;
@@ -60,7 +60,7 @@ async fn i4_a_parked_effect_lets_the_others_pass_and_comes_back_when_it_is_unpar
 }
 
 #[tokio::test]
-async fn i4_what_was_parked_before_the_lease_ran_out_stays_parked() -> Result<()> {
+async fn i4_parked_effect_stays_parked_after_lease_expires() -> Result<()> {
     let db = Database::with_idem("parkdie").await?;
     let relay = Reader::of(&db, "default").await?.lease("500 milliseconds");
     for says in ["a", "poison", "c"] {
@@ -68,10 +68,10 @@ async fn i4_what_was_parked_before_the_lease_ran_out_stays_parked() -> Result<()
     }
     let batch = relay.batch().await?;
     park(&relay.session, batch.token, batch.ids()[1]).await?;
-    let heir = Reader::of(&db, "default").await?;
+    let successor = Reader::of(&db, "default").await?;
     let mut says = Vec::new();
-    until("the lease runs out", async || {
-        says = heir.drained().await?;
+    until("the lease expires", async || {
+        says = successor.drained().await?;
         Ok(!says.is_empty())
     })
     .await?;
@@ -87,7 +87,7 @@ async fn i4_what_was_parked_before_the_lease_ran_out_stays_parked() -> Result<()
 }
 
 #[tokio::test]
-async fn i4_an_effect_comes_not_before_its_time_and_then_it_comes() -> Result<()> {
+async fn i4_delayed_effect_is_delivered_when_due_and_not_before() -> Result<()> {
     let db = Database::with_idem("time").await?;
     let relay = Reader::of(&db, "default").await?;
     record(
@@ -99,24 +99,24 @@ async fn i4_an_effect_comes_not_before_its_time_and_then_it_comes() -> Result<()
     assert_eq!(
         relay.drained().await?,
         ["now"],
-        "it does not wait for the other"
+        "the effect that is due does not wait for the delayed effect"
     );
     send(&relay.session, "next").await?;
     assert_eq!(
         relay.drained().await?,
         ["next"],
-        "nor does what comes after"
+        "a later effect does not wait for the delayed effect"
     );
     let too_early = "SELECT clock_timestamp() < min(due_at) FROM idem.delayed";
     assert_eq!(
         relay.session.text(too_early).await?,
         "t",
-        "so far it was not its time"
+        "the delayed effect is not due yet"
     );
 
     let mut late = Vec::new();
-    until("its time has come", async || {
-        // Whether it was due before we asked.
+    until("the delayed effect is due", async || {
+        // Read whether the effect is due before the relay leases it.
         let due = relay
             .session
             .text("SELECT clock_timestamp() >= min(due_at) FROM idem.delayed")
@@ -124,7 +124,7 @@ async fn i4_an_effect_comes_not_before_its_time_and_then_it_comes() -> Result<()
         late = relay.drained().await?;
         anyhow::ensure!(
             late.is_empty() || due != "f" || is_past(&relay.session, "m1").await?,
-            "too early"
+            "the effect was delivered before it was due"
         );
         Ok(!late.is_empty())
     })
@@ -141,11 +141,10 @@ async fn i4_an_effect_comes_not_before_its_time_and_then_it_comes() -> Result<()
     Ok(())
 }
 
-/// Its time comes between the lease and the acknowledgement: it was not in the batch, so the
-/// acknowledgement is not for it.
+/// I4: an effect becomes due between the lease and the acknowledgement of its batch. It was not in
+/// the batch, so the acknowledgement does not include it.
 #[tokio::test]
-async fn i4_an_effect_whose_time_comes_while_its_batch_is_out_is_not_acknowledged_with_it()
--> Result<()> {
+async fn i4_effect_due_after_the_lease_is_not_acknowledged() -> Result<()> {
     let db = Database::with_idem("between").await?;
     let relay = Reader::of(&db, "default").await?;
     record(
@@ -156,11 +155,11 @@ async fn i4_an_effect_whose_time_comes_while_its_batch_is_out_is_not_acknowledge
     .await?;
     let batch = relay.batch().await?;
     assert_eq!(batch.says(), ["now"]);
-    until("its time has come", async || {
+    until("the delayed effect is due", async || {
         is_past(&relay.session, "m1").await
     })
     .await?;
-    // Nor does a longer lease change what is in the batch.
+    // An extension of the lease does not change the batch either.
     let token = relay.extend(batch.token, "1 hour").await?;
     relay.ack(token).await?;
     assert_eq!(relay.drained().await?, ["later"]);
@@ -168,7 +167,7 @@ async fn i4_an_effect_whose_time_comes_while_its_batch_is_out_is_not_acknowledge
 }
 
 #[tokio::test]
-async fn i4_an_effect_that_waits_survives_the_relay_that_dies_over_its_batch() -> Result<()> {
+async fn i4_delayed_effect_survives_a_relay_that_dies() -> Result<()> {
     let db = Database::with_idem("survives").await?;
     let dying = Reader::of(&db, "default")
         .await?
@@ -184,58 +183,62 @@ async fn i4_an_effect_that_waits_survives_the_relay_that_dies_over_its_batch() -
     assert_eq!(
         dying.batch().await?.says(),
         ["a"],
-        "two at most, one of them waits"
+        "the limit is two effects, and one of them is delayed"
     );
-    // Dies here. Its heir takes the same effects, and another limit.
-    let heir = Reader::of(&db, "default").await?;
+    // The relay dies here. Its successor takes the same effects with another limit.
+    let successor = Reader::of(&db, "default").await?;
     let mut says = Vec::new();
-    until("everything has come", async || {
-        says.extend(heir.drained().await?);
+    until("all effects are delivered", async || {
+        says.extend(successor.drained().await?);
         Ok(says.len() >= 4)
     })
     .await?;
     says.sort();
-    assert_eq!(says, ["a", "b", "later", "later too"], "each once");
-    assert_eq!(heir.drained().await?, NOTHING);
+    assert_eq!(
+        says,
+        ["a", "b", "later", "later too"],
+        "each effect is delivered once"
+    );
+    assert_eq!(successor.drained().await?, NOTHING);
     Ok(())
 }
 
-/// A lease on what was set aside runs out like any other.
+/// I4: a lease on a delayed effect expires like any other lease.
 #[tokio::test]
-async fn i4_a_delayed_effect_comes_again_when_it_was_not_acknowledged() -> Result<()> {
+async fn i4_unacknowledged_delayed_effect_is_redelivered() -> Result<()> {
     let db = Database::with_idem("delayed").await?;
     let relay = Reader::of(&db, "default").await?;
     record(&relay.session, "m1", &[("later", Some("1 second"))]).await?;
     assert_eq!(relay.drained().await?, NOTHING);
     let dying = Reader::of(&db, "default").await?.lease("300 milliseconds");
     let mut first = None;
-    until("its time has come", async || {
+    until("the delayed effect is due", async || {
         first = dying.next().await?;
         Ok(first.is_some())
     })
     .await?;
-    let first = first.expect("it came");
-    // What else there is goes on after it, not instead of it.
+    let first = first.expect("the delayed effect was delivered");
+    // The other effect is delivered after the delayed effect and not instead of it.
     send(&relay.session, "other").await?;
     let mut second = None;
-    until("its lease has run out", async || {
+    until("the lease of the delayed effect has expired", async || {
         second = relay.next().await?;
         Ok(second.is_some())
     })
     .await?;
-    let second = second.expect("it came again");
+    let second = second.expect("the delayed effect was redelivered");
     assert_eq!((second.says(), second.ids()), (vec!["later"], first.ids()));
     relay.ack(second.token).await?;
     assert_eq!(relay.drained().await?, ["other"]);
     Ok(())
 }
 
-/// What is set aside is a copy: the outbox can forget the row, and where it kept the bytes of a
-/// large one.
+/// I4: an effect that is set aside is a copy. The outbox can forget the row, and also the place in
+/// which it stores the bytes of a large payload.
 #[tokio::test]
-async fn i4_what_is_set_aside_outlives_its_place_in_the_outbox() -> Result<()> {
+async fn i4_effect_set_aside_outlives_its_outbox_row() -> Result<()> {
     let db = Database::with_idem("outlives").await?;
-    let (session, keeper) = (db.connect().await?, db.connect().await?);
+    let (session, maintainer) = (db.connect().await?, db.connect().await?);
     let relay = Reader::of(&db, "default").await?;
     keep_for(&session, "100 milliseconds").await?;
     let large = session
@@ -252,8 +255,8 @@ async fn i4_what_is_set_aside_outlives_its_place_in_the_outbox() -> Result<()> {
     assert_eq!(batch.says(), ["poison", &large]);
     park(&session, batch.token, poison).await?;
     relay.ack(batch.token).await?;
-    until("the outbox has forgotten all of it", async || {
-        maintain(&keeper).await?;
+    until("the outbox has forgotten every effect", async || {
+        maintain(&maintainer).await?;
         Ok(session.text("SELECT count(*) FROM idem.outbox_row").await? == "0")
     })
     .await?;
@@ -261,7 +264,7 @@ async fn i4_what_is_set_aside_outlives_its_place_in_the_outbox() -> Result<()> {
     let unpark = format!("SELECT idem_relay_unpark('default', '{poison}')");
     assert_eq!(session.text(&unpark).await?, "t");
     let mut says = Vec::new();
-    until("both have come", async || {
+    until("both effects are delivered", async || {
         says.extend(relay.drained().await?);
         Ok(says.len() >= 2)
     })
@@ -271,7 +274,7 @@ async fn i4_what_is_set_aside_outlives_its_place_in_the_outbox() -> Result<()> {
 }
 
 #[tokio::test]
-async fn i4_what_waits_for_its_time_is_no_lag() -> Result<()> {
+async fn i4_delayed_effect_does_not_count_as_lag() -> Result<()> {
     let db = Database::with_idem("nolag").await?;
     let relay = Reader::of(&db, "default").await?;
     record(&relay.session, "m1", &[("tomorrow", Some("1 day"))]).await?;
@@ -279,23 +282,27 @@ async fn i4_what_waits_for_its_time_is_no_lag() -> Result<()> {
     assert_eq!(
         relay.session.text(state).await?,
         "0|0|0",
-        "it is in the outbox"
+        "the effect is in the outbox"
     );
     assert_eq!(relay.drained().await?, NOTHING);
-    assert_eq!(relay.session.text(state).await?, "0|0|1", "it is set aside");
+    assert_eq!(
+        relay.session.text(state).await?,
+        "0|0|1",
+        "the effect is set aside"
+    );
     assert_eq!(
         relay
             .session
             .text("SELECT count(*) FROM idem.outbox")
             .await?,
         "1",
-        "who wants to know finds it"
+        "the view idem.outbox shows the effect"
     );
     Ok(())
 }
 
 #[tokio::test]
-async fn i3_a_replay_gives_the_same_messages_again_and_changes_no_fact() -> Result<()> {
+async fn i3_replay_sends_the_same_messages_and_changes_no_fact() -> Result<()> {
     let db = Database::with_idem("replay").await?;
     let relay = Reader::of(&db, "default").await?;
     record(&relay.session, "m1", &[("a", None), ("b", None)]).await?;
@@ -315,10 +322,10 @@ async fn i3_a_replay_gives_the_same_messages_again_and_changes_no_fact() -> Resu
             .text("SELECT idem_replay_effects('m1', 'orders')")
             .await?,
         "2",
-        "not four"
+        "the second replay does not count replayed effects"
     );
     let again = relay.drain().await?;
-    let told: Vec<_> = again
+    let replayed: Vec<_> = again
         .iter()
         .map(|e| (e.message_id, e.says.as_str()))
         .collect();
@@ -327,8 +334,11 @@ async fn i3_a_replay_gives_the_same_messages_again_and_changes_no_fact() -> Resu
         .chain(&first)
         .map(|e| (e.message_id, e.says.as_str()))
         .collect();
-    assert_eq!(told, expected);
-    assert!(again[0].seq > first[1].seq, "at a new place in the order");
+    assert_eq!(replayed, expected);
+    assert!(
+        again[0].seq > first[1].seq,
+        "the replayed effects have new numbers"
+    );
     assert_eq!(relay.session.text(facts).await?, before);
     Ok(())
 }
@@ -341,15 +351,19 @@ async fn park(session: &Session, token: i64, message: uuid::Uuid) -> Result<()> 
         .await
 }
 
-/// Claims and records, each effect with how much later than now it may be delivered.
+/// Claims the message and records effects. Each effect is a text and the time from now before which
+/// it must not be delivered, if any.
 async fn record(session: &Session, id: &str, effects: &[(&str, Option<&str>)]) -> Result<()> {
     let effects: Vec<String> = effects
         .iter()
         .map(|(says, after)| {
-            let after = after.map_or("NULL".to_owned(), |after| format!("now() + interval '{after}'"));
+            let after = after.map_or("NULL".to_owned(), |after| {
+                format!("now() + interval '{after}'")
+            });
             format!(
-                "jsonb_strip_nulls(jsonb_build_object('topic', 'things', 'payload', '{says}', 'deliver_after', \
-                 to_char(({after})::timestamptz AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')))"
+                "jsonb_strip_nulls(jsonb_build_object('topic', 'things', 'payload', '{says}', \
+                 'deliver_after', to_char(({after})::timestamptz AT TIME ZONE 'UTC', \
+                                          'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')))"
             )
         })
         .collect();
@@ -361,9 +375,11 @@ async fn record(session: &Session, id: &str, effects: &[(&str, Option<&str>)]) -
     Ok(())
 }
 
+/// Returns true when all delayed effects of the message are due.
 async fn is_past(session: &Session, id: &str) -> Result<bool> {
     let past = format!(
-        "SELECT bool_and(deliver_after <= clock_timestamp()) FROM idem_effects('{id}', 'orders') WHERE deliver_after IS NOT NULL"
+        "SELECT bool_and(deliver_after <= clock_timestamp()) FROM idem_effects('{id}', 'orders') \
+         WHERE deliver_after IS NOT NULL"
     );
     Ok(session.text(&past).await? == "t")
 }

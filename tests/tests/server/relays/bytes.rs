@@ -1,9 +1,11 @@
-//! A batch has a limit in bytes beside the one in effects; an effect that is larger comes alone.
+//! A batch is limited in bytes and in effects. An effect that is larger than the limit is delivered
+//! in a batch of its own.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Session, until};
 
-/// Sends payloads of these sizes; each is the first letter of the alphabet, the second, and so on.
+/// Sends one effect for each size in `sizes`, in bytes. The payload of the first effect repeats the
+/// letter a, the payload of the second the letter b, and so on.
 async fn send_sizes(session: &Session, sizes: &[usize]) -> Result<()> {
     for (n, size) in sizes.iter().enumerate() {
         let letter = (b'a' + u8::try_from(n)?) as char;
@@ -16,13 +18,17 @@ async fn send_sizes(session: &Session, sizes: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// Leases and acknowledges until there is nothing left; the letters of each batch.
+/// Leases and acknowledges batches until none is left. Returns the first letters of the payloads,
+/// one string for each batch.
 async fn batches(session: &Session, limits: &str) -> Result<Vec<String>> {
     let mut batches = Vec::new();
     loop {
         let rows = session
             .query(
-                &format!("SELECT token, left(convert_from(payload, 'UTF8'), 1) FROM idem_relay_next('default', {limits})"),
+                &format!(
+                    "SELECT token, left(convert_from(payload, 'UTF8'), 1) \
+                     FROM idem_relay_next('default', {limits})"
+                ),
                 &[],
             )
             .await?;
@@ -45,7 +51,7 @@ async fn i5_batch_is_bounded_in_bytes_and_loses_nothing() -> Result<()> {
     assert_eq!(
         batches(&session, "max_bytes => 2500").await?,
         ["ab", "c", "d", "efg"],
-        "in order, and the largest alone"
+        "the order is kept, and the largest effect is alone in its batch"
     );
     send_sizes(&session, &[10, 10, 10, 10]).await?;
     assert_eq!(
@@ -70,31 +76,38 @@ async fn batch_has_at_most_sixteen_megabytes_by_default() -> Result<()> {
     Ok(())
 }
 
-/// What was set aside comes back under the same limit, and headers count.
+/// I4: a batch of delayed effects has the same limit in bytes, and headers count.
 #[tokio::test]
 async fn i4_delayed_batch_is_bounded_in_bytes() -> Result<()> {
     let db = Database::with_idem("delayed_bytes").await?;
     let session = db.connect().await?;
     session
         .run(
-            "SELECT idem_send('things', ('\"' || letter || '\"')::jsonb, headers => jsonb_build_object('h', repeat('h', 1000)))
+            "SELECT idem_send('things', ('\"' || letter || '\"')::jsonb,
+                              headers => jsonb_build_object('h', repeat('h', 1000)))
                FROM unnest('{a,b,c}'::text[]) letter",
         )
         .await?;
     session
         .run(
-            "CREATE TEMP TABLE batch AS SELECT * FROM idem_relay_next('default', max_bytes => 100000);
+            "CREATE TEMP TABLE batch AS
+                 SELECT * FROM idem_relay_next('default', max_bytes => 100000);
              SELECT idem_relay_park('default', 0, token, message_id, 'refused') FROM batch;
-             SELECT idem_relay_ack('default', 0, max(token)) FROM batch; SELECT idem_relay_unpark_all('default')",
+             SELECT idem_relay_ack('default', 0, max(token)) FROM batch;
+             SELECT idem_relay_unpark_all('default')",
         )
         .await?;
     let mut all = Vec::new();
-    until("they are due", async || {
+    until("the delayed effects are due", async || {
         all.extend(batches(&session, "max_bytes => 2100").await?);
         Ok(!all.is_empty())
     })
     .await?;
-    assert_eq!(all, ["\"\"", "\""], "two, then one");
+    assert_eq!(
+        all,
+        ["\"\"", "\""],
+        "a batch of two effects, then a batch of one"
+    );
     assert_eq!(session.text("SELECT delayed FROM idem.relays").await?, "0");
     Ok(())
 }

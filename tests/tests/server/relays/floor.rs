@@ -1,5 +1,5 @@
-//! I5: a relay reads the last number of the outbox as it is. With a floor that is too high, a relay
-//! never sees the effects whose numbers lie between the true last number and that floor.
+//! I5: a relay reads the true last number of the outbox. With a floor that is too high, a relay
+//! never sees the effects with numbers between the true last number and that floor.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,10 +14,10 @@ const AS_A_RELAY: &str = "SELECT idem.last_outbox_seq() INTO now_read";
 /// A scan of the sequence. It can return a number that is too high: see `idem.last_outbox_seq`.
 const BY_A_SCAN: &str = "SELECT s.last_value INTO now_read FROM idem.outbox_seq s";
 
-/// Reads in one call.
+/// The number of reads in one function call.
 const READS: i32 = 50_000;
 
-/// A session that takes numbers until it is stopped.
+/// A session that takes numbers from the sequence until it is stopped.
 struct Taker {
     stop: Arc<AtomicBool>,
     task: JoinHandle<Result<()>>,
@@ -38,7 +38,7 @@ impl Taker {
         Self { stop, task }
     }
 
-    /// An error when the session has ended before it was stopped.
+    /// Fails when the session has ended before it was stopped.
     async fn check(&mut self) -> Result<()> {
         if self.task.is_finished() {
             (&mut self.task).await??;
@@ -53,8 +53,8 @@ impl Taker {
     }
 }
 
-/// Makes a function that reads the last number again and again. It returns how often it has read a
-/// number that was not taken yet.
+/// Creates an SQL function that reads the last number repeatedly. The function returns how many
+/// times it read a number that was not taken yet.
 async fn make_reader(session: &Session, name: &str, read: &str) -> Result<()> {
     session
         .run(&format!(
@@ -83,9 +83,11 @@ async fn too_high(session: &Session, name: &str) -> Result<i32> {
         .parse()?)
 }
 
+/// I5: a relay never reads a last number that is not taken yet. A scan of the sequence does, so the
+/// test can detect such a read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i5_the_last_number_of_the_outbox_is_never_too_high() -> Result<()> {
-    // The test ends when the scan has been wrong this many times.
+async fn i5_last_outbox_number_is_never_too_high() -> Result<()> {
+    // The number of wrong reads by a scan after which the test ends.
     const ENOUGH: i32 = 3;
     let db = Database::with_idem("floor").await?;
     let session = db.connect().await?;
@@ -108,20 +110,24 @@ async fn i5_the_last_number_of_the_outbox_is_never_too_high() -> Result<()> {
 
 /// I5: each reader in SQL uses the function that reads under the lock.
 #[tokio::test]
-async fn i5_only_one_sql_object_reads_the_sequence_of_the_outbox() -> Result<()> {
+async fn i5_one_sql_object_reads_the_outbox_sequence() -> Result<()> {
     let db = Database::with_idem("one_owner").await?;
     let session = db.connect().await?;
     let readers = "WITH object AS ( \
-                       SELECT proname AS name, coalesce(pg_get_function_sqlbody(oid), prosrc) AS body FROM pg_proc \
+                       SELECT proname AS name, \
+                              coalesce(pg_get_function_sqlbody(oid), prosrc) AS body \
+                       FROM pg_proc \
                        UNION ALL \
-                       SELECT relname, pg_get_viewdef(oid) FROM pg_class WHERE relkind IN ('v', 'm')) \
-                   SELECT name FROM object WHERE replace(body, 'last_outbox_seq', '') ~ 'outbox_seq'";
+                       SELECT relname, pg_get_viewdef(oid) FROM pg_class \
+                       WHERE relkind IN ('v', 'm')) \
+                   SELECT name FROM object \
+                   WHERE replace(body, 'last_outbox_seq', '') ~ 'outbox_seq'";
     assert_eq!(session.text(readers).await?, "last_outbox_seq");
     Ok(())
 }
 
 #[tokio::test]
-async fn the_last_number_of_a_new_outbox_is_0() -> Result<()> {
+async fn new_outbox_has_last_number_0() -> Result<()> {
     let db = Database::with_idem("first_number").await?;
     let session = db.connect().await?;
     assert_eq!(session.text("SELECT idem.last_outbox_seq()").await?, "0");

@@ -1,4 +1,4 @@
-//! I4 for the local hand-over: an effect that no destination can receive does not stop its
+//! I4 for the local hand-over: an effect that its destination cannot receive does not stop its
 //! partition.
 
 use anyhow::Result;
@@ -15,7 +15,7 @@ async fn colliding_id(session: &Session) -> Result<String> {
         .await
 }
 
-/// Sends one effect to the destination `mail`; `n` is its message id.
+/// Sends one effect to the destination `mail`. `n` is its payload and the end of its message id.
 async fn send(session: &Session, n: u32) -> Result<()> {
     let sql = format!(
         "SELECT idem_send('mail', '{n}'::jsonb, message_id => '00000000-0000-0000-0000-{n:012}')"
@@ -23,26 +23,29 @@ async fn send(session: &Session, n: u32) -> Result<()> {
     session.text(&sql).await.map(drop)
 }
 
-/// Hands over until there is nothing left; how many effects each call had.
+/// Hands over effects until none is left. Returns the number of effects of each hand-over.
 async fn hand_over(session: &Session, max_effects: u32) -> Result<Vec<String>> {
-    let mut calls = Vec::new();
+    let mut counts = Vec::new();
     loop {
-        let call = format!("SELECT idem_hand_over('default', '{{mail}}', 0, {max_effects})");
-        match session.text(&call).await?.as_str() {
-            "0" => return Ok(calls),
-            effects => calls.push(effects.to_owned()),
+        let sql = format!("SELECT idem_hand_over('default', '{{mail}}', 0, {max_effects})");
+        match session.text(&sql).await?.as_str() {
+            "0" => return Ok(counts),
+            effects => counts.push(effects.to_owned()),
         }
     }
 }
 
 async fn received(session: &Session) -> Result<String> {
     session
-        .text("SELECT string_agg(convert_from(payload, 'UTF8'), ',' ORDER BY seq) FROM idem_next('mail', 100)")
+        .text(
+            "SELECT string_agg(convert_from(payload, 'UTF8'), ',' ORDER BY seq) \
+             FROM idem_next('mail', 100)",
+        )
         .await
 }
 
-/// One role can choose a message id that collides with a text id; its effect waits for a person,
-/// and no other effect does.
+/// I4: a role can choose a message id that collides with a text id. Only the effect with this
+/// message id is parked.
 #[tokio::test]
 async fn i4_colliding_effect_is_parked_alone() -> Result<()> {
     let db = Database::with_idem("colliding").await?;
@@ -79,7 +82,8 @@ async fn i4_colliding_effect_is_parked_alone() -> Result<()> {
     Ok(())
 }
 
-/// The same with several of them, next to each other and at both ends, in batches of every size.
+/// I4: effects that cannot be received are next to each other and at both ends, in batches of every
+/// size. Each of them is parked.
 #[tokio::test]
 async fn i4_each_effect_that_cannot_be_received_is_parked() -> Result<()> {
     for max_effects in [1, 2, 3, 100] {
@@ -88,10 +92,12 @@ async fn i4_each_effect_that_cannot_be_received_is_parked() -> Result<()> {
         for n in 1..=9 {
             send(&session, n).await?;
         }
-        // As a restore can bring them: each is no valid message of a destination.
+        // A restore can contain such effects. No changed effect is a valid message of a
+        // destination.
         session
             .run(
-                "UPDATE idem.outbox_0 SET key = repeat('k', 2000) WHERE seq IN (1, 4); UPDATE idem.outbox_0 SET type = '' WHERE seq = 5;
+                "UPDATE idem.outbox_0 SET key = repeat('k', 2000) WHERE seq IN (1, 4);
+                 UPDATE idem.outbox_0 SET type = '' WHERE seq = 5;
                  UPDATE idem.outbox_0 SET headers = '[]' WHERE seq = 9",
             )
             .await?;
@@ -99,7 +105,10 @@ async fn i4_each_effect_that_cannot_be_received_is_parked() -> Result<()> {
         assert_eq!(received(&session).await?, "2,3,6,7,8");
         assert_eq!(
             session
-                .text("SELECT string_agg(seq::text, ',' ORDER BY seq), bool_and(error LIKE '22023: %') FROM idem.parked")
+                .text(
+                    "SELECT string_agg(seq::text, ',' ORDER BY seq), \
+                     bool_and(error LIKE '22023: %') FROM idem.parked"
+                )
                 .await?,
             "1,4,5,9|t"
         );
@@ -113,7 +122,7 @@ async fn i4_each_effect_that_cannot_be_received_is_parked() -> Result<()> {
     Ok(())
 }
 
-/// A parked effect that is unparked without a remedy is parked once more, out of the delayed
+/// I4: a parked effect that is unparked without a correction is parked again, from the delayed
 /// effects.
 #[tokio::test]
 async fn i4_unparked_effect_that_still_collides_is_parked_again() -> Result<()> {
@@ -154,10 +163,10 @@ async fn i4_unparked_effect_that_still_collides_is_parked_again() -> Result<()> 
     Ok(())
 }
 
-/// An error of the environment (here a lock timeout) fails the call, parks nothing, and the next
-/// call hands over.
+/// I4: an error of the environment, here a lock timeout, fails the hand-over and parks no effect.
+/// The next hand-over succeeds.
 #[tokio::test]
-async fn i4_error_of_the_environment_parks_nothing() -> Result<()> {
+async fn i4_lock_timeout_fails_hand_over_and_parks_no_effect() -> Result<()> {
     let db = Database::with_idem("environment").await?;
     let (session, claimer) = (db.connect().await?, db.connect().await?);
     send(&session, 1).await?;
@@ -177,7 +186,7 @@ async fn i4_error_of_the_environment_parks_nothing() -> Result<()> {
         "2|0"
     );
     claimer.run("ROLLBACK").await?;
-    until("the claimer has gone", async || {
+    until("the lock of the claimer is released", async || {
         Ok(session
             .text("SELECT idem_hand_over('default', '{mail}')")
             .await?

@@ -1,4 +1,5 @@
-//! I5: a transaction that commits late is delivered when it does, and delays nobody until then.
+//! I5: the effects of a transaction that commits late are delivered after its commit, and they
+//! delay no other effect until then.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Session, until};
@@ -7,17 +8,17 @@ use super::reader::{Reader, send};
 
 const NOTHING: [&str; 0] = [];
 
-/// The late transaction, somebody else, and a relay.
-struct Scene {
+/// The session of the late transaction, a session of other transactions, and a relay.
+struct Fixture {
     db: Database,
     late: Session,
     other: Session,
     relay: Reader,
 }
 
-async fn scene() -> Result<Scene> {
+async fn fixture() -> Result<Fixture> {
     let db = Database::with_idem("late").await?;
-    Ok(Scene {
+    Ok(Fixture {
         late: db.connect().await?,
         other: db.connect().await?,
         relay: Reader::of(&db, "default").await?,
@@ -25,10 +26,11 @@ async fn scene() -> Result<Scene> {
     })
 }
 
+/// I5: a transaction takes its number first and commits last. Its effect is delivered and delays no
+/// other effect.
 #[tokio::test]
-async fn i5_who_takes_its_number_first_and_commits_last_is_delivered_and_delays_nobody()
--> Result<()> {
-    let s = scene().await?;
+async fn i5_late_commit_is_delivered_and_delays_no_effect() -> Result<()> {
+    let s = fixture().await?;
     s.late.run("BEGIN").await?;
     send(&s.late, "late").await?;
     send(&s.other, "second").await?;
@@ -37,7 +39,7 @@ async fn i5_who_takes_its_number_first_and_commits_last_is_delivered_and_delays_
     assert_eq!(
         s.relay.drained().await?,
         ["third"],
-        "a second round passes it as well"
+        "a second batch does not wait for the late effect either"
     );
     s.late.run("COMMIT").await?;
     assert_eq!(s.relay.drained().await?, ["late"]);
@@ -45,10 +47,10 @@ async fn i5_who_takes_its_number_first_and_commits_last_is_delivered_and_delays_
     Ok(())
 }
 
-/// The relay has acknowledged half of what its pair of snapshots holds.
+/// I5: the relay has acknowledged half of the effects of its pair of snapshots.
 #[tokio::test]
-async fn i5_an_effect_below_the_cursor_of_an_open_pair_counts_as_lag() -> Result<()> {
-    let s = scene().await?;
+async fn i5_late_effect_below_cursor_of_open_pair_counts_as_lag() -> Result<()> {
+    let s = fixture().await?;
     let relay = s.relay.limit(1);
     let lag = "SELECT lag_messages FROM idem.relays";
     s.late.run("BEGIN").await?;
@@ -59,20 +61,25 @@ async fn i5_an_effect_below_the_cursor_of_an_open_pair_counts_as_lag() -> Result
     assert_eq!(batch.says(), ["first"]);
     relay.ack(batch.token).await?;
     s.late.run("COMMIT").await?;
-    assert_eq!(s.other.text(lag).await?, "2", "late and second");
+    assert_eq!(
+        s.other.text(lag).await?,
+        "2",
+        "the late effect and the second effect"
+    );
     let batch = relay.batch().await?;
     assert_eq!(batch.says(), ["second"]);
     relay.ack(batch.token).await?;
-    assert_eq!(s.other.text(lag).await?, "1", "late");
+    assert_eq!(s.other.text(lag).await?, "1", "the late effect");
     assert_eq!(relay.drained().await?, ["late"]);
     assert_eq!(s.other.text(lag).await?, "0");
     Ok(())
 }
 
-/// A transaction began after the newer snapshot, and took its number before the ceiling was read.
+/// I5: a transaction began after the newer snapshot and took its number before the ceiling was
+/// read.
 #[tokio::test]
-async fn i5_a_young_effect_below_the_cursor_of_an_open_pair_is_lag() -> Result<()> {
-    let s = scene().await?;
+async fn i5_young_effect_below_cursor_of_open_pair_counts_as_lag() -> Result<()> {
+    let s = fixture().await?;
     let relay = s.relay.limit(1);
     send(&s.other, "seen").await?;
     send(&s.other, "young").await?;
@@ -81,7 +88,8 @@ async fn i5_a_young_effect_below_the_cursor_of_an_open_pair_is_lag() -> Result<(
     let lag = |snapshot_to: &str, seq_after: i32| {
         format!(
             "SELECT (idem.lag(jsonb_populate_record(p, jsonb_build_object(
-                         'snapshot_to', {snapshot_to}, 'floor_to', 1, 'seq_after', {seq_after})), 1)).messages
+                         'snapshot_to', {snapshot_to}, 'floor_to', 1, 'seq_after', {seq_after})),
+                         1)).messages
                FROM idem.relay r, idem.progress_of(r, 0) p"
         )
     };
@@ -91,14 +99,14 @@ async fn i5_a_young_effect_below_the_cursor_of_an_open_pair_is_lag() -> Result<(
     assert_eq!(
         s.other.text(&lag("p.snapshot_to", 2)).await?,
         "0",
-        "the snapshot sees it"
+        "the snapshot sees the effect"
     );
     Ok(())
 }
 
 #[tokio::test]
-async fn i5_who_has_an_xid_and_records_only_later_is_delivered() -> Result<()> {
-    let s = scene().await?;
+async fn i5_effect_recorded_long_after_its_xid_is_delivered() -> Result<()> {
+    let s = fixture().await?;
     s.late.run("BEGIN; SELECT pg_current_xact_id()").await?;
     send(&s.other, "first").await?;
     assert_eq!(s.relay.drained().await?, ["first"]);
@@ -110,15 +118,15 @@ async fn i5_who_has_an_xid_and_records_only_later_is_delivered() -> Result<()> {
     Ok(())
 }
 
-/// The snapshot's xmax is one above the newest transaction that has *completed*: who runs above it
-/// stands in no list.
+/// I5: the xmax of a snapshot is one above the newest transaction that has *completed*. A
+/// transaction that runs above it is in no list of the snapshot.
 #[tokio::test]
-async fn i5_who_runs_above_the_xmax_of_the_snapshot_is_delivered() -> Result<()> {
-    let s = scene().await?;
-    // Another database of this server may complete a transaction in between: then this was the case
-    // above, and it is done again.
+async fn i5_transaction_above_xmax_of_snapshot_is_delivered() -> Result<()> {
+    let s = fixture().await?;
+    // Another database of this server can complete a transaction in between. The late transaction
+    // is then below xmax, and the test repeats the attempt.
     until(
-        "a batch is leased while the late one runs above xmax",
+        "a batch is leased while the late transaction runs above xmax",
         async || {
             send(&s.other, "first").await?;
             s.late.run("BEGIN").await?;
@@ -142,9 +150,11 @@ async fn i5_who_runs_above_the_xmax_of_the_snapshot_is_delivered() -> Result<()>
     .await
 }
 
+/// I5: the effects of a savepoint are delivered with the transaction, or never when the savepoint
+/// is rolled back.
 #[tokio::test]
-async fn i5_savepoints_are_delivered_with_their_transaction_or_never() -> Result<()> {
-    let s = scene().await?;
+async fn i5_effects_of_savepoints_follow_their_transaction() -> Result<()> {
+    let s = fixture().await?;
     s.late.run("BEGIN; SAVEPOINT kept").await?;
     send(&s.late, "kept").await?;
     s.late.run("RELEASE kept; SAVEPOINT dropped").await?;
@@ -159,8 +169,8 @@ async fn i5_savepoints_are_delivered_with_their_transaction_or_never() -> Result
 }
 
 #[tokio::test]
-async fn i5_a_prepared_transaction_is_delivered_when_it_commits() -> Result<()> {
-    let s = scene().await?;
+async fn i5_prepared_transaction_is_delivered_after_its_commit() -> Result<()> {
+    let s = fixture().await?;
     s.late.run("BEGIN").await?;
     send(&s.late, "prepared").await?;
     s.late.run("PREPARE TRANSACTION 'late'").await?;
@@ -179,16 +189,17 @@ async fn i5_a_prepared_transaction_is_delivered_when_it_commits() -> Result<()> 
     Ok(())
 }
 
-/// A snapshot never lists the transaction that takes it.
+/// I4: an effect that a relay records in the transaction of its own batch is delivered. A snapshot
+/// never lists the transaction that takes it.
 #[tokio::test]
-async fn i4_what_a_relay_records_in_the_transaction_of_its_own_batch_is_delivered() -> Result<()> {
-    let s = scene().await?;
+async fn i4_effect_recorded_with_the_lease_is_delivered() -> Result<()> {
+    let s = fixture().await?;
     send(&s.other, "cause").await?;
     s.relay
         .session
         .run("BEGIN; SELECT pg_current_xact_id()")
         .await?;
-    // Now the relay's xid lies below the newest completed one.
+    // The xid of the relay is now below the newest completed one.
     s.other.run("SELECT pg_current_xact_id()").await?;
     let batch = s.relay.batch().await?;
     assert_eq!(batch.says(), ["cause"]);
@@ -200,13 +211,16 @@ async fn i4_what_a_relay_records_in_the_transaction_of_its_own_batch_is_delivere
 }
 
 #[tokio::test]
-async fn i5_a_new_relay_sees_what_commits_after_it_was_made() -> Result<()> {
-    let s = scene().await?;
+async fn i5_new_relay_reads_effects_committed_after_its_creation() -> Result<()> {
+    let s = fixture().await?;
     send(&s.other, "before").await?;
     s.late.run("BEGIN").await?;
     send(&s.late, "late").await?;
     s.other
-        .run("SELECT idem_create_relay('young'); SELECT idem_create_relay('old', from_oldest => true)")
+        .run(
+            "SELECT idem_create_relay('young'); \
+             SELECT idem_create_relay('old', from_oldest => true)",
+        )
         .await?;
     send(&s.other, "after").await?;
     s.late.run("COMMIT").await?;

@@ -1,5 +1,5 @@
-//! I4 and I5 with processes that die: a lease is one process's, runs out, and what was not
-//! acknowledged comes again.
+//! I4 and I5 with processes that die: one process at a time holds the lease of a partition, the
+//! lease expires, and effects that were not acknowledged are delivered again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,15 +12,16 @@ use idem_tests::harness::{Database, Session, until};
 use super::reader::{Batch, Effect, Reader, send};
 
 async fn until_expired(session: &Session) -> Result<()> {
-    until("the lease has run out", async || {
-        let expired = "SELECT bool_and(leased_until < clock_timestamp()) FROM idem.relays WHERE leased_until IS NOT NULL";
+    until("the lease has expired", async || {
+        let expired = "SELECT bool_and(leased_until < clock_timestamp()) FROM idem.relays \
+                       WHERE leased_until IS NOT NULL";
         Ok(session.text(expired).await? == "t")
     })
     .await
 }
 
 #[tokio::test]
-async fn i5_a_lease_keeps_others_away_and_its_token_goes_stale_when_it_runs_out() -> Result<()> {
+async fn i5_lease_excludes_others_and_token_ends_with_lease() -> Result<()> {
     let db = Database::with_idem("lease").await?;
     let session = db.connect().await?;
     send(&session, "a").await?;
@@ -29,11 +30,16 @@ async fn i5_a_lease_keeps_others_away_and_its_token_goes_stale_when_it_runs_out(
     let first = Reader::of(&db, "default").await?.lease("500 milliseconds");
     let second = Reader::of(&db, "default").await?;
     let old = first.batch().await?;
-    assert_eq!(second.next().await?, None, "leased");
+    assert_eq!(second.next().await?, None, "the batch is leased");
     until_expired(&session).await?;
     let new = second.batch().await?;
     assert_eq!(new.ids(), old.ids(), "the same messages");
-    assert!(new.token > old.token, "{} after {}", new.token, old.token);
+    assert!(
+        new.token > old.token,
+        "token {} after token {}",
+        new.token,
+        old.token
+    );
 
     let stale = |call: &str| format!("SELECT {}", call.replace("$token", &old.token.to_string()));
     let ack = first
@@ -58,32 +64,32 @@ async fn i5_a_lease_keeps_others_away_and_its_token_goes_stale_when_it_runs_out(
         .await?;
     assert_eq!(
         twice.sqlstate, "55000",
-        "an acknowledged batch is nobody's: {twice:?}"
+        "an acknowledged batch has no lease: {twice:?}"
     );
     assert_eq!(second.next().await?, None);
     Ok(())
 }
 
 #[tokio::test]
-async fn i5_a_lease_that_is_extended_keeps_others_away_under_a_new_token() -> Result<()> {
+async fn i5_extended_lease_excludes_others_under_a_new_token() -> Result<()> {
     let db = Database::with_idem("extend").await?;
     let first = Reader::of(&db, "default").await?.lease("500 milliseconds");
     let second = Reader::of(&db, "default").await?;
     send(&first.session, "a").await?;
     let batch = first.batch().await?;
     let token = first.extend(batch.token, "1 hour").await?;
-    until("the first lease would have run out", async || {
+    until("the first lease would have expired", async || {
         let over =
             "SELECT clock_timestamp() > max(written_at) + '500 milliseconds' FROM idem.progress";
         Ok(second.session.text(over).await? == "t")
     })
     .await?;
-    assert_eq!(second.next().await?, None, "it holds on");
+    assert_eq!(second.next().await?, None, "the extended lease is held");
     let ack = format!("SELECT idem_relay_ack('default', 0, {})", batch.token);
     assert_eq!(
         first.session.refused(&ack).await?.sqlstate,
         "55000",
-        "the old token is spent"
+        "the old token is no longer valid"
     );
     first.ack(token).await?;
     assert_eq!(second.next().await?, None);
@@ -91,7 +97,7 @@ async fn i5_a_lease_that_is_extended_keeps_others_away_under_a_new_token() -> Re
 }
 
 #[tokio::test]
-async fn i4_a_batch_that_is_given_back_comes_again_at_once() -> Result<()> {
+async fn i4_returned_batch_is_redelivered_at_once() -> Result<()> {
     let db = Database::with_idem("back").await?;
     let first = Reader::of(&db, "default").await?;
     let second = Reader::of(&db, "default").await?;
@@ -106,9 +112,10 @@ async fn i4_a_batch_that_is_given_back_comes_again_at_once() -> Result<()> {
     Ok(())
 }
 
-/// Nobody took it meanwhile, so what was published is published.
+/// I5: no other process has leased the batch after the lease expired, so the late acknowledgement
+/// is valid.
 #[tokio::test]
-async fn i5_a_late_acknowledgement_counts_while_nobody_else_took_the_batch() -> Result<()> {
+async fn i5_late_ack_is_valid_while_batch_is_not_leased_again() -> Result<()> {
     let db = Database::with_idem("slow").await?;
     let relay = Reader::of(&db, "default").await?.lease("1 millisecond");
     send(&relay.session, "a").await?;
@@ -120,8 +127,7 @@ async fn i5_a_late_acknowledgement_counts_while_nobody_else_took_the_batch() -> 
 }
 
 #[tokio::test]
-async fn i4_a_relay_that_dies_between_publish_and_acknowledge_publishes_the_same_ids_again()
--> Result<()> {
+async fn i4_relay_that_dies_before_ack_publishes_same_ids_again() -> Result<()> {
     let db = Database::with_idem("dies").await?;
     let session = db.connect().await?;
     for says in ["a", "b", "c"] {
@@ -133,18 +139,21 @@ async fn i4_a_relay_that_dies_between_publish_and_acknowledge_publishes_the_same
         .lease("500 milliseconds");
     let published = dying.batch().await?;
     terminate(&session, dying.session.pid().await?).await?;
-    assert!(dying.ack(published.token).await.is_err(), "it is dead");
+    assert!(
+        dying.ack(published.token).await.is_err(),
+        "the connection of the dying relay still works"
+    );
 
-    let heir = Reader::of(&db, "default").await?.limit(2);
-    let again = until_batch(&heir).await?;
+    let successor = Reader::of(&db, "default").await?.limit(2);
+    let again = until_batch(&successor).await?;
     assert_eq!(again.ids(), published.ids());
-    heir.ack(again.token).await?;
-    assert_eq!(heir.drained().await?, ["c"]);
+    successor.ack(again.token).await?;
+    assert_eq!(successor.drained().await?, ["c"]);
     Ok(())
 }
 
 #[tokio::test]
-async fn i4_a_relay_that_dies_before_its_lease_is_committed_leaves_none() -> Result<()> {
+async fn i4_relay_that_dies_before_commit_leaves_no_lease() -> Result<()> {
     let db = Database::with_idem("uncommitted").await?;
     let session = db.connect().await?;
     send(&session, "a").await?;
@@ -152,18 +161,19 @@ async fn i4_a_relay_that_dies_before_its_lease_is_committed_leaves_none() -> Res
     dying.session.run("BEGIN").await?;
     let taken = dying.batch().await?;
     terminate(&session, dying.session.pid().await?).await?;
-    let heir = Reader::of(&db, "default").await?;
+    let successor = Reader::of(&db, "default").await?;
     assert_eq!(
-        heir.batch().await?.ids(),
+        successor.batch().await?.ids(),
         taken.ids(),
-        "at once, though the lease was for an hour"
+        "the batch is available at once, although the lease was for an hour"
     );
     Ok(())
 }
 
-/// A step is short, but while one is under way the others wait for it and do not pass it.
+/// I5: a step is short. While a step is running, other steps of the partition wait for it and do
+/// not pass it.
 #[tokio::test]
-async fn i5_the_steps_of_a_partition_follow_each_other() -> Result<()> {
+async fn i5_steps_of_one_partition_are_serialized() -> Result<()> {
     let db = Database::with_idem("steps").await?;
     let first = Reader::of(&db, "default").await?;
     send(&first.session, "a").await?;
@@ -174,14 +184,19 @@ async fn i5_the_steps_of_a_partition_follow_each_other() -> Result<()> {
     let waits = tokio::spawn(async move { second.next().await });
     db.until_blocked(pid).await?;
     first.session.run("COMMIT").await?;
-    assert_eq!(waits.await??, None, "it finds the lease that it waited for");
+    assert_eq!(
+        waits.await??,
+        None,
+        "the second step finds the lease of the first step"
+    );
     first.ack(batch.token).await?;
     Ok(())
 }
 
-/// What it waited for is gone: it must not go on without the lock.
+/// I5: a relay is dropped while a step waits for its lock. The step must fail and not continue
+/// without the lock.
 #[tokio::test]
-async fn i5_who_waits_for_a_relay_that_is_dropped_is_told() -> Result<()> {
+async fn i5_step_that_waits_for_a_dropped_relay_fails() -> Result<()> {
     let db = Database::with_idem("gone").await?;
     let (session, waiter) = (db.connect().await?, db.connect().await?);
     send(&session, "a").await?;
@@ -200,13 +215,13 @@ async fn i5_who_waits_for_a_relay_that_is_dropped_is_told() -> Result<()> {
     assert_eq!(
         session.text("SELECT count(*) FROM idem.progress").await?,
         "0",
-        "it has leased nothing"
+        "the failed step has leased no batch"
     );
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i5_processes_of_one_partition_never_hold_a_lease_at_the_same_time() -> Result<()> {
+async fn i5_one_process_holds_the_lease_of_a_partition() -> Result<()> {
     const EFFECTS: usize = 400;
     let db = Database::with_idem("overlap").await?;
     let session = db.connect().await?;
@@ -214,7 +229,7 @@ async fn i5_processes_of_one_partition_never_hold_a_lease_at_the_same_time() -> 
     for says in &says {
         send(&session, says).await?;
     }
-    // Leases that do not run out: whoever has one is alone until it acknowledges.
+    // The leases do not expire, so a process that holds one is alone until it acknowledges.
     let holders = Arc::new(AtomicUsize::new(0));
     let published: Arc<Mutex<Vec<Effect>>> = Arc::default();
     let mut workers = tokio::task::JoinSet::new();
@@ -228,7 +243,7 @@ async fn i5_processes_of_one_partition_never_hold_a_lease_at_the_same_time() -> 
                 };
                 let others = holders.fetch_add(1, Ordering::SeqCst);
                 anyhow::ensure!(others == 0, "{others} others hold the partition");
-                // Talks to the broker.
+                // Stands for a request to the broker.
                 reader.session.run("SELECT").await?;
                 published
                     .lock()
@@ -248,18 +263,19 @@ async fn i5_processes_of_one_partition_never_hold_a_lease_at_the_same_time() -> 
     };
     tokio::time::timeout(idem_tests::harness::DEADLINE, all)
         .await
-        .context("they publish everything")??;
+        .context("the processes do not publish all effects in time")??;
     let published = published.lock().map_err(|e| anyhow::anyhow!("{e}"))?;
     assert!(
         published.iter().map(|effect| &effect.says).eq(&says),
-        "each once and in order"
+        "each effect is published once and in order"
     );
     Ok(())
 }
 
-/// With leases that run out all the time effects come again, but an acknowledged one never does.
+/// I5: with leases that expire all the time effects are delivered again, but never after they were
+/// acknowledged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i5_what_is_acknowledged_is_acknowledged_once_however_short_the_leases_are() -> Result<()> {
+async fn i5_short_leases_acknowledge_each_effect_once() -> Result<()> {
     const EFFECTS: usize = 200;
     let db = Database::with_idem("short").await?;
     let session = db.connect().await?;
@@ -280,7 +296,7 @@ async fn i5_what_is_acknowledged_is_acknowledged_once_however_short_the_leases_a
                 let Some(batch) = reader.next().await? else {
                     continue;
                 };
-                // A broker that is slow now and then: slower than the lease is long.
+                // For every third token the broker takes longer than the lease.
                 let takes = if batch.token % 3 == 0 { "0.003" } else { "0" };
                 reader
                     .session
@@ -316,7 +332,7 @@ async fn i5_what_is_acknowledged_is_acknowledged_once_however_short_the_leases_a
     };
     tokio::time::timeout(idem_tests::harness::DEADLINE, all)
         .await
-        .context("they publish everything")??;
+        .context("the processes do not publish all effects in time")??;
     let mut acknowledged = acknowledged.lock().map_err(|e| anyhow::anyhow!("{e}"))?;
     let ids: BTreeSet<_> = acknowledged
         .iter()
@@ -325,16 +341,16 @@ async fn i5_what_is_acknowledged_is_acknowledged_once_however_short_the_leases_a
     assert_eq!(
         (acknowledged.len(), ids.len()),
         (EFFECTS, EFFECTS),
-        "each once"
+        "each effect is acknowledged once"
     );
     acknowledged.sort_by_key(|(token, _)| *token);
     assert!(
         acknowledged.is_sorted_by_key(|(_, effect)| effect.seq),
-        "a newer token never acknowledges what lies before an older one's"
+        "a newer token acknowledges no effect before those of an older token"
     );
     assert!(
         stale.load(Ordering::Relaxed) > 0,
-        "no lease was lost to another: this has tested nothing"
+        "no lease was lost to another process, so this tests nothing"
     );
     Ok(())
 }
@@ -349,10 +365,10 @@ async fn terminate(session: &Session, pid: i32) -> Result<()> {
 
 async fn until_batch(reader: &Reader) -> Result<Batch> {
     let mut found = None;
-    until("the lease of the dead runs out", async || {
+    until("the lease of the dead relay expires", async || {
         found = reader.next().await?;
         Ok(found.is_some())
     })
     .await?;
-    found.context("a batch")
+    found.context("no batch was leased")
 }

@@ -1,5 +1,5 @@
-//! I4 and I5: every relay gets every committed effect, whenever it commits, and the outbox forgets
-//! none before that.
+//! I4 and I5: every relay reads every committed effect, whenever it commits, and the outbox forgets
+//! no effect before that.
 
 mod aside;
 mod bytes;

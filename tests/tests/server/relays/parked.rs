@@ -1,4 +1,4 @@
-//! I4: parked effects wait for a person, who retries or discards them one by one or in bulk.
+//! I4: parked effects wait until an operator retries or discards them, one by one or in bulk.
 
 use anyhow::Result;
 use idem_tests::harness::Database;
@@ -7,7 +7,7 @@ use super::reader::{Reader, send};
 
 const NOTHING: [&str; 0] = [];
 
-/// Five parked effects: three with one error and two with another.
+/// Parks five effects, three with one error and two with another. Returns the reader.
 async fn parked(db: &Database) -> Result<Reader> {
     let relay = Reader::of(db, "default").await?;
     for says in ["a", "b", "c", "d", "e"] {
@@ -34,7 +34,7 @@ async fn parked(db: &Database) -> Result<Reader> {
 }
 
 #[tokio::test]
-async fn i4_unpark_all_brings_back_the_oldest_that_match() -> Result<()> {
+async fn i4_unpark_all_retries_the_oldest_matching_effects() -> Result<()> {
     let db = Database::with_idem("unpark_all").await?;
     let relay = parked(&db).await?;
     let unpark = async |arguments: &str| {
@@ -42,7 +42,11 @@ async fn i4_unpark_all_brings_back_the_oldest_that_match() -> Result<()> {
         relay.session.text(&call).await
     };
     assert_eq!(unpark(", 'the broker%', 2").await?, "2");
-    assert_eq!(relay.drained().await?, ["a", "c"], "in their order");
+    assert_eq!(
+        relay.drained().await?,
+        ["a", "c"],
+        "in the order of their numbers"
+    );
     assert_eq!(unpark(", 'no such queue%'").await?, "0");
     assert_eq!(unpark("").await?, "3");
     assert_eq!(relay.drained().await?, ["b", "d", "e"]);
@@ -57,7 +61,7 @@ async fn i4_unpark_all_brings_back_the_oldest_that_match() -> Result<()> {
 }
 
 #[tokio::test]
-async fn i4_discarded_effects_are_gone_and_the_others_wait() -> Result<()> {
+async fn i4_discard_removes_matching_effects_only() -> Result<()> {
     let db = Database::with_idem("discard").await?;
     let relay = parked(&db).await?;
     let session = &relay.session;
@@ -66,7 +70,11 @@ async fn i4_discarded_effects_are_gone_and_the_others_wait() -> Result<()> {
         .await?;
     let discard = format!("SELECT idem_relay_discard('default', '{first}')");
     assert_eq!(session.text(&discard).await?, "t");
-    assert_eq!(session.text(&discard).await?, "f", "it is gone already");
+    assert_eq!(
+        session.text(&discard).await?,
+        "f",
+        "the effect is already discarded"
+    );
     assert_eq!(
         session
             .text("SELECT idem_relay_discard_all('default', '%exchange')")
@@ -84,7 +92,7 @@ async fn i4_discarded_effects_are_gone_and_the_others_wait() -> Result<()> {
     Ok(())
 }
 
-/// One relay's parked effects are no other's.
+/// A bulk function of one relay does not change the parked effects of another relay.
 #[tokio::test]
 async fn bulk_functions_touch_one_relay_only() -> Result<()> {
     let db = Database::with_idem("one_relay").await?;

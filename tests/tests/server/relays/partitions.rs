@@ -1,4 +1,5 @@
-//! I5: several relays each see all; the partitions of one share it, and a key keeps its order.
+//! I5: each of several relays reads every effect. The partitions of one relay share the effects,
+//! and the effects of a key keep their order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +9,7 @@ use idem_tests::harness::Database;
 use super::reader::{Effect, Reader, send, send_key};
 
 #[tokio::test]
-async fn i5_two_relays_each_see_all() -> Result<()> {
+async fn i5_each_relay_reads_every_effect() -> Result<()> {
     let db = Database::with_idem("two").await?;
     let session = db.connect().await?;
     session.run("SELECT idem_create_relay('second')").await?;
@@ -33,7 +34,7 @@ async fn i5_two_relays_each_see_all() -> Result<()> {
 }
 
 #[tokio::test]
-async fn i5_partitions_share_everything_and_a_key_keeps_its_order() -> Result<()> {
+async fn i5_each_effect_is_in_one_partition_and_keys_keep_order() -> Result<()> {
     const PARTITIONS: i32 = 4;
     const KEYS: i32 = 40;
     const ROUNDS: i32 = 5;
@@ -65,7 +66,11 @@ async fn i5_partitions_share_everything_and_a_key_keeps_its_order() -> Result<()
         .collect();
     let sum: usize = partitions.iter().map(Vec::len).sum();
     assert_eq!(sum, all.len(), "no effect is in two partitions");
-    assert_eq!(sum, (ROUNDS * (KEYS + 1)) as usize, "each is in one");
+    assert_eq!(
+        sum,
+        (ROUNDS * (KEYS + 1)) as usize,
+        "each effect is in a partition"
+    );
     assert!(partitions.iter().all(|partition| !partition.is_empty()));
 
     let mut seen_in: BTreeMap<&str, usize> = BTreeMap::new();
@@ -89,10 +94,10 @@ async fn i5_partitions_share_everything_and_a_key_keeps_its_order() -> Result<()
     Ok(())
 }
 
-/// One pair of snapshots holds more than a batch: it goes on by seq inside the pair, late ones
-/// included.
+/// I5: a pair of snapshots can hold more effects than one batch. The relay then continues by `seq`
+/// inside the pair. It loses and repeats no effect, also none of a transaction that commits late.
 #[tokio::test]
-async fn i5_a_limit_smaller_than_the_pair_loses_and_repeats_nothing() -> Result<()> {
+async fn i5_batch_limit_inside_snapshot_pair_loses_no_effect() -> Result<()> {
     for limit in [1, 2, 3, 5] {
         let db = Database::with_idem("limit").await?;
         let (late, other) = (db.connect().await?, db.connect().await?);
@@ -112,7 +117,7 @@ async fn i5_a_limit_smaller_than_the_pair_loses_and_repeats_nothing() -> Result<
         }
         let first = relay.batch().await?;
         assert_eq!(first.effects.len() as i32, limit);
-        // It belongs to the next pair, whatever of this one is still to come.
+        // This effect belongs to the next pair of snapshots, although this pair has effects left.
         send(&other, "6").await?;
         relay.ack(first.token).await?;
         let mut says: Vec<_> = first.effects.into_iter().map(|e| e.says).collect();
@@ -120,7 +125,7 @@ async fn i5_a_limit_smaller_than_the_pair_loses_and_repeats_nothing() -> Result<
         assert_eq!(
             says,
             ["late 1", "late 2", "2", "3", "late 3", "4", "5", "6"],
-            "with at most {limit} at a time"
+            "with at most {limit} effects in a batch"
         );
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! I4 for the cursors themselves: their tables turn, and neither a cursor nor a lease gets lost.
+//! I4 for the cursors: the tables of progress rotate, and no cursor and no lease is lost.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Session, until};
@@ -6,11 +6,12 @@ use idem_tests::harness::{Database, Session, until};
 use super::reader::{Reader, send};
 use super::rotation::maintain;
 
+/// I4: the rotation of progress keeps cursors and leases while another session holds an old
+/// snapshot.
 #[tokio::test]
-async fn i4_progress_turns_and_keeps_cursors_and_leases_while_somebody_holds_an_old_snapshot()
--> Result<()> {
+async fn i4_progress_rotation_keeps_cursors_and_leases() -> Result<()> {
     let db = Database::with_idem("progress").await?;
-    let (session, keeper, old) = (
+    let (session, maintainer, old) = (
         db.connect().await?,
         db.connect().await?,
         db.connect().await?,
@@ -32,24 +33,25 @@ async fn i4_progress_turns_and_keeps_cursors_and_leases_while_somebody_holds_an_
     old.run("BEGIN ISOLATION LEVEL REPEATABLE READ").await?;
     old.run("SELECT pg_current_snapshot()").await?;
 
-    for turn in 1..=2 {
-        // The steps of the busy relay, a few hours of them: each appends its state.
-        until("progress is large enough to turn", async || {
+    for rotation in 1..=2 {
+        // Append as many states as some hours of steps of the busy relay do.
+        until("progress is large enough to rotate", async || {
             session
                 .run(
-                    "SELECT count(idem.append_progress(p)) FROM idem.relay r, idem.progress_of(r, 0) p, generate_series(1, 20000) \
+                    "SELECT count(idem.append_progress(p)) \
+                     FROM idem.relay r, idem.progress_of(r, 0) p, generate_series(1, 20000) \
                      WHERE r.name = 'busy'",
                 )
                 .await?;
             Ok(pages(&session).await? > 1024)
         })
         .await?;
-        until("it has turned", async || {
-            maintain(&keeper).await?;
+        until("progress has rotated", async || {
+            maintain(&maintainer).await?;
             Ok(pages(&session).await? < 8)
         })
         .await?;
-        let current = format!("{}", turn % 2);
+        let current = format!("{}", rotation % 2);
         assert_eq!(
             session
                 .text("SELECT current FROM idem.progress_turn")
@@ -65,11 +67,15 @@ async fn i4_progress_turns_and_keeps_cursors_and_leases_while_somebody_holds_an_
 
     assert_eq!(first.next().await?, None, "the lease is still held");
     first.ack(leased.token).await?;
-    assert_eq!(first.next().await?, None, "and its token was good");
+    assert_eq!(
+        first.next().await?,
+        None,
+        "the acknowledged batch is not delivered again"
+    );
     assert_eq!(
         busy.drained().await?,
         ["b", "c"],
-        "the cursor stands where it stood"
+        "the rotation does not move the cursor"
     );
     assert_eq!(
         Reader::of(&db, "idle").await?.drained().await?,
@@ -78,38 +84,42 @@ async fn i4_progress_turns_and_keeps_cursors_and_leases_while_somebody_holds_an_
     old.run("COMMIT").await
 }
 
-/// Those of the table that is appended to; the other keeps what older snapshots must find, until
-/// the next turn.
+/// Returns the number of pages of the table that is appended to. The other table keeps the rows
+/// that older snapshots need, until the next rotation.
 async fn pages(session: &Session) -> Result<i64> {
     let bytes = session
-        .text("SELECT pg_relation_size(format('idem.progress_%s', current)::regclass) FROM idem.progress_turn")
+        .text(
+            "SELECT pg_relation_size(format('idem.progress_%s', current)::regclass) \
+             FROM idem.progress_turn",
+        )
         .await?;
     Ok(bytes.parse::<i64>()? / 8192)
 }
 
-/// I11: relays wait while their progress turns, so a turn must not read the old progress.
+/// I11: relays wait while their progress rotates, so the rotation must not read the old progress.
 #[tokio::test]
-async fn i11_progress_turns_without_a_look_at_old_progress() -> Result<()> {
+async fn i11_progress_rotation_reads_no_old_progress() -> Result<()> {
     let db = Database::with_idem("quick_turn").await?;
     let session = db.connect().await?;
     send(&session, "a").await?;
     assert_eq!(Reader::of(&db, "default").await?.drained().await?, ["a"]);
-    let append = "SELECT count(idem.append_progress(p)) FROM idem.relay r, idem.progress_of(r, 0) p, generate_series(1, 20000)";
+    let append = "SELECT count(idem.append_progress(p)) \
+                  FROM idem.relay r, idem.progress_of(r, 0) p, generate_series(1, 20000)";
     session.run("BEGIN").await?;
-    // The worker cannot turn it now.
-    until("progress is large enough to turn", async || {
+    // The open transaction keeps the worker from rotating progress.
+    until("progress is large enough to rotate", async || {
         session.run(append).await?;
         Ok(pages(&session).await? > 1024)
     })
     .await?;
 
     let before = rows_read(&session).await?;
-    until("it turns", async || {
+    until("progress rotates", async || {
         Ok(session.text("SELECT idem.turn_progress()").await? == "t")
     })
     .await?;
     let read = rows_read(&session).await? - before;
-    assert!(read < 100, "the turn has read {read} rows of progress");
+    assert!(read < 100, "the rotation has read {read} rows of progress");
     session.run("COMMIT").await?;
     assert_eq!(
         session.text("SELECT count(*) FROM idem.progress_1").await?,
@@ -118,7 +128,7 @@ async fn i11_progress_turns_without_a_look_at_old_progress() -> Result<()> {
     Ok(())
 }
 
-/// The rows of progress that the transaction has read.
+/// Returns the number of rows of progress that the transaction has read.
 async fn rows_read(session: &Session) -> Result<i64> {
     let rows = session
         .text(
@@ -129,24 +139,25 @@ async fn rows_read(session: &Session) -> Result<i64> {
     Ok(rows.parse()?)
 }
 
-/// A cluster with many transactions has large snapshots, which are stored beside the table: they
-/// count.
+/// A cluster with many transactions has large snapshots, which are stored in the TOAST table. Their
+/// size counts as size of progress.
 #[tokio::test]
-async fn progress_turns_when_large_snapshots_fill_toast() -> Result<()> {
+async fn progress_rotates_when_large_snapshots_fill_toast() -> Result<()> {
     let db = Database::with_idem("toast").await?;
-    let (session, keeper) = (db.connect().await?, db.connect().await?);
+    let (session, maintainer) = (db.connect().await?, db.connect().await?);
     let relay = Reader::of(&db, "default").await?;
     send(&session, "a").await?;
     assert_eq!(relay.drained().await?, ["a"]);
     append_large_snapshots(&session).await?;
-    let sizes = "SELECT pg_relation_size('idem.progress_0') < 1024 * 1024, pg_table_size('idem.progress_0') > 8 * 1024 * 1024";
+    let sizes = "SELECT pg_relation_size('idem.progress_0') < 1024 * 1024, \
+                 pg_table_size('idem.progress_0') > 8 * 1024 * 1024";
     assert_eq!(
         session.text(sizes).await?,
         "t|t",
         "the rows are small and their snapshots are large"
     );
-    until("progress has turned", async || {
-        maintain(&keeper).await?;
+    until("progress has rotated", async || {
+        maintain(&maintainer).await?;
         Ok(session
             .text("SELECT current FROM idem.progress_turn")
             .await?
@@ -160,19 +171,25 @@ async fn progress_turns_when_large_snapshots_fill_toast() -> Result<()> {
     Ok(())
 }
 
-/// Every relay that is made and dropped leaves nothing, except the first: its row keeps a restore
-/// from making it anew.
+/// A relay that is created and dropped leaves no row. The first relay is an exception: its row
+/// keeps a restore from creating the relay again.
 #[tokio::test]
 async fn dropped_relay_leaves_no_row() -> Result<()> {
     let db = Database::with_idem("dropped").await?;
     let session = db.connect().await?;
     for _ in 0..3 {
         session
-            .run("SELECT idem_create_relay('short_lived', 2, true); SELECT idem_drop_relay('short_lived')")
+            .run(
+                "SELECT idem_create_relay('short_lived', 2, true); \
+                 SELECT idem_drop_relay('short_lived')",
+            )
             .await?;
     }
     session
-        .run("SELECT idem_drop_relay('default'); SELECT idem_create_relay('default'); SELECT idem_drop_relay('default')")
+        .run(
+            "SELECT idem_drop_relay('default'); SELECT idem_create_relay('default'); \
+             SELECT idem_drop_relay('default')",
+        )
         .await?;
     assert_eq!(
         session
@@ -189,13 +206,13 @@ async fn dropped_relay_leaves_no_row() -> Result<()> {
     Ok(())
 }
 
-/// A dump locks one table after the other: a turn that cannot have the second table at once lets go
-/// of the first.
+/// I11: a dump locks one table after the other. A rotation that cannot lock the second table at
+/// once releases the first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i11_relay_never_waits_for_a_turn_of_progress() -> Result<()> {
+async fn i11_relay_never_waits_for_progress_rotation() -> Result<()> {
     const ATTEMPTS: usize = 20;
     let db = Database::with_idem("turns").await?;
-    let (session, keeper, dump) = (
+    let (session, maintainer, dump) = (
         db.connect().await?,
         db.connect().await?,
         db.connect().await?,
@@ -213,19 +230,19 @@ async fn i11_relay_never_waits_for_a_turn_of_progress() -> Result<()> {
     dump.run("BEGIN; LOCK TABLE idem.progress_1 IN ACCESS SHARE MODE")
         .await?;
 
-    let turning = tokio::spawn(async move {
+    let rotating = tokio::spawn(async move {
         for _ in 0..ATTEMPTS {
-            assert_eq!(keeper.text("SELECT idem.turn_progress()").await?, "f");
+            assert_eq!(maintainer.text("SELECT idem.turn_progress()").await?, "f");
         }
-        anyhow::Ok(keeper)
+        anyhow::Ok(maintainer)
     });
     let mut steps = 0;
-    while !turning.is_finished() || steps < ATTEMPTS {
+    while !rotating.is_finished() || steps < ATTEMPTS {
         send(&session, "b").await?;
         assert_eq!(relay.drained().await?, ["b"]);
         steps += 1;
     }
-    let keeper = turning.await??;
+    let maintainer = rotating.await??;
     let waits: Vec<_> = relay
         .session
         .notices()
@@ -235,8 +252,8 @@ async fn i11_relay_never_waits_for_a_turn_of_progress() -> Result<()> {
     assert_eq!(waits, [""; 0]);
 
     dump.run("COMMIT").await?;
-    until("progress has turned", async || {
-        maintain(&keeper).await?;
+    until("progress has rotated", async || {
+        maintain(&maintainer).await?;
         Ok(session
             .text("SELECT current FROM idem.progress_turn")
             .await?
@@ -245,18 +262,22 @@ async fn i11_relay_never_waits_for_a_turn_of_progress() -> Result<()> {
     .await
 }
 
-/// The newest state of the relay again and again, with an older snapshot that lists a thousand
-/// transactions.
+/// Appends 2,000 copies of the newest state of the relay. The older snapshot of each copy lists a
+/// thousand transactions.
 async fn append_large_snapshots(session: &Session) -> Result<()> {
     session
         .run(
             "SELECT count(idem.append_progress(p)) FROM generate_series(1, 2000), LATERAL (
-                 SELECT r.pos, r.relay, r.partition, r.leased_until, r.written_at, r.seq_after, r.seq_through, r.exhausted, r.deferring,
-                        r.from_delayed, r.floor_from, r.floor_to, r.ceiling_to,
-                        format('%s:%s:%s', pg_snapshot_xmax(r.snapshot_from), pg_snapshot_xmax(r.snapshot_from)::text::bigint + 1000,
+                 SELECT r.pos, r.relay, r.partition, r.leased_until, r.written_at, r.seq_after,
+                        r.seq_through, r.exhausted, r.deferring, r.from_delayed, r.floor_from,
+                        r.floor_to, r.ceiling_to,
+                        format('%s:%s:%s', pg_snapshot_xmax(r.snapshot_from),
+                               pg_snapshot_xmax(r.snapshot_from)::text::bigint + 1000,
                                (SELECT string_agg(x::text, ',' ORDER BY x)
-                                  FROM generate_series(pg_snapshot_xmax(r.snapshot_from)::text::bigint,
-                                                       pg_snapshot_xmax(r.snapshot_from)::text::bigint + 999) x))::pg_snapshot AS snapshot_from,
+                                  FROM generate_series(
+                                      pg_snapshot_xmax(r.snapshot_from)::text::bigint,
+                                      pg_snapshot_xmax(r.snapshot_from)::text::bigint + 999) x)
+                        )::pg_snapshot AS snapshot_from,
                         r.snapshot_to
                    FROM idem.relay x, idem.progress_of(x, 0) r) p",
         )

@@ -1,16 +1,16 @@
-//! A relay as its process would be: next, publish, acknowledge, three steps.
+//! A relay as a process runs it, in three steps: next, publish, acknowledge.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Session};
 use uuid::Uuid;
 
-/// An effect as a relay gets it.
+/// An effect as a relay reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Effect {
     pub seq: i64,
     pub message_id: Uuid,
     pub key: Option<String>,
-    /// The text that it carries.
+    /// The text in the payload.
     pub says: String,
 }
 
@@ -37,7 +37,7 @@ impl Batch {
     }
 }
 
-/// One process that works for a partition of a relay.
+/// A process that reads one partition of a relay.
 pub struct Reader {
     pub session: Session,
     relay: String,
@@ -47,8 +47,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Of partition 0, a hundred effects at a time, with a lease that does not run out during a
-    /// test.
+    /// Connects a reader of partition 0. It takes at most a hundred effects at a time, with a lease
+    /// that does not expire during a test.
     pub async fn of(db: &Database, relay: &str) -> Result<Self> {
         Ok(Self::with(db.connect().await?, relay))
     }
@@ -78,7 +78,7 @@ impl Reader {
         self
     }
 
-    /// The next batch, when there is one to be had.
+    /// Leases the next batch. Returns `None` when there is none.
     pub async fn next(&self) -> Result<Option<Batch>> {
         let rows = self
             .session
@@ -100,14 +100,14 @@ impl Reader {
         }))
     }
 
-    /// The next batch, which must be there.
+    /// Leases the next batch. Fails when there is none.
     pub async fn batch(&self) -> Result<Batch> {
         self.next()
             .await?
-            .ok_or_else(|| anyhow::anyhow!("{} gets nothing", self.relay))
+            .ok_or_else(|| anyhow::anyhow!("relay {} has no batch", self.relay))
     }
 
-    /// Tells that a batch is published.
+    /// Acknowledges the batch that was leased under this token.
     pub async fn ack(&self, token: i64) -> Result<()> {
         self.session
             .execute(
@@ -118,7 +118,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Keeps the lease on a batch for so long from now on; answers its new token.
+    /// Extends the lease on a batch to `lease` from now on. Returns the new token.
     pub async fn extend(&self, token: i64, lease: &str) -> Result<i64> {
         let row = self
             .session
@@ -130,7 +130,8 @@ impl Reader {
         Ok(row.get(0))
     }
 
-    /// Publishes until there is nothing more; answers what was acknowledged, in that order.
+    /// Leases and acknowledges batches until none is left. Returns the acknowledged effects, in
+    /// that order.
     pub async fn drain(&self) -> Result<Vec<Effect>> {
         let mut published = Vec::new();
         while let Some(batch) = self.next().await? {
@@ -140,7 +141,7 @@ impl Reader {
         Ok(published)
     }
 
-    /// What [`Reader::drain`] published says.
+    /// The same as [`Reader::drain`], but returns only the texts of the effects.
     pub async fn drained(&self) -> Result<Vec<String>> {
         Ok(self
             .drain()
@@ -151,7 +152,8 @@ impl Reader {
     }
 }
 
-/// Sends an effect that says this, in whatever transaction the session is.
+/// Sends an effect with this text in the current transaction of the session, if there is one.
+/// Returns the message id.
 pub async fn send(session: &Session, says: &str) -> Result<Uuid> {
     let row = session
         .query_one("SELECT idem_send('things', to_jsonb($1::text))", &[&says])
@@ -159,7 +161,7 @@ pub async fn send(session: &Session, says: &str) -> Result<Uuid> {
     Ok(row.get(0))
 }
 
-/// The same with a key.
+/// The same as [`send`], with a key.
 pub async fn send_key(session: &Session, key: &str, says: &str) -> Result<Uuid> {
     let row = session
         .query_one(

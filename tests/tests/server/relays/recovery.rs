@@ -6,14 +6,15 @@ use idem_tests::harness::{Database, Session, until};
 
 use super::reader::{Reader, send, send_key};
 
-/// Ids that were drawn and have written nothing are drawn again after a crash. The cursor knows
-/// them as running: no reason to refuse, and who gets one of them the second time is delivered.
+/// I4: transaction ids that were assigned and have written nothing are assigned again after a
+/// crash. The cursor lists them as running, so a relay must not fail, and the effects of a
+/// transaction that gets such an id are delivered.
 #[tokio::test]
-async fn i4_relays_go_on_after_a_crash_that_took_transaction_ids_back() -> Result<()> {
+async fn i4_relay_continues_after_a_crash_that_reuses_xids() -> Result<()> {
     let mut cluster = Cluster::builder(&Install::from_env()?)
         .name("relays")
         .setting("shared_buffers", "32MB")
-        .setting("idem.databases", "nobody")
+        .setting("idem.databases", "none")
         .start()?;
     let session = connect(&cluster).await?;
     session.run("CREATE EXTENSION idem").await?;
@@ -42,7 +43,7 @@ async fn i4_relays_go_on_after_a_crash_that_took_transaction_ids_back() -> Resul
     let next: u64 = session.text("SELECT idem.next_xid()").await?.parse()?;
     assert!(
         next + 2 < cursor,
-        "the crash has taken back nothing: next is {next}, the cursor knows {cursor}"
+        "the crash has taken back no transaction id: next is {next}, the cursor has {cursor}"
     );
     let health = "SELECT status FROM idem_health() WHERE check_name = 'transaction ids'";
     assert_eq!(session.text(health).await?, "ok");
@@ -56,11 +57,11 @@ async fn connect(cluster: &Cluster) -> Result<Session> {
     Session::connect(cluster, "postgres", "postgres").await
 }
 
-/// The tables of a restore into a younger cluster, made by hand: cursor and effects carry ids that
-/// this cluster has yet to reach.
+/// I4: the test writes by hand what a restore into a younger cluster contains: the cursor and the
+/// effects have transaction ids that this cluster has not reached. Relays fail until
+/// `idem_repair_relays()` has run, and no effect is lost.
 #[tokio::test]
-async fn i4_a_restore_into_a_younger_cluster_is_refused_until_repaired_and_nothing_is_lost()
--> Result<()> {
+async fn i4_relay_of_younger_cluster_fails_until_repaired() -> Result<()> {
     let db = Database::with_idem("younger").await?;
     let session = db.connect().await?;
     let relay = Reader::of(&db, "default").await?;
@@ -78,15 +79,19 @@ async fn i4_a_restore_into_a_younger_cluster_is_refused_until_repaired_and_nothi
         .run(
             "DO $$ DECLARE slice integer; ahead bigint := 1000000000; BEGIN \
              FOR slice IN 0 .. 3 LOOP \
-                 EXECUTE format('UPDATE idem.outbox_%s SET tx = (tx::text::bigint + $1)::text::xid8', slice) USING ahead; \
+                 EXECUTE format('UPDATE idem.outbox_%s \
+                                 SET tx = (tx::text::bigint + $1)::text::xid8', slice) USING \
+                                 ahead; \
              END LOOP; \
-             UPDATE idem.progress_0 SET snapshot_from = format('%s:%s:', pg_snapshot_xmax(snapshot_from)::text::bigint + ahead - 1, \
-                                                              pg_snapshot_xmax(snapshot_from)::text::bigint + ahead - 1)::pg_snapshot; \
+             UPDATE idem.progress_0 \
+             SET snapshot_from = format('%s:%s:', \
+                     pg_snapshot_xmax(snapshot_from)::text::bigint + ahead - 1, \
+                     pg_snapshot_xmax(snapshot_from)::text::bigint + ahead - 1)::pg_snapshot; \
              END $$",
         )
         .await?;
 
-    // Producers do not know.
+    // Producers do not notice the restore.
     send(&session, "recorded before the repair").await?;
     let refused = relay
         .session
@@ -99,7 +104,7 @@ async fn i4_a_restore_into_a_younger_cluster_is_refused_until_repaired_and_nothi
     assert_eq!(
         session.text("SELECT idem.relays_holding(0)").await?,
         "{default}",
-        "a cursor that means nothing here holds everything"
+        "a cursor that is ahead of this cluster holds every effect"
     );
 
     session.run("SELECT idem_repair_relays()").await?;
@@ -119,21 +124,21 @@ async fn i4_a_restore_into_a_younger_cluster_is_refused_until_repaired_and_nothi
     assert_eq!(
         session.text("SELECT count(*) FROM idem.delayed").await?,
         "0",
-        "and nothing for the relay that is gone"
+        "no effect is delayed for the dropped relay"
     );
     Ok(())
 }
 
-/// CREATE EXTENSION makes a relay `default`, and the dump brings what became of it.
+/// I4: CREATE EXTENSION creates the relay `default`, and the dump contains the later state of this
+/// relay.
 #[tokio::test]
-async fn i4_a_restore_keeps_cursors_and_does_not_bring_back_a_relay_that_was_dropped() -> Result<()>
-{
+async fn i4_restore_keeps_cursors_and_revives_no_dropped_relay() -> Result<()> {
     let db = Database::with_idem("dumped").await?;
     let session = db.connect().await?;
-    // The new relay takes the place of a dead row, as soon as nobody sees that any longer: it
-    // stands first in the table.
+    // The new relay takes the place of a dead row as soon as no snapshot sees that row. The new row
+    // is then the first row of the table.
     until(
-        "the relay that lives stands before the one that was dropped",
+        "the new relay precedes the dropped relay in the table",
         async || {
             session.run("SELECT idem_drop_relay('default')").await?;
             session.run("VACUUM (INDEX_CLEANUP on) idem.relay").await?;
@@ -163,7 +168,8 @@ async fn i4_a_restore_keeps_cursors_and_does_not_bring_back_a_relay_that_was_dro
             partition = n;
         }
     }
-    let ack = "SELECT idem_relay_ack('default', partition, pos) FROM idem.progress WHERE leased_until IS NOT NULL";
+    let ack = "SELECT idem_relay_ack('default', partition, pos) FROM idem.progress \
+               WHERE leased_until IS NOT NULL";
     session.run(ack).await?;
 
     let restored = Database::empty("restored").await?;

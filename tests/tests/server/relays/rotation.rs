@@ -1,12 +1,13 @@
-//! I4: the outbox turns when every relay has what it would forget, and not before.
+//! I4: the outbox rotates when every relay has read the effects that the rotation removes, and not
+//! before.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Session, until};
 
 use super::reader::{Reader, send};
 
-/// How long the rings of the inbox keep; the outbox keeps one and a half times as long. From the
-/// longer to the shorter.
+/// Shortens the retention of the inbox rings, beginning with the shortest ring. The outbox keeps
+/// effects one and a half times as long.
 pub async fn keep_for(session: &Session, retention: &str) -> Result<()> {
     for ring in ["short", "standard", "long"] {
         session
@@ -18,7 +19,7 @@ pub async fn keep_for(session: &Session, retention: &str) -> Result<()> {
     Ok(())
 }
 
-/// The next step of the ring may be done now.
+/// Makes the next step of the ring due.
 pub async fn make_due(session: &Session, ring: &str) -> Result<()> {
     session
         .run(&format!(
@@ -58,15 +59,16 @@ async fn health(session: &Session) -> Result<(String, String)> {
 }
 
 #[tokio::test]
-async fn i4_a_stuck_relay_blocks_the_outbox_and_the_health_check_names_it() -> Result<()> {
+async fn i4_stuck_relay_blocks_outbox_and_health_names_it() -> Result<()> {
     const EFFECTS: usize = 500;
     let db = Database::with_idem("stuck").await?;
-    let (session, keeper) = (db.connect().await?, db.connect().await?);
+    let (session, maintainer) = (db.connect().await?, db.connect().await?);
     session.run("SELECT idem_create_relay('stuck')").await?;
     keep_for(&session, "100 milliseconds").await?;
     session
         .run(&format!(
-            "SELECT idem_send('things', to_jsonb((SELECT string_agg(md5(n || ' ' || m), '') FROM generate_series(1, 100) m))) \
+            "SELECT idem_send('things', \
+             to_jsonb((SELECT string_agg(md5(n || ' ' || m), '') FROM generate_series(1, 100) m))) \
              FROM generate_series(1, {EFFECTS}) n"
         ))
         .await?;
@@ -76,7 +78,7 @@ async fn i4_a_stuck_relay_blocks_the_outbox_and_the_health_check_names_it() -> R
     );
 
     until("the outbox is blocked", async || {
-        maintain(&keeper).await?;
+        maintain(&maintainer).await?;
         Ok(health(&session).await?.0 == "critical")
     })
     .await?;
@@ -88,74 +90,76 @@ async fn i4_a_stuck_relay_blocks_the_outbox_and_the_health_check_names_it() -> R
         format!("default|f|0\nstuck|t|{EFFECTS}")
     );
 
-    // However long that lasts: the rings of the inbox go on, the outbox stands.
-    let (stands_at, full) = (
+    // The rings of the inbox continue to rotate, however long the relay is stuck, and the outbox
+    // does not rotate.
+    let (blocked_at, full) = (
         turns(&session, "outbox").await?,
         outbox_bytes(&session).await?,
     );
     let inbox = turns(&session, "long").await?;
-    until("the inbox has turned five times more", async || {
-        maintain(&keeper).await?;
+    until("the inbox has rotated five more times", async || {
+        maintain(&maintainer).await?;
         Ok(turns(&session, "long").await? >= inbox + 5)
     })
     .await?;
-    assert_eq!(turns(&session, "outbox").await?, stands_at);
+    assert_eq!(turns(&session, "outbox").await?, blocked_at);
     assert_eq!(outbox_bytes(&session).await?, full);
 
     let late = Reader::of(&db, "stuck").await?.drain().await?;
-    assert_eq!(late.len(), EFFECTS, "nothing is lost");
+    assert_eq!(late.len(), EFFECTS, "no effect is lost");
     assert_eq!(session.text(blocks).await?, "default|f|0\nstuck|f|0");
     until(
-        "the outbox has turned on, and its space is free",
+        "the outbox has rotated, and its space is free",
         async || {
-            maintain(&keeper).await?;
-            Ok(turns(&session, "outbox").await? > stands_at
+            maintain(&maintainer).await?;
+            Ok(turns(&session, "outbox").await? > blocked_at
                 && outbox_bytes(&session).await? < full / 4)
         },
     )
     .await?;
-    until("the health check calms down", async || {
+    until("the health check is ok", async || {
         Ok(health(&session).await?.0 == "ok")
     })
     .await
 }
 
-/// The relay that holds the outbox need not come back: the operator can drop it.
+/// I4: the operator can drop a relay that blocks the outbox and does not return.
 #[tokio::test]
-async fn i4_a_dropped_relay_holds_nothing() -> Result<()> {
+async fn i4_dropped_relay_does_not_block_the_outbox() -> Result<()> {
     let db = Database::with_idem("dropped").await?;
-    let (session, keeper) = (db.connect().await?, db.connect().await?);
+    let (session, maintainer) = (db.connect().await?, db.connect().await?);
     send(&session, "a").await?;
     keep_for(&session, "100 milliseconds").await?;
     until("the outbox is blocked", async || {
-        maintain(&keeper).await?;
+        maintain(&maintainer).await?;
         Ok(health(&session).await?.0 == "critical")
     })
     .await?;
     session.run("SELECT idem_drop_relay('default')").await?;
-    until("the outbox forgets it", async || {
-        maintain(&keeper).await?;
+    until("the outbox forgets the effect", async || {
+        maintain(&maintainer).await?;
         Ok(session.text("SELECT count(*) FROM idem.outbox_row").await? == "0")
     })
     .await
 }
 
-/// Its effect stands in a slice that is sealed long before it commits.
+/// I4: the effect of a transaction that is open during a rotation is in a slice that is sealed long
+/// before the commit.
 #[tokio::test]
-async fn i4_an_effect_of_a_transaction_that_is_open_across_the_turn_is_delivered() -> Result<()> {
+async fn i4_transaction_open_across_rotation_is_delivered() -> Result<()> {
     let db = Database::with_idem("across").await?;
-    let (session, keeper, long) = (
+    let (session, maintainer, long) = (
         db.connect().await?,
         db.connect().await?,
         db.connect().await?,
     );
     let relay = Reader::of(&db, "default").await?;
     keep_for(&session, "100 milliseconds").await?;
-    keeper.run("SET idem.fence_wait = 0").await?;
+    maintainer.run("SET idem.fence_wait = 0").await?;
     long.run("BEGIN").await?;
     send(&long, "late").await?;
-    until("the outbox turns under it", async || {
-        maintain(&keeper).await?;
+    until("the outbox rotates during the transaction", async || {
+        maintain(&maintainer).await?;
         Ok(turns(&session, "outbox").await? == 1)
     })
     .await?;
@@ -163,38 +167,44 @@ async fn i4_an_effect_of_a_transaction_that_is_open_across_the_turn_is_delivered
     assert_eq!(relay.drained().await?, ["early"]);
     send(&long, "late too").await?;
 
-    // The fence behind the turn is pinned: the ring stands while the transaction is open.
+    // The open transaction holds the fence after the rotation, so the ring does not rotate again.
     for _ in 0..3 {
         make_due(&session, "outbox").await?;
-        maintain(&keeper).await?;
+        maintain(&maintainer).await?;
     }
     assert_eq!(turns(&session, "outbox").await?, 1);
     long.run("COMMIT").await?;
-    until("the outbox is blocked by what it recorded", async || {
-        maintain(&keeper).await?;
-        Ok(health(&session).await?.0 == "critical")
-    })
+    until(
+        "the outbox is blocked by the effects of the transaction",
+        async || {
+            maintain(&maintainer).await?;
+            Ok(health(&session).await?.0 == "critical")
+        },
+    )
     .await?;
     assert_eq!(relay.drained().await?, ["late", "late too"]);
-    until("and turns on when that is delivered", async || {
-        maintain(&keeper).await?;
-        Ok(session.text("SELECT count(*) FROM idem.outbox_row").await? == "0")
-    })
+    until(
+        "the outbox rotates after the effects are delivered",
+        async || {
+            maintain(&maintainer).await?;
+            Ok(session.text("SELECT count(*) FROM idem.outbox_row").await? == "0")
+        },
+    )
     .await
 }
 
-/// A batch that is out is not acknowledged: its slice is held, also when it is the last one in
-/// there.
+/// I4: a leased batch is not acknowledged, so its slice is kept, also when the batch is the last
+/// one of the slice.
 #[tokio::test]
-async fn i4_a_leased_batch_holds_its_slice() -> Result<()> {
+async fn i4_leased_batch_keeps_its_slice() -> Result<()> {
     let db = Database::with_idem("leased").await?;
-    let (session, keeper) = (db.connect().await?, db.connect().await?);
+    let (session, maintainer) = (db.connect().await?, db.connect().await?);
     let relay = Reader::of(&db, "default").await?;
     keep_for(&session, "100 milliseconds").await?;
     send(&session, "a").await?;
     let batch = relay.batch().await?;
     until("the outbox is blocked", async || {
-        maintain(&keeper).await?;
+        maintain(&maintainer).await?;
         Ok(health(&session).await?.0 == "critical")
     })
     .await?;
@@ -203,8 +213,8 @@ async fn i4_a_leased_batch_holds_its_slice() -> Result<()> {
         "1"
     );
     relay.ack(batch.token).await?;
-    until("the outbox forgets it", async || {
-        maintain(&keeper).await?;
+    until("the outbox forgets the effect", async || {
+        maintain(&maintainer).await?;
         Ok(session.text("SELECT count(*) FROM idem.outbox_row").await? == "0")
     })
     .await

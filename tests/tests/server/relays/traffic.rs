@@ -1,6 +1,7 @@
-//! I4 and I5 under load: producers that hesitate, roll back and run long, against relays and a
-//! checker that knows what was committed. A reader that polls for `seq > last`, as people write it,
-//! loses effects of the same traffic.
+//! I4 and I5 under load. Producers pause inside transactions, roll back and run long, while relays
+//! read, and a checker compares the effects that the relays read with those that were committed. A
+//! reader that polls for `seq > last`, which is a common way to write it, loses effects of the same
+//! traffic.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,9 +19,10 @@ use super::rotation::{keep_for, maintain, turns};
 
 const KEYS: i32 = 6;
 
+/// I5: every relay reads every committed effect once, and the effects of a key in their order. The
+/// polling reader loses effects, so the checker can detect a loss.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i5_every_committed_effect_reaches_every_relay_once_and_in_the_order_of_its_key()
--> Result<()> {
+async fn i5_relays_read_committed_effects_once_in_key_order() -> Result<()> {
     let db = Arc::new(Database::with_idem("traffic").await?);
     let session = db.connect().await?;
     session.run("SELECT idem_create_relay('split', 3)").await?;
@@ -39,7 +41,7 @@ async fn i5_every_committed_effect_reaches_every_relay_once_and_in_the_order_of_
     }
     let poller = traffic.poll(db.connect().await?);
 
-    until("the polling reader has lost something", async || {
+    until("the polling reader has lost an effect", async || {
         traffic.check_alive()?;
         Ok(
             poller.lost.load(Ordering::SeqCst) > 0
@@ -52,7 +54,7 @@ async fn i5_every_committed_effect_reaches_every_relay_once_and_in_the_order_of_
     let committed = Committed::read(&session).await?;
     assert!(
         traffic.rolled_back.load(Ordering::SeqCst) > 10,
-        "otherwise this tests less than it says"
+        "too few transactions were rolled back to test this"
     );
     assert_eq!(
         committed.verdict(&joined(whole).await?),
@@ -67,35 +69,39 @@ async fn i5_every_committed_effect_reaches_every_relay_once_and_in_the_order_of_
 
     let polled = poller.task.await??;
     let verdict = committed.verdict(&polled);
-    assert!(verdict.lost > 0, "the checker must catch it: {verdict:?}");
+    assert!(
+        verdict.lost > 0,
+        "the checker does not find what the polling reader lost: {verdict:?}"
+    );
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i4_no_effect_is_lost_while_the_outbox_turns_and_a_relay_lags() -> Result<()> {
-    const TURNS: i64 = 5;
+async fn i4_rotation_with_a_lagging_relay_loses_no_effect() -> Result<()> {
+    const ROTATIONS: i64 = 5;
     let db = Arc::new(Database::with_idem("lag").await?);
-    let (session, keeper) = (db.connect().await?, db.connect().await?);
+    let (session, maintainer) = (db.connect().await?, db.connect().await?);
     session.run("SELECT idem_create_relay('lagging')").await?;
-    keeper.run("SET idem.fence_wait = 0").await?;
+    maintainer.run("SET idem.fence_wait = 0").await?;
     keep_for(&session, "200 milliseconds").await?;
     let traffic = Traffic::start(&db, 5, 2).await?;
     let prompt = traffic.follow(Reader::of(&db, "default").await?);
     let lagging = Reader::of(&db, "lagging").await?.limit(50);
 
-    // It works only when the outbox is blocked because of it.
+    // The lagging relay reads only when it blocks the rotation of the outbox.
     let mut late = Vec::new();
     let mut blocked = 0;
-    until("the outbox has turned often enough", async || {
+    until("the outbox has rotated often enough", async || {
         traffic.check_alive()?;
-        maintain(&keeper).await?;
+        maintain(&maintainer).await?;
         let blocks = "SELECT count(*) FROM idem_health() \
-                      WHERE check_name = 'outbox' AND status = 'critical' AND detail LIKE '%lagging%'";
+                      WHERE check_name = 'outbox' AND status = 'critical' \
+                      AND detail LIKE '%lagging%'";
         if session.text(blocks).await? == "1" {
             blocked += 1;
             late.extend(lagging.drain().await?);
         }
-        Ok(blocked > 0 && turns(&session, "outbox").await? >= TURNS)
+        Ok(blocked > 0 && turns(&session, "outbox").await? >= ROTATIONS)
     })
     .await?;
     traffic.stop().await?;
@@ -118,16 +124,16 @@ async fn i4_no_effect_is_lost_while_the_outbox_turns_and_a_relay_lags() -> Resul
             .await?
             .parse::<usize>()?
             < committed.keys.len(),
-        "the outbox has forgotten some: otherwise this tests nothing"
+        "the outbox still holds every effect, so this tests no rotation"
     );
     Ok(())
 }
 
-/// Producers at work.
+/// The producers, their counters and the flags that stop them.
 struct Traffic {
     producers: tokio::sync::Mutex<JoinSet<Result<()>>>,
     stopping: Arc<AtomicBool>,
-    /// Nothing more will be recorded.
+    /// True when no further effect will be recorded.
     over: Arc<AtomicBool>,
     failed: Arc<AtomicBool>,
     committed: Arc<AtomicUsize>,
@@ -141,7 +147,7 @@ impl Traffic {
             .run(&format!(
                 "CREATE TABLE account (key text PRIMARY KEY, n integer NOT NULL DEFAULT 0); \
                  INSERT INTO account (key) SELECT 'k' || n FROM generate_series(1, {KEYS}) n; \
-                 CREATE TABLE told (message_id uuid PRIMARY KEY, key text, n integer)"
+                 CREATE TABLE sent (message_id uuid PRIMARY KEY, key text, n integer)"
             ))
             .await?;
         let traffic = Self {
@@ -169,13 +175,15 @@ impl Traffic {
         Ok(traffic)
     }
 
-    /// A relay that works until all is over and drained; answers what it acknowledged.
+    /// Runs a relay until the producers have stopped and no effect is left. Returns the effects
+    /// that the relay acknowledged.
     fn follow(&self, reader: Reader) -> tokio::task::JoinHandle<Result<Vec<Effect>>> {
         let over = Arc::clone(&self.over);
         tokio::spawn(async move {
             let mut published = Vec::new();
             loop {
-                // Looked at first: what was committed before is found after.
+                // Read the flag before the batch: effects that were committed before the flag was
+                // set are then in this batch.
                 let is_last = over.load(Ordering::SeqCst);
                 let batch = reader.drain().await?;
                 let idle = batch.is_empty();
@@ -190,7 +198,7 @@ impl Traffic {
         })
     }
 
-    /// The broken variant.
+    /// Runs the broken variant: a reader that polls for `seq > last`.
     fn poll(&self, session: Session) -> Poller {
         let over = Arc::clone(&self.over);
         let lost = Arc::new(AtomicUsize::new(0));
@@ -201,7 +209,8 @@ impl Traffic {
                 let is_last = over.load(Ordering::SeqCst);
                 let rows = session
                     .query(
-                        "SELECT seq, message_id, key, convert_from(payload, 'UTF8')::jsonb #>> '{}' \
+                        "SELECT seq, message_id, key, \
+                                convert_from(payload, 'UTF8')::jsonb #>> '{}' \
                          FROM idem.outbox_row WHERE seq > $1 ORDER BY seq",
                         &[&last],
                     )
@@ -234,7 +243,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Lets the producers finish what they do.
+    /// Stops the producers after their current transactions, and waits for them.
     async fn stop(&self) -> Result<()> {
         self.stopping.store(true, Ordering::SeqCst);
         let mut producers = self.producers.lock().await;
@@ -248,12 +257,12 @@ impl Traffic {
 
 struct Poller {
     task: tokio::task::JoinHandle<Result<Vec<Effect>>>,
-    /// How many effects it has passed by.
+    /// The number of effects that the reader has skipped.
     lost: Arc<AtomicUsize>,
 }
 
-/// One transaction after another. Each notes in `told` what it has sent, so that a committed note
-/// is a committed effect.
+/// Runs one transaction after another. Each transaction inserts what it sends into the table
+/// `sent`, so every committed row stands for a committed effect.
 async fn produce(
     session: Session,
     mut dice: StdRng,
@@ -263,14 +272,17 @@ async fn produce(
     while !stopping.load(Ordering::SeqCst) {
         session.run("BEGIN").await?;
         if dice.random_bool(0.3) {
-            // Takes its number now and commits whenever.
+            // The effect takes its number now and commits at any time later.
             session
-                .run("INSERT INTO told (message_id) SELECT idem_send('things', to_jsonb('alone'::text))")
+                .run(
+                    "INSERT INTO sent (message_id) \
+                     SELECT idem_send('things', to_jsonb('alone'::text))",
+                )
                 .await?;
         }
         hesitate(&mut dice).await;
-        // The row lock makes the effects of a key follow each other, the way a business does it;
-        // one order, so no deadlock.
+        // The row lock serializes the effects of a key, as an application does it. The rows are
+        // locked in one order, so there is no deadlock.
         let mut keys: Vec<i32> = (0..dice.random_range(0..=2))
             .map(|_| dice.random_range(1..=KEYS))
             .collect();
@@ -278,8 +290,10 @@ async fn produce(
         for key in keys {
             session
                 .run(&format!(
-                    "WITH next AS (UPDATE account SET n = n + 1 WHERE key = 'k{key}' RETURNING key, n) \
-                     INSERT INTO told (message_id, key, n) SELECT idem_send('things', to_jsonb(n::text), key), key, n FROM next"
+                    "WITH next AS (UPDATE account SET n = n + 1 WHERE key = 'k{key}' \
+                     RETURNING key, n) \
+                     INSERT INTO sent (message_id, key, n) \
+                     SELECT idem_send('things', to_jsonb(n::text), key), key, n FROM next"
                 ))
                 .await?;
             hesitate(&mut dice).await;
@@ -307,15 +321,15 @@ async fn hesitate(dice: &mut StdRng) {
 async fn joined(reader: tokio::task::JoinHandle<Result<Vec<Effect>>>) -> Result<Vec<Effect>> {
     tokio::time::timeout(DEADLINE, reader)
         .await
-        .context("a relay gets to the end")??
+        .context("a relay does not reach the last effect")??
 }
 
-/// What the producers have committed.
+/// The effects that the producers have committed: key and number within the key, by message id.
 struct Committed {
     keys: BTreeMap<Uuid, (Option<String>, Option<i32>)>,
 }
 
-/// What is wrong with what a reader published.
+/// The numbers of errors in the effects that a reader published.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Verdict {
     lost: usize,
@@ -327,7 +341,7 @@ struct Verdict {
 impl Committed {
     async fn read(session: &Session) -> Result<Self> {
         let rows = session
-            .query("SELECT message_id, key, n FROM told", &[])
+            .query("SELECT message_id, key, n FROM sent", &[])
             .await?;
         Ok(Self {
             keys: rows
@@ -349,7 +363,8 @@ impl Committed {
             verdict.twice += usize::from(!seen.insert(effect.message_id));
             if let (Some(key), Some(n)) = (key, n) {
                 let last = last_of.entry(key).or_default();
-                // The account counts without gaps, so its effects do.
+                // The account counts without gaps, so the numbers of its effects have no gaps
+                // either.
                 verdict.out_of_order += usize::from(*n != *last + 1);
                 *last = *n;
             }

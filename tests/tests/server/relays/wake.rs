@@ -1,4 +1,4 @@
-//! A relay that waits is woken by a commit, and by nothing else.
+//! A waiting relay is woken by a commit, and by nothing else.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Session, until};
@@ -6,7 +6,7 @@ use idem_tests::harness::{Database, Session, until};
 use super::reader::{Reader, send};
 
 #[tokio::test]
-async fn i5_a_waiting_relay_is_woken_by_a_commit_and_not_by_a_rollback() -> Result<()> {
+async fn i5_commit_wakes_a_waiting_relay_and_rollback_does_not() -> Result<()> {
     let db = Database::with_idem("wake").await?;
     let (session, waiter) = (db.connect().await?, db.connect().await?);
     let relay = Reader::of(&db, "default").await?;
@@ -20,7 +20,8 @@ async fn i5_a_waiting_relay_is_woken_by_a_commit_and_not_by_a_rollback() -> Resu
         "nothing was committed"
     );
 
-    // While it waits: what is rolled back, what is not committed yet, and what is no effect.
+    // None of these wakes the relay: an effect that is rolled back, an effect that is not committed
+    // yet, and a claim without an effect.
     let pid = waiter.pid().await?;
     let waits = tokio::spawn(async move {
         let woken = waiter.text("SELECT idem_relay_wait(60000)").await;
@@ -39,24 +40,28 @@ async fn i5_a_waiting_relay_is_woken_by_a_commit_and_not_by_a_rollback() -> Resu
     session.run("COMMIT").await?;
     let (waiter, woken) = tokio::time::timeout(idem_tests::harness::DEADLINE, waits).await??;
     assert_eq!(woken?, "t");
-    assert_eq!(relay.drained().await?, ["committed"], "and there it is");
+    assert_eq!(
+        relay.drained().await?,
+        ["committed"],
+        "the relay reads the committed effect"
+    );
 
     assert_eq!(
         waiter.text("SELECT idem_relay_wait(0)").await?,
         "f",
-        "it knows of that one"
+        "the relay already knows the committed effect"
     );
-    send(&session, "while nobody waits").await?;
+    send(&session, "while no relay waits").await?;
     assert_eq!(
         waiter.text("SELECT idem_relay_wait(60000)").await?,
         "t",
-        "what came in between is not missed"
+        "the relay does not miss a commit between two waits"
     );
     Ok(())
 }
 
 async fn until_waiting(session: &Session, pid: i32) -> Result<()> {
-    until("it waits", async || {
+    until("the relay waits", async || {
         let waits =
             format!("SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = {pid}");
         Ok(session.text(&waits).await? == "t")

@@ -1,4 +1,4 @@
-//! Who may do what: nobody anything, unless idem_grant said so.
+//! The privileges of roles: a role has no privilege unless `idem_grant` gave it.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use idem_tests::harness::{Database, Session};
 
 use super::functions;
 
-/// The names of the calls that each kind may make.
+/// The names of the functions that each kind may execute.
 const KINDS: &[(&str, &[&str])] = &[
     (
         "consumer",
@@ -107,7 +107,7 @@ const KINDS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What each kind can look at. Dead letters show what the messages carry.
+/// Returns the views that each kind can read. Dead letters show the payloads of messages.
 fn views(kind: &str) -> &'static [&'static str] {
     match kind {
         "relay" => &["parked"],
@@ -137,36 +137,42 @@ fn views(kind: &str) -> &'static [&'static str] {
     }
 }
 
-/// PostgreSQL calls it for the CHECK constraints of the pending messages, as the role that writes.
-/// It returns true.
+/// The function that PostgreSQL executes for the CHECK constraints of the pending messages, as the
+/// role that writes. The function returns true.
 const FOR_CONSTRAINTS: &str = "note_pending";
 
+/// I9: PUBLIC and a role without grants can execute no function and read or write no table.
 #[tokio::test]
-async fn i9_public_may_nothing() -> Result<()> {
+async fn i9_public_has_no_privilege() -> Result<()> {
     let db = Database::with_idem("public").await?;
     let session = db.connect().await?;
     assert_eq!(
         session
             .text(
                 "SELECT f.oid::regprocedure::text FROM pg_proc f
-                   JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = f.oid AND d.deptype = 'e'
-                   JOIN pg_extension x ON d.refclassid = 'pg_extension'::regclass AND x.oid = d.refobjid AND x.extname = 'idem'
-                  WHERE f.proacl IS NULL OR EXISTS (SELECT 1 FROM aclexplode(f.proacl) WHERE grantee = 0)
+                   JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = f.oid
+                    AND d.deptype = 'e'
+                   JOIN pg_extension x ON d.refclassid = 'pg_extension'::regclass
+                    AND x.oid = d.refobjid AND x.extname = 'idem'
+                  WHERE f.proacl IS NULL
+                    OR EXISTS (SELECT 1 FROM aclexplode(f.proacl) WHERE grantee = 0)
                   UNION ALL
                  SELECT c.oid::regclass::text FROM pg_class c
-                  WHERE c.relnamespace = 'idem'::regnamespace AND EXISTS (SELECT 1 FROM aclexplode(c.relacl) WHERE grantee = 0)
+                  WHERE c.relnamespace = 'idem'::regnamespace
+                    AND EXISTS (SELECT 1 FROM aclexplode(c.relacl) WHERE grantee = 0)
                   UNION ALL
                  SELECT n.oid::regnamespace::text FROM pg_namespace n
-                  WHERE n.nspname = 'idem' AND EXISTS (SELECT 1 FROM aclexplode(n.nspacl) WHERE grantee = 0)"
+                  WHERE n.nspname = 'idem'
+                    AND EXISTS (SELECT 1 FROM aclexplode(n.nspacl) WHERE grantee = 0)"
             )
             .await?,
         format!("idem.{FOR_CONSTRAINTS}(bigint)")
     );
 
-    let nobody = db.role("nobody").await?;
-    let tried = db.connect_as(&nobody).await?;
+    let role = db.role("ungranted").await?;
+    let tried = db.connect_as(&role).await?;
     let functions = functions(&session).await?;
-    ensure!(functions.len() > 40, "the functions are there");
+    ensure!(functions.len() > 40, "functions are missing");
     for function in &functions {
         let refusal = tried.refused(&function.call).await?;
         assert_eq!(
@@ -175,11 +181,12 @@ async fn i9_public_may_nothing() -> Result<()> {
             function.signature
         );
     }
-    may_touch_no_table(&session, &tried, &nobody, &[]).await
+    assert_no_table_access(&session, &tried, &role, &[]).await
 }
 
+/// I9: a role of each kind can execute the functions of its kind and read its views, and no others.
 #[tokio::test]
-async fn i9_each_kind_may_make_its_calls_and_no_other() -> Result<()> {
+async fn i9_each_kind_can_execute_only_its_functions() -> Result<()> {
     let db = Database::with_idem("kinds").await?;
     let session = db.connect().await?;
     let functions = functions(&session).await?;
@@ -189,20 +196,20 @@ async fn i9_each_kind_may_make_its_calls_and_no_other() -> Result<()> {
         .collect();
     let granted: BTreeSet<_> = KINDS
         .iter()
-        .flat_map(|(_, calls)| *calls)
+        .flat_map(|(_, functions)| *functions)
         .copied()
         .collect();
-    assert_eq!(known, granted, "every call is of a kind");
+    assert_eq!(known, granted, "every function belongs to a kind");
 
-    for &(kind, calls) in KINDS {
+    for &(kind, granted) in KINDS {
         let role = db.role(kind).await?;
         session
             .run(&format!("SELECT idem_grant('{role}', '{kind}')"))
             .await?;
         let tried = db.connect_as(&role).await?;
         for function in &functions {
-            // What stands behind a view or the procedure can be called by whoever has those; it
-            // shows and does no more.
+            // A role with a view or the procedure can also execute the functions behind it, which
+            // show and do no more.
             let behind_views = [
                 "waiting",
                 "relay_states",
@@ -223,7 +230,7 @@ async fn i9_each_kind_may_make_its_calls_and_no_other() -> Result<()> {
                             && ["maintain_step", "maintenance_steps"].contains(&name))
                         || name == FOR_CONSTRAINTS
                 }
-                None => api_name(&function.signature).is_some_and(|name| calls.contains(&name)),
+                None => api_name(&function.signature).is_some_and(|name| granted.contains(&name)),
             };
             let allowed = session
                 .query_one(
@@ -245,15 +252,16 @@ async fn i9_each_kind_may_make_its_calls_and_no_other() -> Result<()> {
         for view in views(kind) {
             tried.run(&format!("SELECT * FROM idem.{view}")).await?;
         }
-        may_touch_no_table(&session, &tried, &role, views(kind))
+        assert_no_table_access(&session, &tried, &role, views(kind))
             .await
-            .with_context(|| format!("a role that is only {kind}"))?;
+            .with_context(|| format!("a role of kind {kind} only"))?;
     }
     Ok(())
 }
 
+/// I9: the kind consumer suffices to claim, to record effects and to journal external calls.
 #[tokio::test]
-async fn i9_a_consumer_can_do_its_work() -> Result<()> {
+async fn i9_consumer_has_the_privileges_that_it_needs() -> Result<()> {
     let db = Database::with_idem("consumer").await?;
     let session = db.connect().await?;
     let role = db.role("consumer").await?;
@@ -265,9 +273,11 @@ async fn i9_a_consumer_can_do_its_work() -> Result<()> {
         consumer
             .text(
                 r#"BEGIN;
-                   SELECT idem_try_claim('m1', 'orders'), idem_try_claim_batch(ARRAY['m2', 'm1'], 'orders');
+                   SELECT idem_try_claim('m1', 'orders'),
+                          idem_try_claim_batch(ARRAY['m2', 'm1'], 'orders');
                    SELECT outcome FROM idem_claim('m3', 'a destination of its own', wait => false);
-                   SELECT cardinality(idem_record_effects('m1', 'orders', '[{"topic": "t", "payload": 1, "headers": {"a": "b"}}]'));
+                   SELECT cardinality(idem_record_effects('m1', 'orders',
+                       '[{"topic": "t", "payload": 1, "headers": {"a": "b"}}]'));
                    SELECT idem_try_record('m4', 'orders', '[{"topic": "t", "payload": 2}]');
                    SELECT idem_send('t', '3'::jsonb) IS NOT NULL;
                    SELECT state FROM idem_begin_call('m1', 'orders', 'charge', '{"amount": 5}');
@@ -276,18 +286,22 @@ async fn i9_a_consumer_can_do_its_work() -> Result<()> {
                    SELECT idem_fail_call('m1', 'orders', 'mail', 'no such mailbox', false);
                    COMMIT;
                    SELECT step, state, response, error FROM idem_calls('m1', 'orders');
-                   SELECT idem_is_claimed('m1', 'orders'), idem_try_claim('m1', 'orders'), idem_replay_effects('m4', 'orders');
-                   SELECT topic, convert_from(payload, 'UTF8'), headers FROM idem_effects('m1', 'orders')"#
+                   SELECT idem_is_claimed('m1', 'orders'), idem_try_claim('m1', 'orders'),
+                          idem_replay_effects('m4', 'orders');
+                   SELECT topic, convert_from(payload, 'UTF8'), headers
+                     FROM idem_effects('m1', 'orders')"#
             )
             .await?,
-        "t|{t,f}\nclaimed\n1\nt\nt\nnew\n\nnew\n\ncharge|done|7|NULL\nmail|failed|NULL|no such mailbox\nt|f|1\nt|1|{\"a\": \"b\"}"
+        "t|{t,f}\nclaimed\n1\nt\nt\nnew\n\nnew\n\n\
+         charge|done|7|NULL\nmail|failed|NULL|no such mailbox\nt|f|1\nt|1|{\"a\": \"b\"}"
     );
     Ok(())
 }
 
+/// I9: the kinds receiver, consumer and operator suffice for the durable inbox, leases and dead
+/// letters.
 #[tokio::test]
-async fn i9_a_receiver_a_consumer_and_an_operator_can_do_their_work_outside_the_transaction()
--> Result<()> {
+async fn i9_inbox_roles_have_the_privileges_that_they_need() -> Result<()> {
     let db = Database::with_idem("outside").await?;
     let session = db.connect().await?;
     let mut roles = Vec::new();
@@ -299,12 +313,13 @@ async fn i9_a_receiver_a_consumer_and_an_operator_can_do_their_work_outside_the_
         roles.push(db.connect_as(&role).await?);
     }
     let [receiver, consumer, operator] = roles.as_slice() else {
-        anyhow::bail!("three roles")
+        anyhow::bail!("there are not three roles")
     };
     assert_eq!(
         receiver
             .text(
-                r#"SELECT idem_receive('m1', 'orders', '{"n": 1}'::jsonb, key => 'k'), idem_receive_bytes('m2', 'orders', '\x00', headers => '{"h": 1}'),
+                r#"SELECT idem_receive('m1', 'orders', '{"n": 1}'::jsonb, key => 'k'),
+                          idem_receive_bytes('m2', 'orders', '\x00', headers => '{"h": 1}'),
                           idem_receive('m1', 'orders', '{"n": 1}'::jsonb);
                    SELECT idem_is_claimed('m1', 'orders')"#
             )
@@ -312,17 +327,22 @@ async fn i9_a_receiver_a_consumer_and_an_operator_can_do_their_work_outside_the_
         "t|t|f\nf"
     );
     let held = consumer
-        .text("SELECT id, token, attempt, key, convert_from(payload, 'UTF8') FROM idem_next('orders', 1)")
+        .text(
+            "SELECT id, token, attempt, key, convert_from(payload, 'UTF8')
+               FROM idem_next('orders', 1)",
+        )
         .await?;
-    let token = held.split('|').nth(1).context("a token")?;
+    let token = held.split('|').nth(1).context("the row has no token")?;
     assert_eq!(held, format!("m1|{token}|1|k|{{\"n\": 1}}"));
     assert_eq!(
         consumer
             .text(&format!(
                 r#"SELECT idem_extend('m1', 'orders', {token}, '1 minute');
-                   SELECT cardinality(idem_complete('m1', 'orders', {token}, '{{"topic": "t", "payload": 1}}'));
+                   SELECT cardinality(idem_complete('m1', 'orders', {token},
+                       '{{"topic": "t", "payload": 1}}'));
                    SELECT idem_next_wait('orders', 0) IS NULL;
-                   SELECT idem_release(id, 'orders', token, 'poison', final => true) FROM idem_next('orders', 1);
+                   SELECT idem_release(id, 'orders', token, 'poison', final => true)
+                     FROM idem_next('orders', 1);
                    SELECT outcome, attempt FROM idem_acquire('m3', 'orders')"#
             ))
             .await?,
@@ -347,7 +367,8 @@ async fn i9_a_receiver_a_consumer_and_an_operator_can_do_their_work_outside_the_
             .text(
                 "SELECT id, attempt, last_error FROM idem.dead_letters ORDER BY id;
                  SELECT id FROM idem.leases; SELECT destination FROM idem.waiting_messages;
-                 SELECT idem_requeue('m2', 'orders'), idem_requeue('m2', 'orders'), idem_discard('m4', 'orders'), idem_discard_all('orders', 'unk%');
+                 SELECT idem_requeue('m2', 'orders'), idem_requeue('m2', 'orders'),
+                        idem_discard('m4', 'orders'), idem_discard_all('orders', 'unk%');
                  SELECT idem_is_claimed('m4', 'orders'), idem_requeue_all('orders')"
             )
             .await?,
@@ -362,8 +383,10 @@ async fn i9_a_receiver_a_consumer_and_an_operator_can_do_their_work_outside_the_
     Ok(())
 }
 
+/// I9: the kinds relay, monitor and admin suffice to publish, to observe and to administer. The
+/// views of a monitor show no payload.
 #[tokio::test]
-async fn i9_a_relay_a_monitor_and_an_admin_can_do_their_work() -> Result<()> {
+async fn i9_relay_monitor_and_admin_have_needed_privileges() -> Result<()> {
     let db = Database::with_idem("others").await?;
     let session = db.connect().await?;
     let (relay, monitor, admin) = (
@@ -375,7 +398,10 @@ async fn i9_a_relay_a_monitor_and_an_admin_can_do_their_work() -> Result<()> {
         .run(&format!("SELECT idem_grant('{admin}', 'admin')"))
         .await?;
     session
-        .run(r#"SELECT idem_try_record('m1', 'orders', '[{"topic": "t", "payload": "secret"}, {"topic": "t", "payload": 2}]')"#)
+        .run(
+            r#"SELECT idem_try_record('m1', 'orders',
+                   '[{"topic": "t", "payload": "secret"}, {"topic": "t", "payload": 2}]')"#,
+        )
         .await?;
     let as_admin = db.connect_as(&admin).await?;
     as_admin
@@ -385,7 +411,8 @@ async fn i9_a_relay_a_monitor_and_an_admin_can_do_their_work() -> Result<()> {
         .await?;
     as_admin
         .run(
-            "SELECT idem_configure('orders', '1 hour'), idem_set_retention('short', '2 hours'), idem_configure_retries('orders', 3);
+            "SELECT idem_configure('orders', '1 hour'), idem_set_retention('short', '2 hours'),
+                    idem_configure_retries('orders', 3);
              SELECT idem_create_relay('second', 2); SELECT idem_drop_relay('second')",
         )
         .await?;
@@ -423,7 +450,10 @@ async fn i9_a_relay_a_monitor_and_an_admin_can_do_their_work() -> Result<()> {
         .await?;
     assert_eq!(
         as_relay
-            .text("SELECT idem_hand_over('default', ARRAY['billing']), idem_hand_over('default', ARRAY['billing'])")
+            .text(
+                "SELECT idem_hand_over('default', ARRAY['billing']),
+                        idem_hand_over('default', ARRAY['billing'])"
+            )
             .await?,
         "2|0"
     );
@@ -436,7 +466,8 @@ async fn i9_a_relay_a_monitor_and_an_admin_can_do_their_work() -> Result<()> {
     assert_eq!(
         as_admin
             .text(&format!(
-                "SELECT idem_relay_unpark('default', '{message_id}'), idem_repair_relays(), idem_forget('m1', 'orders')"
+                "SELECT idem_relay_unpark('default', '{message_id}'), idem_repair_relays(),
+                        idem_forget('m1', 'orders')"
             ))
             .await?,
         "t|0|t"
@@ -453,7 +484,8 @@ async fn i9_a_relay_a_monitor_and_an_admin_can_do_their_work() -> Result<()> {
     assert_eq!(
         as_monitor
             .text(
-                "SELECT count(*) FROM idem.inbox; SELECT count(*) FROM idem.outbox; SELECT count(*) FROM idem.relays;
+                "SELECT count(*) FROM idem.inbox; SELECT count(*) FROM idem.outbox;
+                 SELECT count(*) FROM idem.relays;
                  SELECT count(*) FROM idem.rings; SELECT count(*) > 0 FROM idem.stats"
             )
             .await?,
@@ -462,20 +494,24 @@ async fn i9_a_relay_a_monitor_and_an_admin_can_do_their_work() -> Result<()> {
     assert_eq!(
         session
             .text(
-                "SELECT c.relname, a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
-                    WHERE c.relnamespace = 'idem'::regnamespace AND c.relname IN ('inbox', 'outbox', 'rings', 'relays', 'stats', 'leases', 'waiting_messages', 'parked')
+                "SELECT c.relname, a.attname FROM pg_class c
+                   JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+                    WHERE c.relnamespace = 'idem'::regnamespace
+                      AND c.relname IN ('inbox', 'outbox', 'rings', 'relays', 'stats', 'leases',
+                        'waiting_messages', 'parked')
                       AND a.attname IN ('payload', 'headers', 'effect')"
             )
             .await?,
         "",
-        "who watches sees no payload"
+        "the views of a monitor show no payload"
     );
     Ok(())
 }
 
-/// The name of a role goes into GRANT statements that run with the owner's rights.
+/// I9: the name of a role is quoted in the GRANT statements, which run with the rights of the
+/// owner.
 #[tokio::test]
-async fn i9_a_role_with_a_hostile_name_is_only_a_name() -> Result<()> {
+async fn i9_role_name_is_not_executed_as_sql() -> Result<()> {
     let db = Database::with_idem("names").await?;
     let session = db.connect().await?;
     let name = format!("{}_x; DROP TABLE idem.ring CASCADE; --\" '", db.name());
@@ -491,7 +527,8 @@ async fn i9_a_role_with_a_hostile_name_is_only_a_name() -> Result<()> {
     }
     let granted = session
         .query_one(
-            "SELECT has_function_privilege($1::text::name, 'idem_try_claim(text, text)', 'EXECUTE')",
+            "SELECT has_function_privilege($1::text::name, 'idem_try_claim(text, text)',
+                                          'EXECUTE')",
             &[&name],
         )
         .await?;
@@ -500,9 +537,10 @@ async fn i9_a_role_with_a_hostile_name_is_only_a_name() -> Result<()> {
     Ok(())
 }
 
-/// Goal: of two kinds that overlap, `idem_revoke` takes away one and keeps the other exactly.
+/// I9: `idem_revoke` of one of two kinds of a role keeps exactly the privileges of the other kind,
+/// also where the kinds overlap.
 #[tokio::test]
-async fn i9_revoking_one_of_two_kinds_keeps_the_other() -> Result<()> {
+async fn i9_revoke_of_one_of_two_kinds_keeps_the_other() -> Result<()> {
     let db = Database::with_idem("revoke").await?;
     let session = db.connect().await?;
     for (revoked, _) in KINDS {
@@ -510,14 +548,15 @@ async fn i9_revoking_one_of_two_kinds_keeps_the_other() -> Result<()> {
             let (both, only) = (db.role("both").await?, db.role("only").await?);
             session
                 .run(&format!(
-                    "SELECT idem_grant('{both}', '{revoked}'), idem_grant('{both}', '{kept}'), idem_grant('{only}', '{kept}')"
+                    "SELECT idem_grant('{both}', '{revoked}'), idem_grant('{both}', '{kept}'),
+                            idem_grant('{only}', '{kept}')"
                 ))
                 .await?;
             session
                 .run(&format!("SELECT idem_revoke('{both}', '{revoked}')"))
                 .await?;
             let expected = privileges(&session, &only).await?;
-            ensure!(!expected.is_empty(), "{kept} has privileges");
+            ensure!(!expected.is_empty(), "{kept} has no privileges");
             assert_eq!(
                 privileges(&session, &both).await?,
                 expected,
@@ -543,10 +582,10 @@ async fn i9_revoking_one_of_two_kinds_keeps_the_other() -> Result<()> {
     Ok(())
 }
 
-/// Goal: `idem_revoke` of a kind that the role was not granted changes nothing, also where kinds
+/// I9: `idem_revoke` of a kind that the role does not have changes nothing, also where kinds
 /// overlap.
 #[tokio::test]
-async fn i9_revoking_a_kind_not_held_changes_nothing() -> Result<()> {
+async fn i9_revoke_of_a_kind_not_held_changes_nothing() -> Result<()> {
     let db = Database::with_idem("not_held").await?;
     let session = db.connect().await?;
     for (held, _) in KINDS {
@@ -569,7 +608,8 @@ async fn i9_revoking_a_kind_not_held_changes_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Goal: two transactions that revoke the two kinds of a role leave it nothing.
+/// I9: two concurrent transactions that each revoke one of the two kinds of a role leave it no
+/// privilege.
 #[tokio::test]
 async fn i9_concurrent_revokes_leave_no_privilege() -> Result<()> {
     let db = Database::with_idem("two_revokes").await?;
@@ -597,10 +637,10 @@ async fn i9_concurrent_revokes_leave_no_privilege() -> Result<()> {
     Ok(())
 }
 
-/// Goal: an admin revokes although it owns nothing, and an open session loses the privilege at
+/// I9: an admin can revoke although it owns no object, and an open session loses the privilege at
 /// once.
 #[tokio::test]
-async fn i9_an_admin_revokes_and_the_role_is_refused() -> Result<()> {
+async fn i9_admin_revokes_and_an_open_session_loses_access() -> Result<()> {
     let db = Database::with_idem("revoked").await?;
     let session = db.connect().await?;
     let (admin, role) = (db.role("admin").await?, db.role("consumer").await?);
@@ -634,13 +674,13 @@ async fn i9_an_admin_revokes_and_the_role_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// The name of a function of the API; `None` for one in schema idem.
+/// Returns the name of a function of the API, and `None` for a function in schema idem.
 fn api_name(signature: &str) -> Option<&str> {
     signature.strip_prefix("public.")?.split('(').next()
 }
 
-/// The signature without the names of arguments, as regprocedure takes it: from the call with
-/// NULLs.
+/// Returns the signature without argument names, in the form of regprocedure, from the statement
+/// with NULL arguments.
 fn identity(function: &super::Function) -> String {
     function
         .call
@@ -649,7 +689,7 @@ fn identity(function: &super::Function) -> String {
         .replace("NULL::", "")
 }
 
-/// Every privilege that names the role: on functions, relations, columns and schemas of the
+/// Returns every privilege of the role on functions, relations, columns, schemas and types of the
 /// database.
 async fn privileges(session: &Session, role: &str) -> Result<String> {
     session
@@ -660,37 +700,45 @@ async fn privileges(session: &Session, role: &str) -> Result<String> {
                  UNION ALL SELECT attrelid::regclass || '.' || attname, attacl FROM pg_attribute
                  UNION ALL SELECT oid::regnamespace::text, nspacl FROM pg_namespace
                  UNION ALL SELECT oid::regtype::text, typacl FROM pg_type)
-             SELECT object, privilege_type, is_grantable FROM acl, aclexplode(acl.acl) WHERE grantee = '{role}'::regrole ORDER BY 1, 2"
+             SELECT object, privilege_type, is_grantable FROM acl, aclexplode(acl.acl)
+              WHERE grantee = '{role}'::regrole ORDER BY 1, 2"
         ))
         .await
 }
 
-async fn may_touch_no_table(
+/// Fails when the role has a privilege on a table, view, sequence or schema, except SELECT on
+/// `views`.
+async fn assert_no_table_access(
     session: &Session,
     tried: &Session,
     role: &str,
     views: &[&str],
 ) -> Result<()> {
     let views: Vec<_> = views.iter().map(|view| (*view).to_owned()).collect();
-    let touchable = session
+    let accessible = session
         .query(
             "SELECT c.relname || ': ' || privilege
-               FROM pg_class c, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) privilege
+               FROM pg_class c, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE',
+                   'REFERENCES', 'TRIGGER']) privilege
               WHERE c.relnamespace = 'idem'::regnamespace AND c.relkind IN ('r', 'v')
-                AND (has_table_privilege($1::text::name, c.oid, privilege) OR (privilege <> 'DELETE' AND privilege NOT LIKE 'TR%'
+                AND (has_table_privilege($1::text::name, c.oid, privilege)
+                    OR (privilege <> 'DELETE' AND privilege NOT LIKE 'TR%'
                      AND has_any_column_privilege($1::text::name, c.oid, privilege)))
                 AND NOT (privilege = 'SELECT' AND c.relname = ANY ($2))
               UNION ALL
-             SELECT c.relname || ': ' || privilege FROM pg_class c, unnest(ARRAY['SELECT', 'USAGE', 'UPDATE']) privilege
-              WHERE c.relnamespace = 'idem'::regnamespace AND c.relkind = 'S' AND has_sequence_privilege($1::text::name, c.oid, privilege)
+             SELECT c.relname || ': ' || privilege
+               FROM pg_class c, unnest(ARRAY['SELECT', 'USAGE', 'UPDATE']) privilege
+              WHERE c.relnamespace = 'idem'::regnamespace AND c.relkind = 'S'
+                AND has_sequence_privilege($1::text::name, c.oid, privilege)
               UNION ALL
              SELECT 'CREATE in ' || nspname FROM pg_namespace
-              WHERE nspname IN ('idem', 'public') AND has_schema_privilege($1::text::name, oid, 'CREATE')",
+              WHERE nspname IN ('idem', 'public')
+                AND has_schema_privilege($1::text::name, oid, 'CREATE')",
             &[&role, &views],
         )
         .await?;
-    let touchable: Vec<String> = touchable.iter().map(|row| row.get(0)).collect();
-    ensure!(touchable.is_empty(), "{role} can touch {touchable:?}");
+    let accessible: Vec<String> = accessible.iter().map(|row| row.get(0)).collect();
+    ensure!(accessible.is_empty(), "{role} has access to {accessible:?}");
 
     for statement in [
         "SELECT * FROM idem.inbox_standard_0",

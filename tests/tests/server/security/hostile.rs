@@ -1,35 +1,42 @@
-//! A hostile search_path changes nothing and has none of its code run.
+//! I9: a hostile search_path changes no result, and none of its functions is executed.
 
 use anyhow::{Context, Result};
 use idem_tests::harness::{Database, Session, until};
 
 const TRAPS: &str = include_str!("hostile.sql");
 
-/// The path that springs every trap.
+/// A search_path in which every trap comes before the original.
 const PATH: &str = "SET search_path = evil, pg_temp, pg_catalog, idem, public";
 
-/// The settings that a user may change and that careless code trips over.
-const SETTINGS: &str = "SET quote_all_identifiers = on; SET transform_null_equals = on; SET array_nulls = off;
-    SET bytea_output = 'escape'; SET DateStyle = 'German'; SET IntervalStyle = 'iso_8601'; SET TimeZone = 'Pacific/Chatham';
-    SET standard_conforming_strings = off; SET check_function_bodies = off; SET enable_indexscan = off; SET plpgsql.extra_errors = 'all'";
+/// Settings that a user may change and that break code which depends on their defaults.
+const SETTINGS: &str = "
+    SET quote_all_identifiers = on; SET transform_null_equals = on; SET array_nulls = off;
+    SET bytea_output = 'escape'; SET DateStyle = 'German'; SET IntervalStyle = 'iso_8601';
+    SET TimeZone = 'Pacific/Chatham';
+    SET standard_conforming_strings = off; SET check_function_bodies = off;
+    SET enable_indexscan = off; SET plpgsql.extra_errors = 'all'";
 
-struct Scene {
+/// A database with the traps, and a session of its owner.
+struct Fixture {
     db: Database,
     owner: Session,
 }
 
-impl Scene {
-    async fn set(name: &str) -> Result<Self> {
+impl Fixture {
+    async fn new(name: &str) -> Result<Self> {
         let db = Database::with_idem(name).await?;
         let owner = db.connect().await?;
         owner.run(TRAPS).await?;
         owner
-            .run("GRANT USAGE ON SCHEMA evil TO PUBLIC; GRANT SELECT ON ALL TABLES IN SCHEMA evil TO PUBLIC")
+            .run(
+                "GRANT USAGE ON SCHEMA evil TO PUBLIC;
+                 GRANT SELECT ON ALL TABLES IN SCHEMA evil TO PUBLIC",
+            )
             .await?;
         Ok(Self { db, owner })
     }
 
-    /// A session of a role of this kind, with traps everywhere: in its path, and in its temporary
+    /// Connects as a new role of this kind, with traps in its search_path and in its temporary
     /// schema.
     async fn hostile(&self, kind: &str) -> Result<Session> {
         let role = self.db.role(kind).await?;
@@ -73,11 +80,11 @@ impl Scene {
     }
 }
 
-/// The traps work: otherwise the tests below would prove nothing.
+/// The traps detect a name look-up. Otherwise the tests below would prove nothing.
 #[tokio::test]
-async fn the_traps_catch_whoever_looks_a_name_up() -> Result<()> {
-    let scene = Scene::set("traps").await?;
-    let session = scene.hostile("consumer").await?;
+async fn traps_detect_a_name_look_up() -> Result<()> {
+    let fixture = Fixture::new("traps").await?;
+    let session = fixture.hostile("consumer").await?;
     for careless in [
         "SELECT now()",
         "SELECT 1::int4 = 1::int4",
@@ -94,14 +101,16 @@ async fn the_traps_catch_whoever_looks_a_name_up() -> Result<()> {
             "{careless}"
         );
     }
-    // A function of the kind that is looked for: with its owner's rights, and names left to its
-    // caller.
-    scene
+    // A function of the kind that the tests must find: it runs with the rights of its owner and
+    // looks up names in the search_path of its caller.
+    fixture
         .owner
         .run(
             "SELECT idem_try_claim('m1', 'orders');
-             CREATE FUNCTION public.careless(wanted text) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER AS
-             $$ BEGIN RETURN EXISTS (SELECT 1 FROM idem.destination d WHERE d.name = wanted); END $$",
+             CREATE FUNCTION public.careless(wanted text) RETURNS boolean
+                 LANGUAGE plpgsql SECURITY DEFINER AS
+             $$ BEGIN RETURN EXISTS (SELECT 1 FROM idem.destination d WHERE d.name = wanted);
+             END $$",
         )
         .await?;
     let refusal = session.refused("SELECT public.careless('m1')").await?;
@@ -116,29 +125,47 @@ async fn the_traps_catch_whoever_looks_a_name_up() -> Result<()> {
     Ok(())
 }
 
+/// I9: the functions of a consumer look up no name in the search_path of the caller.
 #[tokio::test]
-async fn i9_the_calls_of_a_consumer_look_nothing_up() -> Result<()> {
-    let scene = Scene::set("hostile_consumer").await?;
-    let session = scene.hostile("consumer").await?;
+async fn i9_consumer_functions_look_up_no_name() -> Result<()> {
+    let fixture = Fixture::new("hostile_consumer").await?;
+    let session = fixture.hostile("consumer").await?;
     let uuid = "pg_catalog.uuid '0192f3a4-0000-7abc-8def-0123456789ab'";
-    let effects = r#"pg_catalog.jsonb '[{"topic": "t", "payload": {"n": 1.0}, "headers": {"h": 1}, "deliver_after": "2030-01-01T00:00:00Z"}]'"#;
+    let effects = r#"pg_catalog.jsonb '[{"topic": "t", "payload": {"n": 1.0}, "headers": {"h": 1},
+                                         "deliver_after": "2030-01-01T00:00:00Z"}]'"#;
     session.run("BEGIN").await?;
-    for (call, answer) in [
-        ("public.idem_try_claim('m1'::pg_catalog.text, 'orders')".to_owned(), "t"),
-        ("public.idem_try_claim('m1'::pg_catalog.text, 'orders')".to_owned(), "f"),
+    for (call, result) in [
+        (
+            "public.idem_try_claim('m1'::pg_catalog.text, 'orders')".to_owned(),
+            "t",
+        ),
+        (
+            "public.idem_try_claim('m1'::pg_catalog.text, 'orders')".to_owned(),
+            "f",
+        ),
         (format!("public.idem_try_claim({uuid}, 'orders')"), "t"),
         (
             "public.idem_try_claim_batch(ARRAY['m2'::pg_catalog.text, 'm1'], 'orders')".to_owned(),
             "{t,f}",
         ),
-        (format!("public.idem_try_claim_uuid_batch(ARRAY[{uuid}], 'orders')"), "{f}"),
-        (format!("(public.idem_claim({uuid}, 'orders')).outcome"), "duplicate"),
         (
-            r"(public.idem_claim('m3'::pg_catalog.text, 'orders', true, '\\x01', '2030-01-01')).outcome".to_owned(),
+            format!("public.idem_try_claim_uuid_batch(ARRAY[{uuid}], 'orders')"),
+            "{f}",
+        ),
+        (
+            format!("(public.idem_claim({uuid}, 'orders')).outcome"),
+            "duplicate",
+        ),
+        (
+            r"(public.idem_claim('m3'::pg_catalog.text, 'orders', true, '\\x01',
+                                 '2030-01-01')).outcome"
+                .to_owned(),
             "claimed",
         ),
         (
-            format!("public.idem_record_effects('m1'::pg_catalog.text, 'orders', {effects}) IS NULL"),
+            format!(
+                "public.idem_record_effects('m1'::pg_catalog.text, 'orders', {effects}) IS NULL"
+            ),
             "f",
         ),
         (
@@ -153,23 +180,40 @@ async fn i9_the_calls_of_a_consumer_look_nothing_up() -> Result<()> {
             "public.idem_send('t', pg_catalog.jsonb '1', headers => '{}') IS NULL".to_owned(),
             "f",
         ),
-        ("public.idem_send_bytes('t', pg_catalog.bytea '1') IS NULL".to_owned(), "f"),
-        ("public.idem_is_claimed('m1'::pg_catalog.text, 'orders')".to_owned(), "t"),
+        (
+            "public.idem_send_bytes('t', pg_catalog.bytea '1') IS NULL".to_owned(),
+            "f",
+        ),
+        (
+            "public.idem_is_claimed('m1'::pg_catalog.text, 'orders')".to_owned(),
+            "t",
+        ),
         (
             "(public.idem_effects('m1'::pg_catalog.text, 'orders')).headers".to_owned(),
             r#"{"h": 1}"#,
         ),
-        ("public.idem_replay_effects('m1'::pg_catalog.text, 'orders')".to_owned(), "1"),
         (
-            r#"(public.idem_begin_call('m1'::pg_catalog.text, 'orders', 'charge', '{"amount": 5}')).state"#.to_owned(),
+            "public.idem_replay_effects('m1'::pg_catalog.text, 'orders')".to_owned(),
+            "1",
+        ),
+        (
+            r#"(public.idem_begin_call('m1'::pg_catalog.text, 'orders', 'charge',
+                                       '{"amount": 5}')).state"#
+                .to_owned(),
             "new",
         ),
-        (format!("(public.idem_begin_call({uuid}, 'orders', 'charge')).attempt"), "1"),
+        (
+            format!("(public.idem_begin_call({uuid}, 'orders', 'charge')).attempt"),
+            "1",
+        ),
         (
             "public.idem_finish_call('m1'::pg_catalog.text, 'orders', 'charge', '7')".to_owned(),
             "",
         ),
-        (format!("public.idem_fail_call({uuid}, 'orders', 'charge', 'no', false)"), ""),
+        (
+            format!("public.idem_fail_call({uuid}, 'orders', 'charge', 'no', false)"),
+            "",
+        ),
         (
             "(public.idem_calls('m1'::pg_catalog.text, 'orders')).response".to_owned(),
             "7",
@@ -177,17 +221,21 @@ async fn i9_the_calls_of_a_consumer_look_nothing_up() -> Result<()> {
         (format!("(public.idem_calls({uuid}, 'orders')).error"), "no"),
     ] {
         assert_eq!(
-            session.text(&format!("SELECT {call}")).await.with_context(|| call.clone())?,
-            answer,
+            session
+                .text(&format!("SELECT {call}"))
+                .await
+                .with_context(|| call.clone())?,
+            result,
             "{call}"
         );
     }
     session.run("COMMIT").await?;
     assert_eq!(
-        scene
+        fixture
             .owner
             .text(
-                "SELECT string_agg(COALESCE(id, 'NULL'), ' ' ORDER BY id) FROM idem.inbox; SELECT count(*) FROM idem.outbox_row"
+                "SELECT string_agg(COALESCE(id, 'NULL'), ' ' ORDER BY id) FROM idem.inbox;
+                 SELECT count(*) FROM idem.outbox_row"
             )
             .await?,
         "0192f3a4-0000-7abc-8def-0123456789ab m1 m2 m3 m4\n6"
@@ -195,27 +243,30 @@ async fn i9_the_calls_of_a_consumer_look_nothing_up() -> Result<()> {
     Ok(())
 }
 
-/// Leases, the durable inbox and the dead letters: SQL with the owner's rights, and calls between
-/// calls.
+/// I9: the functions for leases, the durable inbox and dead letters look up no name in the
+/// search_path of the caller. They are SQL with the rights of the owner and execute each other.
 #[tokio::test]
-async fn i9_work_outside_the_transaction_looks_nothing_up() -> Result<()> {
-    let scene = Scene::set("hostile_work").await?;
+async fn i9_lease_and_inbox_functions_look_up_no_name() -> Result<()> {
+    let fixture = Fixture::new("hostile_work").await?;
     let (receiver, consumer) = (
-        scene.hostile("receiver").await?,
-        scene.hostile("consumer").await?,
+        fixture.hostile("receiver").await?,
+        fixture.hostile("consumer").await?,
     );
     let uuid = "pg_catalog.uuid '0192f3a4-0000-7abc-8def-0123456789ab'";
     assert_eq!(
         receiver
             .text(&format!(
-                r#"SELECT public.idem_receive('m1'::pg_catalog.text, 'orders', pg_catalog.jsonb '1', '{{"h": 1}}', 'k', NULL, 'T', 'text/plain');
-                   SELECT public.idem_receive_bytes({uuid}, 'orders', pg_catalog.bytea '1', key => 'k');
-                   SELECT public.idem_receive_bytes('m3'::pg_catalog.text, 'orders', pg_catalog.bytea '1', deliver_after => '2030-01-01')"#
+                r#"SELECT public.idem_receive('m1'::pg_catalog.text, 'orders', pg_catalog.jsonb '1',
+                       '{{"h": 1}}', 'k', NULL, 'T', 'text/plain');
+                   SELECT public.idem_receive_bytes({uuid}, 'orders', pg_catalog.bytea '1',
+                       key => 'k');
+                   SELECT public.idem_receive_bytes('m3'::pg_catalog.text, 'orders',
+                       pg_catalog.bytea '1', deliver_after => '2030-01-01')"#
             ))
             .await?,
         "t\nt\nt"
     );
-    // Each is of one call, by its id as text and as uuid.
+    // Each entry is the id of a message, as text or as uuid, and the function that ends its lease.
     for (id, ended) in [
         ("'m1'::pg_catalog.text".to_owned(), "release"),
         (uuid.to_owned(), "complete"),
@@ -246,19 +297,29 @@ async fn i9_work_outside_the_transaction_looks_nothing_up() -> Result<()> {
                 "idem_bury({id}, 'orders', {token}, '1', 'no', '{{}}', 'k', 'T', 'text/plain')"
             ),
         };
-        // What fails rests, and its key with it: the other one of the key has another turn.
+        // A failed message waits and blocks its order key, so the test separates the messages of
+        // the key.
         if ended == "release" {
-            scene
+            fixture
                 .owner
                 .run("SELECT idem_configure_retries('orders', 3, '0', 1, '1 day')")
                 .await?;
             consumer.run(&format!("SELECT public.{end}")).await?;
-            scene.owner.run("UPDATE idem.pending_0 SET order_key = id WHERE order_key = 'k'; UPDATE idem.pending_0 SET due_at = now() + '1 hour' WHERE id = 'm1'").await?;
+            fixture
+                .owner
+                .run(
+                    "UPDATE idem.pending_0 SET order_key = id WHERE order_key = 'k';
+                     UPDATE idem.pending_0 SET due_at = now() + '1 hour' WHERE id = 'm1'",
+                )
+                .await?;
         } else {
             consumer.run(&format!("SELECT public.{end}")).await?;
-            scene
+            fixture
                 .owner
-                .run("UPDATE idem.pending_0 SET due_at = now() WHERE id = 'm1' AND due_at < 'infinity'")
+                .run(
+                    "UPDATE idem.pending_0 SET due_at = now()
+                      WHERE id = 'm1' AND due_at < 'infinity'",
+                )
                 .await?;
         }
     }
@@ -266,14 +327,18 @@ async fn i9_work_outside_the_transaction_looks_nothing_up() -> Result<()> {
     assert_eq!(
         consumer
             .text(&format!(
-                "SELECT public.idem_reject(NULL::pg_catalog.text, {rejected}), public.idem_reject(pg_catalog.gen_random_uuid(), {rejected})"
+                "SELECT public.idem_reject(NULL::pg_catalog.text, {rejected}),
+                        public.idem_reject(pg_catalog.gen_random_uuid(), {rejected})"
             ))
             .await?,
         "t|t"
     );
     assert_eq!(
         consumer
-            .text("SELECT outcome FROM public.idem_acquire('m4'::pg_catalog.text, 'orders', '1 minute')")
+            .text(
+                "SELECT outcome FROM public.idem_acquire('m4'::pg_catalog.text, 'orders',
+                     '1 minute')"
+            )
             .await?,
         "acquired"
     );
@@ -285,11 +350,11 @@ async fn i9_work_outside_the_transaction_looks_nothing_up() -> Result<()> {
         "55000"
     );
 
-    let operator = scene.hostile("operator").await?;
+    let operator = fixture.hostile("operator").await?;
     for view in ["leases", "waiting_messages", "dead_letters"] {
         operator.run(&format!("SELECT * FROM idem.{view}")).await?;
     }
-    for (call, answer) in [
+    for (call, result) in [
         (
             "idem_requeue('m1'::pg_catalog.text, 'orders')".to_owned(),
             "t",
@@ -314,7 +379,7 @@ async fn i9_work_outside_the_transaction_looks_nothing_up() -> Result<()> {
     ] {
         assert_eq!(
             operator.text(&format!("SELECT public.{call}")).await?,
-            answer,
+            result,
             "{call}"
         );
     }
@@ -322,17 +387,19 @@ async fn i9_work_outside_the_transaction_looks_nothing_up() -> Result<()> {
     Ok(())
 }
 
+/// I9: the functions of a relay look up no name in the search_path of the caller.
 #[tokio::test]
-async fn i9_the_calls_of_a_relay_look_nothing_up() -> Result<()> {
-    let scene = Scene::set("hostile_relay").await?;
-    scene
+async fn i9_relay_functions_look_up_no_name() -> Result<()> {
+    let fixture = Fixture::new("hostile_relay").await?;
+    fixture
         .owner
         .run(
-            r#"SELECT idem_try_record('m1', 'orders', '[{"topic": "a", "payload": 1}, {"topic": "b", "payload": 2},
+            r#"SELECT idem_try_record('m1', 'orders',
+                   '[{"topic": "a", "payload": 1}, {"topic": "b", "payload": 2},
                    {"topic": "later", "payload": 3, "deliver_after": "2100-01-01T00:00:00Z"}]')"#,
         )
         .await?;
-    let session = scene.hostile("relay").await?;
+    let session = fixture.hostile("relay").await?;
     assert_eq!(
         session
             .text("SELECT public.idem_relay_wait(0) IS NULL")
@@ -340,7 +407,10 @@ async fn i9_the_calls_of_a_relay_look_nothing_up() -> Result<()> {
         "f"
     );
     let batch = session
-        .text("SELECT token, message_id, topic, source_destination FROM public.idem_relay_next('default', 0, 10, '1 minute')")
+        .text(
+            "SELECT token, message_id, topic, source_destination
+               FROM public.idem_relay_next('default', 0, 10, '1 minute')",
+        )
         .await?;
     let rows: Vec<Vec<&str>> = batch
         .lines()
@@ -390,13 +460,13 @@ async fn i9_the_calls_of_a_relay_look_nothing_up() -> Result<()> {
         "42704"
     );
     assert_eq!(
-        scene
+        fixture
             .owner
             .text("SELECT delayed, parked FROM idem.relays")
             .await?,
         "1|1"
     );
-    scene
+    fixture
         .owner
         .run("SELECT idem_send('billing', '1'::jsonb)")
         .await?;
@@ -407,7 +477,7 @@ async fn i9_the_calls_of_a_relay_look_nothing_up() -> Result<()> {
         "1"
     );
     assert_eq!(
-        scene
+        fixture
             .owner
             .text("SELECT waiting FROM idem.waiting_messages")
             .await?,
@@ -416,15 +486,17 @@ async fn i9_the_calls_of_a_relay_look_nothing_up() -> Result<()> {
     Ok(())
 }
 
+/// I9: the functions and views of a monitor and an admin look up no name in the search_path of the
+/// caller.
 #[tokio::test]
-async fn i9_the_calls_of_a_monitor_and_an_admin_look_nothing_up() -> Result<()> {
-    let scene = Scene::set("hostile_admin").await?;
-    scene
+async fn i9_monitor_and_admin_functions_look_up_no_name() -> Result<()> {
+    let fixture = Fixture::new("hostile_admin").await?;
+    fixture
         .owner
         .run(r#"SELECT idem_try_record('m1', 'orders', '{"topic": "a", "payload": 1}')"#)
         .await?;
-    let app = scene.db.role("app").await?;
-    let admin = scene.hostile("admin").await?;
+    let app = fixture.db.role("app").await?;
+    let admin = fixture.hostile("admin").await?;
     for call in [
         "idem_configure('orders', '30 minutes')",
         "idem_configure('others', '1 day')",
@@ -437,7 +509,8 @@ async fn i9_the_calls_of_a_monitor_and_an_admin_look_nothing_up() -> Result<()> 
         "idem_relay_discard_all('default', 'no%')",
         "idem_repair_relays()",
         "idem_health()",
-        "idem_configure_retries('orders', 3, '1 second', 2, '1 minute', 0.5, ARRAY['no%'::pg_catalog.text])",
+        "idem_configure_retries('orders', 3, '1 second', 2, '1 minute', 0.5,
+                                ARRAY['no%'::pg_catalog.text])",
         "idem_forget('m1'::pg_catalog.text, 'orders')",
         "idem_configure('unused', '1 day')",
         "idem_remove_destination('unused')",
@@ -468,19 +541,25 @@ async fn i9_the_calls_of_a_monitor_and_an_admin_look_nothing_up() -> Result<()> 
 
     // Every step of a rotation.
     admin
-        .run("SELECT public.idem_configure('orders', '1 day'); SELECT public.idem_set_retention('short', '100 milliseconds')")
+        .run(
+            "SELECT public.idem_configure('orders', '1 day');
+             SELECT public.idem_set_retention('short', '100 milliseconds')",
+        )
         .await?;
-    until("the ring has turned five times", async || {
+    until("the ring has rotated five times", async || {
         admin.run("CALL public.idem_maintain()").await?;
-        Ok(scene
+        Ok(fixture
             .owner
-            .text("SELECT turns >= 5 AND NOT opening AND NOT emptying FROM idem.ring WHERE name = 'short'")
+            .text(
+                "SELECT turns >= 5 AND NOT opening AND NOT emptying FROM idem.ring
+                  WHERE name = 'short'",
+            )
             .await?
             == "t")
     })
     .await?;
 
-    let monitor = scene.hostile("monitor").await?;
+    let monitor = fixture.hostile("monitor").await?;
     for session in [&admin, &monitor] {
         for view in [
             "inbox",
@@ -499,13 +578,15 @@ async fn i9_the_calls_of_a_monitor_and_an_admin_look_nothing_up() -> Result<()> 
     Ok(())
 }
 
+/// I9: every function that runs with the rights of its owner has a fixed search_path.
 #[tokio::test]
-async fn i9_nothing_runs_with_the_owners_rights_on_the_callers_path() -> Result<()> {
+async fn i9_security_definer_functions_have_a_fixed_path() -> Result<()> {
     let db = Database::with_idem("fixed_path").await?;
     let session = db.connect().await?;
     let functions = "FROM pg_proc f JOIN pg_language l ON l.oid = f.prolang
         JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = f.oid AND d.deptype = 'e'
-        JOIN pg_extension x ON d.refclassid = 'pg_extension'::regclass AND x.oid = d.refobjid AND x.extname = 'idem'";
+        JOIN pg_extension x ON d.refclassid = 'pg_extension'::regclass AND x.oid = d.refobjid
+         AND x.extname = 'idem'";
     let no_fixed_path =
         "NOT ('search_path=pg_catalog, pg_temp' = ANY (COALESCE(f.proconfig, '{}')))";
     assert_eq!(
@@ -516,12 +597,13 @@ async fn i9_nothing_runs_with_the_owners_rights_on_the_callers_path() -> Result<
             .await?,
         ""
     );
-    // Functions in C look names up by schema; what is left is the procedure, which must be able to
-    // commit.
+    // Functions in C look up names by schema. The procedure must be able to commit, which a fixed
+    // search_path does not allow.
     assert_eq!(
         session
             .text(&format!(
-                "SELECT f.oid::regprocedure {functions} WHERE l.lanname <> 'c' AND f.prosqlbody IS NULL AND {no_fixed_path}"
+                "SELECT f.oid::regprocedure {functions}
+                  WHERE l.lanname <> 'c' AND f.prosqlbody IS NULL AND {no_fixed_path}"
             ))
             .await?,
         "idem_maintain()"
@@ -529,22 +611,24 @@ async fn i9_nothing_runs_with_the_owners_rights_on_the_callers_path() -> Result<
     Ok(())
 }
 
-/// Whoever may create in the schema that the extension is put into must not have his code run by
-/// whoever installs it.
+/// I9: CREATE EXTENSION does not execute objects that another role has created in the schema of the
+/// extension.
 #[tokio::test]
-async fn i9_installing_among_traps_runs_none_of_them() -> Result<()> {
+async fn i9_installation_executes_no_trap() -> Result<()> {
     let db = Database::empty("install").await?;
     let session = db.connect().await?;
-    // Only what the traps are made of: the schema that they look at for names is made by the
-    // extension.
+    // The script of the traps reads names from schema idem, which the extension creates later.
     session.run("CREATE SCHEMA idem").await?;
     session.run(TRAPS).await?;
     session.run("DROP SCHEMA idem").await?;
     session
-        .run("DROP TYPE evil.idem_outcome, evil.idem_effect, evil.idem_call_state, evil.idem_lease_outcome")
+        .run(
+            "DROP TYPE evil.idem_outcome, evil.idem_effect, evil.idem_call_state,
+                       evil.idem_lease_outcome",
+        )
         .await?;
-    // The path of an installation, and a call that would be caught: a better match than what
-    // pg_catalog has.
+    // With the search_path of an installation a careless statement executes a trap, because the
+    // trap matches better than the function in pg_catalog.
     session.run("SET search_path = evil").await?;
     let careless = "SELECT format('%s', pg_catalog.text 'a')";
     assert_eq!(session.refused(careless).await?.sqlstate, "EVIL0");
@@ -558,7 +642,10 @@ async fn i9_installing_among_traps_runs_none_of_them() -> Result<()> {
     );
     assert_eq!(
         session
-            .text("SELECT count(*) > 4 FROM evil.idem_health(); SELECT count(*) FROM evil.idem_relay_next('default')")
+            .text(
+                "SELECT count(*) > 4 FROM evil.idem_health();
+                 SELECT count(*) FROM evil.idem_relay_next('default')"
+            )
             .await?,
         "t\n0"
     );

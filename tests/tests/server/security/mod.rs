@@ -1,4 +1,4 @@
-//! I9: no privilege needed, none leaked.
+//! I9: least privilege. A role needs only what `idem_grant` gives it, and gets no more than that.
 
 mod grants;
 mod hostile;
@@ -11,23 +11,28 @@ use idem_tests::harness::Session;
 struct Function {
     /// `schema.name(type, type)`
     signature: String,
-    /// A statement that calls it with NULLs. Whether one may call is asked before what one calls
-    /// with.
+    /// A statement that executes the function with NULL arguments. PostgreSQL checks the privilege
+    /// before the function checks its arguments.
     call: String,
 }
 
-/// All functions and procedures of the extension that can be called from SQL: the API, and what is
+/// Returns all functions and procedures of the extension that SQL can execute: the API, and those
 /// in schema idem.
 async fn functions(session: &Session) -> Result<Vec<Function>> {
     let rows = session
         .query(
-            "SELECT format('%s.%s(%s)', n.nspname, f.proname, pg_get_function_identity_arguments(f.oid)),
-                    format('%s %I.%I(%s)', CASE f.prokind WHEN 'p' THEN 'CALL' ELSE 'SELECT' END, n.nspname, f.proname,
-                           (SELECT string_agg('NULL::' || format_type(a, NULL), ', ' ORDER BY i) FROM unnest(f.proargtypes) WITH ORDINALITY t (a, i)))
+            "SELECT format('%s.%s(%s)', n.nspname, f.proname,
+                           pg_get_function_identity_arguments(f.oid)),
+                    format('%s %I.%I(%s)', CASE f.prokind WHEN 'p' THEN 'CALL' ELSE 'SELECT' END,
+                           n.nspname, f.proname,
+                           (SELECT string_agg('NULL::' || format_type(a, NULL), ', ' ORDER BY i)
+                              FROM unnest(f.proargtypes) WITH ORDINALITY t (a, i)))
                FROM pg_proc f
                JOIN pg_namespace n ON n.oid = f.pronamespace
-               JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = f.oid AND d.deptype = 'e'
-               JOIN pg_extension x ON d.refclassid = 'pg_extension'::regclass AND x.oid = d.refobjid AND x.extname = 'idem'
+               JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = f.oid
+                AND d.deptype = 'e'
+               JOIN pg_extension x ON d.refclassid = 'pg_extension'::regclass AND x.oid = d.refobjid
+                AND x.extname = 'idem'
               WHERE f.prorettype <> 'trigger'::regtype
               ORDER BY 1",
             &[],

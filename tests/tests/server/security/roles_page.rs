@@ -1,10 +1,11 @@
-//! docs/roles.md names for each kind what `idem_grant` gives.
+//! docs/roles.md lists for each kind the privileges that `idem_grant` gives.
 
 use anyhow::{Context, Result};
 use idem_cluster::workspace_root;
 use idem_tests::harness::Database;
 
-/// The rows of the table under a heading: the kind, and the names in its last cell in order.
+/// Returns the rows of the table under a heading: the kind, and the names in the last cell in their
+/// order.
 fn rows(page: &str, heading: &str) -> Result<Vec<String>> {
     let (_, section) = page
         .split_once(heading)
@@ -32,9 +33,9 @@ fn rows(page: &str, heading: &str) -> Result<Vec<String>> {
         .collect())
 }
 
-/// Goal: the page and the grants are one list.
+/// The page and the grants list the same privileges for each kind.
 #[tokio::test]
-async fn page_of_roles_names_what_each_kind_is_granted() -> Result<()> {
+async fn roles_page_lists_the_privileges_of_each_kind() -> Result<()> {
     let page = std::fs::read_to_string(workspace_root().join("docs/roles.md"))?;
     let db = Database::with_idem("roles_page").await?;
     let session = db.connect().await?;
@@ -44,12 +45,13 @@ async fn page_of_roles_names_what_each_kind_is_granted() -> Result<()> {
     ] {
         let granted = session
             .text(&format!(
-                "SELECT kind, string_agg({column}, ',' ORDER BY {column} COLLATE \"C\") FROM idem.{table} GROUP BY kind ORDER BY kind"
+                "SELECT kind, string_agg({column}, ',' ORDER BY {column} COLLATE \"C\")
+                   FROM idem.{table} GROUP BY kind ORDER BY kind"
             ))
             .await?;
-        let mut said = rows(&page, heading)?;
-        said.sort();
-        assert_eq!(said, granted.lines().collect::<Vec<_>>(), "{heading}");
+        let mut listed = rows(&page, heading)?;
+        listed.sort();
+        assert_eq!(listed, granted.lines().collect::<Vec<_>>(), "{heading}");
     }
     Ok(())
 }

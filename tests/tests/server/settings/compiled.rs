@@ -1,5 +1,5 @@
-//! No plan of a function is compiled: with PostgreSQL's defaults compilation costs a thousand times
-//! what the statement does.
+//! No plan of a function is compiled (JIT). With the default settings of PostgreSQL, compilation
+//! takes a thousand times as long as the statement.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,19 @@ use idem_tests::harness::{Database, Session};
 
 use super::run;
 
-/// Every plan of every nested statement, as notices of this session.
-const EXPLAIN_ALL: &str =
-    "LOAD 'auto_explain'; SET auto_explain.log_min_duration = 0; SET auto_explain.log_nested_statements = on;
+/// Reports every plan of every nested statement as a notice of the session.
+const EXPLAIN_ALL: &str = "LOAD 'auto_explain'; SET auto_explain.log_min_duration = 0;
+                           SET auto_explain.log_nested_statements = on;
                            SET auto_explain.log_analyze = on; SET client_min_messages = log";
 
-/// How often a call is timed.
-const CALLS: usize = 9;
-/// Compilation costs several hundred times as much; a busy machine costs less than this.
+/// The number of rounds that are timed with each setting.
+const ROUNDS: usize = 9;
+/// The largest allowed ratio of the median times with and without JIT. Compilation takes several
+/// hundred times as long; a busy machine has less effect than this.
 const FACTOR: u32 = 20;
 
-/// The plans that were executed since the last look; those that were compiled.
+/// Takes the notices of the session and returns the number of executed plans, and the compiled
+/// plans.
 fn plans(session: &Session) -> (usize, Vec<String>) {
     let plans: Vec<_> = session
         .notices()
@@ -32,6 +34,7 @@ fn plans(session: &Session) -> (usize, Vec<String>) {
     (plans.len(), compiled.collect())
 }
 
+/// With the default settings no plan of a function is compiled.
 #[tokio::test]
 async fn no_plan_is_compiled_with_default_settings() -> Result<()> {
     let db = Database::with_idem("compiled").await?;
@@ -39,23 +42,26 @@ async fn no_plan_is_compiled_with_default_settings() -> Result<()> {
     assert_eq!(
         session.text("SHOW jit").await?,
         "on",
-        "PostgreSQL's default since 12"
+        "jit is on by default since PostgreSQL 12"
     );
     assert_eq!(
         session.text("SELECT pg_jit_available()").await?,
         "t",
-        "the copy of PostgreSQL has no llvmjit"
+        "this installation of PostgreSQL has no llvmjit"
     );
     session.run(EXPLAIN_ALL).await?;
     session
-        .run("SET jit_above_cost = 0; SELECT count(*) FROM generate_series(1, 9) n; RESET jit_above_cost")
+        .run(
+            "SET jit_above_cost = 0; SELECT count(*) FROM generate_series(1, 9) n;
+             RESET jit_above_cost",
+        )
         .await?;
     let (_, compiled) = plans(&session);
-    assert_eq!(compiled.len(), 1, "this test sees what is compiled");
+    assert_eq!(compiled.len(), 1, "the notices include a compiled plan");
 
     run(&session).await?;
     let (seen, compiled) = plans(&session);
-    ensure!(seen > 300, "only {seen} plans were seen");
+    ensure!(seen > 300, "there are only {seen} plans");
     assert!(
         compiled.is_empty(),
         "{} of {seen} plans were compiled:\n{}",
@@ -65,51 +71,57 @@ async fn no_plan_is_compiled_with_default_settings() -> Result<()> {
     Ok(())
 }
 
-/// The cost of a disabled path is above every limit of compilation, so both settings stand
-/// together.
+/// A function that disables paths also disables JIT, because the cost of a disabled path is above
+/// every threshold of compilation.
 #[tokio::test]
 async fn function_that_disables_paths_disables_compilation() -> Result<()> {
     let db = Database::with_idem("disables").await?;
-    let without =
-        "SELECT f.oid::regprocedure FROM pg_proc f JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = f.oid
-                     JOIN pg_extension x ON x.oid = d.refobjid AND d.refclassid = 'pg_extension'::regclass AND x.extname = 'idem'
-                    WHERE f.proconfig::text LIKE '%enable\\_%=off%' AND NOT 'jit=off' = ANY (f.proconfig) ORDER BY 1";
+    let without = "SELECT f.oid::regprocedure FROM pg_proc f
+                     JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = f.oid
+                     JOIN pg_extension x ON x.oid = d.refobjid
+                      AND d.refclassid = 'pg_extension'::regclass AND x.extname = 'idem'
+                    WHERE f.proconfig::text LIKE '%enable\\_%=off%'
+                      AND NOT 'jit=off' = ANY (f.proconfig) ORDER BY 1";
     assert_eq!(db.connect().await?.text(without).await?, "");
     Ok(())
 }
 
-/// The calls of a relay take as long with compilation allowed as without: each in a new session,
-/// where plans are made.
+/// A round of a relay takes about as long with JIT as without. Each round has a new session, which
+/// makes its plans.
 #[tokio::test]
 async fn relay_costs_the_same_with_and_without_jit() -> Result<()> {
     let db = Database::with_idem("jit_time").await?;
     let mut medians = Vec::new();
     for jit in ["off", "on"] {
         let mut times = Vec::new();
-        for _ in 0..CALLS {
+        for _ in 0..ROUNDS {
             let session = db.connect().await?;
             session
                 .run(&format!(
-                    "SET jit = {jit}; SELECT idem_send('mail', '1'::jsonb) FROM generate_series(1, 20)"
+                    "SET jit = {jit}; SELECT idem_send('mail', '1'::jsonb)
+                       FROM generate_series(1, 20)"
                 ))
                 .await?;
             times.push(relay_round(&session).await?);
         }
         times.sort();
-        medians.push(times[CALLS / 2]);
+        medians.push(times[ROUNDS / 2]);
     }
     assert!(
         medians[1] < medians[0] * FACTOR,
-        "without and with: {medians:?}"
+        "medians without and with JIT: {medians:?}"
     );
     Ok(())
 }
 
-/// Lease, park, acknowledge, hand over.
+/// Leases a batch, parks an effect, acknowledges and hands over. Returns the time that this takes.
 async fn relay_round(session: &Session) -> Result<Duration> {
     let started = Instant::now();
     session
-        .run("CREATE TEMP TABLE batch AS SELECT token, message_id FROM idem_relay_next('default', 0, 10)")
+        .run(
+            "CREATE TEMP TABLE batch AS SELECT token, message_id
+               FROM idem_relay_next('default', 0, 10)",
+        )
         .await?;
     session
         .run(

@@ -1,5 +1,5 @@
-//! The settings of a server, a database or a session change neither the results of a function nor
-//! what it costs.
+//! The settings of a server, a database or a session change neither the results nor the cost of a
+//! function.
 
 mod compiled;
 mod script;
@@ -10,7 +10,7 @@ use idem_tests::harness::Session;
 
 use script::{Needs, SCRIPT};
 
-/// Runs the script; the result of each step.
+/// Runs the script and returns the result of each step.
 async fn run(session: &Session) -> Result<Vec<String>> {
     let repeatable = session.text("SHOW default_transaction_isolation").await? != "read committed";
     let mut results = Vec::new();
@@ -38,16 +38,18 @@ async fn run(session: &Session) -> Result<Vec<String>> {
     Ok(results)
 }
 
-/// A function that the script does not call is not covered by these tests.
+/// The script executes every function: these tests do not cover a function that it omits.
 #[tokio::test]
-async fn script_calls_every_function() -> Result<()> {
+async fn script_executes_every_function() -> Result<()> {
     let db = idem_tests::harness::Database::with_idem("script").await?;
     let functions = db
         .connect()
         .await?
         .text(
-            "SELECT DISTINCT f.proname FROM pg_proc f JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = f.oid
-               JOIN pg_extension x ON x.oid = d.refobjid AND d.refclassid = 'pg_extension'::regclass AND x.extname = 'idem'
+            "SELECT DISTINCT f.proname FROM pg_proc f
+               JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = f.oid
+               JOIN pg_extension x ON x.oid = d.refobjid AND d.refclassid = 'pg_extension'::regclass
+                AND x.extname = 'idem'
               WHERE f.pronamespace <> 'idem'::regnamespace",
         )
         .await?;

@@ -1,4 +1,4 @@
-//! The same results under settings that are legal and rare.
+//! The results are the same under settings that are valid and rare.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use idem_tests::harness::Database;
 
 use super::run;
 
-/// Each can change how a value is written, how a plan is made, or what a transaction sees.
+/// Settings that can change the text form of a value, a plan, or what a transaction sees.
 const UNUSUAL: [(&str, &str); 15] = [
     ("datestyle", "German, DMY"),
     ("intervalstyle", "sql_standard"),
@@ -27,7 +27,8 @@ const UNUSUAL: [(&str, &str); 15] = [
     ("default_transaction_isolation", "repeatable read"),
 ];
 
-/// A planner that puts a Gather on top of whatever may run in a worker.
+/// Returns the setting with which the planner puts a Gather node on top of every plan that can run
+/// in a worker.
 fn parallel_setting(version: u16) -> &'static str {
     if version < 16 {
         "force_parallel_mode"
@@ -36,6 +37,7 @@ fn parallel_setting(version: u16) -> &'static str {
     }
 }
 
+/// The script returns the same results under all these settings as under the defaults.
 #[tokio::test]
 async fn unusual_settings_change_no_result() -> Result<()> {
     let usual = Database::with_idem("usual").await?;
@@ -56,7 +58,7 @@ async fn unusual_settings_change_no_result() -> Result<()> {
     let session = unusual.connect().await?;
     for (name, value) in UNUSUAL {
         let shown = session.text(&format!("SHOW {name}")).await?;
-        assert_eq!(shown, value, "{name} did not reach the session");
+        assert_eq!(shown, value, "{name} is not set in the session");
     }
     assert_eq!(run(&session).await?, expected);
     Ok(())

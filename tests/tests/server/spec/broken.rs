@@ -1,5 +1,5 @@
-//! Cases that do not hold, and files that do not fit: the runner and the schema report each of
-//! them.
+//! Cases that fail, and files that do not match the schema: the runner and the schema report each
+//! of them.
 
 use anyhow::{Context, Result, anyhow};
 use idem_tests::harness::Database;
@@ -10,25 +10,28 @@ use super::format::{directory, parse};
 use super::runner::failures;
 use super::transfer::Transfer;
 
-/// `schema.json`.
+/// Returns the validator of `schema.json`.
 pub fn schema() -> Result<Validator> {
     let text = std::fs::read_to_string(directory().join("schema.json"))?;
     jsonschema::validator_for(&serde_json::from_str(&text)?).map_err(|error| anyhow!("{error}"))
 }
 
-/// A file of one case: this step, and one that holds.
+/// Returns a file with one case: `step`, and a step that passes.
 fn file(step: &Value) -> Value {
     let holds = json!({"sql": "SELECT true", "rows": [[true]]});
     json!({"$schema": "./schema.json", "cases": [{"name": "broken", "steps": [step, holds]}]})
 }
 
-/// Steps that are well formed and do not hold, with a part of the report.
+/// Returns steps that are well formed and fail, each with a part of the report.
 fn broken_steps() -> Vec<(Value, &'static str)> {
     let claimed = "SELECT idem_is_claimed($1, 'broken')";
     let hint = "It must have 1 to 1024 bytes.";
     vec![
         (json!("SELECT idem_is_claimed('', 'broken')"), "22023"),
-        (json!({"sql": claimed, "arguments": [""]}), "the call fails"),
+        (
+            json!({"sql": claimed, "arguments": [""]}),
+            "the statement fails",
+        ),
         (
             json!({"sql": claimed, "arguments": ["m"], "rows": [[true]]}),
             "expected true",
@@ -62,11 +65,17 @@ fn broken_steps() -> Vec<(Value, &'static str)> {
             "expected error",
         ),
         (
-            json!({"sql": claimed, "arguments": [""], "error": {"sqlstate": "22004", "hint": hint}}),
+            json!({
+                "sql": claimed, "arguments": [""], "error": {"sqlstate": "22004", "hint": hint}
+            }),
             "expected SQLSTATE 22004",
         ),
         (
-            json!({"sql": claimed, "arguments": [""], "error": {"sqlstate": "22023", "hint": "Give an id."}}),
+            json!({
+                "sql": claimed,
+                "arguments": [""],
+                "error": {"sqlstate": "22023", "hint": "Give an id."}
+            }),
             "expected hint",
         ),
         (
@@ -92,7 +101,7 @@ fn broken_steps() -> Vec<(Value, &'static str)> {
     ]
 }
 
-/// The runner reports each step that does not hold, and says why.
+/// The runner reports each step that fails, with the reason.
 #[tokio::test]
 async fn broken_case_is_reported() -> Result<()> {
     let db = Database::with_idem("spec_broken").await?;
@@ -105,7 +114,7 @@ async fn broken_case_is_reported() -> Result<()> {
             let report = failures(&db, transfer, &cases).await;
             let line = report
                 .first()
-                .with_context(|| format!("{step} holds ({transfer:?})"))?;
+                .with_context(|| format!("{step} passes ({transfer:?})"))?;
             assert!(
                 line.starts_with("broken/broken") && line.contains(part),
                 "{line}"
@@ -123,7 +132,10 @@ async fn malformed_case_is_reported() -> Result<()> {
     for step in [
         json!({"sql": "SELECT true", "row": [[true]]}),
         json!({"rows": [[true]]}),
-        json!({"sql": "SELECT 1 / 0", "error": {"sqlstate": "22012", "message": "division by zero"}}),
+        json!({
+            "sql": "SELECT 1 / 0",
+            "error": {"sqlstate": "22012", "message": "division by zero"}
+        }),
         json!({"sql": "SELECT 1", "rows": [[{"any": "number"}]]}),
         json!({"sql": "SELECT 1", "rows": [[{"any": "integer", "as": "one"}]]}),
         json!({"sql": "SELECT $1", "arguments": [{"bytes": "?"}], "rows": [["x"]]}),

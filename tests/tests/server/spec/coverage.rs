@@ -1,4 +1,5 @@
-//! What the cases leave out, and what they use that the reference does not name.
+//! Finds the API functions that no case executes, and the SQLSTATEs of cases that the documentation
+//! does not name.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,7 +10,7 @@ use idem_tests::harness::Session;
 use super::format::{Case, Step};
 use crate::untyped::catalog::functions;
 
-/// The functions of the API that no case calls.
+/// Returns the functions of the API that no case executes.
 pub async fn uncovered(session: &Session, cases: &[Case]) -> Result<Vec<String>> {
     let called: BTreeSet<&str> = steps(cases).flat_map(|step| names_in(step.sql())).collect();
     let functions = functions(session).await?.into_keys();
@@ -18,8 +19,8 @@ pub async fn uncovered(session: &Session, cases: &[Case]) -> Result<Vec<String>>
         .collect())
 }
 
-/// The SQLSTATEs of the cases that neither the reference nor the comment of the function that is
-/// called names.
+/// Returns a line for each SQLSTATE of a case that the reference does not name, and for each that
+/// the comment of the executed function does not name.
 pub async fn undocumented(session: &Session, cases: &[Case]) -> Result<BTreeSet<String>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference.md");
     let reference = std::fs::read_to_string(path)?;
@@ -33,7 +34,7 @@ pub async fn undocumented(session: &Session, cases: &[Case]) -> Result<BTreeSet<
             .filter(|name| functions.contains_key(*name))
             .collect();
         let mut overloads = called.iter().flat_map(|name| &functions[*name]);
-        // 22P02 is raised by the types of PostgreSQL, before the call.
+        // The input functions of PostgreSQL's types raise 22P02, before the API function runs.
         if sqlstate != "22P02"
             && !called.is_empty()
             && !overloads.any(|o| o.comment.contains(sqlstate))
@@ -60,7 +61,7 @@ fn steps(cases: &[Case]) -> impl Iterator<Item = &Step> {
     cases.iter().flat_map(|case| &case.steps)
 }
 
-/// The words of a statement.
+/// Returns the words of a statement. A word consists of ASCII letters, digits and underscores.
 fn names_in(sql: &str) -> impl Iterator<Item = &str> {
     sql.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
 }

@@ -1,4 +1,4 @@
-//! The files of `tests/spec`: see their README and `schema.json`.
+//! Reads the files of `tests/spec`. Their README and `schema.json` describe the format.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ struct File {
     cases: Vec<Case>,
 }
 
-/// Steps that are executed in order.
+/// A named list of steps that are executed in order.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
@@ -22,7 +22,7 @@ pub struct Case {
     pub steps: Vec<Step>,
 }
 
-/// A statement that must succeed, or a call whose result is specified.
+/// A statement that must succeed, or a statement with its expected result.
 #[derive(Deserialize)]
 #[serde(try_from = "Value")]
 pub enum Step {
@@ -50,7 +50,7 @@ pub struct ExpectedError {
     pub hint: String,
 }
 
-/// The session of a step that names none.
+/// The name of the session that executes a step without a session name.
 pub const FIRST_SESSION: &str = "first";
 
 fn first() -> String {
@@ -60,14 +60,16 @@ fn first() -> String {
 impl TryFrom<Value> for Step {
     type Error = serde_json::Error;
 
-    // Not `untagged`, which hides the name of an unknown member.
+    // Without `#[serde(untagged)]`, because it hides the name of an unknown member.
     fn try_from(value: Value) -> Result<Self, Self::Error> {
         match value {
             Value::String(sql) => Ok(Self::Statement(sql)),
             other => {
                 let call: Call = serde_json::from_value(other)?;
                 if call.rows.is_some() && call.error.is_some() {
-                    return Err(serde::de::Error::custom("a call has rows or an error"));
+                    return Err(serde::de::Error::custom(
+                        "a step has rows or an error, not both",
+                    ));
                 }
                 Ok(Self::Call(call))
             }
@@ -84,12 +86,12 @@ impl Step {
     }
 }
 
-/// The directory of the files.
+/// Returns the directory of the files.
 pub fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("spec")
 }
 
-/// The text of every file with cases, by name.
+/// Returns the name and the text of every file with cases, sorted by name.
 pub fn texts() -> Result<Vec<(String, String)>> {
     let mut texts = Vec::new();
     for entry in std::fs::read_dir(directory())? {
@@ -107,7 +109,8 @@ pub fn texts() -> Result<Vec<(String, String)>> {
     Ok(texts)
 }
 
-/// The cases in a file's text. Their names begin with that of the file, without its ending.
+/// Returns the cases in the text of a file. The name of each case starts with the name of the file
+/// without `.json`.
 pub fn parse(name: &str, text: &str) -> Result<Vec<Case>> {
     let file: File = serde_json::from_str(text).with_context(|| name.to_owned())?;
     let area = name.trim_end_matches(".json");
@@ -120,12 +123,12 @@ pub fn parse(name: &str, text: &str) -> Result<Vec<Case>> {
         .collect())
 }
 
-/// All cases there are.
+/// Returns the cases of all files. Fails when there are fewer than 100.
 pub fn all() -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     for (name, text) in texts()? {
         cases.extend(parse(&name, &text)?);
     }
-    ensure!(cases.len() >= 100, "only {} cases", cases.len());
+    ensure!(cases.len() >= 100, "there are only {} cases", cases.len());
     Ok(cases)
 }

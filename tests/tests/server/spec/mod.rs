@@ -17,19 +17,19 @@ use format::Case;
 use runner::failures;
 use transfer::Transfer;
 
-/// Every case holds with literals, as psql sends them.
+/// Every case passes with literals, as psql sends them.
 #[tokio::test]
-async fn i10_cases_hold_with_literals() -> Result<()> {
+async fn i10_cases_pass_with_literals() -> Result<()> {
     let db = Database::with_idem("spec_literals").await?;
     let failures = failures(&db, Transfer::Literals, &format::all()?).await;
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     Ok(())
 }
 
-/// Every case holds with parameters of unknown type, as drivers send them, whatever the order of
+/// Every case passes with parameters of unknown type, as drivers send them, and in reverse order of
 /// the cases.
 #[tokio::test]
-async fn i10_cases_hold_with_untyped_parameters() -> Result<()> {
+async fn i10_cases_pass_with_untyped_parameters() -> Result<()> {
     let db = Database::with_idem("spec_untyped").await?;
     let mut cases = format::all()?;
     cases.reverse();
@@ -38,7 +38,7 @@ async fn i10_cases_hold_with_untyped_parameters() -> Result<()> {
     Ok(())
 }
 
-/// Every function of the API has a case.
+/// At least one case executes each function of the API.
 #[tokio::test]
 async fn i10_every_function_has_a_case() -> Result<()> {
     let db = Database::with_idem("spec_coverage").await?;
@@ -62,7 +62,9 @@ async fn i10_cases_expect_documented_sqlstates() -> Result<()> {
         BTreeSet::new()
     );
 
-    let call = serde_json::json!({"sql": "SELECT idem_is_claimed('m', 'd')", "error": {"sqlstate": "58030"}});
+    let call = serde_json::json!({
+        "sql": "SELECT idem_is_claimed('m', 'd')", "error": {"sqlstate": "58030"}
+    });
     let step = serde_json::from_value(call)?;
     let steps = vec![step];
     let name = "undocumented".to_owned();
@@ -77,18 +79,18 @@ async fn i10_cases_expect_documented_sqlstates() -> Result<()> {
     Ok(())
 }
 
-/// A name in a report is the name of one case.
+/// The names of cases are unique: a name in a report identifies one case.
 #[test]
-fn cases_have_names_of_their_own() -> Result<()> {
+fn case_names_are_unique() -> Result<()> {
     let cases = format::all()?;
     let names: BTreeSet<_> = cases.iter().map(|case| &case.name).collect();
     assert_eq!(names.len(), cases.len(), "two cases share a name");
     Ok(())
 }
 
-/// The files fit the schema that runners of other languages rely on.
+/// The files match the schema that test runners in other languages rely on.
 #[test]
-fn spec_files_fit_the_schema() -> Result<()> {
+fn spec_files_match_the_schema() -> Result<()> {
     let schema = broken::schema()?;
     for (name, text) in format::texts()? {
         let file = serde_json::from_str(&text)?;

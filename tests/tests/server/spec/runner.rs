@@ -1,4 +1,4 @@
-//! Executes cases and reports those that do not hold.
+//! Executes cases and reports those that fail.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::format::{Call, Case, ExpectedError, FIRST_SESSION, Step};
 use super::transfer::{Outcome, Transfer};
 use super::value::{Cell, Saved, check};
 
-/// The connections of a case and what its rows have saved.
+/// The connections of a case and the values that its steps have saved.
 struct Run<'a> {
     db: &'a Database,
     transfer: Transfer,
@@ -17,8 +17,8 @@ struct Run<'a> {
     saved: Saved,
 }
 
-/// Executes the cases and returns a line for each that fails: its name, the step, and what is
-/// different.
+/// Executes the cases and returns one line for each case that fails: its name, the failed step and
+/// the difference.
 pub async fn failures(db: &Database, transfer: Transfer, cases: &[Case]) -> Vec<String> {
     let mut failures = Vec::new();
     for case in cases {
@@ -83,7 +83,7 @@ fn judge(call: &Call, outcome: Outcome, saved: &mut Saved) -> Result<()> {
             };
             match expected {
                 Some(expected) => check_error(expected, &refusal),
-                None => bail!("the call fails: {refusal:?}"),
+                None => bail!("the statement fails: {refusal:?}"),
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Two ways to send a call: literals in the simple protocol, parameters without a type in the
-//! extended one.
+//! Two ways to send a statement: with literals over the simple protocol, or with untyped parameters
+//! over the extended protocol.
 
 use anyhow::{Context, Result, bail};
 use bytes::BytesMut;
@@ -13,20 +13,21 @@ use tokio_postgres::{Error, SimpleQueryMessage};
 use super::format::Call;
 use super::value::{Cell, Saved, hex, literal_of, text_of};
 
-/// How a runner sends the arguments of a call.
+/// How the runner sends the arguments of a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transfer {
     /// As `psql` does: the simple protocol, results in text format.
     Literals,
-    /// As most drivers do: the extended protocol, text without a type, results in binary format.
+    /// As most drivers do: the extended protocol, parameters as text without a type, results in
+    /// binary format.
     Untyped,
 }
 
-/// What the server returned: rows, or an error that belongs to the call.
+/// The result of a statement: its rows or its error.
 pub type Outcome = Result<Vec<Vec<Cell>>, Error>;
 
 impl Transfer {
-    /// Sends the call and reads everything it returns.
+    /// Sends the statement and returns its rows or its error.
     pub async fn send(self, session: &Session, call: &Call, saved: &Saved) -> Result<Outcome> {
         match self {
             Self::Literals => {
@@ -41,8 +42,8 @@ impl Transfer {
     }
 }
 
-/// Prepares the call first: the client asks the server for types that it does not know, which it
-/// could not do after an error.
+/// Prepares the statement before it executes it: the client library reads the definitions of types
+/// that it does not know from the server, which is impossible after an error.
 async fn untyped(session: &Session, call: &Call, saved: &Saved) -> Result<Outcome> {
     let texts = call
         .arguments
@@ -64,7 +65,7 @@ async fn untyped(session: &Session, call: &Call, saved: &Saved) -> Result<Outcom
     }
 }
 
-/// `$1`, `$2`… replaced, the highest number first, so that `$1` is not found in `$10`.
+/// Replaces `$1`, `$2`… by literals, the highest number first because `$10` contains `$1`.
 fn with_literals(sql: &str, arguments: &[Value], saved: &Saved) -> Result<String> {
     let mut sql = sql.to_owned();
     for (n, argument) in arguments.iter().enumerate().rev() {
@@ -99,7 +100,7 @@ fn binary_row(row: &tokio_postgres::Row) -> Result<Vec<Cell>> {
         .collect()
 }
 
-/// A parameter whose type the server finds.
+/// A parameter in text format. The server infers its type.
 #[derive(Debug)]
 struct Untyped(Option<String>);
 

@@ -1,4 +1,4 @@
-//! Arguments and results of a case: how an argument is written, and what matches an expected value.
+//! Writes the arguments of a case as text and compares results with expected values.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,11 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::Value;
 use uuid::Uuid;
 
-/// The values that the rows of a case have saved, as text.
+/// The values that the steps of a case have saved, as text, by name.
 pub type Saved = BTreeMap<String, String>;
 
-/// A result in its text form. In text transfer an array is a text too.
+/// One value of a result in its text form. With [`Literals`](super::transfer::Transfer::Literals)
+/// an array is a `Text` too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cell {
     Null,
@@ -19,7 +20,7 @@ pub enum Cell {
     Array(Vec<Cell>),
 }
 
-/// An argument in the text form of PostgreSQL; `None` is NULL.
+/// Returns an argument in the text form of PostgreSQL; `None` is NULL.
 pub fn text_of(argument: &Value, saved: &Saved) -> Result<Option<String>> {
     Ok(Some(match argument {
         Value::Null => return Ok(None),
@@ -34,12 +35,13 @@ pub fn text_of(argument: &Value, saved: &Saved) -> Result<Option<String>> {
                 times.as_u64().context("times is not a number")?,
             )?),
             [("saved", Value::String(name))] => find(saved, name)?.to_owned(),
-            _ => bail!("this is no argument: {argument}"),
+            _ => bail!("not an argument: {argument}"),
         },
     }))
 }
 
-/// An argument as a user writes it into the statement: a number or a boolean bare, all else quoted.
+/// Returns an argument as a literal: a number or a boolean without quotes, everything else in
+/// quotes.
 pub fn literal_of(argument: &Value, saved: &Saved) -> Result<String> {
     Ok(match (argument, text_of(argument, saved)?) {
         (_, None) => "NULL".to_owned(),
@@ -48,7 +50,8 @@ pub fn literal_of(argument: &Value, saved: &Saved) -> Result<String> {
     })
 }
 
-/// Fails, with both sides, unless the cell is what is expected. Saves it when the case says so.
+/// Saves the cell when the expected value has a member `save`. Fails, with both values in the
+/// error, when the cell does not match the expected value.
 pub fn check(expected: &Value, cell: &Cell, saved: &mut Saved) -> Result<()> {
     if matches(expected, cell, saved)? {
         return Ok(());
@@ -97,7 +100,7 @@ fn matches_text(expected: &Value, text: &str, saved: &mut Saved) -> Result<bool>
                 saved.insert(name.clone(), text.to_owned());
                 is_like(pattern, text)?
             }
-            _ => bail!("this is no expected value: {expected}"),
+            _ => bail!("not an expected value: {expected}"),
         },
         _ => false,
     })
@@ -108,7 +111,7 @@ fn is_like(pattern: &str, text: &str) -> Result<bool> {
         "integer" => text.parse::<i64>().is_ok(),
         "uuid" => Uuid::try_parse(text).is_ok(),
         "text" => true,
-        _ => bail!("there is no pattern \"{pattern}\""),
+        _ => bail!("unknown pattern \"{pattern}\""),
     })
 }
 
@@ -119,7 +122,7 @@ fn find<'a>(saved: &'a Saved, name: &str) -> Result<&'a str> {
         .with_context(|| format!("no row has saved \"{name}\""))
 }
 
-/// The members of an object, in the order of their names.
+/// Returns the members of an object, sorted by name.
 fn members(object: &serde_json::Map<String, Value>) -> Vec<(&str, &Value)> {
     let mut members: Vec<_> = object
         .iter()
@@ -137,27 +140,26 @@ fn array_literal(elements: &[Value]) -> Result<String> {
             Value::String(text) => {
                 format!("\"{}\"", text.replace('\\', r"\\").replace('"', r#"\""#))
             }
-            other => bail!("{other} in an array of texts"),
+            other => bail!("{other} is not a text or null, as the elements of an array must be"),
         });
     }
     Ok(format!("{{{}}}", parts.join(",")))
 }
 
-/// Bytes in base64 as PostgreSQL writes a bytea.
+/// Decodes base64 and returns the bytes in the text form of a `bytea`.
 fn bytea(base64: &str) -> Result<String> {
     let bytes = BASE64_STANDARD.decode(base64);
-    Ok(hex(&bytes.with_context(|| {
-        format!("this is not base64: {base64}")
-    })?))
+    Ok(hex(&bytes.with_context(|| format!("not base64: {base64}"))?))
 }
 
-/// The text form of a bytea.
+/// Returns the text form of a `bytea`.
 pub fn hex(bytes: &[u8]) -> String {
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("\\x{digits}")
 }
 
-/// The elements of an array in its text form, which must need no quotes.
+/// Returns the elements of an array in its text form, or `None` when the text is not an array.
+/// Fails when an element has quotes or is an array.
 fn elements_of(text: &str) -> Result<Option<Vec<Cell>>> {
     let Some(inner) = text
         .strip_prefix('{')

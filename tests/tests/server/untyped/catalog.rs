@@ -1,17 +1,17 @@
-//! The public API as the catalog has it.
+//! Reads the public API from the system catalog.
 
 use std::collections::BTreeMap;
 
 use anyhow::Result;
 use idem_tests::harness::Session;
 
-/// A function or procedure of the API, one of those that share its name.
+/// One function or procedure of the API. Several overloads can share a name.
 pub struct Overload {
     pub is_procedure: bool,
     pub arguments: Vec<Argument>,
-    /// How many of the last arguments may be left out.
+    /// The number of trailing arguments that have a default.
     pub optional: usize,
-    /// What the function promises, with the SQLSTATEs that it raises.
+    /// The text of COMMENT ON, with the SQLSTATEs that the function raises.
     pub comment: String,
 }
 
@@ -21,18 +21,20 @@ pub struct Argument {
 }
 
 impl Overload {
-    /// How many arguments must be given.
+    /// Returns the number of arguments that have no default.
     pub fn required(&self) -> usize {
         self.arguments.len() - self.optional
     }
 }
 
-/// All overloads, by name: what lies in the schema of the extension and is named `idem_…`.
+/// Returns all overloads by name: the functions and procedures `idem_…` in the schema of the
+/// extension.
 pub async fn functions(session: &Session) -> Result<BTreeMap<String, Vec<Overload>>> {
     let rows = session
         .query(
             "SELECT f.proname::text, f.prokind = 'p', f.pronargdefaults::int4,
-                    COALESCE((SELECT array_agg(f.proargnames[n] ORDER BY n) FROM generate_series(1, f.pronargs) n), '{}'),
+                    COALESCE((SELECT array_agg(f.proargnames[n] ORDER BY n)
+                                FROM generate_series(1, f.pronargs) n), '{}'),
                     COALESCE((SELECT array_agg(format_type(a, NULL) ORDER BY n)
                                 FROM unnest(f.proargtypes) WITH ORDINALITY t (a, n)), '{}'),
                     COALESCE(obj_description(f.oid, 'pg_proc'), '')

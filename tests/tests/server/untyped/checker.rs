@@ -1,5 +1,5 @@
-//! Makes each call of each function without types and collects those that the server does not
-//! resolve.
+//! Tries each form of each API function with untyped arguments and collects the forms that the
+//! server cannot resolve.
 
 use std::collections::BTreeSet;
 
@@ -9,27 +9,28 @@ use tokio_postgres::types::Type;
 
 use super::catalog::{Overload, functions};
 
-/// One way to call the overloads of a name: the arguments that are given, by position or by name.
+/// One form of the functions that share a name: the arguments that are passed, by position or by
+/// name.
 struct Form<'a> {
     function: &'a str,
     is_procedure: bool,
     given: Vec<Given<'a>>,
 }
 
-/// An argument that a form gives, and the types it has in the overloads that this form can mean.
+/// An argument that a form passes, with its types in the overloads that match the form.
 struct Given<'a> {
     name: &'a str,
     types: BTreeSet<&'a str>,
     is_named: bool,
 }
 
-/// The calls that fail, one a line: SQLSTATE, how the parameters were sent, the call, the server's
-/// message.
+/// Returns one line for each form that fails: the SQLSTATE, how the arguments were sent, the
+/// statement and the message of the server.
 pub async fn misfits(session: &Session) -> Result<Vec<String>> {
     let functions = functions(session).await?;
     ensure!(
         functions.len() > 40,
-        "the API is there: {:?}",
+        "the API is incomplete: {:?}",
         functions.keys()
     );
     let mut misfits = Vec::new();
@@ -49,7 +50,7 @@ pub async fn misfits(session: &Session) -> Result<Vec<String>> {
     Ok(misfits)
 }
 
-/// Plans the call with literals; a procedure has no plan, so it is called.
+/// Plans the statement with literals. CALL cannot be planned, so a procedure is executed.
 async fn with_literals(session: &Session, form: &Form<'_>) -> Result<Option<String>> {
     let call = form.call(|_, given| given.literal())?;
     let statement = if form.is_procedure {
@@ -76,8 +77,8 @@ fn misfit(how: &str, call: &str, error: Option<tokio_postgres::Error>) -> Result
     )))
 }
 
-/// All arguments, each suffix of the optional ones left out, and each optional one alone by its
-/// name.
+/// Returns the forms of a function: with all arguments, without each suffix of the optional
+/// arguments, and with each single optional argument passed by name.
 fn forms<'a>(function: &'a str, overloads: &'a [Overload]) -> Vec<Form<'a>> {
     let counts: BTreeSet<_> = overloads
         .iter()
@@ -141,7 +142,7 @@ impl<'a> Form<'a> {
         }
     }
 
-    /// The statement, with what `value` makes of each argument.
+    /// Returns the statement. `value` returns the SQL text of an argument.
     fn call(&self, value: impl Fn(usize, &Given) -> Result<String>) -> Result<String> {
         let mut arguments = Vec::new();
         for (n, given) in self.given.iter().enumerate() {
@@ -164,7 +165,8 @@ impl<'a> Form<'a> {
         ))
     }
 
-    /// The types that a driver declares which declares text.
+    /// Returns the types that a driver declares when it declares `text` for `id` and for each
+    /// argument of type text.
     fn declared_text(&self) -> Vec<Type> {
         let of = |given: &Given| given.name == "id" || given.types.contains("text");
         self.given
@@ -175,7 +177,7 @@ impl<'a> Form<'a> {
 }
 
 impl Given<'_> {
-    /// A literal without a type that each type of this argument can read.
+    /// Returns an untyped literal that is valid for each type of this argument.
     fn literal(&self) -> Result<String> {
         let of = |one| self.types.contains(one);
         let value = if of("uuid") {

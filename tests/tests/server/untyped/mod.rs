@@ -1,14 +1,14 @@
-//! I10: a driver that sends parameters without a type can call every function.
+//! I10: a driver that sends parameters without a type can execute every function.
 //!
-//! Most drivers send text and leave the types to the server. **The rule:** with literals or
-//! parameters of unknown type, a call that gives all arguments, leaves out any suffix of the
-//! optional arguments, or names a single optional argument, finds exactly one function. It fails
-//! neither with 42725 (ambiguous) nor with 42883 (not found).
+//! Most drivers send text and leave the types to the server. **The rule:** the arguments are
+//! literals or parameters of unknown type. A statement that passes all arguments, omits any suffix
+//! of the optional arguments, or passes a single optional argument by name resolves to exactly one
+//! function. It fails neither with 42725 (ambiguous) nor with 42883 (not found).
 //!
-//! A driver that declares a type keeps to the same rule when it declares `text` for `id` and for
-//! each argument of type text, and no type for the others. A parameter declared `text` for a
-//! `jsonb` or `interval` argument fails with 42883 in any PostgreSQL, because text has no implicit
-//! cast to these types: such a driver writes `$1::jsonb`.
+//! The same rule holds for a driver that declares `text` for `id` and for each argument of type
+//! text, and no type for the others. A parameter declared `text` for a `jsonb` or `interval`
+//! argument fails with 42883 in any PostgreSQL, because text has no implicit cast to these types:
+//! such a driver writes `$1::jsonb`.
 
 pub mod catalog;
 mod checker;
@@ -18,28 +18,28 @@ use idem_tests::harness::Database;
 
 use checker::misfits;
 
-/// Every function of the API can be called without a type, in each form of [the rule](self).
+/// Every function of the API resolves with untyped arguments, in each form of [the rule](self).
 #[tokio::test]
-async fn i10_untyped_arguments_find_every_function() -> Result<()> {
+async fn i10_untyped_arguments_resolve_to_one_function() -> Result<()> {
     let db = Database::with_idem("untyped").await?;
     let misfits = misfits(&db.connect().await?).await?;
     assert!(
         misfits.is_empty(),
-        "calls that do not fit:\n{}",
+        "forms that do not resolve:\n{}",
         misfits.join("\n")
     );
     Ok(())
 }
 
-/// The checker reports an overload that makes a call ambiguous.
+/// The checker reports an overload that makes a statement ambiguous.
 #[tokio::test]
 async fn i10_ambiguous_overload_is_reported() -> Result<()> {
     let db = Database::with_idem("untyped_ambiguous").await?;
     let session = db.connect().await?;
     session
         .run(
-            "CREATE FUNCTION idem_relay_ack(relay text, partition bigint, token bigint) RETURNS void
-             LANGUAGE sql AS ''",
+            "CREATE FUNCTION idem_relay_ack(relay text, partition bigint, token bigint)
+             RETURNS void LANGUAGE sql AS ''",
         )
         .await?;
     let misfits = misfits(&session).await?;
@@ -52,7 +52,7 @@ async fn i10_ambiguous_overload_is_reported() -> Result<()> {
     Ok(())
 }
 
-/// The checker reports a function whose id cannot be declared `text`.
+/// The checker reports a function that has no overload with an `id` of type text.
 #[tokio::test]
 async fn i10_missing_text_overload_is_reported() -> Result<()> {
     let db = Database::with_idem("untyped_missing").await?;
